@@ -1,0 +1,231 @@
+"""The options of a socket: one frozen value, checked when it is made.
+
+Units are seconds, bytes and messages. An option that is unknown, out of range, or meaningless for the
+socket type raises `OptionError` with the offending value; none is accepted and ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from omq.errors import OptionError
+from omq.types import SocketType
+
+_T = SocketType
+_ANY: Final = frozenset(SocketType)
+
+
+def _whole(low: int, high: int, *, none: bool = False) -> Callable[[Any], Any]:
+    def check(value: Any) -> int | None:
+        if value is None and none:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            wanted = f"a whole number from {low} to {high}" + (", or None" if none else "")
+            raise ValueError(wanted)
+        return value
+
+    return check
+
+
+def _seconds(*, none: bool, positive: bool = False) -> Callable[[Any], Any]:
+    def check(value: Any) -> float | None:
+        if value is None and none:
+            return None
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not (value > 0 if positive else value >= 0) or value != value:
+            wanted = "seconds above 0" if positive else "seconds, 0 or more"
+            raise ValueError(wanted + (", or None" if none else ""))
+        return float(value)
+
+    return check
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("True or False")
+    return value
+
+
+def _identity(value: Any) -> bytes:
+    # RFC 23: an identity is 0 to 255 octets; RFC 28: the first octet zero is reserved for ROUTER's own names.
+    if not isinstance(value, bytes) or len(value) > 255 or value[:1] == b"\0":
+        raise ValueError("at most 255 bytes that do not start with a zero byte")
+    return value
+
+
+def _octets(value: Any) -> bytes | None:
+    if value is not None and not isinstance(value, bytes):
+        raise ValueError("bytes, or None")
+    return value
+
+
+def _device(value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str) or not 0 < len(value.encode()) < 16):
+        raise ValueError("the name of a network device (at most 15 bytes), or None")
+    return value
+
+
+def _reconnect(value: Any) -> float | tuple[float, float] | None:
+    wanted = "seconds above 0, a pair (first, ceiling) of them, or None for never"
+    if value is None:
+        return None
+    steps = value if isinstance(value, tuple) else (value, value)
+    try:
+        first, ceiling = (_seconds(none=False, positive=True)(step) for step in steps)
+    except ValueError:
+        raise ValueError(wanted) from None
+    if ceiling < first:
+        raise ValueError(wanted)
+    return (first, ceiling) if isinstance(value, tuple) else first
+
+
+def _prefixes(value: Any) -> tuple[bytes, ...]:
+    values = (value,) if isinstance(value, bytes | str) else value
+    if not isinstance(values, Iterable):
+        raise ValueError("bytes, or several of them")
+    several = tuple(values)
+    if not all(isinstance(one, bytes) for one in several):
+        raise ValueError("bytes, or several of them")
+    return several
+
+
+def _option(
+    default: Any, check: Callable[[Any], Any], types: frozenset[SocketType] = _ANY, *, live: bool = False
+) -> Any:
+    return field(default=default, metadata={"check": check, "types": types, "live": live})
+
+
+_HWM = _whole(0, 2**31 - 1)
+_ROUTERS = frozenset({_T.ROUTER})
+_REQS = frozenset({_T.REQ})
+_PUBLISHERS = frozenset({_T.PUB, _T.XPUB})
+_XPUBS = frozenset({_T.XPUB})
+_CONFLATING = frozenset({_T.PULL, _T.PUSH, _T.SUB, _T.PUB, _T.DEALER})
+_TRISTATE = _whole(-1, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The options in force on a socket.
+
+    Attributes:
+        send_hwm: Messages that wait to be sent before `send` waits (or drops, where the type drops);
+            0 for no bound (`ZMQ_SNDHWM`).
+        recv_hwm: Messages that wait to be received before reading stops; 0 for no bound (`ZMQ_RCVHWM`).
+        send_timeout: Seconds that `send` waits; `None` for ever, 0 never (`ZMQ_SNDTIMEO`).
+        recv_timeout: Seconds that `recv` waits; `None` for ever, 0 never (`ZMQ_RCVTIMEO`).
+        linger: Seconds that `close` waits for what was accepted to leave; `None` for ever (`ZMQ_LINGER`).
+        identity: The name that ROUTER peers know this socket by; empty for one that they choose
+            (`ZMQ_ROUTING_ID`).
+        reconnect_interval: Seconds between two attempts to connect; a pair grows from the first to the
+            second, with jitter; `None` never reconnects (`ZMQ_RECONNECT_IVL`, `ZMQ_RECONNECT_IVL_MAX`).
+        connect_timeout: Seconds that one attempt to connect may take; `None` leaves it to the system
+            (`ZMQ_CONNECT_TIMEOUT`).
+        handshake_timeout: Seconds within which a new peer must finish its handshake; `None` for no limit
+            (`ZMQ_HANDSHAKE_IVL`).
+        max_message_size: Bytes that one received part may have; a larger one ends its connection; `None` for
+            no limit (`ZMQ_MAXMSGSIZE`).
+        max_parts: Parts that one received message may have; more end the connection; `None` for no limit.
+        conflate: Keep only the newest message, in each direction (`ZMQ_CONFLATE`).
+        router_mandatory: `send` to an unknown identity raises `UnroutableError` instead of dropping
+            (`ZMQ_ROUTER_MANDATORY`).
+        router_handover: A new peer with an identity in use takes it over (`ZMQ_ROUTER_HANDOVER`).
+        probe_router: Send an empty message to each new peer (`ZMQ_PROBE_ROUTER`).
+        req_relaxed: `send` is allowed before the reply has come; the older request is given up
+            (`ZMQ_REQ_RELAXED`).
+        req_correlate: Prefix requests with an id and accept only the reply that carries it
+            (`ZMQ_REQ_CORRELATE`).
+        xpub_verbose: Pass every subscription to the application, not only new ones (`ZMQ_XPUB_VERBOSE`).
+        xpub_verboser: Pass every unsubscription too (`ZMQ_XPUB_VERBOSER`).
+        xpub_nodrop: `send` waits for a full subscriber instead of dropping (`ZMQ_XPUB_NODROP`).
+        xpub_welcome_message: Sent to each new subscriber; `None` for none (`ZMQ_XPUB_WELCOME_MSG`).
+        invert_matching: Send to subscribers that do not match; set on both sides (`ZMQ_INVERT_MATCHING`).
+        subscribe: The prefixes to subscribe to from the start (`ZMQ_SUBSCRIBE`).
+        immediate: Queue messages only for peers that are connected; `send` waits while there is none
+            (`ZMQ_IMMEDIATE`).
+        tcp_keepalive: 1 on, 0 off, -1 the system's default (`ZMQ_TCP_KEEPALIVE`).
+        tcp_keepalive_count: Probes before the connection is given up; -1 the system's default.
+        tcp_keepalive_idle: Seconds of silence before the first probe; -1 the system's default.
+        tcp_keepalive_interval: Seconds between two probes; -1 the system's default.
+        send_buffer: The kernel's send buffer in bytes; `None` leaves the system's (`ZMQ_SNDBUF`).
+        recv_buffer: The kernel's receive buffer in bytes; `None` leaves the system's (`ZMQ_RCVBUF`).
+        backlog: Connections that may wait to be accepted (`ZMQ_BACKLOG`).
+        ipv6: Names and `*` stand for IPv6 addresses too (`ZMQ_IPV6`).
+        tos: The IP type-of-service octet of what is sent (`ZMQ_TOS`).
+        bind_device: The network device that traffic is bound to; `None` for any (`ZMQ_BINDTODEVICE`).
+    """
+
+    send_hwm: int = _option(1000, _HWM, live=True)
+    recv_hwm: int = _option(1000, _HWM, live=True)
+    send_timeout: float | None = _option(None, _seconds(none=True), live=True)
+    recv_timeout: float | None = _option(None, _seconds(none=True), live=True)
+    linger: float | None = _option(None, _seconds(none=True), live=True)
+    identity: bytes = _option(b"", _identity)
+    reconnect_interval: float | tuple[float, float] | None = _option(0.1, _reconnect)
+    connect_timeout: float | None = _option(None, _seconds(none=True, positive=True))
+    handshake_timeout: float | None = _option(30.0, _seconds(none=True, positive=True))
+    max_message_size: int | None = _option(None, _whole(0, 2**63 - 1, none=True))
+    max_parts: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
+    conflate: bool = _option(False, _flag, _CONFLATING)
+    router_mandatory: bool = _option(False, _flag, _ROUTERS, live=True)
+    router_handover: bool = _option(False, _flag, _ROUTERS, live=True)
+    probe_router: bool = _option(False, _flag, frozenset({_T.REQ, _T.DEALER, _T.ROUTER}))
+    req_relaxed: bool = _option(False, _flag, _REQS)
+    req_correlate: bool = _option(False, _flag, _REQS)
+    xpub_verbose: bool = _option(False, _flag, _XPUBS)
+    xpub_verboser: bool = _option(False, _flag, _XPUBS)
+    xpub_nodrop: bool = _option(False, _flag, _PUBLISHERS)
+    xpub_welcome_message: bytes | None = _option(None, _octets, _XPUBS)
+    invert_matching: bool = _option(False, _flag, frozenset({_T.PUB, _T.XPUB, _T.SUB, _T.XSUB}))
+    subscribe: tuple[bytes, ...] = _option((), _prefixes, frozenset({_T.SUB, _T.XSUB}))
+    immediate: bool = _option(False, _flag)
+    tcp_keepalive: int = _option(-1, _TRISTATE)
+    tcp_keepalive_count: int = _option(-1, _whole(-1, 127))
+    tcp_keepalive_idle: int = _option(-1, _whole(-1, 32767))
+    tcp_keepalive_interval: int = _option(-1, _whole(-1, 32767))
+    send_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
+    recv_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
+    backlog: int = _option(100, _whole(1, 2**31 - 1))
+    ipv6: bool = _option(False, _flag)
+    tos: int = _option(0, _whole(0, 255))
+    bind_device: str | None = _option(None, _device)
+
+    @classmethod
+    def parse(cls, socket_type: SocketType, given: dict[str, Any], base: Options | None = None) -> Options:
+        """Checks options and gives the whole set.
+
+        Args:
+            socket_type: The type of the socket they are for.
+            given: Option names and values.
+            base: What holds for those not given; `None` for the defaults.
+
+        Raises:
+            OptionError: A name is unknown, the option does not fit the type, or a value does not fit.
+        """
+        checked: dict[str, Any] = {}
+        for name, value in given.items():
+            spec = _SPECS.get(name)
+            if spec is None:
+                close = difflib.get_close_matches(name, _SPECS, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(_SPECS))}"
+                raise OptionError(f"unknown option {name!r}{hint}")
+            if socket_type not in spec["types"]:
+                fitting = ", ".join(t.value for t in SocketType if t in spec["types"])
+                raise OptionError(f"option {name!r} does not fit a {socket_type.value} socket; it is for {fitting}")
+            try:
+                checked[name] = spec["check"](value)
+            except ValueError as wanted:
+                raise OptionError(f"option {name}={value!r}: must be {wanted}") from None
+        return dataclasses.replace(base, **checked) if base is not None else cls(**checked)
+
+    @staticmethod
+    def is_live(name: str) -> bool:
+        """Whether a change of the option takes hold on a socket that is already in use."""
+        return bool(_SPECS[name]["live"])
+
+
+_SPECS: Final[dict[str, Any]] = {f.name: f.metadata for f in fields(Options)}

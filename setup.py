@@ -1,0 +1,67 @@
+"""Builds the Cython core. Everything else about the distribution stands in pyproject.toml.
+
+Switches, all read from the environment (set to 1):
+
+OMQ_DEBUG      invariants are checked, allocation and lifetime counters are kept
+OMQ_COVERAGE   line tracing in the compiled modules
+OMQ_SANITIZE   AddressSanitizer and UndefinedBehaviorSanitizer
+OMQ_ANNOTATE   an HTML page a module, with the Python interactions marked
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from Cython.Build import cythonize
+from Cython.Compiler import Options
+from setuptools import Extension, setup
+
+if sys.platform != "linux":
+    sys.exit("omq runs on Linux only: it is built on epoll and eventfd")
+
+
+def switch(name: str) -> bool:
+    return os.environ.get(name, "0") not in ("", "0")
+
+
+debug, coverage, sanitize = switch("OMQ_DEBUG"), switch("OMQ_COVERAGE"), switch("OMQ_SANITIZE")
+
+compile_args = ["-O3", "-fno-strict-aliasing", "-fvisibility=hidden", "-Wall", "-Werror=implicit-function-declaration"]
+link_args: list[str] = []
+if sanitize:
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+    compile_args = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-strict-aliasing", *flags]
+    link_args = flags
+macros = [("OMQ_DEBUG", str(int(debug)))]
+if coverage:
+    macros.append(("CYTHON_TRACE_NOGIL", "1"))
+
+Options.warning_errors = True
+extensions = [
+    Extension(
+        f"omq._core.{source.stem}",
+        [str(source)],
+        define_macros=macros,
+        extra_compile_args=compile_args,
+        extra_link_args=link_args,
+    )
+    for source in sorted(Path("omq/_core").glob("*.pyx"))
+]
+
+setup(
+    ext_modules=cythonize(
+        extensions,
+        annotate=switch("OMQ_ANNOTATE"),
+        nthreads=0 if sanitize else (os.cpu_count() or 1),
+        compiler_directives={
+            "language_level": 3,
+            "boundscheck": debug,
+            "wraparound": False,
+            "initializedcheck": False,
+            "cdivision": True,
+            "freethreading_compatible": False,
+            "linetrace": coverage,
+            "embedsignature": False,
+        },
+    ),
+)
