@@ -1,0 +1,317 @@
+"""The layers hold: imports go downward, I/O stays where it belongs, files stay small and well named.
+
+The picture is in docs/explanation/architecture.md. Everything is read from the sources; nothing is imported.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "omq"
+
+#: From top to bottom. The key is the first name below `omq` ("" is the package itself).
+LAYERS = {
+    "face": {"cli", "zmq", "spark"},
+    "system": {"broker", "pzq", "goby"},
+    "store": {"store"},
+    "public": {"", "socket", "asyncio", "context", "message", "monitor", "proxy"},
+    "engine": {"engine"},
+    "middle": {"routing", "transport"},
+    "zmtp": {"zmtp"},
+    "core": {"_core"},
+    "base": {"errors", "options", "types", "security", "_version"},
+}
+ORDER = list(LAYERS)
+LAYER_OF = {room: layer for layer, rooms in LAYERS.items() for room in rooms}
+
+#: Layers whose rooms may import one another; elsewhere neighbours on one floor are strangers.
+ONE_ROOM = {"public", "base"}
+#: Faces and systems stand on the public API, as any user's program does.
+PUBLIC_ONLY = {"face", "system", "store"}
+BELOW_PUBLIC = {"engine", "middle", "zmtp", "core"}
+
+ASYNC = {"asyncio", "uvloop"}
+IO = ASYNC | {"socket", "select", "selectors", "ssl", "subprocess", "threading"}
+CLOCK = {"time", "datetime"}
+#: What a room may not import from outside the package.
+FORBIDDEN = {"routing": IO, "zmtp": IO | CLOCK}
+MAY_AWAIT = {"face", "system", "store", "engine"}
+
+BAD_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager", "managers"}
+LONGEST_FILE = 600  # lines
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: the dotted name it reaches for, and the line."""
+
+    target: str
+    line: int
+
+
+def modules(root: Path) -> Iterator[tuple[str, Path]]:
+    """Every source file under the package folder *root* with its dotted name."""
+    for path in sorted(root.rglob("*")):
+        if path.suffix in (".py", ".pyi", ".pyx", ".pxd"):
+            parts = [root.name, *path.relative_to(root).with_suffix("").parts]
+            if parts[-1] == "__init__":
+                parts.pop()
+            yield ".".join(parts), path
+
+
+def absolute(name: str, level: int, package: str) -> str:
+    """The dotted name that a relative import of *level* dots in *package* means."""
+    if not level:
+        return name
+    base = package.split(".")[: len(package.split(".")) - level + 1]
+    return ".".join([*base, *([name] if name else [])])
+
+
+def python_imports(source: str, package: str) -> Iterator[Import]:
+    """The imports of a Python file, also those inside functions or under TYPE_CHECKING."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(node.module or "", node.level, package)
+            yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and re.search(
+            r"\b(import_module|__import__)$", ast.unparse(node.func)
+        ):
+            yield from (
+                Import(str(arg.value), node.lineno) for arg in node.args if isinstance(arg, ast.Constant)
+            )
+
+
+_QUOTED = re.compile(r'"""(?:[^\\]|\\.)*?"""|\'\'\'(?:[^\\]|\\.)*?\'\'\'', re.DOTALL)
+_COMMENT = re.compile(r"#[^\n]*")
+_FROM = re.compile(r"^\s*from\s+(\.*)([\w.]*)\s+c?import\s+(\([^)]*\)|[^\n]*)", re.MULTILINE)
+_IMPORT = re.compile(r"^\s*c?import\s+([^\n]*)", re.MULTILINE)
+
+
+def stripped_cython(source: str) -> str:
+    """Cython source without comments and docstrings; line numbers stay."""
+    quiet = _QUOTED.sub(lambda match: "\n" * match.group().count("\n"), source)
+    return _COMMENT.sub("", quiet).replace("\\\n", "  ")
+
+
+def cython_imports(source: str, package: str) -> Iterator[Import]:
+    """The import and cimport lines of a Cython file."""
+    code = stripped_cython(source)
+    for match in _FROM.finditer(code):
+        base = absolute(match[2], len(match[1]), package)
+        line = code.count("\n", 0, match.start(2)) + 1
+        for name in match[3].strip("()").split(","):
+            if name.strip():
+                yield Import(f"{base}.{name.split()[0]}", line)
+    for match in _IMPORT.finditer(code):
+        line = code.count("\n", 0, match.start(1)) + 1
+        yield from (Import(name.split()[0], line) for name in match[1].split(",") if name.strip())
+
+
+def awaiting_lines(path: Path, source: str) -> Iterator[int]:
+    """The lines that await something or define something that does."""
+    if path.suffix == ".py":
+        kinds = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.AsyncFunctionDef)
+        yield from (node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, kinds))
+    elif path.suffix == ".pyx":
+        code = stripped_cython(source)
+        for match in re.finditer(r"\bawait\b|\basync\s+(?:def|for|with)\b", code):
+            yield code.count("\n", 0, match.start()) + 1
+
+
+def room_of(target: str, known: set[str], top: str) -> str | None:
+    """The room that an import reaches into; `None` for what lies outside the package."""
+    parts = target.split(".")
+    if parts[0] != top:
+        return None
+    if len(parts) > 2 or ".".join(parts) in known - {top}:
+        return parts[1]
+    return ""  # `from omq import PUSH`: the package itself
+
+
+def import_trouble(room: str, target: str, known: set[str], top: str) -> str | None:
+    """Why a module in *room* may not import *target*; `None` if it may."""
+    layer = LAYER_OF[room]
+    reached = room_of(target, known, top)
+    if reached is None:
+        outside = target.split(".")[0]
+        if outside in FORBIDDEN.get(room, set()):
+            return f"{room} does no I/O and reads no clock, but imports {outside}"
+        if outside in ASYNC and layer not in MAY_AWAIT and room != "asyncio":
+            return f"{layer} does not know of event loops, but imports {outside}"
+        return None
+    if reached == room:
+        return None
+    if reached not in LAYER_OF:
+        return f"{reached!r} stands in no layer"
+    below = LAYER_OF[reached]
+    if below == layer:
+        return (
+            None if layer in ONE_ROOM else f"{room} and {reached} are neighbours, neither stands on the other"
+        )
+    if ORDER.index(below) < ORDER.index(layer):
+        return f"{layer} imports upward, {target} ({below})"
+    if layer in PUBLIC_ONLY and below in BELOW_PUBLIC:
+        return f"{room} uses the public API only, but imports {target} ({below})"
+    return None
+
+
+def shape_trouble(name: str, path: Path, source: str) -> Iterator[str]:
+    """What is wrong with a module's name and size."""
+    lines = source.count("\n")
+    if lines > LONGEST_FILE:
+        yield f"{path.name}: {lines} lines, more than {LONGEST_FILE}: it has two jobs"
+    parts = name.split(".")
+    for part in parts[1:]:
+        word = part.strip("_")
+        if word in BAD_NAMES and not (word == "manager" and parts[1] == "goby"):
+            yield f"{name}: {part!r} says nothing about what is inside"
+
+
+def violations(root: Path) -> list[str]:
+    """Everything in the package folder *root* that breaks the layering, one line each."""
+    found: list[str] = []
+    every = list(modules(root))
+    known = {name for name, _ in every}
+    known |= {".".join(name.split(".")[:2]) for name in known}
+    for name, path in every:
+        source = path.read_text(encoding="utf-8")
+        found += shape_trouble(name, path, source)
+        room = name.split(".")[1] if "." in name else ""
+        if room not in LAYER_OF:
+            found.append(f"{name}: {room!r} stands in no layer")
+            continue
+        where = path.relative_to(root)
+        package = name if path.stem == "__init__" else name.rpartition(".")[0]
+        imports = python_imports if path.suffix in (".py", ".pyi") else cython_imports
+        for one in imports(source, package):
+            if trouble := import_trouble(room, one.target, known, root.name):
+                found.append(f"{where}:{one.line}: {trouble}")
+        if LAYER_OF[room] not in MAY_AWAIT and room != "asyncio":
+            found += (f"{where}:{line}: {room or root.name} awaits" for line in awaiting_lines(path, source))
+    return found
+
+
+def test_the_package_keeps_its_layers() -> None:
+    assert violations(PACKAGE) == []
+
+
+def test_every_room_is_looked_at() -> None:
+    seen = {name.split(".")[1] for name, _ in modules(PACKAGE) if "." in name}
+    assert {"engine", "routing", "transport", "zmtp", "_core", "errors", "options", "types"} <= seen
+    assert any(path.suffix == ".pyx" for _, path in modules(PACKAGE))
+
+
+BAD = [
+    ("errors.py", "from omq.zmtp import greeting", "imports upward"),
+    ("errors.py", "import omq", "imports upward"),
+    ("errors.py", "from omq import PUSH", "imports upward"),
+    ("options.py", "import omq.asyncio", "imports upward"),
+    ("_core/batch.pyx", "from omq.zmtp cimport greeting", "imports upward"),
+    ("_core/batch.pxd", "cimport omq.engine.socket", "imports upward"),
+    ("_core/batch.pyx", "from libc.string cimport memcpy\n\nimport asyncio", "event loops"),
+    ("_core/batch.pyx", "cdef f():\n    import asyncio", "event loops"),
+    ("_core/batch.pyx", "async def f():\n    pass", "awaits"),
+    ("_core/batch.pyi", "from omq.engine.socket import Socket", "imports upward"),
+    ("zmtp/null.py", "import asyncio", "no I/O"),
+    ("zmtp/null.py", "import socket", "no I/O"),
+    ("zmtp/null.py", "from time import monotonic", "no clock"),
+    ("zmtp/null.py", "from ..routing import base", "imports upward"),
+    ("zmtp/null.py", "def f():\n    from omq.engine import socket", "imports upward"),
+    ("routing/base.py", "import select", "no I/O"),
+    ("routing/base.py", "from omq.transport import tcp", "neighbours"),
+    ("transport/tcp.py", "import asyncio", "event loops"),
+    ("transport/tcp.py", "async def dial():\n    pass", "awaits"),
+    ("transport/tcp.py", "from omq.engine import socket", "imports upward"),
+    ("engine/socket.py", "from omq.asyncio import PUSH", "imports upward"),
+    ("engine/socket.py", "import importlib\nimportlib.import_module('omq.socket')", "imports upward"),
+    (
+        "engine/socket.py",
+        "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from omq.context import Context",
+        "upward",
+    ),
+    ("message.py", "import asyncio", "event loops"),
+    ("proxy.py", "async def f(x):\n    pass", "awaits"),
+    ("proxy.py", "class Hop:\n    def f(self):\n        return (await self for x in ())", "awaits"),
+    ("message.py", "from omq.broker import Client", "imports upward"),
+    ("store/log.py", "from omq._core import codec", "public API only"),
+    ("store/log.py", "from omq.broker import Client", "imports upward"),
+    ("broker/server.py", "from omq.engine import socket", "public API only"),
+    ("broker/server.py", "from omq.pzq import Device", "neighbours"),
+    ("cli/main.py", "from omq._core.codec import encode_frame", "public API only"),
+    ("cli/main.py", "from omq.zmq import Socket", "neighbours"),
+    ("cli/main.py", "from omq.attic import old", "stands in no layer"),
+    ("attic/old.py", "", "stands in no layer"),
+    ("cli/utils.py", "", "says nothing"),
+    ("broker/common/log.py", "", "says nothing"),
+    ("engine/_helpers.py", "", "says nothing"),
+    ("engine/manager.py", "", "says nothing"),
+    ("engine/socket.py", "x = 1\n" * 601, "more than 600"),
+    ("_core/batch.pyx", "# comment\n" * 601, "more than 600"),
+]
+
+GOOD = [
+    ("errors.py", "import asyncio_like_name_of_nobody"),
+    ("options.py", "from omq.errors import OptionError\nfrom .types import SocketType"),
+    ("_core/batch.pyx", "from omq.errors import OmqError\nfrom omq._core.codec cimport Header"),
+    ("_core/batch.pyx", 'def f():\n    """Waits.\n\n    import asyncio\n    """\n    # await nothing'),
+    ("_core/batch.pyx", "from libc.stdint cimport (uint64_t,\n    int64_t)  # import asyncio"),
+    ("zmtp/null.py", "from omq._core import codec\nfrom omq import errors"),
+    ("routing/base.py", "from omq.zmtp import greeting\nfrom omq._core.codec import encode_frame"),
+    ("transport/tcp.py", "import socket"),
+    ("engine/socket.py", "import asyncio\nfrom omq.transport import tcp\nasync def f(x):\n    await x"),
+    ("asyncio.py", "import asyncio\nfrom omq.engine import socket\nasync def f(x):\n    await x"),
+    ("__init__.py", "from omq import errors\nfrom omq.asyncio import PUSH"),
+    ("context.py", "from omq.message import Message\nfrom omq.engine import socket"),
+    ("store/log.py", "import asyncio\nfrom omq.errors import OmqError"),
+    (
+        "broker/server.py",
+        "import omq.asyncio as omq\nfrom omq.store import log\nasync def f(x):\n    await x",
+    ),
+    ("goby/manager.py", ""),
+    ("cli/main.py", "from omq.broker import Client\nimport omq.asyncio as omq"),
+    ("engine/socket.py", "x = 1\n" * 600),
+]
+
+#: The least that stands in each synthetic tree, so that every import above has something to reach.
+FLOOR = [
+    "__init__.py errors.py types.py asyncio.py socket.py context.py message.py engine/socket.py",
+    "routing/base.py transport/tcp.py zmtp/greeting.py _core/codec.pyx _core/codec.pxd store/log.py",
+    "broker/__init__.py pzq/__init__.py zmq/__init__.py",
+]
+
+
+def planted(root: Path, where: str, source: str) -> Path:
+    """A package folder with *source* in the file *where*."""
+    top = root / "omq"
+    for name in [*" ".join(FLOOR).split(), where]:
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("", encoding="utf-8")
+    (top / where).write_text(source, encoding="utf-8")
+    return top
+
+
+@pytest.mark.parametrize(("where", "source", "complaint"), BAD)
+def test_a_bad_tree_is_flagged(tmp_path: Path, where: str, source: str, complaint: str) -> None:
+    found = violations(planted(tmp_path, where, source))
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+@pytest.mark.parametrize(("where", "source"), GOOD)
+def test_a_good_tree_passes(tmp_path: Path, where: str, source: str) -> None:
+    assert violations(planted(tmp_path, where, source)) == []
+
+
+def test_a_complaint_names_file_and_line(tmp_path: Path) -> None:
+    source = '"""A module.\n\nIn three lines."""\n\nfrom libc.math cimport sqrt\nfrom omq.zmtp import z85\n'
+    assert violations(planted(tmp_path, "_core/batch.pyx", source))[0].startswith("_core/batch.pyx:6: ")
+    planted(tmp_path, "_core/batch.pyx", "")
+    found = violations(planted(tmp_path, "errors.py", source.replace("cimport", "import")))
+    assert found[0].startswith("errors.py:6: ")

@@ -1,0 +1,192 @@
+"""Options: every default fits, every bad value is refused by name, and nothing is accepted and ignored."""
+
+import dataclasses
+import inspect
+import math
+from typing import Any
+
+import pytest
+
+from omq.errors import OptionError
+from omq.options import Options
+from omq.types import SocketType
+
+FIELDS = [f.name for f in dataclasses.fields(Options)]
+
+HUGE = 2**31
+NOT_SECONDS: list[Any] = [-1, -0.001, math.nan, "1", b"1", True, [1]]
+NOT_POSITIVE: list[Any] = [*NOT_SECONDS, 0, 0.0]
+NOT_WHOLE: list[Any] = [-2, 1.0, "1", True, False, [1], b"1"]
+NOT_FLAG: list[Any] = [0, 1, None, "yes", b"", 1.0]
+NOT_OCTETS: list[Any] = ["text", 1, bytearray(b"x"), [b"x"]]
+
+#: For each option a socket type that it fits, values that it takes, and values that it refuses.
+CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
+    "send_hwm": ("PUSH", [0, 1, HUGE - 1], [*NOT_WHOLE, -1, HUGE, None]),
+    "recv_hwm": ("PULL", [0, 1, HUGE - 1], [*NOT_WHOLE, -1, HUGE, None]),
+    "send_timeout": ("PUSH", [None, 0, 0.5, 3600], NOT_SECONDS),
+    "recv_timeout": ("PULL", [None, 0, 0.5, 3600], NOT_SECONDS),
+    "linger": ("PUSH", [None, 0, 0.5, 3600], NOT_SECONDS),
+    "identity": (
+        "DEALER",
+        [b"", b"a", b"x" * 255, b"a\0"],
+        ["a", None, b"x" * 256, b"\0a", bytearray(b"a"), 1],
+    ),
+    "reconnect_interval": (
+        "PUSH",
+        [None, 0.1, 1, (0.1, 5.0), (1, 1)],
+        [*NOT_POSITIVE, (5.0, 0.1), (0.1,), (0.1, 1.0, 2.0), (), (0.1, None), (None, 1.0), (0, 1)],
+    ),
+    "connect_timeout": ("PUSH", [None, 0.5, 30], NOT_POSITIVE),
+    "handshake_timeout": ("PUSH", [None, 0.5, 30], NOT_POSITIVE),
+    "max_message_size": ("PULL", [None, 0, 1, 2**63 - 1], [*NOT_WHOLE, -1, 2**63]),
+    "max_parts": ("PULL", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
+    "conflate": ("PULL", [True, False], NOT_FLAG),
+    "router_mandatory": ("ROUTER", [True, False], NOT_FLAG),
+    "router_handover": ("ROUTER", [True, False], NOT_FLAG),
+    "probe_router": ("DEALER", [True, False], NOT_FLAG),
+    "req_relaxed": ("REQ", [True, False], NOT_FLAG),
+    "req_correlate": ("REQ", [True, False], NOT_FLAG),
+    "xpub_verbose": ("XPUB", [True, False], NOT_FLAG),
+    "xpub_verboser": ("XPUB", [True, False], NOT_FLAG),
+    "xpub_nodrop": ("PUB", [True, False], NOT_FLAG),
+    "xpub_welcome_message": ("XPUB", [None, b"", b"welcome"], NOT_OCTETS),
+    "invert_matching": ("SUB", [True, False], NOT_FLAG),
+    "subscribe": ("SUB", [b"", b"a", (b"a", b"b"), ()], ["a", ("a",), None, 1, (b"a", "b"), (1,)]),
+    "immediate": ("PUSH", [True, False], NOT_FLAG),
+    "tcp_keepalive": ("PUSH", [-1, 0, 1], [*NOT_WHOLE, 2, None]),
+    "tcp_keepalive_count": ("PUSH", [-1, 0, 127], [*NOT_WHOLE, 128, None]),
+    "tcp_keepalive_idle": ("PUSH", [-1, 0, 32767], [*NOT_WHOLE, 32768, None]),
+    "tcp_keepalive_interval": ("PUSH", [-1, 0, 32767], [*NOT_WHOLE, 32768, None]),
+    "send_buffer": ("PUSH", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
+    "recv_buffer": ("PULL", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
+    "backlog": ("PUSH", [1, 100, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE, None]),
+    "ipv6": ("PUSH", [True, False], NOT_FLAG),
+    "tos": ("PUSH", [0, 255], [*NOT_WHOLE, -1, 256, None]),
+    "bind_device": ("PUSH", [None, "lo", "x" * 15], ["", "x" * 16, "ü" * 8, b"lo", 1]),
+}
+
+GOOD = [(name, kind, value) for name, (kind, values, _) in CASES.items() for value in values]
+BAD = [(name, kind, value) for name, (kind, _, values) in CASES.items() for value in values]
+
+CONFLATING = "PULL PUSH SUB PUB DEALER"
+FITS = {
+    "conflate": CONFLATING,
+    "router_mandatory": "ROUTER",
+    "router_handover": "ROUTER",
+    "probe_router": "REQ DEALER ROUTER",
+    "req_relaxed": "REQ",
+    "req_correlate": "REQ",
+    "xpub_verbose": "XPUB",
+    "xpub_verboser": "XPUB",
+    "xpub_nodrop": "PUB XPUB",
+    "xpub_welcome_message": "XPUB",
+    "invert_matching": "PUB XPUB SUB XSUB",
+    "subscribe": "SUB XSUB",
+}
+
+
+def parse(kind: str, **given: Any) -> Options:
+    return Options.parse(SocketType(kind), given)
+
+
+def label(value: Any) -> str:
+    return repr(value)[:24]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_option_has_cases_here(name: str) -> None:
+    assert name in CASES, f"add good and bad values of {name} to CASES"
+
+
+@pytest.mark.parametrize(("name", "kind", "value"), GOOD, ids=label)
+def test_a_good_value_is_taken(name: str, kind: str, value: Any) -> None:
+    taken = getattr(parse(kind, **{name: value}), name)
+    assert taken == ((value,) if name == "subscribe" and isinstance(value, bytes) else value)
+
+
+@pytest.mark.parametrize(("name", "kind", "value"), BAD, ids=label)
+def test_a_bad_value_is_refused_by_option_and_value(name: str, kind: str, value: Any) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(kind, **{name: value})
+    assert f"{name}={value!r}" in str(caught.value)
+    assert "must be " in str(caught.value)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_default_fits_its_own_rules(name: str) -> None:
+    assert getattr(parse(CASES[name][0], **{name: getattr(Options(), name)}), name) == getattr(
+        Options(), name
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_option_is_taken_by_exactly_the_types_that_it_fits(name: str) -> None:
+    value = CASES[name][1][0]
+    fitting = FITS[name].split() if name in FITS else [kind.value for kind in SocketType]
+    for kind in SocketType:
+        if kind.value in fitting:
+            parse(kind.value, **{name: value})
+        else:
+            with pytest.raises(OptionError) as caught:
+                parse(kind.value, **{name: value})
+            assert name in str(caught.value)
+            assert kind.value in str(caught.value)
+            assert all(other in str(caught.value) for other in fitting)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(OptionError, match=r"'send_hvm'.*did you mean 'send_hwm'"):
+        parse("PUSH", send_hvm=5)
+
+
+def test_an_option_like_no_other_is_refused_with_the_list() -> None:
+    with pytest.raises(OptionError, match=r"'qqqqqq'.*backlog.*send_hwm"):
+        parse("PUSH", qqqqqq=5)
+
+
+def test_seconds_become_floats() -> None:
+    options = parse("PUSH", send_timeout=1, reconnect_interval=(1, 2), handshake_timeout=3)
+    assert [type(options.send_timeout), type(options.handshake_timeout)] == [float, float]
+    assert isinstance(options.reconnect_interval, tuple)
+    assert [type(step) for step in options.reconnect_interval] == [float, float]
+
+
+def test_what_is_not_given_keeps_the_base() -> None:
+    base = parse("PUSH", send_hwm=5, linger=1.0)
+    changed = Options.parse(SocketType.PUSH, {"linger": 2.0}, base)
+    assert (changed.send_hwm, changed.linger) == (5, 2.0)
+    assert (base.send_hwm, base.linger) == (5, 1.0)
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert parse("PUSH") == Options()
+
+
+def test_a_set_of_options_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Options().send_hwm = 5  # type: ignore[misc]
+
+
+def test_subscribe_takes_any_iterable() -> None:
+    assert parse("SUB", subscribe=[b"a", b"b"]).subscribe == (b"a", b"b")
+    assert parse("SUB", subscribe=iter([b"a"])).subscribe == (b"a",)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_option_says_whether_it_is_live(name: str) -> None:
+    live = {
+        "send_hwm",
+        "recv_hwm",
+        "send_timeout",
+        "recv_timeout",
+        "linger",
+        "router_mandatory",
+        "router_handover",
+    }
+    assert Options.is_live(name) is (name in live)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_option_is_documented(name: str) -> None:
+    assert f"        {name}: " in f"        {inspect.getdoc(Options) or ''}".replace("\n    ", "\n        ")

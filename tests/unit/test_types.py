@@ -1,0 +1,52 @@
+"""The socket types, and who may talk to whom."""
+
+import itertools
+
+import pytest
+
+from omq.types import COMPATIBLE, SENDS_IDENTITY, SocketType
+
+TYPES = """
+    PAIR PUB SUB REQ REP DEALER ROUTER PULL PUSH XPUB XSUB STREAM
+    SERVER CLIENT RADIO DISH GATHER SCATTER PEER CHANNEL
+"""
+
+#: RFC 28, 29, 30, 31, 41, 48, 49, 51 and 52.
+PAIRS = """
+    PAIR-PAIR PUB-SUB PUB-XSUB XPUB-SUB XPUB-XSUB REQ-REP REQ-ROUTER REP-DEALER DEALER-DEALER DEALER-ROUTER
+    ROUTER-ROUTER PUSH-PULL SERVER-CLIENT RADIO-DISH GATHER-SCATTER PEER-PEER CHANNEL-CHANNEL
+"""
+MAY_TALK = {frozenset(pair.split("-")) for pair in PAIRS.split()}
+
+
+def test_all_types_are_there_by_their_wire_names() -> None:
+    assert [kind.value for kind in SocketType] == [kind.name for kind in SocketType]
+    assert {kind.value for kind in SocketType} == set(TYPES.split())
+
+
+def test_every_type_has_its_row() -> None:
+    assert set(COMPATIBLE) == set(SocketType)
+
+
+@pytest.mark.parametrize("one", SocketType)
+def test_compatibility_is_mutual(one: SocketType) -> None:
+    for other in COMPATIBLE[one]:
+        assert one in COMPATIBLE[other], f"{one.value} takes {other.value}, but not the other way round"
+
+
+@pytest.mark.parametrize(("one", "other"), [*itertools.combinations_with_replacement(SocketType, 2)])
+def test_compatibility_is_what_the_rfcs_say(one: SocketType, other: SocketType) -> None:
+    assert (other in COMPATIBLE[one]) == (frozenset({one.value, other.value}) in MAY_TALK)
+
+
+def test_stream_handshakes_with_nobody() -> None:
+    assert COMPATIBLE[SocketType.STREAM] == frozenset()
+
+
+def test_types_that_name_themselves() -> None:
+    assert {kind.value for kind in SENDS_IDENTITY} == {"REQ", "DEALER", "ROUTER"}
+
+
+def test_an_unknown_wire_name_is_no_type() -> None:
+    with pytest.raises(ValueError, match="PUSHY"):
+        SocketType("PUSHY")
