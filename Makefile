@@ -1,0 +1,129 @@
+# Everything runs in .venv, which the targets make and fill by themselves. `make help` lists them.
+
+VENV ?= .venv
+PYTHON ?=
+ARGS ?=
+DIR ?=
+
+PY := $(VENV)/bin/python
+CORE := $(wildcard omq/_core/*.pyx omq/_core/*.pxd)
+# What a copy of the tree needs to be built and tested apart from this one.
+COPIED := pyproject.toml setup.py MANIFEST.in README.md LICENSE omq tests
+
+# Whatever environment is active outside has no say here.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+export DIR PIP_NO_INPUT := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+PIP := $(PY) -m pip --require-virtualenv install --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test test-all lint bench test-sanitize test-debug clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.bench $(VENV)/.core  ## stream files through worker processes, beside pyzmq (DIR=... for your own)
+	@$(VENV)/bin/omq demo $${DIR:+--dir "$$DIR"} $(ARGS)
+
+test: $(VENV)/.test $(VENV)/.core  ## lint, types and every test that is not slow (ARGS=... for pytest)
+	@$(call lint-and-pytest,-m "not slow")
+
+test-all: $(VENV)/.test $(VENV)/.core  ## the same with the slow tests
+	@$(call lint-and-pytest,)
+
+lint: $(VENV)/.test $(VENV)/.core  ## ruff and mypy
+	@failed=0; \
+	$(PY) -m ruff check . || failed=1; \
+	$(PY) -m ruff format --check . || failed=1; \
+	$(PY) -m mypy || failed=1; \
+	exit $$failed
+
+bench: $(VENV)/.test $(VENV)/.core  ## measure omq and its peers (ARGS=... for what and how)
+	@$(PY) -m bench $(ARGS)
+
+test-sanitize: $(VENV)/.test $(VENV)/.core  ## unit and property tests under AddressSanitizer and UBSan
+	@$(call copied-build,sanitize,OMQ_SANITIZE)
+	@$(call in-copy,sanitize) && \
+	asan=$$(gcc -print-file-name=libasan.so) && cxx=$$(gcc -print-file-name=libstdc++.so.6) && \
+	case $$asan in /*) ;; *) echo "make: gcc has no AddressSanitizer here (libasan.so is missing)" >&2; exit 1;; esac; \
+	case $$cxx in /*) ;; *) cxx=;; esac; \
+	failed=0; \
+	LD_PRELOAD="$$asan $$cxx" PYTHONMALLOC=malloc \
+	ASAN_OPTIONS="detect_leaks=0:log_path=$$PWD/report" UBSAN_OPTIONS="print_stacktrace=1:log_path=$$PWD/report" \
+	$$python -m pytest -p no:cacheprovider -o timeout=300 tests/unit tests/property $(ARGS) || failed=$$?; \
+	for report in report.*; do \
+	  if test -e "$$report"; then cat "$$report" >&2; failed=1; fi; \
+	done; \
+	exit $$failed
+
+test-debug: $(VENV)/.test $(VENV)/.core  ## unit tests with the core's invariants checked
+	@$(call copied-build,debug,OMQ_DEBUG)
+	@$(call in-copy,debug) && $$python -m pytest -p no:cacheprovider tests/unit $(ARGS)
+
+clean:  ## remove everything that was built, .venv too
+	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks *.egg-info
+	find omq tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f omq/_core/*.c omq/_core/*.so omq/_core/*.html
+
+# A failing lint does not hide what the tests say; either fails the target. The last line is pytest's.
+define lint-and-pytest
+lint=0; $(MAKE) --no-print-directory lint || lint=$$?; \
+test $$lint = 0 || echo "lint failed, see above; the tests run all the same"; \
+tests=0; $(PY) -m pytest $(1) $(ARGS) || tests=$$?; \
+test $$lint = 0 || echo "lint failed, see the top" >&2; \
+exit $$((lint ? lint : tests))
+endef
+
+# A build with other switches happens in build/<name>, so that its modules never stand among the usual ones.
+define copied-build
+rm -rf build/$(1) && mkdir -p build/$(1) && \
+tar -cf - --exclude='*.so' --exclude='omq/_core/*.c' --exclude='__pycache__' $(wildcard $(COPIED)) | tar -xf - -C build/$(1) && \
+echo "building with $(2)=1 in build/$(1)" && \
+cd build/$(1) && $(2)=1 "$(abspath $(PY))" setup.py --quiet build_ext --inplace
+endef
+
+define in-copy
+cd build/$(1) && python="$(abspath $(PY))" && export PYTHONPATH="$$PWD" && \
+$$python -c 'import os, omq; here = os.path.dirname(os.path.dirname(os.path.abspath(omq.__file__))); assert here == os.getcwd(), here'
+endef
+
+# The environment. One that was moved, or whose interpreter is gone, is made anew; one that a hand made is taken.
+MADE := $(shell $(PY) -c 'import pip' 2>/dev/null && cat $(VENV)/.made 2>/dev/null)
+NEW := $(if $(MADE),$(if $(filter-out $(CURDIR),$(MADE)),venv),venv)
+
+.PHONY: venv
+venv:
+	@if test ! -e $(VENV)/.made && \
+	  $(PY) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	  echo "using the $(VENV) that is here"; \
+	else \
+	  python=$$(PYTHON="$(PYTHON)" sh .ci/find-python) || exit 1; \
+	  echo "making $(VENV) with $$python"; \
+	  rm -f $(VENV)/.made; \
+	  "$$python" -m venv --clear $(VENV) || exit 1; \
+	fi; \
+	echo "$(CURDIR)" > $(VENV)/.made
+
+# $(1): the extra. setup.py may have changed how the core is compiled, which Cython's own check does not see.
+define install
+	@echo "installing omq with its dependencies ([$(1)]) into $(VENV)"
+	@rm -f omq/_core/*.c
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  > $(VENV)/build-requires.txt
+	@$(PIP) -r $(VENV)/build-requires.txt
+	@$(PIP) --no-build-isolation --editable ".[$(1)]"
+endef
+
+$(VENV)/.bench: pyproject.toml setup.py $(NEW)
+	$(call install,bench)
+	@touch $@
+
+$(VENV)/.test: pyproject.toml setup.py $(NEW)
+	$(call install,test)
+	@touch $(VENV)/.bench $@
+
+$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.bench,$(VENV)/.test)
+	@$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
