@@ -1,0 +1,135 @@
+"""The command line of the benchmarks: `python -m bench [SCENARIO ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.peers import PEERS, why_missing
+from bench.plan import Case, Scenario, Settings
+from bench.processes import RunError
+from bench.report import Findings, table
+from bench.scenario import SCENARIOS
+
+MISSED, UNMEASURED = 1, 3  # exit codes; 2 is argparse's
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*(K|KiB|M|MiB|B)?", text.strip(), re.IGNORECASE)
+    if not found or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; say 128, 16KiB or 1MiB")
+    return int(found[1]) << {"K": 10, "M": 20}.get((found[2] or "B")[0].upper(), 0)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m bench", description="omq beside its peers, round by round.")
+    add = parser.add_argument
+    add("scenario", nargs="*", help="names from the list, or: all; none prints the list")
+    add(
+        "--size",
+        type=_size,
+        action="append",
+        default=[],
+        help="bytes of a message (128, 16KiB, 1MiB); repeatable",
+    )
+    add("--transport", choices=("tcp", "ipc"), action="append", default=[], help="repeatable")
+    add("--rounds", type=int, default=5, help="rounds of A B C (default 5)")
+    add("--seconds", type=float, default=1.0, help="length of a measured burst (default 1)")
+    add("--subscribers", type=int, default=8, help="processes that a PUB serves (default 8)")
+    add("--peers", help=f"only these, separated by commas, of: {', '.join(PEERS)}")
+    add("--check", action="store_true", help="exit 1 if a target is missed, 3 if one could not be measured")
+    add("--json", type=Path, metavar="FILE", help="write every round there too")
+    found = parser.parse_args(argv)
+    if "all" in found.scenario:
+        found.scenario = list(SCENARIOS)
+    for name in found.scenario:
+        if name not in SCENARIOS:
+            parser.error(f"no scenario {name!r}; known are: {', '.join(SCENARIOS)}")
+    found.peers = found.peers.split(",") if found.peers else None
+    for name in found.peers or ():
+        if name not in PEERS:
+            parser.error(f"no peer {name!r}; known are: {', '.join(PEERS)}")
+    if found.rounds < 1 or found.seconds <= 0 or found.subscribers < 1:
+        parser.error("--rounds, --seconds and --subscribers are above 0")
+    return found
+
+
+def _list() -> None:
+    width = max(map(len, SCENARIOS))
+    for scenario in SCENARIOS.values():
+        print(f"{scenario.name:{width}}  {scenario.about}")
+        print(f"{'':{width}}  peers: {', '.join(scenario.peers)}")
+        for peer in scenario.peers:
+            if why := why_missing(peer):
+                print(f"{'':{width}}  !! {peer} cannot run here: {why}")
+
+
+def _run(case: Case, rounds: int) -> Findings:
+    """Interleaves the peers round by round; a peer that fails is left out from then on."""
+    findings = Findings(case, {peer: [] for peer in case.runs})
+    for number in range(rounds):
+        for peer, run in case.runs.items():
+            if peer in findings.failures:
+                continue
+            if sys.stderr.isatty():
+                print(f"\r\033[K{case.title}: round {number + 1}/{rounds}, {peer}", end="", file=sys.stderr)
+            try:
+                findings.samples[peer].append(run())
+            except RunError as error:
+                findings.failures[peer] = str(error)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    return findings
+
+
+def _here(scenario: Scenario, wanted: list[str] | None) -> set[str]:
+    """The peers that can and should run; says loudly which cannot."""
+    chosen = [peer for peer in scenario.peers if wanted is None or peer in wanted]
+    missing = {peer: why for peer in chosen if (why := why_missing(peer))}
+    for peer, why in missing.items():
+        print(f"!! {scenario.name}: {peer} cannot be imported here: {why}")
+    if wanted is None and scenario.peers[0] in missing:
+        print(f"!! {scenario.name}: SKIPPED, there is nothing to compare without {scenario.peers[0]}")
+        return set()
+    return {peer for peer in chosen if peer not in missing}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs what the command line asks for and gives the exit code."""
+    arguments = _arguments(argv)
+    if not arguments.scenario:
+        _list()
+        return 0
+    settings = Settings(
+        tuple(arguments.size), tuple(arguments.transport), arguments.seconds, arguments.subscribers
+    )
+    verdicts: list[str] = []
+    written: list[dict[str, object]] = []
+    failed = False
+    for name in arguments.scenario:
+        here = _here(SCENARIOS[name], arguments.peers)
+        for case in SCENARIOS[name].cases(settings):
+            runs = {peer: run for peer, run in case.runs.items() if peer in here}
+            findings = Findings(case)
+            if runs:
+                findings = _run(replace(case, runs=runs), arguments.rounds)
+                print(table(findings), end="\n\n", flush=True)
+            verdicts += [findings.verdict(target) for target in case.targets]
+            failed = failed or bool(findings.failures)
+            written.append({"scenario": name, **findings.as_json()})
+    if arguments.json:
+        arguments.json.write_text(json.dumps(written, indent=1) + "\n")
+    missed, unmeasured = verdicts.count("MISSED"), verdicts.count("not measured")
+    print(f"targets: {verdicts.count('ok')} met, {missed} missed, {unmeasured} not measured")
+    if failed or (arguments.check and missed):
+        return MISSED
+    return UNMEASURED if arguments.check and unmeasured else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

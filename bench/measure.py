@@ -1,0 +1,137 @@
+"""How one run of one peer is measured: fresh processes, a calibrated burst, one sample of figures."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from bench.processes import Worker
+
+#: What a run found, by the metric's name.
+Sample = dict[str, float]
+
+SHORTEST = 0.1  # seconds that a burst must last before its rate is believed
+
+
+@dataclass(frozen=True)
+class Load:
+    """What every peer of a case is given.
+
+    Attributes:
+        transport: `tcp` or `ipc`.
+        size: Bytes of a message.
+        seconds: How long the measured burst should last.
+    """
+
+    transport: str
+    size: int
+    seconds: float
+
+
+@contextmanager
+def address(transport: str) -> Iterator[str]:
+    """An endpoint that nobody uses: a port picked by the system, or a path in a fresh folder."""
+    if transport == "tcp":
+        yield "tcp://127.0.0.1:*"
+        return
+    folder = tempfile.mkdtemp(prefix="omq-bench-")
+    try:
+        yield f"ipc://{folder}/socket"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def calibrated(burst: Callable[[int], float], seconds: float, first: int) -> tuple[int, float]:
+    """Runs growing bursts until one tells the rate, then one of about `seconds`.
+
+    Args:
+        burst: Moves that many messages and gives the seconds it took.
+        seconds: How long the last burst should take.
+        first: The size of the first burst.
+
+    Returns:
+        The size of the last burst and the seconds that it took.
+    """
+    count, took = first, burst(first)
+    while took < SHORTEST:
+        count = int(count * min(20.0, max(2.0, 1.5 * SHORTEST / max(took, 1e-6))))
+        took = burst(count)
+    count = max(first, int(count * seconds / took))
+    return count, burst(count)
+
+
+def throughput(peer: str, load: Load, roles: tuple[str, str] = ("push", "pull")) -> Sample:
+    """One process sends, the other receives and takes the time from the first message to the last."""
+    with address(load.transport) as endpoint, ExitStack() as processes:
+        pull = processes.enter_context(Worker(peer, roles[1], endpoint=endpoint, size=load.size))
+        push = processes.enter_context(Worker(peer, roles[0], endpoint=pull.hear("endpoint"), size=load.size))
+
+        def burst(count: int) -> float:
+            pull.order(burst=count)
+            pull.hear("armed")
+            push.order(burst=count)
+            return float(pull.hear("seconds"))
+
+        count, took = calibrated(burst, load.seconds, 10 if load.size >= 65536 else 200)
+    return _rates(count, took, load.size)
+
+
+def inproc(peer: str, load: Load) -> Sample:
+    """One process, one loop, two sockets."""
+    with Worker(peer, "inproc", size=load.size) as both:
+
+        def burst(count: int) -> float:
+            both.order(burst=count)
+            return float(both.hear("seconds"))
+
+        count, took = calibrated(burst, load.seconds, 200)
+    return _rates(count, took, load.size)
+
+
+def round_trips(peer: str, load: Load) -> Sample:
+    """One process asks, the other answers; every trip is timed, in microseconds."""
+    with address(load.transport) as endpoint, ExitStack() as processes:
+        rep = processes.enter_context(Worker(peer, "rep", endpoint=endpoint, size=load.size))
+        req = processes.enter_context(Worker(peer, "req", endpoint=rep.hear("endpoint"), size=load.size))
+        trips: list[int] = []
+
+        def burst(count: int) -> float:
+            req.order(burst=count)
+            trips[:] = req.hear("trips")
+            return sum(trips) / 1e9
+
+        calibrated(burst, load.seconds, 200)
+    trips.sort()
+    return {
+        "p50": trips[len(trips) // 2] / 1e3,
+        "p99": trips[len(trips) * 99 // 100] / 1e3,
+    }
+
+
+def fan_out(peer: str, load: Load, subscribers: int) -> Sample:
+    """One process publishes to several; each counts what it got in the same window of time."""
+    with address(load.transport) as endpoint, ExitStack() as processes:
+        pub = processes.enter_context(Worker(peer, "pub", endpoint=endpoint, size=load.size))
+        resolved = pub.hear("endpoint")
+        subs = [
+            processes.enter_context(
+                Worker(peer, "sub", endpoint=resolved, size=load.size, seconds=load.seconds),
+            )
+            for _ in range(subscribers)
+        ]
+        for sub in subs:
+            sub.hear("subscribed")
+        pub.order(go=True)
+        windows = [sub.hear("count") for sub in subs]
+        pub.order(stop=True)
+        published = pub.hear("published")
+    rate = sum(window["count"] / window["seconds"] for window in windows)
+    return {"rate": rate, "megabytes": rate * load.size / 1e6, "published": published}
+
+
+def _rates(count: int, took: float, size: int) -> Sample:
+    rate = (count - 1) / took
+    return {"rate": rate, "megabytes": rate * size / 1e6}

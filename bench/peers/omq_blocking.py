@@ -1,0 +1,26 @@
+"""omq's blocking twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import omq
+from bench.link import Link
+from bench.peers import blocking
+
+
+class _Sockets:
+    def open(self, kind: str) -> Any:
+        options = {"subscribe": b""} if kind == "SUB" else {}
+        return getattr(omq, kind)(**options)
+
+    def bind(self, socket: Any, endpoint: str) -> str:
+        return str(socket.bind(endpoint))
+
+    def connect(self, socket: Any, endpoint: str) -> None:
+        socket.connect(endpoint)
+
+
+def play(role: str, link: Link, job: dict[str, Any]) -> None:
+    """Plays a role."""
+    blocking.run(_Sockets(), role, link, job)

@@ -1,0 +1,106 @@
+"""What a scenario is made of: cases, the peers of each, and the targets that omq has to meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.measure import Sample
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure of a sample.
+
+    Attributes:
+        key: Its name in the samples.
+        title: The head of its column, with the unit.
+        decimals: Digits after the point in the table.
+        less_is_better: For latencies.
+    """
+
+    key: str
+    title: str
+    decimals: int = 0
+    less_is_better: bool = False
+
+
+RATE = Metric("rate", "msg/s")
+MEGABYTES = Metric("megabytes", "MB/s", 1)
+P50 = Metric("p50", "p50 us", 1, less_is_better=True)
+P99 = Metric("p99", "p99 us", 1, less_is_better=True)
+PUBLISHED = Metric("published", "published/s")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What omq's median has to reach.
+
+    Attributes:
+        bound: The bound of the ratio omq/peer or, without a peer, of omq's own figure.
+        peer: The peer that omq is held against; `None` for an absolute figure.
+    """
+
+    bound: float
+    peer: str | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One table: the same load for every peer.
+
+    Attributes:
+        title: What the load is.
+        subject: The omq peer, whose ratio to the others is told.
+        runs: How each peer is measured once, in the order of interleaving.
+        metrics: The columns; the first is the one that ratios and targets are about.
+        targets: What the subject has to reach.
+    """
+
+    title: str
+    subject: str
+    runs: dict[str, Callable[[], Sample]]
+    metrics: tuple[Metric, ...]
+    targets: tuple[Target, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line asks for.
+
+    Attributes:
+        sizes: Bytes of a message; empty for the scenario's own.
+        transports: `tcp`, `ipc`; empty for the scenario's own.
+        seconds: How long a measured burst should last.
+        subscribers: Processes that a PUB serves.
+    """
+
+    sizes: tuple[int, ...] = ()
+    transports: tuple[str, ...] = ()
+    seconds: float = 1.0
+    subscribers: int = 8
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A family of cases under one name.
+
+    Attributes:
+        name: What the command line calls it.
+        about: One line for the list.
+        peers: The peers, omq's first.
+        cases: Makes the cases for given settings.
+    """
+
+    name: str
+    about: str
+    peers: tuple[str, ...]
+    cases: Callable[[Settings], list[Case]]
+
+
+def size_text(size: int) -> str:
+    """A size as people write it: `128 B`, `16 KiB`, `1 MiB`."""
+    for unit, scale in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= scale and size % scale == 0:
+            return f"{size // scale} {unit}"
+    return f"{size} B"

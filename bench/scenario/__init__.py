@@ -1,0 +1,12 @@
+"""The scenarios, by the name that the command line uses."""
+
+from __future__ import annotations
+
+from bench.plan import Scenario
+from bench.scenario import fanout, inproc, latency, throughput
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for module in (throughput, latency, inproc, fanout)
+    for scenario in module.SCENARIOS
+}

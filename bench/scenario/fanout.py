@@ -1,0 +1,46 @@
+"""PUB to several SUB processes: deliveries a second, all subscribers together.
+
+The publishers run the same loop, as fast as `send` returns, and drop for a full subscriber, as PUB does;
+what counts is what the subscribers got. The rate of `send` stands beside it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bench.measure import Load, fan_out
+from bench.plan import MEGABYTES, PUBLISHED, RATE, Case, Scenario, Settings, Target, size_text
+
+ASYNCIO = ("omq-asyncio", "pyzmq-asyncio")
+BLOCKING = ("omq", "pyzmq", "pyomq")
+TARGETS = {
+    "omq-asyncio": (Target(8.0, "pyzmq-asyncio"),),
+    "omq": (Target(1.0, "pyzmq"), Target(1.0, "pyomq")),
+}
+
+
+def _cases(peers: tuple[str, ...], title: str, settings: Settings) -> list[Case]:
+    cases = []
+    for transport in settings.transports or ("tcp",):
+        for size in settings.sizes or (128,):
+            load = Load(transport, size, settings.seconds)
+            runs = {peer: partial(fan_out, peer, load, settings.subscribers) for peer in peers}
+            name = f"{title} to {settings.subscribers} SUB over {transport}, {size_text(size)}"
+            cases.append(Case(name, peers[0], runs, (RATE, MEGABYTES, PUBLISHED), TARGETS[peers[0]]))
+    return cases
+
+
+SCENARIOS = (
+    Scenario(
+        "asyncio-fanout",
+        "PUB to 8 SUB processes over tcp, 128 B: deliveries a second in total",
+        ASYNCIO,
+        partial(_cases, ASYNCIO, "asyncio PUB"),
+    ),
+    Scenario(
+        "blocking-fanout",
+        "PUB to 8 SUB processes over tcp, 128 B: deliveries a second in total",
+        BLOCKING,
+        partial(_cases, BLOCKING, "blocking PUB"),
+    ),
+)

@@ -1,0 +1,29 @@
+"""One process of a scenario: `python -m bench.worker PEER ROLE JOB`, started by `bench.processes`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import sys
+import traceback
+
+from bench.link import Link
+from bench.peers import PEERS
+
+
+def main(peer: str, role: str, job: str) -> None:
+    """Plays one role of one peer until the bench kills the process or closes the pipe."""
+    link = Link()
+    options = json.loads(job)
+    signal.alarm(options["limit"])  # the last resort, should the bench itself have died
+    try:
+        module = importlib.import_module(PEERS[peer].module)
+        module.play(role, link, options)
+    except Exception:
+        link.tell(error=traceback.format_exc())
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
