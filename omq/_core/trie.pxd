@@ -1,0 +1,213 @@
+# The nodes of the matcher's trie: labels, children and seats. Leaves: no Python, no recursion.
+#
+# A node stands for a prefix that somebody holds, for a place where prefixes part, or for a piece of a label that is
+# longer than MAX_LABEL.
+
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memmove
+
+cdef enum:
+    INLINE_LABEL = 16    # bytes of a label that are kept inside the node
+    MAX_LABEL = 4096     # bytes in one label: bounds what cutting or joining one has to move
+    TABLE = 256          # places: one for each first byte of a label
+    MAX_KEYED = 32       # places: the most that are searched by key
+    LEAST_TABLE = 16     # children: with so few a table goes back to keys
+
+cdef struct Node
+cdef struct Entry
+
+cdef struct Seat:
+    Entry *entry         # owned by the node that has the seat
+    int slot             # entry.slot, here to be read without a detour
+
+cdef struct Entry:       # one slot holds one prefix
+    Node *node           # borrowed: where the prefix ends
+    Entry *previous      # borrowed: the same slot's entry before this one, or NULL
+    Entry *next          # borrowed: the same slot's entry after this one, or NULL
+    uint64_t count       # how many equal subscriptions this stands for, 1 or more
+    int slot             # the holder
+
+cdef struct Node:
+    Node *parent         # borrowed; NULL in the root (and a list link during teardown)
+    unsigned char *label # the bytes from the parent to here: inline_label, or owned
+    Node **children      # owned; `room` places; below TABLE places, `room` bytes of keys follow them
+    Seat *seats          # owned; sorted by slot
+    int size             # bytes in label, 1 to MAX_LABEL; 0 in the root
+    int held             # seats in use: slots that hold exactly this prefix
+    int seat_room        # seats allocated
+    short fanout         # children
+    short room           # places for children: 0, 2 to 32, or TABLE (then indexed by the label's first byte)
+    unsigned char inline_label[INLINE_LABEL]  # the label, when it is that short
+
+
+# Labels: short ones live in their node.
+
+cdef inline bint set_label(Node *node, const unsigned char *label, Py_ssize_t size) noexcept nogil:
+    """Gives a node without a label a copy of one; False: no memory."""
+    if size <= INLINE_LABEL:
+        node.label = node.inline_label
+    else:
+        node.label = <unsigned char *>malloc(size)
+        if node.label == NULL:
+            return False
+    memcpy(node.label, label, size)
+    node.size = <int>size
+    return True
+
+
+cdef inline void drop_label(Node *node) noexcept nogil:
+    if node.label != node.inline_label:
+        free(node.label)
+    node.label = NULL
+
+
+cdef inline void cut_label(Node *node, int size) noexcept nogil:
+    """Takes the first *size* bytes off; at least one must remain. Cannot fail: what cannot shrink stays large."""
+    cdef unsigned char *shorter
+    cdef unsigned char *old = node.label
+    node.size -= size
+    if old != node.inline_label and node.size <= INLINE_LABEL:
+        memcpy(node.inline_label, old + size, node.size)
+        node.label = node.inline_label
+        free(old)
+        return
+    memmove(old, old + size, node.size)
+    if old != node.inline_label:
+        shorter = <unsigned char *>realloc(old, node.size)
+        if shorter != NULL:
+            node.label = shorter
+
+
+cdef inline bint extend_label(Node *node, const unsigned char *front, int size) noexcept nogil:
+    """Puts *size* bytes in front; False: no memory, nothing has changed."""
+    cdef int total = node.size + size
+    cdef unsigned char *longer
+    if total <= INLINE_LABEL:
+        memmove(node.inline_label + size, node.inline_label, node.size)
+        memcpy(node.inline_label, front, size)
+    else:
+        longer = <unsigned char *>malloc(total)
+        if longer == NULL:
+            return False
+        memcpy(longer, front, size)
+        memcpy(longer + size, node.label, node.size)
+        drop_label(node)
+        node.label = longer
+    node.size = total
+    return True
+
+
+# Children: unsorted keys that memchr searches, then a table. Both find a child in some nanoseconds.
+
+cdef inline unsigned char *keys_of(const Node *node) noexcept nogil:
+    return <unsigned char *>(node.children + node.room)
+
+
+cdef inline Node *find_child(const Node *node, unsigned char key) noexcept nogil:
+    cdef const unsigned char *hit
+    if node.fanout == 0:
+        return NULL
+    if node.room == TABLE:
+        return node.children[key]
+    hit = <const unsigned char *>memchr(keys_of(node), key, node.fanout)
+    return NULL if hit == NULL else node.children[hit - keys_of(node)]
+
+
+cdef inline Node *step(const Node *node, const unsigned char *topic, Py_ssize_t left) noexcept nogil:
+    """The child whose label starts the *left* bytes at *topic*, or NULL."""
+    cdef Node *child
+    if left == 0:
+        return NULL
+    child = find_child(node, topic[0])
+    if child == NULL or child.size > left or memcmp(child.label, topic, child.size) != 0:
+        return NULL
+    return child
+
+
+cdef inline bint resize_children(Node *node, int room) noexcept nogil:
+    """Moves the children to *room* places, which must suffice; False: no memory, nothing has changed."""
+    cdef Node **fresh
+    cdef Node *child
+    cdef int i, count = 0
+    fresh = <Node **>(calloc(TABLE, sizeof(Node *)) if room == TABLE else malloc(room * (sizeof(Node *) + 1)))
+    if fresh == NULL:
+        return False
+    for i in range(TABLE if node.room == TABLE else node.fanout):
+        child = node.children[i]
+        if child == NULL:
+            continue
+        if room == TABLE:
+            fresh[child.label[0]] = child
+        else:
+            fresh[count] = child
+            (<unsigned char *>(fresh + room))[count] = child.label[0]
+            count += 1
+    free(node.children)
+    node.children = fresh
+    node.room = <short>room
+    return True
+
+
+cdef inline bint attach(Node *node, Node *child) noexcept nogil:
+    """Adds a child with a first byte that no other has; False: no memory, nothing has changed."""
+    cdef int room = node.room
+    if room != TABLE and node.fanout == room:
+        room = 2 if room == 0 else room * 2 if room < MAX_KEYED else TABLE
+        if not resize_children(node, room):
+            return False
+    if room == TABLE:
+        node.children[child.label[0]] = child
+    else:
+        node.children[node.fanout] = child
+        keys_of(node)[node.fanout] = child.label[0]
+    node.fanout += 1
+    child.parent = node
+    return True
+
+
+cdef inline Node **place_of(const Node *node, unsigned char key) noexcept nogil:
+    """The place of the child with that first byte, which must exist."""
+    if node.room == TABLE:
+        return &node.children[key]
+    return &node.children[<const unsigned char *>memchr(keys_of(node), key, node.fanout) - keys_of(node)]
+
+
+cdef inline void detach(Node *node, Node *child) noexcept nogil:
+    """Takes a child out; gives places back when few are used (a failure to shrink is harmless)."""
+    cdef Node **place = place_of(node, child.label[0])
+    node.fanout -= 1
+    if node.room == TABLE:
+        place[0] = NULL
+        if node.fanout <= LEAST_TABLE:
+            resize_children(node, MAX_KEYED)
+        return
+    keys_of(node)[place - node.children] = keys_of(node)[node.fanout]
+    place[0] = node.children[node.fanout]
+    if node.fanout == 0:
+        free(node.children)
+        node.children = NULL
+        node.room = 0
+    elif node.fanout * 4 <= node.room:
+        resize_children(node, node.room // 2)
+
+
+cdef inline Node *only_child(const Node *node) noexcept nogil:
+    cdef int i = 0
+    while node.children[i] == NULL:
+        i += 1
+    return node.children[i]
+
+
+# Seats: sorted, so that an exact subscription is found among thousands of holders of one prefix.
+
+cdef inline int seat_index(const Node *node, int slot) noexcept nogil:
+    """Where the slot sits, or would have to."""
+    cdef int low = 0, high = node.held, middle
+    while low < high:
+        middle = low + (high - low) // 2
+        if node.seats[middle].slot < slot:
+            low = middle + 1
+        else:
+            high = middle
+    return low
