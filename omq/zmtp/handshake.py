@@ -1,0 +1,363 @@
+"""A whole handshake: greeting, mechanism, metadata; what follows is traffic (RFC 23, Overall Behavior).
+
+Who reads for a connection feeds it what arrives and writes what it gives back, until `done`:
+
+    handshake = Handshake(socket_type=SocketType.DEALER, mechanism=Null())
+    write(handshake.start())
+    while not handshake.done:
+        write(handshake.receive(read()))
+    traffic_starts_with(handshake.unread)
+
+Nothing may be written behind our last command before `done`: libzmq drops a peer that does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from omq._core.codec import FrameDecoder
+from omq.errors import HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
+from omq.types import COMPATIBLE, SENDS_IDENTITY, SocketType
+from omq.zmtp.command import PROPERTIES_LIMIT, Command, encode_properties, error, parse_command, quoted
+from omq.zmtp.greeting import VERSION, Greeting, GreetingParser
+from omq.zmtp.mechanism import Mechanism, Question
+
+#: The largest body of a handshake's command, in bytes. It is what a stranger can make us hold before we know
+#: who it is: the largest metadata that we take, and some room for a mechanism's own fields around them.
+HANDSHAKE_FRAME_LIMIT: Final = PROPERTIES_LIMIT + 1024
+
+IDENTITY_LIMIT: Final = 255  # bytes (RFC 23, The Identity Property)
+
+_COMMAND_FLAG: Final = 4  # RFC 23, Framing: bit 2
+_SOCKET_TYPE: Final = b"Socket-Type"
+_IDENTITY: Final = b"Identity"
+
+
+class HandshakeState(Enum):
+    """Where a handshake stands."""
+
+    NEW = "nothing is sent"
+    GREETING = "our greeting is sent, the peer's is awaited"
+    SECURITY = "the mechanism exchanges its commands"
+    ASKING = "the engine has a question to answer"
+    DONE = "both sides have agreed"
+    FAILED = "the connection is to be closed"
+
+
+class HandshakeEvent(Enum):
+    """What moves a handshake."""
+
+    START = "we sent our greeting"
+    RECEIVE = "bytes arrived"
+    GREETED = "the peer's greeting fits ours"
+    ASK = "the mechanism has a question"
+    ANSWER = "the engine has answered"
+    AGREE = "the mechanism is done and the peer's metadata are good"
+    FAIL = "one of the two sides cannot go on"
+
+
+_S = HandshakeState
+_E = HandshakeEvent
+
+#: The whole state machine. An event that a state does not list is a bug in the code that calls.
+TRANSITIONS: Final[dict[HandshakeState, dict[HandshakeEvent, HandshakeState]]] = {
+    _S.NEW: {_E.START: _S.GREETING},
+    _S.GREETING: {_E.RECEIVE: _S.GREETING, _E.GREETED: _S.SECURITY, _E.FAIL: _S.FAILED},
+    _S.SECURITY: {_E.RECEIVE: _S.SECURITY, _E.ASK: _S.ASKING, _E.AGREE: _S.DONE, _E.FAIL: _S.FAILED},
+    _S.ASKING: {_E.RECEIVE: _S.ASKING, _E.ANSWER: _S.SECURITY, _E.FAIL: _S.FAILED},
+    _S.DONE: {},
+    _S.FAILED: {},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """What the handshake has told about the peer.
+
+    Attributes:
+        version: The version of ZMTP that it announced.
+        socket_type: Its socket type, which fits ours.
+        identity: The name that it gives itself; empty when it gives none or its type has none.
+        properties: All its metadata by lower-case name: `properties[b"socket-type"]`.
+        mechanism: The mechanism that both sides used.
+    """
+
+    version: tuple[int, int]
+    socket_type: SocketType
+    identity: bytes
+    mechanism: bytes
+    properties: dict[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def subscribes_by_command(self) -> bool:
+        """It takes SUBSCRIBE and CANCEL; ZMTP 3.0 wants messages (RFC 37, The Publish-Subscribe Pattern)."""
+        return self.version >= (3, 1)
+
+
+class Handshake:
+    """Our side of one connection's handshake.
+
+    Args:
+        socket_type: The socket's type.
+        mechanism: A fresh mechanism: it serves one connection.
+        properties: Our metadata apart from Socket-Type: Identity, for the types that have one, and the
+            application's own.
+
+    Raises:
+        LocalProtocolError: The metadata cannot be sent, or the type has no handshake.
+    """
+
+    def __init__(
+        self,
+        *,
+        socket_type: SocketType,
+        mechanism: Mechanism,
+        properties: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        self._socket_type = socket_type
+        self._mechanism = mechanism
+        self._properties = _own_properties(socket_type, properties or {})
+        self._state = HandshakeState.NEW
+        self._parser = GreetingParser()
+        self._frames = FrameDecoder(HANDSHAKE_FRAME_LIMIT)
+        self._greeting: Greeting | None = None
+        self._peer: PeerInfo | None = None
+        self._failure = b""
+
+    @property
+    def state(self) -> HandshakeState:
+        """Where it stands."""
+        return self._state
+
+    @property
+    def done(self) -> bool:
+        """Both sides have agreed: traffic may flow."""
+        return self._state is HandshakeState.DONE
+
+    @property
+    def peer(self) -> PeerInfo:
+        """What is known about the peer, once `done`.
+
+        Raises:
+            LocalProtocolError: The handshake is not done.
+        """
+        if self._peer is None or not self.done:
+            raise LocalProtocolError("nothing is known about the peer before the handshake is done")
+        return self._peer
+
+    @property
+    def unread(self) -> bytes:
+        """The bytes that came behind the handshake: the beginning of the traffic, once `done`."""
+        return self._frames.unread
+
+    @property
+    def question(self) -> Question | None:
+        """What `answer` is waited for, or `None`. Stop reading meanwhile: the room for more is small."""
+        return self._mechanism.question
+
+    @property
+    def peer_error(self) -> bytes | None:
+        """The reason in the peer's ERROR command, as it came, or `None` when it has sent none.
+
+        RFC 23, Error Handling: after an ERROR, do not reconnect with the same credentials.
+        """
+        return self._mechanism.peer_error
+
+    def start(self) -> bytes:
+        """Begins.
+
+        Returns:
+            Our whole greeting, to be written at once and before anything is read: a peer that waits
+            for the other's version would else wait for ever (RFC 23, Version Negotiation).
+        """
+        self._move(_E.START)
+        return Greeting(VERSION, self._mechanism.name, self._mechanism.as_server).encode()
+
+    def receive(self, data: bytes) -> bytes:
+        """Takes bytes from the peer.
+
+        Args:
+            data: The next bytes, in any portion.
+
+        Returns:
+            The bytes to write now; often none.
+
+        Raises:
+            RemoteProtocolError: The peer violates ZMTP or does not fit our socket.
+            HandshakeError: The peer has another mechanism (`MechanismError`), was not let in, or did not let
+                us in (`AuthenticationError`), or sent ERROR for another reason.
+            LocalProtocolError: The handshake has not begun, or is over.
+        """
+        self._move(_E.RECEIVE)
+        try:
+            self._take(data)
+        except (RemoteProtocolError, HandshakeError):
+            self._move(_E.FAIL)
+            raise
+        return self._mechanism.outgoing()
+
+    def answer(self, refusal: bytes | None = None) -> bytes:
+        """Answers the open `question`.
+
+        Args:
+            refusal: `None` lets the peer in. Else the reason that `failure` will give, such as `b"400"`,
+                or `b""` to hang up without a word.
+
+        Returns:
+            The bytes to write now.
+
+        Raises:
+            AuthenticationError: The answer was a refusal.
+            RemoteProtocolError: What had arrived meanwhile violates ZMTP.
+            HandshakeError: As for `receive`.
+            LocalProtocolError: No question is open.
+        """
+        self._move(_E.ANSWER)
+        try:
+            self._mechanism.answer(refusal)
+            self._go_on()
+        except (RemoteProtocolError, HandshakeError):
+            self._move(_E.FAIL)
+            raise
+        return self._mechanism.outgoing()
+
+    def failure(self) -> bytes:
+        """What to tell the peer before hanging up.
+
+        Returns:
+            An ERROR frame where it helps the peer and the RFC allows one: its metadata do not fit, or it
+            was not let in. Else nothing (RFC 23, Error Handling: signal any other error by closing).
+        """
+        return self._failure or self._mechanism.failure()
+
+    def _move(self, event: HandshakeEvent) -> None:
+        following = TRANSITIONS[self._state].get(event)
+        if following is None:
+            raise LocalProtocolError(f"a handshake cannot {event.name} in state {self._state.name}")
+        self._state = following
+
+    def _take(self, data: bytes) -> None:
+        if self._state is HandshakeState.GREETING:
+            greeting = self._parser.feed(data)
+            if greeting is None:
+                return
+            self._check_mechanism(greeting)
+            self._greeting = greeting
+            self._move(_E.GREETED)
+            self._mechanism.start(self._properties)
+            data = self._parser.unread
+        elif (
+            self._state is HandshakeState.ASKING
+            and len(self._frames.unread) + len(data) > HANDSHAKE_FRAME_LIMIT
+        ):
+            # RFC 37, The NULL Security Mechanism: traffic starts when both READY are sent, and ours is not.
+            raise RemoteProtocolError("the peer goes on sending before it is let in")
+        self._frames.feed(data)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Hands commands to the mechanism until it is done, has a question, or needs more bytes."""
+        mechanism = self._mechanism
+        while mechanism.question is None and not mechanism.done:
+            command = self._next_command()
+            if command is None:
+                return
+            mechanism.receive(command)
+            if mechanism.peer_properties is not None and self._peer is None:
+                # What the mechanism has queued meanwhile is never written when this raises.
+                self._peer = self._check_peer(mechanism.peer_properties)
+        if mechanism.question is not None:
+            if self._state is HandshakeState.SECURITY:
+                self._move(_E.ASK)
+        elif self._peer is None:
+            raise LocalProtocolError(f"{mechanism.name.decode()} is done and has no metadata of the peer")
+        else:
+            self._move(_E.AGREE)
+
+    def _next_command(self) -> Command | None:
+        """The next whole command; refuses a message by its first octet, before its body is held."""
+        frame = self._frames.next_frame()
+        begun = self._frames.unread[:1]  # the flags of a frame that is not whole yet
+        if frame is None and not begun:
+            return None
+        flags = begun[0] if frame is None else frame[0]
+        if not flags & _COMMAND_FLAG:
+            raise RemoteProtocolError(
+                "a message before the handshake is done (RFC 23, Formal Grammar: handshake)"
+            )
+        return None if frame is None else parse_command(frame[1])
+
+    def _check_mechanism(self, greeting: Greeting) -> None:
+        ours, theirs = self._mechanism.name, greeting.mechanism
+        # RFC 23, Authentication and Confidentiality: anything but an exact match MUST close the connection.
+        if theirs != ours:
+            raise MechanismError(f"the peer's mechanism is {theirs.decode()}, ours is {ours.decode()}")
+        # RFC 23, Topology: one server. Two clients cannot be told from a libzmq server, which sends 0 as
+        # well: the mechanism's own commands find them out.
+        if self._mechanism.has_roles and self._mechanism.as_server and greeting.as_server:
+            raise MechanismError(f"both sides are servers of {ours.decode()} (RFC 23, Topology)")
+
+    def _check_peer(self, properties: dict[bytes, bytes]) -> PeerInfo:
+        assert self._greeting is not None
+        socket_type = self._check_socket_type(properties.get(_SOCKET_TYPE.lower()))
+        identity = b""
+        # RFC 23, The Identity Property: from all other types it shall be ignored.
+        if socket_type in SENDS_IDENTITY:
+            identity = self._check_identity(properties.get(_IDENTITY.lower(), b""))
+        return PeerInfo(self._greeting.version, socket_type, identity, self._greeting.mechanism, properties)
+
+    def _check_socket_type(self, name: bytes | None) -> SocketType:
+        # RFC 23, The Socket-Type Property: "it SHOULD handle errors by returning an ERROR command".
+        ours = self._socket_type
+        if name is None:
+            self._failure = error(b"no-socket-type")
+            raise RemoteProtocolError(f"the peer of this {ours.value} does not tell its socket type")
+        theirs = _TYPES.get(name)
+        if theirs is None:
+            self._failure = error(b"unknown-socket-type")
+            raise RemoteProtocolError(
+                f"the peer of this {ours.value} is of the unknown socket type {quoted(name)}"
+            )
+        if theirs not in COMPATIBLE[ours]:
+            self._failure = error(b"incompatible-socket-types:" + f"{ours.value},{theirs.value}".encode())
+            raise RemoteProtocolError(
+                f"{ours.value} and {theirs.value} are incompatible (RFC 23, The Socket-Type Property)"
+            )
+        return theirs
+
+    def _check_identity(self, identity: bytes) -> bytes:
+        wrong = _wrong_identity(identity)
+        if wrong:
+            self._failure = error(b"invalid-identity")
+            raise RemoteProtocolError(f"the peer's identity {quoted(identity)} {wrong}")
+        return identity
+
+
+_TYPES: Final = {kind.value.encode(): kind for kind in SocketType}
+
+
+def _own_properties(socket_type: SocketType, properties: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    if not COMPATIBLE[socket_type]:
+        raise LocalProtocolError(f"{socket_type.value} does not speak ZMTP")
+    for name, value in properties.items():
+        if name.lower() == _SOCKET_TYPE.lower():
+            raise LocalProtocolError("Socket-Type follows from the socket, it is no property to set")
+        wrong = _wrong_identity(value) if name.lower() == _IDENTITY.lower() else ""
+        if wrong:
+            raise LocalProtocolError(f"our identity {quoted(value)} {wrong}")
+    # libzmq sends Socket-Type first, and so do we.
+    ours = {_SOCKET_TYPE: socket_type.value.encode(), **properties}
+    size = len(encode_properties(ours))
+    if size > PROPERTIES_LIMIT:
+        raise LocalProtocolError(f"our metadata have {size} bytes, a peer like us takes {PROPERTIES_LIMIT}")
+    return ours
+
+
+def _wrong_identity(identity: bytes) -> str:
+    """Says what is wrong with an identity; nothing when it is good."""
+    if len(identity) > IDENTITY_LIMIT:
+        return f"has {len(identity)} bytes, {IDENTITY_LIMIT} are allowed (RFC 23, The Identity Property)"
+    if identity[:1] == b"\0":
+        return "starts with a zero byte, which is reserved (RFC 37, The Identity Property)"
+    return ""

@@ -1,0 +1,143 @@
+"""What every security mechanism has in common (RFC 23, Authentication and Confidentiality).
+
+A mechanism is the middle of a handshake: commands in, commands out, until both sides have agreed and
+know each other's metadata. A new one is a subclass in a file of its own: it states its name, whether it has
+client and server roles, its phases, and in a table which commands each phase allows.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Final
+
+from omq.errors import AuthenticationError, HandshakeError, LocalProtocolError, RemoteProtocolError
+from omq.zmtp.command import Command, error, parse_error, quoted
+
+#: What handles a command's body, and the phase that follows when it raises nothing.
+Step = tuple[Callable[[Any, bytes], None], Enum]
+
+# RFC 27, Status Codes: what a ZAP handler says when it does not admit a peer; libzmq sends it as the reason.
+_ZAP_REFUSALS: Final = frozenset({b"300", b"400", b"500"})
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Asks the engine whether a peer may come in; the answer may take its time (RFC 27, ZAP).
+
+    Attributes:
+        mechanism: The mechanism's name, as ZAP wants it.
+        credentials: NULL: none. PLAIN: user name and password. CURVE: the peer's public key.
+    """
+
+    mechanism: bytes
+    credentials: tuple[bytes, ...]
+
+    def __repr__(self) -> str:
+        # Credentials do not belong into logs.
+        return f"Question({self.mechanism!r}, {len(self.credentials)} credentials)"
+
+
+class Mechanism(ABC):
+    """One side of one security handshake.
+
+    Args:
+        as_server: This side takes the server's role; only where the mechanism has roles.
+
+    Attributes:
+        phase: Where the handshake stands: a member of the mechanism's own enumeration.
+        question: What the engine has to answer before it goes on, or `None`.
+        peer_properties: The peer's metadata by lower-case name, once it has sent them.
+        peer_error: The reason of the peer's ERROR command, unescaped, once it has sent one.
+    """
+
+    #: The name in the greeting: 1 to 20 of A-Z, digits and "-_.+".
+    name: ClassVar[bytes]
+    #: Client and server differ (RFC 23, Topology). If not, the greeting's as-server has no significance.
+    has_roles: ClassVar[bool]
+    #: The phase in which both sides have agreed.
+    agreed: ClassVar[Enum]
+    #: For each phase the commands that the peer may send in it. Every phase is a key.
+    steps: ClassVar[Mapping[Enum, Mapping[bytes, Step]]]
+
+    def __init__(self, first: Enum, *, as_server: bool = False) -> None:
+        if as_server and not self.has_roles:
+            raise LocalProtocolError(f"{self.name.decode()} has no server's role (RFC 23, Topology)")
+        self.as_server: Final = as_server
+        self.phase = first
+        self.question: Question | None = None
+        self.peer_properties: dict[bytes, bytes] | None = None
+        self.peer_error: bytes | None = None
+        self._frames: list[bytes] = []  # to be written, in this order
+        self._failure = b""
+
+    @abstractmethod
+    def start(self, properties: Mapping[bytes, bytes]) -> None:
+        """Begins: the greetings fit together.
+
+        Args:
+            properties: Our metadata, which the mechanism sends when its protocol says so.
+        """
+
+    @abstractmethod
+    def _admitted(self) -> None:
+        """Goes on after the peer has been let in: queues what comes next and sets the phase."""
+
+    @property
+    def done(self) -> bool:
+        """Both sides have agreed, and both sides' metadata are known."""
+        return self.phase is self.agreed
+
+    def outgoing(self) -> bytes:
+        """Takes the frames that are to be written now."""
+        frames = b"".join(self._frames)
+        self._frames.clear()
+        return frames
+
+    def receive(self, command: Command) -> None:
+        """Takes the peer's next command. Not called while a question is open.
+
+        Raises:
+            RemoteProtocolError: The command does not belong here, or is malformed.
+            HandshakeError: The peer has sent ERROR; with a status code of ZAP it is an `AuthenticationError`.
+        """
+        step = self.steps[self.phase].get(command.name)
+        if step is None:
+            raise RemoteProtocolError(
+                f"the peer sent {quoted(command.name)} where {self.name.decode()} does not allow it"
+                f" (phase {self.phase.name})"
+            )
+        handle, following = step
+        handle(self, command.body)
+        self.phase = following
+        if self.peer_error is not None:
+            kind = AuthenticationError if self.peer_error in _ZAP_REFUSALS else HandshakeError
+            raise kind(f"the peer refused the handshake: {quoted(self.peer_error, 255)}")
+
+    def answer(self, refusal: bytes | None) -> None:
+        """Answers the open question.
+
+        Args:
+            refusal: `None` lets the peer in. Else the reason for its ERROR command, such as `b"400"`, or
+                `b""` to hang up without a word, as ZAP's status 300 asks.
+
+        Raises:
+            LocalProtocolError: No question is open.
+            AuthenticationError: The answer was a refusal.
+        """
+        if self.question is None:
+            raise LocalProtocolError("there is no open question")
+        # The frame first: a reason that has no encoding leaves the question open and the peer outside.
+        self._failure = error(refusal) if refusal else b""
+        self.question = None
+        if refusal is not None:
+            raise AuthenticationError(f"the peer was not let in: {quoted(refusal)}")
+        self._admitted()
+
+    def failure(self) -> bytes:
+        """What to tell the peer before hanging up: an ERROR frame, or nothing."""
+        return self._failure
+
+    def _on_error(self, body: bytes) -> None:
+        """The step for ERROR, which each mechanism puts into its table (RFC 23, Error Handling)."""
+        self.peer_error = parse_error(body).reason
