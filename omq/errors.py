@@ -92,3 +92,6 @@ class MechanismError(HandshakeError):
 
 class AuthenticationError(HandshakeError):
     """The peer's credentials were refused, or ours were."""
+
+
+__all__ = [name for name, kind in list(globals().items()) if isinstance(kind, type) and issubclass(kind, OmqError)]

@@ -1,0 +1,30 @@
+"""Who gets a message: one pattern a family of socket types. No I/O here.
+
+A pattern configures the Cython queues that move messages (`omq._core.inlet`, `omq._core.outlet`) and runs only
+when peers, subscriptions or options change.
+"""
+
+from omq.routing.base import Pattern, Session
+from omq.routing.dealer_router import Dealer, Router
+from omq.routing.pair import Pair
+from omq.routing.pub_sub import Publisher, Subscriber
+from omq.routing.push_pull import Pull, Push
+from omq.routing.req_rep import Reply, Request
+from omq.types import SocketType
+
+#: The pattern of each socket type that omq speaks.
+PATTERNS: dict[SocketType, type[Pattern]] = {
+    SocketType.PUSH: Push,
+    SocketType.PULL: Pull,
+    SocketType.PUB: Publisher,
+    SocketType.XPUB: Publisher,
+    SocketType.SUB: Subscriber,
+    SocketType.XSUB: Subscriber,
+    SocketType.REQ: Request,
+    SocketType.REP: Reply,
+    SocketType.DEALER: Dealer,
+    SocketType.ROUTER: Router,
+    SocketType.PAIR: Pair,
+}
+
+__all__ = ["PATTERNS", "Pattern", "Session"]

@@ -1,0 +1,281 @@
+"""The send batch: frames are encoded into it and leave in as few system calls as possible.
+
+`flush` needs no GIL and touches no Python object: references whose bytes are out wait in `_done` until
+`reap`, which the next holder of the GIL calls.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
+
+from omq._core.buffer cimport BLOCK_SIZE, Pool
+from omq._core.codec cimport LONG_HEADER, write_header
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+
+cdef extern from "<sys/socket.h>" nogil:
+    struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+    Py_ssize_t send(int, const void *, size_t, int)
+    Py_ssize_t sendmsg(int, const msghdr *, int)
+    int MSG_DONTWAIT
+    int MSG_NOSIGNAL
+
+cdef enum:
+    VECTOR = 64              # segments a system call takes
+    SEGMENT_BYTES = 8192     # an arena segment above this is not extended
+    FIRST_SEGMENTS = 16
+
+
+@cython.final
+cdef class Batch:
+    def __cinit__(self, Pool pool not None):
+        self._pool = pool
+        self.grain = 64
+
+    def __dealloc__(self):
+        self.clear()
+        free(self._segments)
+        free(self._done)
+
+    cdef void clear(self):
+        """Drops everything; what was not sent is gone."""
+        cdef int i
+        self.reap()
+        for i in range(self._first, self._count):
+            if self._segments[i].owner != NULL:
+                Py_DECREF(<object>self._segments[i].owner)
+        self._first = self._count = 0
+        self._foreign = False
+        self.bytes = self.messages = 0
+        self._release()
+
+    cdef void _release(self):
+        if self._arena != NULL:
+            if self._capacity == BLOCK_SIZE:
+                self._pool.put(self._arena)
+            else:
+                free(self._arena)
+        self._arena = NULL
+        self._capacity = self._used = 0
+
+    cdef void reap(self):
+        """Drops the references whose bytes are out, and the arena when nothing waits."""
+        while self._ndone > 0:
+            self._ndone -= 1
+            Py_DECREF(<object>self._done[self._ndone])
+        if self._first == self._count and self._arena != NULL:
+            self._release()
+
+    # ------------------------------------------------------------------ in
+
+    cdef int _reserve(self, Py_ssize_t size) except -1:
+        """Makes room for *size* bytes at the end of the arena."""
+        cdef Py_ssize_t capacity, dead
+        cdef char *arena
+        cdef int i
+        if self._used + size <= self._capacity:
+            return 0
+        if self._arena == NULL and size <= BLOCK_SIZE:
+            self._arena = self._pool.get()
+            if self._arena == NULL:
+                raise MemoryError()
+            self._capacity = BLOCK_SIZE
+            return 0
+        # The front of the arena may be sent already: move the rest down before asking for more memory.
+        dead = self._used
+        for i in range(self._first, self._count):
+            if self._segments[i].base == NULL:
+                dead = self._segments[i].offset
+                break
+        if dead > 0 and dead >= self._capacity // 2 and self._used - dead + size <= self._capacity:
+            memmove(self._arena, self._arena + dead, self._used - dead)
+            for i in range(self._first, self._count):
+                if self._segments[i].base == NULL:
+                    self._segments[i].offset -= dead
+            self._used -= dead
+            return 0
+        capacity = max(self._capacity * 2, BLOCK_SIZE * 2)
+        while capacity < self._used + size:
+            capacity *= 2
+        arena = <char *>malloc(capacity)
+        if arena == NULL:
+            raise MemoryError()
+        if self._arena != NULL:
+            memcpy(arena, self._arena, self._used)
+            if self._capacity == BLOCK_SIZE:
+                self._pool.put(self._arena)
+            else:
+                free(self._arena)
+        self._arena = arena
+        self._capacity = capacity
+        return 0
+
+    cdef Segment *_append(self) except NULL:
+        """A new segment at the end, empty."""
+        cdef int room
+        cdef void *memory
+        cdef Segment *segment
+        if self._count == self._room:
+            if self._first > self._room // 2:
+                memmove(self._segments, self._segments + self._first, (self._count - self._first) * sizeof(Segment))
+                self._count -= self._first
+                self._first = 0
+            else:
+                room = self._room * 2 if self._room else FIRST_SEGMENTS
+                memory = realloc(self._done, room * sizeof(PyObject *))
+                if memory == NULL:
+                    raise MemoryError()
+                self._done = <PyObject **>memory
+                memory = realloc(self._segments, room * sizeof(Segment))
+                if memory == NULL:
+                    raise MemoryError()
+                self._segments = <Segment *>memory
+                self._room = room
+        segment = self._segments + self._count
+        memset(segment, 0, sizeof(Segment))
+        self._count += 1
+        return segment
+
+    cdef Segment *_open(self) except NULL:
+        """The segment that the next bytes of the arena belong to."""
+        cdef Segment *last
+        if self._count > self._first:
+            last = self._segments + self._count - 1
+            if last.base == NULL and last.size < SEGMENT_BYTES and last.messages < self.grain:
+                return last
+        last = self._append()
+        last.offset = self._used
+        return last
+
+    cdef int put(self, const Part *part, int flags) except -1:
+        """Appends one frame. Memory without an owner must be adopted before the caller returns to its caller."""
+        cdef Py_ssize_t inline = part.size if part.size <= INLINE_LIMIT else 0
+        cdef Segment *segment
+        cdef unsigned char *p
+        cdef int length
+        self._reserve(LONG_HEADER + inline)
+        segment = self._open()
+        p = <unsigned char *>self._arena + self._used
+        length = write_header(p, flags, part.size)
+        if inline:
+            memcpy(p + length, part.data, inline)
+        segment.size += length + inline
+        self._used += length + inline
+        self.bytes += length + part.size
+        if part.size > INLINE_LIMIT:
+            segment = self._append()
+            segment.base = <char *>part.data
+            segment.size = part.size
+            segment.owner = part.owner
+            if part.owner != NULL:
+                Py_INCREF(<object>part.owner)
+            else:
+                self._foreign = True
+        return 0
+
+    cdef int copy(self, const char *data, Py_ssize_t size) except -1:
+        """Appends bytes that are encoded already."""
+        cdef Segment *segment
+        self._reserve(size)
+        segment = self._open()
+        memcpy(self._arena + self._used, data, size)
+        segment.size += size
+        self._used += size
+        self.bytes += size
+        return 0
+
+    cdef int end_message(self) except -1:
+        self._segments[self._count - 1].messages += 1
+        self.messages += 1
+        return 0
+
+    cdef int adopt(self) except -1:
+        """Copies what is left of the caller's memory, which is not ours once the call returns."""
+        cdef int i
+        cdef Segment *segment
+        if not self._foreign:
+            return 0
+        for i in range(self._first, self._count):
+            segment = self._segments + i
+            if segment.base != NULL and segment.owner == NULL:
+                body = PyBytes_FromStringAndSize(segment.base, segment.size)
+                Py_INCREF(body)
+                segment.owner = <PyObject *>body
+                segment.base = PyBytes_AS_STRING(body)
+        self._foreign = False
+        return 0
+
+    # ------------------------------------------------------------------ out
+
+    cdef int flush(self, int fd) noexcept nogil:
+        """Writes what waits, as far as the kernel takes it: FLUSH_*."""
+        cdef iovec vector[VECTOR]
+        cdef msghdr message
+        cdef Segment *segment
+        cdef char *base
+        cdef Py_ssize_t total, got
+        cdef int i, n
+        memset(&message, 0, sizeof(message))
+        while self._first < self._count:
+            n = 0
+            total = 0
+            for i in range(self._first, self._count):
+                segment = self._segments + i
+                base = segment.base if segment.base != NULL else self._arena + segment.offset
+                if n > 0 and <char *>vector[n - 1].iov_base + vector[n - 1].iov_len == base:
+                    vector[n - 1].iov_len += segment.size
+                elif n == VECTOR:
+                    break
+                else:
+                    vector[n].iov_base = base
+                    vector[n].iov_len = segment.size
+                    n += 1
+                total += segment.size
+            if n == 1:
+                got = send(fd, vector[0].iov_base, vector[0].iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
+            else:
+                message.msg_iov = vector
+                message.msg_iovlen = n
+                got = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if got < 0:
+                if errno == EINTR:
+                    continue
+                if errno == EAGAIN:
+                    return FLUSH_BLOCKED
+                self.error = errno
+                return FLUSH_ERROR
+            self._sent(got)
+            if got < total:
+                return FLUSH_BLOCKED
+        return FLUSH_DONE
+
+    cdef void _sent(self, Py_ssize_t size) noexcept nogil:
+        cdef Segment *segment
+        self.bytes -= size
+        while self._first < self._count:
+            segment = self._segments + self._first
+            if segment.size > size:
+                if segment.base != NULL:
+                    segment.base += size
+                else:
+                    segment.offset += size
+                segment.size -= size
+                return
+            size -= segment.size
+            self.messages -= segment.messages
+            if segment.owner != NULL:
+                self._done[self._ndone] = segment.owner
+                self._ndone += 1
+                segment.owner = NULL
+            self._first += 1
+        self._first = self._count = 0
+        self._used = 0

@@ -1,0 +1,88 @@
+# Blocks of memory, and the stream of frames that a connection has received.
+
+cimport cython
+from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t
+
+from omq._core.codec cimport Header
+
+cdef enum:
+    BLOCK_SIZE = 131072      # bytes of data that a pooled block holds
+    NODE_SIZE = 64           # bytes that a block has before them: room for a Node
+    LARGE_FRAME = 32768      # a body above this is read by the kernel into the bytes object that the user gets
+    LARGE_STEP = 1048576     # bytes first allocated for a large body: memory grows with what arrives
+    COMMAND_LIMIT = 8388608  # bytes a command may have (a subscription to a long topic is one)
+
+cdef enum:
+    FILL_EOF = 0             # the peer has closed its side
+    FILL_ERROR = -1          # Stream.error holds the errno
+    FILL_EMPTY = -2          # nothing to read now
+    FILL_NO_MEMORY = -3
+
+cdef enum Scan:
+    SCAN_STARVED             # every byte is looked at
+    SCAN_COMMAND             # Stream.command_data/_size hold a command's body, valid until the next call
+    SCAN_LARGE               # a large frame starts: call start_large, with the GIL
+    SCAN_LARGE_DONE          # a large frame is whole: call finish_large, with the GIL
+    SCAN_BAD_HEADER
+    SCAN_TOO_LARGE
+    SCAN_TOO_MANY_PARTS
+    SCAN_COMMAND_TOO_LARGE
+
+
+@cython.final
+cdef class Pool:
+    cdef void **_free        # cached blocks; owned
+    cdef int _count          # blocks cached
+    cdef int _limit          # blocks kept at most
+    cdef char *get(self) noexcept nogil
+    cdef void put(self, char *block) noexcept nogil
+
+
+cdef struct Node:
+    Node *next               # the node received after this one; owned through the chain
+    char *data               # bytes behind this struct in the same block; NULL for a large frame
+    Py_ssize_t pos           # offset in data of the first unread byte
+    Py_ssize_t end           # offset in data behind the last byte received
+    PyObject *body           # the large frame; strong reference, NULL for a slab
+    int flags                # FLAG_* of the large frame
+
+
+@cython.final
+cdef class Stream:
+    cdef Pool _pool
+    cdef Node *_head         # first unread; owned
+    cdef Node *_tail         # where bytes arrive
+    cdef Py_ssize_t _scan    # offset in the tail slab of the first byte not yet looked at
+    cdef Py_ssize_t _need    # bytes of the frame at _scan, header included, as far as known; 0 unknown
+    cdef char *_spare        # a block that catches what follows a large frame; owned
+    cdef PyObject *_large    # the large frame under construction; owned by the tail node
+    cdef Py_ssize_t _have    # bytes of it that arrived
+    cdef Py_ssize_t _room    # bytes it has memory for
+    cdef uint64_t _size      # bytes it will have
+    cdef Header _header      # of the frame that SCAN_LARGE announces
+    cdef Py_ssize_t _parts   # parts seen of the message under way
+    cdef Py_ssize_t complete  # whole messages that can be taken
+    cdef Py_ssize_t asked    # bytes that the last fill had room for
+    cdef int error           # errno of the last FILL_ERROR
+    cdef bint more           # take_part: another part of the same message follows
+    cdef long long max_size  # bytes a part may have; -1 no limit
+    cdef Py_ssize_t max_parts  # parts a message may have; -1 no limit
+    cdef const char *command_data
+    cdef Py_ssize_t command_size
+    cdef Py_ssize_t fill(self, int fd) noexcept nogil
+    cdef Scan scan(self) noexcept nogil
+    cdef int start_large(self) except -1
+    cdef object finish_large(self)
+    cdef int _resize(self, Py_ssize_t room) except -1
+    cdef bint head_more(self) noexcept nogil
+    cdef const char *peek(self, Py_ssize_t *size) noexcept nogil
+    cdef object take_part(self)
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
+    cdef int skip(self) except -1
+    cdef int feed(self, const char *data, Py_ssize_t size) except -1
+    cdef void clear(self)
+    cdef bint _make_room(self) noexcept nogil
+    cdef void _drop_head(self) noexcept nogil
+    cdef void _settle(self) noexcept nogil
+    cdef const unsigned char *_front(self, Header *header) noexcept nogil

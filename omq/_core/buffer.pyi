@@ -1,0 +1,19 @@
+class Pool:
+    """Blocks of memory that connections borrow for their slabs and batches.
+
+    Args:
+        limit: How many unused blocks are kept for the next borrower.
+    """
+
+    def __init__(self, limit: int = 16) -> None: ...
+
+class Stream:
+    """The frames that a connection has received and nobody has taken yet.
+
+    Args:
+        pool: Where slabs come from.
+        max_size: Bytes that one part may have; `None` for no limit.
+        max_parts: Parts that one message may have; `None` for no limit.
+    """
+
+    def __init__(self, pool: Pool, max_size: int | None = None, max_parts: int | None = None) -> None: ...

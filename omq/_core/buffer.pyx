@@ -1,0 +1,473 @@
+"""What a connection receives: slabs of small frames and large frames of their own, in order of arrival.
+
+Bytes are read in `fill`, looked at once in `scan` (limits, commands, whole messages counted) and become
+Python objects in `take_part`, one a call, when the user asks. `fill` and `scan` need no GIL.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memmove, memset
+
+from omq._core.codec cimport FLAG_COMMAND, FLAG_LONG, FLAG_MORE, LONG_HEADER, Header, parse_header
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+
+cdef extern from "<sys/socket.h>" nogil:
+    struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+    Py_ssize_t recv(int, void *, size_t, int)
+    Py_ssize_t recvmsg(int, msghdr *, int)
+    int MSG_DONTWAIT
+
+# The same macros as in cpython.bytes, for references that are held as pointers.
+cdef extern from "Python.h" nogil:
+    char *bytes_data "PyBytes_AS_STRING"(PyObject *)
+    Py_ssize_t bytes_size "PyBytes_GET_SIZE"(PyObject *)
+
+cdef extern from "Python.h":
+    int resize_bytes "_PyBytes_Resize"(PyObject **, Py_ssize_t) except -1
+
+cdef enum:
+    MIN_ROOM = 8192                         # bytes below which a slab is not read into again
+    BEHIND_LARGE = 16384                    # bytes read beyond a large frame: what follows is most likely large too
+
+
+@cython.final
+cdef class Pool:
+    """Blocks of `BLOCK_SIZE` bytes, the last one given back first out, so that it is still in the cache."""
+
+    def __cinit__(self, int limit=16):
+        self._limit = limit
+        self._free = <void **>malloc(limit * sizeof(void *))
+        if self._free == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        while self._count > 0:
+            self._count -= 1
+            free(self._free[self._count])
+        free(self._free)
+
+    cdef char *get(self) noexcept nogil:
+        if self._count > 0:
+            self._count -= 1
+            return <char *>self._free[self._count]
+        return <char *>malloc(NODE_SIZE + BLOCK_SIZE)
+
+    cdef void put(self, char *block) noexcept nogil:
+        if self._count < self._limit:
+            self._free[self._count] = block
+            self._count += 1
+        else:
+            free(block)
+
+
+cdef inline Node *slab(char *block) noexcept nogil:
+    cdef Node *node = <Node *>block
+    memset(node, 0, sizeof(Node))
+    node.data = block + NODE_SIZE
+    return node
+
+
+@cython.final
+cdef class Stream:
+    def __cinit__(self, Pool pool not None, max_size=None, max_parts=None):
+        self._pool = pool
+        self.max_size = -1 if max_size is None else max_size
+        self.max_parts = -1 if max_parts is None else max_parts
+
+    def __dealloc__(self):
+        self.clear()
+
+    cdef void clear(self):
+        cdef Node *node = self._head
+        cdef Node *after
+        while node != NULL:
+            after = node.next
+            if node.data == NULL:
+                Py_XDECREF(node.body)
+                free(node)
+            else:
+                self._pool.put(<char *>node)
+            node = after
+        if self._spare != NULL:
+            self._pool.put(self._spare)
+            self._spare = NULL
+        self._head = self._tail = NULL
+        self._large = NULL
+        self._scan = self._need = self.complete = self._parts = 0
+
+    # ------------------------------------------------------------------ bytes in
+
+    cdef bint _make_room(self) noexcept nogil:
+        """Sees to it that the tail is a slab with room for the rest of the frame at `_scan`."""
+        cdef Node *tail = self._tail
+        cdef Node *fresh
+        cdef char *block
+        cdef Py_ssize_t wanted = MIN_ROOM
+        cdef Py_ssize_t partial = 0
+        if tail != NULL and tail.data != NULL:
+            partial = tail.end - self._scan
+            if self._need - partial > wanted:
+                wanted = self._need - partial
+            if BLOCK_SIZE - tail.end >= wanted:
+                return True
+            if tail == self._head and tail.pos == self._scan:
+                memmove(tail.data, tail.data + self._scan, partial)
+                tail.pos = self._scan = 0
+                tail.end = partial
+                return True
+        block = self._pool.get()
+        if block == NULL:
+            return False
+        fresh = slab(block)
+        if partial > 0:
+            memcpy(fresh.data, tail.data + self._scan, partial)
+            fresh.end = partial
+            tail.end = self._scan
+        self._scan = 0
+        if tail == NULL:
+            self._head = fresh
+        else:
+            tail.next = fresh
+        self._tail = fresh
+        return True
+
+    cdef Py_ssize_t fill(self, int fd) noexcept nogil:
+        """Reads once from *fd*: the number of bytes (above 0), or FILL_*."""
+        cdef Py_ssize_t got, rest
+        cdef Node *node
+        cdef iovec iov[2]
+        cdef msghdr message
+        if self._large == NULL:
+            if not self._make_room():
+                return FILL_NO_MEMORY
+            node = self._tail
+            self.asked = BLOCK_SIZE - node.end
+            got = recv(fd, node.data + node.end, self.asked, MSG_DONTWAIT)
+            while got < 0 and errno == EINTR:
+                got = recv(fd, node.data + node.end, self.asked, MSG_DONTWAIT)
+            if got > 0:
+                node.end += got
+                return got
+            if got < 0:
+                self.error = errno
+            self._settle()
+        else:
+            if self._spare == NULL:
+                self._spare = self._pool.get()
+                if self._spare == NULL:
+                    return FILL_NO_MEMORY
+            rest = self._room - self._have
+            iov[0].iov_base = bytes_data(self._large) + self._have
+            iov[0].iov_len = rest
+            iov[1].iov_base = self._spare + NODE_SIZE
+            iov[1].iov_len = BEHIND_LARGE
+            memset(&message, 0, sizeof(message))
+            message.msg_iov = iov
+            # Only a body that has all its memory can be followed by the next frame.
+            message.msg_iovlen = 2 if <uint64_t>self._room == self._size else 1
+            self.asked = rest + (BEHIND_LARGE if message.msg_iovlen == 2 else 0)
+            got = recvmsg(fd, &message, MSG_DONTWAIT)
+            while got < 0 and errno == EINTR:
+                got = recvmsg(fd, &message, MSG_DONTWAIT)
+            if got > rest:
+                node = slab(self._spare)
+                self._spare = NULL
+                node.end = got - rest
+                self._tail.next = node
+                self._tail = node
+                self._scan = 0
+                self._have = self._room
+                return got
+            if got > 0:
+                self._have += got
+                return got
+            if got < 0:
+                self.error = errno
+        if got == 0:
+            return FILL_EOF
+        return FILL_EMPTY if self.error == EAGAIN else FILL_ERROR
+
+    cdef int feed(self, const char *data, Py_ssize_t size) except -1:
+        """Appends bytes that somebody else has read; only while no large frame is under way."""
+        cdef Py_ssize_t chunk
+        while size > 0:
+            if not self._make_room():
+                raise MemoryError()
+            chunk = min(size, BLOCK_SIZE - self._tail.end)
+            memcpy(self._tail.data + self._tail.end, data, chunk)
+            self._tail.end += chunk
+            data += chunk
+            size -= chunk
+        return 0
+
+    # ------------------------------------------------------------------ looking at them, once
+
+    cdef Scan scan(self) noexcept nogil:
+        """Looks at the frames that are whole, up to the first event or to the last byte."""
+        cdef Node *tail
+        cdef const unsigned char *p
+        cdef Header header
+        cdef Py_ssize_t available, whole
+        cdef int state
+        if self._large != NULL:
+            return SCAN_LARGE_DONE if self._have == self._room else SCAN_STARVED
+        tail = self._tail
+        if tail == NULL or tail.data == NULL:
+            return SCAN_STARVED
+        while True:
+            p = <const unsigned char *>tail.data + self._scan
+            available = tail.end - self._scan
+            state = parse_header(p, available, &header)
+            if state <= 0:
+                self._need = LONG_HEADER
+                if state < 0:
+                    return SCAN_BAD_HEADER
+                self._settle()
+                return SCAN_STARVED
+            if header.flags & FLAG_COMMAND:
+                if header.size > COMMAND_LIMIT:
+                    return SCAN_COMMAND_TOO_LARGE
+            else:
+                # RFC 23: no limit is given; this one is the receiver's own (ZMQ_MAXMSGSIZE).
+                if self.max_size >= 0 and header.size > <uint64_t>self.max_size:
+                    return SCAN_TOO_LARGE
+                if self.max_parts >= 0 and self._parts >= self.max_parts:
+                    return SCAN_TOO_MANY_PARTS
+            if header.size > <uint64_t>(available - header.length):
+                if header.size > LARGE_FRAME:
+                    self._header = header
+                    return SCAN_LARGE
+                self._need = header.length + <Py_ssize_t>header.size
+                return SCAN_STARVED
+            whole = header.length + <Py_ssize_t>header.size
+            if header.flags & FLAG_COMMAND:
+                # Commands are handled when they arrive and skipped when messages are taken.
+                if tail == self._head and tail.pos == self._scan:
+                    tail.pos += whole
+                self._scan += whole
+                self.command_data = <const char *>p + header.length
+                self.command_size = <Py_ssize_t>header.size
+                return SCAN_COMMAND
+            self._scan += whole
+            if header.flags & FLAG_MORE:
+                self._parts += 1
+            else:
+                self._parts = 0
+                self.complete += 1
+
+    cdef int start_large(self) except -1:
+        """Gives the large frame at `_scan` its own memory and moves there what has arrived of it."""
+        cdef Node *tail = self._tail
+        cdef Py_ssize_t have = tail.end - self._scan - self._header.length
+        # A frame announces what it likes: memory follows what arrives (one step ahead), not the announcement.
+        cdef Py_ssize_t room = LARGE_STEP
+        cdef Node *node
+        if self._header.size <= LARGE_STEP:
+            room = <Py_ssize_t>self._header.size
+        body = PyBytes_FromStringAndSize(NULL, room)
+        node = <Node *>malloc(sizeof(Node))
+        if node == NULL:
+            raise MemoryError()
+        memset(node, 0, sizeof(Node))
+        memcpy(PyBytes_AS_STRING(body), tail.data + self._scan + self._header.length, have)
+        node.flags = self._header.flags & ~FLAG_LONG
+        tail.end = self._scan
+        tail.next = node
+        self._tail = node
+        if tail == self._head and tail.pos == tail.end:
+            self._drop_head()
+        Py_INCREF(body)
+        node.body = <PyObject *>body
+        self._large = node.body
+        self._have = have
+        self._room = room
+        self._size = self._header.size
+        self._scan = self._need = 0
+        return 0
+
+    cdef object finish_large(self):
+        """Grows or completes the large frame. Gives its body if it is a command, else None."""
+        cdef Node *node
+        cdef Node *before
+        cdef Py_ssize_t room
+        cdef int flags
+        node = self._head
+        before = NULL
+        while node.body != self._large:
+            before = node
+            node = node.next
+        if <uint64_t>self._room < self._size:
+            room = self._room * 2
+            if <uint64_t>room > self._size:
+                room = <Py_ssize_t>self._size
+            node.body = NULL
+            self._resize(room)
+            node.body = self._large
+            self._room = room
+            return None
+        self._large = NULL
+        if self._spare != NULL:
+            self._pool.put(self._spare)
+            self._spare = NULL
+        flags = node.flags
+        if flags & FLAG_COMMAND:
+            body = <object>node.body
+            Py_DECREF(body)
+            if before == NULL:
+                self._head = node.next
+            else:
+                before.next = node.next
+            if self._tail == node:
+                self._tail = before
+                # What stands in the slab before has all been looked at.
+                if before != NULL and before.data != NULL:
+                    self._scan = before.end
+            free(node)
+            return body
+        if flags & FLAG_MORE:
+            self._parts += 1
+        else:
+            self._parts = 0
+            self.complete += 1
+        return None
+
+    cdef int _resize(self, Py_ssize_t room) except -1:
+        # The reference moves into the call and out of it again: nobody else may hold the object.
+        cdef PyObject *body = self._large
+        self._large = NULL
+        resize_bytes(&body, room)
+        self._large = body
+        return 0
+
+    # ------------------------------------------------------------------ messages out
+
+    cdef void _drop_head(self) noexcept nogil:
+        """Takes the first node, which is a slab without unread bytes, out of the chain."""
+        cdef Node *node = self._head
+        self._head = node.next
+        if self._tail == node:
+            self._tail = NULL
+            self._scan = 0
+        self._pool.put(<char *>node)
+
+    cdef void _settle(self) noexcept nogil:
+        """Gives the slab back if it holds nothing: an idle connection owns no block."""
+        cdef Node *node = self._head
+        if node != NULL and node.data != NULL and node.pos == node.end and node == self._tail:
+            self._drop_head()
+
+    cdef const unsigned char *_front(self, Header *header) noexcept nogil:
+        """The body of the first unread frame of a message; its node becomes the head. `complete` is above 0."""
+        cdef Node *node
+        cdef const unsigned char *p
+        while True:
+            node = self._head
+            if node.data == NULL:
+                header.flags = node.flags
+                header.length = 0
+                header.size = 0
+                return NULL
+            if node.pos == node.end:
+                self._drop_head()
+                continue
+            p = <const unsigned char *>node.data + node.pos
+            parse_header(p, node.end - node.pos, header)
+            if header.flags & FLAG_COMMAND:
+                node.pos += header.length + <Py_ssize_t>header.size
+                continue
+            return p + header.length
+
+    cdef bint head_more(self) noexcept nogil:
+        """Whether the next part is followed by another of the same message."""
+        cdef Header header
+        self._front(&header)
+        return header.flags & FLAG_MORE
+
+    cdef const char *peek(self, Py_ssize_t *size) noexcept nogil:
+        """The next part, in place; valid until the next call."""
+        cdef Header header
+        cdef const unsigned char *body = self._front(&header)
+        if body == NULL:
+            size[0] = bytes_size(self._head.body)
+            return bytes_data(self._head.body)
+        size[0] = <Py_ssize_t>header.size
+        return <const char *>body
+
+    cdef object take_part(self):
+        """The next part of a whole message, as `bytes`; sets `more`."""
+        cdef Node *node = self._head
+        cdef const unsigned char *p
+        cdef Py_ssize_t size
+        cdef Header header
+        # The common case in as few steps as possible: a short last frame in the slab (flags are zero).
+        if node.data != NULL and node.pos < node.end:
+            p = <const unsigned char *>node.data + node.pos
+            if p[0] == 0:
+                size = p[1]
+                part = PyBytes_FromStringAndSize(<const char *>p + 2, size)
+                node.pos += 2 + size
+                self.more = False
+                self.complete -= 1
+                if node.pos == node.end:
+                    self._settle()
+                return part
+        p = self._front(&header)
+        node = self._head
+        if p == NULL:
+            part = <object>node.body
+            Py_DECREF(part)
+            self._head = node.next
+            if self._tail == node:
+                self._tail = NULL
+            free(node)
+        else:
+            part = PyBytes_FromStringAndSize(<const char *>p, <Py_ssize_t>header.size)
+            node.pos += header.length + <Py_ssize_t>header.size
+            if node.pos == node.end:
+                self._settle()
+        self.more = header.flags & FLAG_MORE
+        if not self.more:
+            self.complete -= 1
+        return part
+
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
+        """Copies the next part, the last of its message, into *into*; -1 if it does not fit and stays."""
+        cdef Py_ssize_t has
+        cdef const char *body = self.peek(&has)
+        if has > size:
+            return -1
+        memcpy(into, body, has)
+        self.skip()
+        return has
+
+    cdef int skip(self) except -1:
+        """Drops the rest of the first message."""
+        cdef Header header
+        cdef Node *node
+        while True:
+            if self._front(&header) == NULL:
+                node = self._head
+                Py_DECREF(<object>node.body)
+                self._head = node.next
+                if self._tail == node:
+                    self._tail = NULL
+                free(node)
+            else:
+                node = self._head
+                node.pos += header.length + <Py_ssize_t>header.size
+                if node.pos == node.end:
+                    self._settle()
+            if not header.flags & FLAG_MORE:
+                break
+        self.complete -= 1
+        return 0

@@ -1,0 +1,67 @@
+# The asyncio twin's calls: coroutine objects without a frame, and the gates where they wait.
+
+from omq._core.peer cimport Gate, Inlet, Outlet, Peer
+
+cdef enum Operation:
+    OP_SEND
+    OP_SEND_PARTS
+    OP_SEND_MANY
+    OP_RECV
+    OP_RECV_PARTS
+    OP_RECV_MANY
+    OP_RECV_INTO
+    OP_RECV_MESSAGE
+    OP_NEXT
+    OP_POLL
+
+cdef enum State:
+    STATE_NEW
+    STATE_YIELDED            # gave the loop a turn, has taken nothing
+    STATE_WAITING            # stands in a gate
+    STATE_DONE
+
+
+cdef class AsyncGate(Gate):
+    cdef object waiters              # deque of Call, first come first
+    cdef object _watcher             # a Future that is done at the next notification; None: nobody watches
+
+
+cdef class AsyncCore:
+    cdef readonly Inlet inlet        # None: the type does not receive
+    cdef readonly Outlet outlet      # None: the type does not send
+    cdef readonly AsyncGate readable
+    cdef readonly AsyncGate writable
+    cdef object _loop                # the loop that the socket belongs to; None until first use
+    cdef object _running             # gives the running loop, or None
+    cdef readonly bint closed
+    cdef int _reads                  # messages left before a receiving call yields to the loop
+    cdef int _writes                 # likewise for sending
+    cdef public object send_timeout  # seconds; None for ever
+    cdef public object recv_timeout
+    cdef int _enter(self) except -1
+
+
+cdef class Call:
+    cdef AsyncCore _core
+    cdef Operation _operation
+    cdef State _state
+    cdef object _argument
+    cdef object _timeout             # seconds, None for ever
+    cdef object _future              # what the loop waits for while STATE_WAITING
+    cdef object _timer
+    cdef bint _expired               # the time is up
+    cdef bint _suspended             # the last step did not finish
+    cdef bint _complete              # the last attempt succeeded
+    cdef Py_ssize_t _progress        # send_many: messages accepted so far
+    cdef object _step(self)
+    cdef object _attempt(self)
+    cdef int _stand(self) except -1
+    cdef int _leave(self) except -1
+    cdef int _end(self) except -1
+    cdef object _give_up(self)
+    cdef object _send(self)
+    cdef object _send_parts(self)
+    cdef object _send_many(self)
+    cdef object _recv_many(self)
+    cdef object _recv_into(self)
+    cdef object _suspend(self)

@@ -1,0 +1,556 @@
+"""Coroutine objects of our own for the calls of an asyncio socket.
+
+A call does nothing before it is awaited. If it can be served at once it returns without suspending, without a
+Future and without an allocation of its own (the objects come from a free list). Otherwise it stands in its gate,
+first come first served; the Future that it waits with is a wake-up and carries no message: the message is taken
+when the call runs again, so a cancelled call has taken nothing.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_WarnEx
+from cpython.memoryview cimport PyMemoryView_Check
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from libc.stdlib cimport free, malloc
+
+from omq._core.batch cimport Part
+from omq._core.peer cimport Gate, Inlet, Outlet, Peer
+
+from collections import deque
+from collections.abc import Coroutine
+
+from omq.errors import ClosedError, MessageTooLarge, ReceiveTimeout, SendTimeout, StateError
+
+cdef extern from "Python.h":
+    ctypedef int (*sendfunc)(PyObject *, PyObject *, PyObject **) except -1
+    ctypedef struct PyAsyncMethods:
+        void *am_send
+    ctypedef struct PyTypeObject:
+        PyAsyncMethods *tp_as_async
+
+cdef extern from *:
+    """
+    static int raise_stop(void) { PyErr_SetNone(PyExc_StopIteration); return -1; }
+    """
+    int raise_stop() except -1
+
+cdef enum:
+    TURN = 256               # messages after which a call yields, so that nobody starves
+    RESULT_RETURN = 0        # PySendResult
+    RESULT_NEXT = 1
+    FEW_PARTS = 16           # parts for which no memory is allocated
+
+POLL_IN = 1
+POLL_OUT = 4
+
+
+class _Unset:
+    def __repr__(self):
+        return "<the socket's own>"
+
+
+UNSET = _Unset()
+
+
+# ---------------------------------------------------------------------- payloads
+
+cdef int open_part(object data, Part *part, Py_buffer *view) except -1:
+    """Points *part* at the content of *data*. 1: *view* is held and must be released."""
+    if type(data) is bytes:
+        part.data = PyBytes_AS_STRING(data)
+        part.size = PyBytes_GET_SIZE(data)
+        part.owner = <PyObject *>data
+        return 0
+    try:
+        PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
+    except (BufferError, TypeError):
+        raise TypeError(
+            f"a part is bytes or another contiguous buffer, not {type(data).__name__}: {short(data)}"
+        ) from None
+    part.data = <const char *>view.buf
+    part.size = view.len
+    # A view over bytes cannot change: it is borrowed as the bytes are. Any other memory is used within the call.
+    part.owner = NULL
+    if PyMemoryView_Check(data):
+        base = data.obj
+        if type(base) is bytes:
+            part.owner = <PyObject *>base
+    return 1
+
+
+cdef str short(object value):
+    cdef str text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# ---------------------------------------------------------------------- waiting
+
+@cython.final
+cdef class AsyncGate(Gate):
+    """Wakes the first of the calls that wait; it passes the wake-up on when it has what it wants."""
+
+    def __cinit__(self):
+        self.waiters = deque()
+
+    def watch(self, loop):
+        """A Future that is done at the next notification: closing waits so for the queues to drain."""
+        if self._watcher is None or self._watcher.done():
+            self._watcher = loop.create_future()
+        return self._watcher
+
+    cdef int notify(self) except -1:
+        cdef Call first
+        if self._watcher is not None:
+            if not self._watcher.done():
+                self._watcher.set_result(None)
+            self._watcher = None
+        if self.waiters:
+            first = <Call>self.waiters[0]
+            if first._future is not None and not first._future.done():
+                first._future.set_result(None)
+        return 0
+
+    def wake(self):
+        """Wakes the first call."""
+        self.notify()
+
+    def wake_all(self):
+        """Wakes every call: the socket's state has changed for all of them."""
+        for call in self.waiters:
+            future = (<Call>call)._future
+            if future is not None and not future.done():
+                future.set_result(None)
+
+
+cdef class AsyncCore:
+    """What the message calls of an asyncio socket need: two queues and two gates.
+
+    The class above attaches the queues (`_assemble`), the loop (`_attach`) and marks the end (`_mark_closed`).
+    """
+
+    def __cinit__(self, *_, **__):
+        self.readable = AsyncGate()
+        self.writable = AsyncGate()
+        self._reads = self._writes = TURN
+
+    def _assemble(self, inlet, outlet, running):
+        self.inlet = inlet
+        self.outlet = outlet
+        self._running = running
+
+    def _set_loop(self, loop):
+        self._loop = loop
+
+    def _mark_closed(self):
+        self.closed = True
+        self.readable.wake_all()
+        self.writable.wake_all()
+
+    def _attach(self, loop):
+        raise AssertionError("the class above attaches the loop")
+
+    def _message(self, parts, peer):
+        raise AssertionError("the class above makes messages")
+
+    cdef int _enter(self) except -1:
+        """A call begins: in the right loop, on an open socket."""
+        running = self._running()
+        if running is not self._loop or running is None:
+            self._attach(running)
+        if self.closed:
+            raise ClosedError(f"the {self._name()} socket is closed")
+        return 0
+
+    def _name(self):
+        return type(self).__name__
+
+    def send(self, data, *, timeout=UNSET):
+        return new_call(self, OP_SEND, data, self.send_timeout if timeout is UNSET else timeout)
+
+    def send_multipart(self, parts, *, timeout=UNSET):
+        return new_call(self, OP_SEND_PARTS, parts, self.send_timeout if timeout is UNSET else timeout)
+
+    def send_many(self, messages, *, timeout=UNSET):
+        return new_call(self, OP_SEND_MANY, messages, self.send_timeout if timeout is UNSET else timeout)
+
+    def recv(self, *, timeout=UNSET):
+        return new_call(self, OP_RECV, None, self.recv_timeout if timeout is UNSET else timeout)
+
+    def recv_multipart(self, *, timeout=UNSET):
+        return new_call(self, OP_RECV_PARTS, None, self.recv_timeout if timeout is UNSET else timeout)
+
+    def recv_many(self, limit=1024, *, timeout=UNSET):
+        if limit < 1:
+            raise ValueError(f"limit={limit!r}: must be at least 1")
+        return new_call(self, OP_RECV_MANY, limit, self.recv_timeout if timeout is UNSET else timeout)
+
+    def recv_into(self, buffer, *, timeout=UNSET):
+        return new_call(self, OP_RECV_INTO, buffer, self.recv_timeout if timeout is UNSET else timeout)
+
+    def recv_message(self, *, timeout=UNSET):
+        return new_call(self, OP_RECV_MESSAGE, None, self.recv_timeout if timeout is UNSET else timeout)
+
+    def poll(self, timeout=None, events=POLL_IN):
+        if not events or events & ~(POLL_IN | POLL_OUT):
+            raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
+        return new_call(self, OP_POLL, events, timeout)
+
+    def __aiter__(self):
+        return self
+
+    def __anext__(self):
+        return new_call(self, OP_NEXT, None, self.recv_timeout)
+
+
+cdef inline Call new_call(AsyncCore core, Operation operation, object argument, object timeout):
+    cdef Call call = Call.__new__(Call)
+    call._core = core
+    call._operation = operation
+    call._argument = argument
+    call._timeout = timeout
+    return call
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Call:
+    """One call on an asyncio socket: a `collections.abc.Coroutine`."""
+
+    def __dealloc__(self):
+        if self._state == STATE_NEW and self._core is not None:
+            warn_never_awaited()
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        result = self._step()
+        if self._suspended:
+            return result
+        if result is None:
+            raise_stop()
+        raise StopIteration(result)
+
+    def send(self, value):
+        return self.__next__()
+
+    def throw(self, kind, value=None, traceback=None):
+        self._leave()
+        self._end()
+        if value is None:
+            value = kind() if isinstance(kind, type) else kind
+        raise value
+
+    def close(self):
+        if self._state != STATE_DONE:
+            self._leave()
+            self._end()
+
+    def _expire(self):
+        self._timer = None
+        self._expired = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    cdef object _step(self):
+        """Runs until the call is finished or must wait; what it gives then is for the caller, or for the loop."""
+        cdef AsyncCore core = self._core
+        cdef bint sending = self._operation <= OP_SEND_MANY
+        self._suspended = False
+        if self._state == STATE_DONE:
+            raise RuntimeError("a call can be awaited only once")
+        try:
+            if self._state == STATE_NEW:
+                core._enter()
+                # Fairness comes before taking: a call that is cancelled here has done nothing.
+                if sending:
+                    if core._writes <= 0:
+                        core._writes = TURN
+                        return self._yield()
+                elif core._reads <= 0:
+                    core._reads = TURN
+                    return self._yield()
+            elif core.closed:
+                raise ClosedError(f"the {core._name()} socket was closed while a call waited")
+            if self._state == STATE_WAITING or not (core.writable if sending else core.readable).waiters:
+                result = self._attempt()
+                if self._complete:
+                    if self._state == STATE_WAITING:
+                        self._leave()
+                    self._end()
+                    return result
+                if self._suspended:
+                    return None
+            if self._expired or self._timeout == 0:
+                self._leave()
+                result = self._give_up()
+                self._end()
+                return result
+            return self._suspend()
+        except ClosedError:
+            self._leave()
+            self._end()
+            if self._operation == OP_NEXT:
+                raise StopAsyncIteration from None
+            raise
+        except BaseException:
+            self._leave()
+            self._end()
+            raise
+
+    def _yield(self):
+        self._state = STATE_YIELDED
+        self._suspended = True
+        return None
+
+    cdef object _suspend(self):
+        cdef AsyncCore core = self._core
+        # What this socket has gathered leaves before it waits.
+        if core.outlet is not None and core.outlet._dirty:
+            core.outlet._flush_turn()
+        self._future = core._loop.create_future()
+        self._future._asyncio_future_blocking = True
+        if self._state != STATE_WAITING:
+            self._stand()
+            if self._timeout is not None:
+                self._timer = core._loop.call_later(self._timeout, self._expire)
+        self._suspended = True
+        return self._future
+
+    cdef int _stand(self) except -1:
+        """Takes a place in the gate, behind those who came before."""
+        self._state = STATE_WAITING
+        if self._operation <= OP_SEND_MANY:
+            self._core.writable.waiters.append(self)
+            self._core._writes = TURN
+        elif self._operation != OP_POLL:
+            self._core.readable.waiters.append(self)
+            self._core._reads = TURN
+        else:
+            if self._argument & POLL_IN:
+                self._core.readable.waiters.append(self)
+            if self._argument & POLL_OUT:
+                self._core.writable.waiters.append(self)
+        return 0
+
+    cdef int _leave(self) except -1:
+        """Gives up the place, and the wake-up with it: the next one may find what this one leaves."""
+        cdef AsyncGate gate
+        if self._state == STATE_WAITING:
+            self._state = STATE_YIELDED
+            for gate in (self._core.readable, self._core.writable):
+                if gate.waiters:
+                    if gate.waiters[0] is self:
+                        gate.waiters.popleft()
+                        gate.notify()
+                    elif self in gate.waiters:
+                        gate.waiters.remove(self)
+        return 0
+
+    cdef int _end(self) except -1:
+        self._state = STATE_DONE
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._future = None
+        self._argument = None
+        return 0
+
+    cdef object _give_up(self):
+        if self._operation == OP_POLL:
+            return 0
+        if self._operation == OP_SEND_MANY and self._progress:
+            return self._progress
+        if self._operation <= OP_SEND_MANY:
+            raise SendTimeout(f"no room for the message within {self._timeout} s")
+        raise ReceiveTimeout(f"no message within {self._timeout} s")
+
+    # ------------------------------------------------------------------ what each call does
+
+    cdef object _attempt(self):
+        """Tries once; `_complete` tells whether the call is served."""
+        cdef AsyncCore core = self._core
+        cdef Inlet inlet
+        cdef int ready = 0
+        self._complete = False
+        if self._operation <= OP_SEND_MANY:
+            if core.outlet is None:
+                raise StateError(f"a {core._name()} socket does not send")
+            if self._operation == OP_SEND:
+                return self._send()
+            if self._operation == OP_SEND_PARTS:
+                return self._send_parts()
+            return self._send_many()
+        inlet = core.inlet
+        if self._operation == OP_POLL:
+            if self._argument & POLL_IN and inlet is not None and inlet.has_message():
+                ready |= 1
+            if self._argument & POLL_OUT and core.outlet is not None and core.outlet.can_put():
+                ready |= 4
+            self._complete = ready != 0
+            return ready
+        if inlet is None:
+            raise StateError(f"a {core._name()} socket does not receive")
+        if self._operation == OP_RECV or self._operation == OP_NEXT:
+            result = inlet.take()
+        elif self._operation == OP_RECV_PARTS:
+            result = inlet.take_message()
+        elif self._operation == OP_RECV_MANY:
+            return self._recv_many()
+        elif self._operation == OP_RECV_INTO:
+            return self._recv_into()
+        else:
+            parts = inlet.take_message()
+            result = None if parts is None else core._message(parts, inlet.last)
+        if result is not None:
+            core._reads -= 1
+            self._complete = True
+        return result
+
+    cdef object _send(self):
+        cdef Part part
+        cdef Py_buffer view
+        cdef bint held
+        if type(self._argument) is bytes:
+            part.data = PyBytes_AS_STRING(self._argument)
+            part.size = PyBytes_GET_SIZE(self._argument)
+            part.owner = <PyObject *>self._argument
+            self._complete = self._core.outlet.put(&part, 1)
+        else:
+            held = open_part(self._argument, &part, &view)
+            try:
+                self._complete = self._core.outlet.put(&part, 1)
+            finally:
+                if held:
+                    PyBuffer_Release(&view)
+        self._core._writes -= 1
+        return None
+
+    cdef object _send_parts(self):
+        cdef Part few[FEW_PARTS]
+        cdef Py_buffer few_views[FEW_PARTS]
+        cdef Part *parts = few
+        cdef Py_buffer *views = few_views
+        cdef bint few_held[FEW_PARTS]
+        cdef bint *held = few_held
+        cdef Py_ssize_t count, i, opened = 0
+        if isinstance(self._argument, (bytes, bytearray, memoryview, str)):
+            raise TypeError(f"a message is a sequence of parts, not {type(self._argument).__name__}")
+        if type(self._argument) is not list and type(self._argument) is not tuple:
+            self._argument = list(self._argument)
+        sequence = self._argument
+        count = len(sequence)
+        if count == 0:
+            raise ValueError("a message has at least one part")
+        if count > FEW_PARTS:
+            parts = <Part *>malloc(count * sizeof(Part))
+            views = <Py_buffer *>malloc(count * sizeof(Py_buffer))
+            held = <bint *>malloc(count * sizeof(bint))
+            if parts == NULL or views == NULL or held == NULL:
+                free(parts)
+                free(views)
+                free(held)
+                raise MemoryError()
+        try:
+            for i in range(count):
+                held[i] = open_part(sequence[i], parts + i, views + i)
+                opened = i + 1
+            self._complete = self._core.outlet.put(parts, count)
+        finally:
+            for i in range(opened):
+                if held[i]:
+                    PyBuffer_Release(views + i)
+            if parts != few:
+                free(parts)
+                free(views)
+                free(held)
+        self._core._writes -= 1
+        return None
+
+    cdef object _send_many(self):
+        cdef Part part
+        cdef Py_buffer view
+        cdef bint held, taken
+        cdef Py_ssize_t count
+        if type(self._argument) is not list and type(self._argument) is not tuple:
+            self._argument = list(self._argument)
+        messages = self._argument
+        count = len(messages)
+        while self._progress < count:
+            if self._core._writes <= 0:
+                self._core._writes = TURN
+                self._suspended = True
+                if self._state != STATE_WAITING:
+                    self._state = STATE_YIELDED
+                return None
+            data = messages[self._progress]
+            held = open_part(data, &part, &view)
+            try:
+                taken = self._core.outlet.put(&part, 1)
+            finally:
+                if held:
+                    PyBuffer_Release(&view)
+            if not taken:
+                return None
+            self._core._writes -= 1
+            self._progress += 1
+        self._complete = True
+        return self._progress
+
+    cdef object _recv_many(self):
+        cdef Inlet inlet = self._core.inlet
+        cdef Py_ssize_t limit = self._argument
+        cdef list messages = None
+        while limit > 0:
+            message = inlet.take_any()
+            if message is None:
+                break
+            if messages is None:
+                messages = []
+            messages.append(message)
+            limit -= 1
+        if messages is None:
+            return None
+        self._core._reads -= <int>len(messages)
+        self._complete = True
+        return messages
+
+    cdef object _recv_into(self):
+        cdef Py_buffer view
+        cdef Py_ssize_t got
+        PyObject_GetBuffer(self._argument, &view, PyBUF_WRITABLE)
+        try:
+            got = self._core.inlet.take_into(<char *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+        if got == -3:
+            return None
+        if got < 0:
+            raise MessageTooLarge(f"the next message is larger than the buffer of {view.len} bytes; it stays first in line")
+        self._core._reads -= 1
+        self._complete = True
+        return got
+
+
+cdef int call_send(PyObject *self, PyObject *value, PyObject **result) except -1:
+    """am_send: `await` without a StopIteration (PEP 525's successor slot, PyAsyncMethods.am_send)."""
+    cdef Call call = <Call>self
+    outcome = call._step()
+    Py_INCREF(outcome)
+    result[0] = <PyObject *>outcome
+    return RESULT_NEXT if call._suspended else RESULT_RETURN
+
+
+cdef int warn_never_awaited() except -1:
+    PyErr_WarnEx(RuntimeWarning, b"a socket call was never awaited: it has done nothing", 1)
+    return 0
+
+
+# Cython has no special method for this slot.
+(<PyTypeObject *>Call).tp_as_async.am_send = <void *>call_send
+Coroutine.register(Call)

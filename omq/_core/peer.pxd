@@ -1,0 +1,86 @@
+# What a socket sees of the other side, and the two queues that peers are attached to.
+
+from omq._core.batch cimport Part
+
+cdef enum:
+    TURN_MESSAGES = 256      # messages one peer may pass before the next one's turn
+    TURN_BYTES = 524288      # bytes likewise
+
+
+cdef class Gate:
+    # Where calls wait: the two twins wait in their own ways.
+    cdef int notify(self) except -1
+
+
+cdef class Peer:
+    cdef object __weakref__
+    cdef readonly object session     # the engine's owner of this peer
+    cdef public bytes identity       # the routing id that ROUTER peers know it by
+    cdef public int slot             # its number in a matcher; -1 none
+    cdef Inlet inlet                 # where its messages are taken; None: they go to session.on_message
+    cdef Outlet outlet               # who writes to it
+    cdef bint queued                 # it stands in the inlet's ring
+    cdef Peer next_ready             # the next one in that ring
+    cdef bint writable               # a message can be given to it now
+    cdef bint attached               # the outlet counts it among its peers
+    cdef bint dirty                  # the outlet will flush it when the turn ends
+    cdef bint more                   # take_part: another part of the same message follows
+    cdef Py_ssize_t parked           # messages counted in Outlet.parked for it
+    cdef readonly long long messages_in
+    cdef readonly long long messages_out
+    cdef readonly long long bytes_in
+    cdef readonly long long bytes_out
+    cdef public long long dropped    # messages not sent to it because it was full
+    # receiving
+    cdef Py_ssize_t ready(self) noexcept
+    cdef bint head_more(self) noexcept
+    cdef const char *peek(self, Py_ssize_t *size) except NULL
+    cdef object take_part(self)
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
+    cdef int skip(self) except -1
+    cdef int refill(self) except -1
+    # sending
+    cdef int send(self, const Part *parts, Py_ssize_t count) except -1
+    cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1
+    cdef Py_ssize_t pending(self) noexcept
+    cdef int end_turn(self) except -1
+    cdef int flush(self) except -1
+    cpdef int control(self, bytes frames) except -1
+
+
+cdef class Inlet:
+    cdef readonly Gate gate
+    cdef Peer _head                  # first of the peers that have messages
+    cdef Peer _tail
+    cdef Py_ssize_t _turn            # messages left of the head's turn
+    cdef Py_ssize_t _turn_bytes      # bytes left of it
+    cdef list _paused                # peers that stopped reading because recv_hwm messages wait
+    cdef Peer last                   # the peer that the last message came from
+    cdef int arrived(self, Peer peer) except -1
+    cdef int paused(self, Peer peer) except -1
+    cdef Peer _front(self)
+    cdef void _taken(self, Peer peer, Py_ssize_t size)
+    cdef int _pop(self) except -1
+    cdef bint has_message(self) except -1
+    cdef object take(self)
+    cdef object take_any(self)
+    cdef list take_message(self)
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
+    cdef list _whole(self, Peer peer)
+
+
+cdef class Outlet:
+    cdef readonly Gate gate
+    cdef public Py_ssize_t hwm       # messages; 0 no bound
+    cdef object _schedule            # called without arguments: have flush_turn called when this turn ends
+    cdef bint _scheduled
+    cdef list _dirty                 # peers with a batch that waits for the end of the turn
+    cdef Py_ssize_t parked           # messages that peers which cannot be written hold
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1
+    cdef bint can_put(self) except -1
+    cdef int attach(self, Peer peer) except -1
+    cdef int detach(self, Peer peer) except -1
+    cdef int opened(self, Peer peer) except -1
+    cdef int blocked(self, Peer peer) except -1
+    cdef int defer(self, Peer peer) except -1
+    cdef int _flush_turn(self) except -1

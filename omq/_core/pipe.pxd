@@ -1,0 +1,17 @@
+# Two sockets of one process, connected without a kernel in between.
+
+from omq._core.peer cimport Peer
+
+
+cdef class Pipe(Peer):
+    cdef Pipe partner                # the other end; None once it is gone
+    cdef object _ring                # deque of messages for this end: bytes, or tuples of bytes
+    cdef Py_ssize_t _capacity        # messages that fit before the partner waits; 0 no bound
+    cdef Py_ssize_t _part            # index of the next part in the first message
+    cdef unsigned long _thread       # the thread that this end lives in
+    cdef object _post                # calls a function in that thread, from any other
+    cdef bint _posted                # an arrival is on its way through _post
+    cdef readonly bint lost
+    cdef int _arrive(self) except -1
+    cdef int _taken(self) except -1
+    cdef int _reopen(self) except -1

@@ -1,0 +1,389 @@
+"""The asyncio twin: the sockets of `omq`, whose waiting calls are awaited.
+
+    import omq.asyncio as omq
+
+    async def feed(url: str) -> None:
+        async with omq.SUB(connect=url, subscribe=b"AAPL.") as sub:
+            async for tick in sub:
+                print(tick)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from omq._core.call import POLL_IN, POLL_OUT, UNSET, AsyncCore
+from omq._version import __version__
+from omq.context import Context
+from omq.engine.socket import Engine, Parent
+from omq.errors import *  # noqa: F403
+from omq.errors import ClosedError, StateError, Timeout
+from omq.errors import __all__ as _errors
+from omq.message import Message, Peer
+from omq.options import Options
+from omq.types import SocketType
+
+
+class Socket(AsyncCore):
+    """An asyncio socket; use one of its types.
+
+    Args:
+        context: What it shares with others; `None` for the default context.
+        bind: The endpoint, or endpoints, to listen on.
+        connect: The endpoint, or endpoints, to dial.
+        parent: Who owns its tasks: a `TaskGroup`, or anything with `create_task`; `None` for the loop.
+        **options: See `omq.Options`.
+
+    Raises:
+        OptionError: An option is unknown, does not fit the type, or has a value that does not fit.
+        EndpointError: An endpoint cannot be understood.
+        BindError: An endpoint cannot be listened on.
+    """
+
+    type: ClassVar[SocketType]
+
+    def __init__(
+        self,
+        context: Context | None = None,
+        *,
+        bind: str | Iterable[str] | None = None,
+        connect: str | Iterable[str] | None = None,
+        parent: Parent | None = None,
+        **options: Any,
+    ) -> None:
+        self._engine = Engine(
+            self.type,
+            Options.parse(self.type, options),
+            context or Context.default(),
+            self.readable,
+            self.writable,
+            parent,
+        )
+        self._assemble(self._engine.pattern.inlet, self._engine.pattern.outlet, asyncio._get_running_loop)
+        self._take_options()
+        try:
+            for endpoint in _several(bind):
+                self.bind(endpoint)
+            for endpoint in _several(connect):
+                self.connect(endpoint)
+        except BaseException:
+            self.stop()
+            raise
+
+    # ------------------------------------------------------------------ options
+
+    @property
+    def options(self) -> Options:
+        """The options in force."""
+        return self._engine.options
+
+    def set_options(self, **options: Any) -> None:
+        """Changes options; those that describe new connections apply to the next ones.
+
+        Raises:
+            OptionError: An option is unknown or does not fit.
+            StateError: The option cannot be changed on a socket that is in use.
+        """
+        changed = Options.parse(self.type, options, self._engine.options)
+        if self._engine.has_loop:
+            for name in options:
+                if not Options.is_live(name):
+                    raise StateError(f"option {name!r} cannot be changed once the socket is in use")
+        self._engine.reconfigure(changed)
+        self._take_options()
+
+    def _take_options(self) -> None:
+        self.send_timeout = self._engine.options.send_timeout
+        self.recv_timeout = self._engine.options.recv_timeout
+
+    # ------------------------------------------------------------------ endpoints
+
+    def bind(self, endpoint: str) -> str:
+        """Listens on an endpoint (`zmq_bind(3)`).
+
+        Returns:
+            The endpoint with its real address and port.
+
+        Raises:
+            EndpointError: It cannot be understood.
+            BindError: The system refuses.
+            ClosedError: The socket is closed.
+        """
+        self._begin()
+        return self._engine.bind(endpoint)
+
+    def connect(self, endpoint: str) -> str:
+        """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
+
+        Returns:
+            The endpoint.
+
+        Raises:
+            EndpointError: It cannot be understood.
+            ClosedError: The socket is closed.
+        """
+        self._begin()
+        return self._engine.connect(endpoint)
+
+    def unbind(self, endpoint: str) -> None:
+        """Stops listening; connections that came in stay.
+
+        Raises:
+            EndpointError: It is not bound.
+        """
+        self._engine.unbind(endpoint)
+
+    def disconnect(self, endpoint: str) -> None:
+        """Stops dialling an endpoint and ends its connection.
+
+        Raises:
+            EndpointError: It is not connected.
+        """
+        self._engine.disconnect(endpoint)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """What is bound, resolved."""
+        return self._engine.endpoints
+
+    # ------------------------------------------------------------------ subscriptions
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Asks publishers for messages whose first part starts with *prefix*; SUB and XSUB.
+
+        Raises:
+            StateError: The type has no subscriptions.
+        """
+        self._subscriber().subscribe(_prefix(prefix))
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Takes one `subscribe` of the same prefix back; SUB and XSUB."""
+        self._subscriber().unsubscribe(_prefix(prefix))
+
+    def _subscriber(self) -> Any:
+        self._engine.require_type(SocketType.SUB, SocketType.XSUB)
+        if self.closed:
+            raise ClosedError(f"the {self.type.value} socket is closed")
+        return self._engine.pattern
+
+    # ------------------------------------------------------------------ peers
+
+    async def wait_connected(self, n: int = 1, *, timeout: float | None = None) -> None:
+        """Waits until *n* peers have finished the handshake.
+
+        Args:
+            n: How many.
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            Timeout: Fewer have.
+            ClosedError: The socket was closed.
+        """
+        await self._wait(lambda: len(self._engine.sessions) >= n, f"{n} connected peers", timeout)
+
+    async def wait_subscribed(
+        self, prefix: bytes | None = None, n: int = 1, *, timeout: float | None = None
+    ) -> None:
+        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix; PUB and XPUB.
+
+        Args:
+            prefix: Count only subscriptions to exactly this prefix; `None` counts all.
+            n: How many.
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            Timeout: There are fewer.
+            ClosedError: The socket was closed.
+            StateError: The type does not publish.
+        """
+        self._engine.require_type(SocketType.PUB, SocketType.XPUB)
+        pattern: Any = self._engine.pattern
+        await self._wait(lambda: pattern.subscriptions(prefix) >= n, f"{n} subscriptions", timeout)
+
+    async def _wait(self, reached: Any, what: str, timeout: float | None) -> None:
+        self._begin()
+        if not self._engine.has_loop:
+            self._attach(asyncio.get_running_loop())
+        if not await self._engine.wait_until(reached, timeout):
+            if self.closed:
+                raise ClosedError(f"the {self.type.value} socket was closed while a call waited")
+            raise Timeout(f"not {what} within {timeout} s")
+
+    @property
+    def peers(self) -> list[Peer]:
+        """A snapshot of the peers that have finished the handshake."""
+        return [_snapshot(session) for session in self._engine.sessions]
+
+    def _message(self, parts: list[bytes], peer: Any) -> Message:
+        return Message(parts, _snapshot(peer.session))
+
+    # ------------------------------------------------------------------ life
+
+    def _begin(self) -> None:
+        """A socket belongs to the loop of its first use; outside of any loop it waits for one."""
+        if self.closed:
+            raise ClosedError(f"the {self.type.value} socket is closed")
+        loop = asyncio._get_running_loop()
+        if loop is not None:
+            self._attach(loop)
+
+    def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        if loop is None:
+            raise StateError(f"a {self.type.value} socket of omq.asyncio is used inside a running event loop")
+        if self._engine.has_loop:
+            if self._engine.loop is not loop:
+                raise StateError(
+                    f"this {self.type.value} socket belongs to another event loop: {self._engine.loop!r}"
+                )
+            return
+        self._set_loop(loop)
+        self._engine.attach(loop)
+
+    async def close(self, linger: Any = UNSET) -> None:
+        """Closes the socket; calls that wait raise `ClosedError`.
+
+        Args:
+            linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
+        """
+        self._mark_closed()
+        await self._engine.close(self.options.linger if linger is UNSET else linger)
+
+    def stop(self) -> None:
+        """Closes the socket at once; what has not left is dropped."""
+        self._mark_closed()
+        self._engine.stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self._engine.sessions)} peers"
+        return f"<omq.asyncio.{self.type.value} {' '.join(self.endpoints)} {state}>".replace("  ", " ")
+
+
+def _several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
+    if endpoints is None:
+        return ()
+    return (endpoints,) if isinstance(endpoints, str) else endpoints
+
+
+def _prefix(prefix: bytes) -> bytes:
+    if not isinstance(prefix, bytes):
+        raise TypeError(f"a prefix is bytes, not {type(prefix).__name__}: {prefix!r}")
+    return prefix
+
+
+def _snapshot(session: Any) -> Peer:
+    peer, info = session.peer, session.info
+    return Peer(
+        endpoint=session.endpoint,
+        mechanism=info.mechanism.decode("ascii"),
+        identity=peer.identity or session.identity,
+        user_id=None,
+        properties=info.properties,
+        messages_in=peer.messages_in,
+        messages_out=peer.messages_out,
+        bytes_in=peer.bytes_in,
+        bytes_out=peer.bytes_out,
+        dropped=peer.dropped,
+        since=session.since,
+    )
+
+
+class PUSH(Socket):
+    """Gives each message to one of its peers, in turn (RFC 30)."""
+
+    type = SocketType.PUSH
+
+
+class PULL(Socket):
+    """Takes messages from all its peers in turn (RFC 30)."""
+
+    type = SocketType.PULL
+
+
+class PUB(Socket):
+    """Gives each message to every peer that has subscribed to it (RFC 29)."""
+
+    type = SocketType.PUB
+
+
+class SUB(Socket):
+    """Takes the messages that it has subscribed to (RFC 29)."""
+
+    type = SocketType.SUB
+
+
+class XPUB(Socket):
+    """A PUB that also receives its peers' subscriptions, as `b"\\x01" + prefix` or `b"\\x00" + prefix` (RFC 29)."""
+
+    type = SocketType.XPUB
+
+
+class XSUB(Socket):
+    """A SUB that sends its subscriptions as messages and does not filter (RFC 29)."""
+
+    type = SocketType.XSUB
+
+
+class REQ(Socket):
+    """Sends a request, then takes its reply (RFC 28)."""
+
+    type = SocketType.REQ
+
+
+class REP(Socket):
+    """Takes a request, then sends its reply (RFC 28)."""
+
+    type = SocketType.REP
+
+
+class DEALER(Socket):
+    """Sends to its peers in turn and takes from all in turn (RFC 28)."""
+
+    type = SocketType.DEALER
+
+
+class ROUTER(Socket):
+    """Names each message's sender, and sends to the peer that is named (RFC 28)."""
+
+    type = SocketType.ROUTER
+
+
+class PAIR(Socket):
+    """Talks to exactly one peer (RFC 31)."""
+
+    type = SocketType.PAIR
+
+
+__all__ = [
+    "DEALER",
+    "PAIR",
+    "POLL_IN",
+    "POLL_OUT",
+    "PUB",
+    "PULL",
+    "PUSH",
+    "REP",
+    "REQ",
+    "ROUTER",
+    "SUB",
+    "XPUB",
+    "XSUB",
+    "Context",
+    "Message",
+    "Options",
+    "Peer",
+    "Socket",
+    "SocketType",
+    "__version__",
+    *_errors,
+]

@@ -1,0 +1,221 @@
+"""One wire connection, from the accepted or connected descriptor to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from omq._core.connection import Connection
+from omq.errors import HandshakeError, ProtocolError, RemoteProtocolError
+from omq.zmtp import command
+from omq.zmtp.handshake import Handshake, PeerInfo
+from omq.zmtp.null import Null
+
+if TYPE_CHECKING:
+    from omq.engine.dialer import Dialer
+    from omq.engine.socket import Engine
+
+log = logging.getLogger("omq")
+
+_READ = 4096  # bytes: more than any handshake message of the mechanisms that libzmq speaks
+
+
+class WireSession:
+    """The supervisor of one connection: handshake, traffic, one ordered and idempotent teardown.
+
+    Attributes:
+        peer: The Cython connection, once the handshake is done.
+        info: What the handshake told about the peer, once it is done.
+        since: When the handshake was done, in seconds of `time.time()`.
+        ended: Done when the connection is over; the dialer waits for it.
+    """
+
+    peer: Connection
+
+    def __init__(self, engine: Engine, sock: socket.socket, endpoint: str, dialer: Dialer | None) -> None:
+        self.engine = engine
+        self.endpoint = endpoint
+        self.identity = b""
+        self.info: PeerInfo | None = None
+        self.since = 0.0
+        self.ended: asyncio.Future[None] = engine.loop.create_future()
+        self._dialer = dialer
+        self._sock: socket.socket | None = sock
+        self._unsent = b""
+        self._over = False
+        self._timer: asyncio.TimerHandle | None = None
+        properties = engine.properties()
+        self._handshake = Handshake(
+            socket_type=engine.socket_type, mechanism=Null(), properties=properties
+        )
+
+    # ------------------------------------------------------------------ handshake
+
+    def start(self) -> None:
+        """Begins the handshake."""
+        assert self._sock is not None
+        loop = self.engine.loop
+        timeout = self.engine.options.handshake_timeout
+        if timeout is not None:
+            self._timer = loop.call_later(timeout, self._too_slow, timeout)
+        loop.add_reader(self._sock.fileno(), self._greet)
+        self._write(self._handshake.start())
+
+    def _too_slow(self, timeout: float) -> None:
+        self.end(HandshakeError(f"no handshake within handshake_timeout={timeout} s"))
+
+    def _greet(self) -> None:
+        """Reads what the peer says before traffic may flow."""
+        assert self._sock is not None
+        try:
+            data = self._sock.recv(_READ)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.end(error)
+            return
+        if not data:
+            self.end(HandshakeError("the peer hung up during the handshake"))
+            return
+        try:
+            answer = self._handshake.receive(data)
+        except (ProtocolError, HandshakeError) as error:
+            self._write(self._handshake.failure())
+            self.end(error)
+            return
+        self._write(answer)
+        if self._handshake.done and not self._unsent and not self._over:
+            self._establish()
+
+    def _write(self, data: bytes) -> None:
+        """Writes handshake bytes; a peer that takes none of them runs into the handshake timeout."""
+        if self._sock is None or not (data or self._unsent):
+            return
+        self._unsent += data
+        try:
+            sent = self._sock.send(self._unsent, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.end(error)
+            return
+        self._unsent = self._unsent[sent:]
+        fd = self._sock.fileno()
+        if self._unsent:
+            self.engine.loop.add_writer(fd, self._write_on)
+        else:
+            self.engine.loop.remove_writer(fd)
+
+    def _write_on(self) -> None:
+        self._write(b"")
+        if self._handshake.done and not self._unsent and not self._over:
+            self._establish()
+
+    def _establish(self) -> None:
+        """The handshake is done: the descriptor joins the socket's epoll set."""
+        assert self._sock is not None
+        engine = self.engine
+        self.info = self._handshake.peer
+        self.identity = self.info.identity
+        refusal = engine.pattern.refusal(self.identity)
+        if refusal is not None:
+            self.end(HandshakeError(refusal))
+            return
+        self._release_descriptor()
+        options = engine.options
+        self.peer = Connection(
+            self,
+            self._sock.detach(),
+            engine.poller,
+            engine.context.pool,
+            engine.pattern.inlet if engine.pattern.queues_messages else None,
+            options.recv_hwm if not options.conflate else 0,
+            options.max_message_size,
+            options.max_parts,
+        )
+        self._sock = None
+        self.since = time.time()
+        engine.session_ready(self)
+        if not self._over:
+            self.peer.start(self._handshake.unread)
+
+    def _release_descriptor(self) -> None:
+        """The event loop forgets the descriptor; nobody else has it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sock is not None:
+            fd = self._sock.fileno()
+            self.engine.loop.remove_reader(fd)
+            self.engine.loop.remove_writer(fd)
+
+    # ------------------------------------------------------------------ traffic
+
+    def on_command(self, body: bytes) -> None:
+        """A command has arrived; commands are handled at once, whatever waits to be received."""
+        try:
+            order = command.parse_traffic_command(body)
+        except RemoteProtocolError as error:
+            self.end(error)
+            return
+        pattern = self.engine.pattern
+        match order:
+            case command.Subscribe(prefix):
+                pattern.on_subscription(self, prefix, True)
+            case command.Cancel(prefix):
+                pattern.on_subscription(self, prefix, False)
+            case command.Ping(context=context):
+                # RFC 37, Connection Heartbeating: answer with the context that came.
+                self.peer.control(command.pong(context))
+            case command.Error(reason):
+                self.end(RemoteProtocolError(f"the peer reports an error: {command.quoted(reason)}"))
+            case _:
+                pass  # RFC 23: commands that are not known are ignored
+
+    def on_message(self, parts: list[bytes]) -> None:
+        """A message has arrived that no inlet takes."""
+        if not self.engine.closing:
+            self.engine.pattern.on_message(self, parts)
+
+    def on_lost(self, reason: Exception | None) -> None:
+        """The descriptor has come to its end."""
+        self.end(reason)
+
+    def send_subscription(self, prefix: bytes, subscribe: bool) -> None:
+        assert self.info is not None
+        # RFC 37, The Publish-Subscribe Pattern: commands from 3.1 on, messages before.
+        if self.info.subscribes_by_command:
+            frame = command.subscribe(prefix) if subscribe else command.cancel(prefix)
+        elif subscribe:
+            frame = command.subscription_message(prefix)
+        else:
+            frame = command.cancellation_message(prefix)
+        self.peer.control(frame)
+
+    # ------------------------------------------------------------------ the end
+
+    def end(self, reason: Exception | None = None) -> None:
+        """Tears the connection down, once: out of routing, connection closed, event, done."""
+        if self._over:
+            return
+        self._over = True
+        if self._sock is not None:
+            self._release_descriptor()
+            self._sock.close()
+            self._sock = None
+        else:
+            self.engine.pattern.disconnected(self)
+            self.peer.close()
+        self.engine.session_over(self, reason)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def say_goodbye(self) -> bool:
+        """Ends our side of the stream. True when the peer's kernel has everything and closing loses nothing."""
+        if self.info is None or self._over:
+            return True
+        # What a unix socket accepted stands in the peer's queue already.
+        return self.peer.say_goodbye() or not self.endpoint.startswith("tcp:")

@@ -1,0 +1,202 @@
+"""inproc: two sockets of one context, joined by a pair of pipes. No handshake, no kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from omq._core.pipe import Pipe
+from omq.errors import BindError
+from omq.types import COMPATIBLE
+from omq.zmtp.handshake import PeerInfo
+
+if TYPE_CHECKING:
+    from omq.engine.socket import Engine
+
+
+class PipeSession:
+    """The supervisor of one end of an inproc connection."""
+
+    def __init__(self, engine: Engine, endpoint: str, dialer: InprocDialer | None) -> None:
+        self.engine = engine
+        self.endpoint = endpoint
+        self.identity = b""
+        self.info: PeerInfo | None = None
+        self.since = time.time()
+        self.ended: asyncio.Future[None] = engine.loop.create_future()
+        self._dialer = dialer
+        self._partner: PipeSession | None = None
+        self._over = False
+        pattern = engine.pattern
+        inlet = pattern.inlet if pattern.queues_messages else None
+        recv_hwm = engine.options.recv_hwm if not engine.options.conflate else 0
+        self.peer = Pipe(self, inlet, recv_hwm, engine.post)
+
+    def join(self, partner: PipeSession) -> None:
+        """Connects two ends; afterwards each engine is told in its own thread."""
+        for one, other in ((self, partner), (partner, self)):
+            theirs = other.engine
+            one._partner = other
+            one.identity = theirs.properties().get(b"Identity", b"")
+            one.info = PeerInfo((3, 1), theirs.socket_type, one.identity, b"", {})
+        self.peer.join(partner.peer)
+
+    def ready(self) -> None:
+        """This end takes part in routing."""
+        if self._over:
+            return
+        refusal = self.engine.pattern.refusal(self.identity)
+        if refusal is not None:
+            self.end(BindError(refusal))
+            return
+        self.engine.session_ready(self)
+        self.peer.arrive()
+
+    def on_message(self, parts: list[bytes]) -> None:
+        """A message has arrived that no inlet takes."""
+        if not self.engine.closing:
+            self.engine.pattern.on_message(self, parts)
+
+    def send_subscription(self, prefix: bytes, subscribe: bool) -> None:
+        partner = self._partner
+        if partner is not None:
+            partner.engine.call(partner.take_subscription, prefix, subscribe)
+
+    def take_subscription(self, prefix: bytes, subscribe: bool) -> None:
+        """The other end has subscribed, or no longer wants to be."""
+        if not self._over:
+            self.engine.pattern.on_subscription(self, prefix, subscribe)
+
+    def end(self, reason: Exception | None = None) -> None:
+        """Tears this end down, once, and tells the other."""
+        if self._over:
+            return
+        self._over = True
+        self.engine.pattern.disconnected(self)
+        self.peer.close()
+        partner, self._partner = self._partner, None
+        if partner is not None:
+            partner.engine.call(partner.end, None)
+        self.engine.session_over(self, reason)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def say_goodbye(self) -> bool:
+        """Nothing is on its way: what was sent is with the other end."""
+        return True
+
+
+class Registry:
+    """The inproc names of one context, and who waits for a name; safe from every thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bound: dict[str, InprocListener] = {}
+        self._waiting: dict[str, list[InprocDialer]] = {}
+
+    def bind(self, name: str, listener: InprocListener) -> list[InprocDialer]:
+        """Takes a name; gives those who waited for it.
+
+        Raises:
+            BindError: The name is taken.
+        """
+        with self._lock:
+            if name in self._bound:
+                raise BindError(f"inproc://{name}: the name is bound by another socket of this context")
+            self._bound[name] = listener
+            return self._waiting.pop(name, [])
+
+    def unbind(self, name: str) -> None:
+        with self._lock:
+            self._bound.pop(name, None)
+
+    def find(self, name: str, dialer: InprocDialer) -> InprocListener | None:
+        """Who has the name; if nobody has, the dialer waits for it."""
+        with self._lock:
+            listener = self._bound.get(name)
+            if listener is None:
+                self._waiting.setdefault(name, []).append(dialer)
+            return listener
+
+    def forget(self, name: str, dialer: InprocDialer) -> None:
+        with self._lock:
+            waiting = self._waiting.get(name, [])
+            if dialer in waiting:
+                waiting.remove(dialer)
+
+
+class InprocListener:
+    """A bound inproc name."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self.endpoint = f"inproc://{name}"
+        self._early = engine.context.inproc.bind(name, self)
+
+    def start(self) -> None:
+        """Lets in those who connected before the bind."""
+        early, self._early = self._early, []
+        for dialer in early:
+            dialer.engine.call(dialer.dial)
+
+    def accept(self, client: PipeSession) -> None:
+        """Connects to a dialer's end; runs in this engine's thread."""
+        engine = self.engine
+        if engine.closing or client._over:
+            client.engine.call(client.end, None)
+            return
+        if client.engine.socket_type not in COMPATIBLE[engine.socket_type]:
+            reason = f"{client.engine.socket_type.value} cannot talk to {engine.socket_type.value}"
+            engine.emit("handshake failed", self.endpoint, reason)
+            client.engine.call(client.end, BindError(reason))
+            return
+        server = PipeSession(engine, self.endpoint, None)
+        client.join(server)
+        server.ready()
+        client.engine.call(client.ready)
+
+    def close(self) -> None:
+        self.engine.context.inproc.unbind(self.name)
+
+
+class InprocDialer:
+    """Connects to an inproc name now, or when it is bound, and again when the other end has gone."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self.endpoint = f"inproc://{name}"
+        self.session: PipeSession | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        self.dial()
+
+    def dial(self) -> None:
+        """Looks the name up; runs in this engine's thread."""
+        if self._closed or not self.engine.wants_peers:
+            return
+        listener = self.engine.context.inproc.find(self.name, self)
+        if listener is None:
+            self.engine.emit("connect delayed", self.endpoint)
+            return
+        session = self.session = PipeSession(self.engine, self.endpoint, self)
+        session.ended.add_done_callback(self._again)
+        listener.engine.call(listener.accept, session)
+
+    def _again(self, _: asyncio.Future[None]) -> None:
+        self.session = None
+        interval = self.engine.first_reconnect_interval
+        if interval is not None and not self._closed and self.engine.wants_peers:
+            self.engine.loop.call_later(interval, self.dial)
+
+    def close(self) -> None:
+        self._closed = True
+        self.engine.context.inproc.forget(self.name, self)
+        if self.session is not None:
+            self.session.end(None)
+
+

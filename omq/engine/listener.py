@@ -1,0 +1,81 @@
+"""A bound endpoint: accepts connections and gives each a session."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from omq.transport import ipc, tcp
+from omq.transport.endpoint import IpcEndpoint, TcpEndpoint
+
+if TYPE_CHECKING:
+    from omq.engine.socket import Engine
+
+#: Seconds without accepting when the process has run out of descriptors or memory.
+_BREATH = 0.1
+_ACCEPTS = 64  # connections a turn: the loop has other things to do
+_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Listener:
+    """Listening sockets of one endpoint. They listen from the start and accept once there is a loop.
+
+    Attributes:
+        endpoint: The endpoint with its real address and port.
+    """
+
+    def __init__(self, engine: Engine, endpoint: TcpEndpoint | IpcEndpoint) -> None:
+        self.engine = engine
+        self._cleanup: Callable[[], None] = lambda: None
+        self._tune: Callable[..., None]
+        if isinstance(endpoint, TcpEndpoint):
+            self._sockets, self.endpoint = tcp.listen(endpoint, engine.options)
+            self._tune = tcp.tune
+        else:
+            sock, self.endpoint, self._cleanup = ipc.listen(endpoint, engine.options)
+            self._sockets = [sock]
+            self._tune = ipc.tune
+        self._open = True
+
+    def start(self) -> None:
+        """Begins to accept."""
+        if self._open:
+            for sock in self._sockets:
+                self.engine.loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                sock, _address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                self.engine.emit("accept failed", self.endpoint, str(error))
+                if error.errno in _SCARCE:
+                    # A level-triggered loop would spin on what cannot be accepted now.
+                    self.engine.loop.remove_reader(listening.fileno())
+                    self.engine.loop.call_later(_BREATH, self.start)
+                return
+            try:
+                sock.setblocking(False)
+                self._tune(sock, self.engine.options)
+            except OSError as error:
+                # The peer reset the connection before it was accepted.
+                sock.close()
+                self.engine.emit("accept failed", self.endpoint, str(error))
+                continue
+            self.engine.adopt(sock, self.endpoint, None)
+
+    def close(self) -> None:
+        """Stops listening; connections that it accepted go on."""
+        if self._open:
+            self._open = False
+            for sock in self._sockets:
+                if self.engine.has_loop:
+                    self.engine.loop.remove_reader(sock.fileno())
+                sock.close()
+            self._cleanup()

@@ -1,0 +1,341 @@
+"""The life of one socket: endpoints, sessions, closing. Everything it starts hangs under it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from omq._core.call import AsyncGate
+from omq._core.connection import Poller
+from omq.engine.connection import WireSession
+from omq.engine.dialer import Dialer
+from omq.engine.inproc import InprocDialer, InprocListener, PipeSession
+from omq.engine.listener import Listener
+from omq.errors import EndpointError, StateError
+from omq.options import Options
+from omq.routing import PATTERNS
+from omq.transport.endpoint import InprocEndpoint, parse_endpoint
+from omq.types import SENDS_IDENTITY, SocketType
+
+if TYPE_CHECKING:
+    from omq.context import Context
+
+log = logging.getLogger("omq")
+
+_GOODBYE = 1.0  # seconds at most that closing waits for the peers' kernels when linger has no end
+_GLANCE = 0.002  # seconds between two looks at them
+
+
+class Parent(Protocol):
+    """Anything that owns tasks: a `asyncio.TaskGroup`, a loop, ..."""
+
+    def create_task(self, coro: Coroutine[Any, Any, Any], *, name: str | None = None) -> Any: ...
+
+
+class Engine:
+    """One socket, without its face.
+
+    Args:
+        socket_type: The type.
+        options: The options in force.
+        context: Whose inproc names it sees.
+        readable: Where receiving calls wait.
+        writable: Where sending calls wait.
+        parent: Who owns the socket's tasks; `None` leaves them to the loop.
+    """
+
+    def __init__(
+        self,
+        socket_type: SocketType,
+        options: Options,
+        context: Context,
+        readable: AsyncGate,
+        writable: AsyncGate,
+        parent: Parent | None = None,
+    ) -> None:
+        self.socket_type = socket_type
+        self.options = options
+        self.context = context
+        self.pattern = PATTERNS[socket_type](socket_type, options, readable, writable)
+        self.pattern.on_change = self._changed
+        self.closing = False
+        self.closed = False
+        self.has_loop = False
+        self._writable = writable
+        self._parent = parent
+        self._thread = 0
+        self._listeners: dict[str, Listener | InprocListener] = {}
+        self._dialers: dict[str, list[Dialer | InprocDialer]] = {}
+        self._sessions: dict[WireSession | PipeSession, None] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._watchers: set[asyncio.Future[None]] = set()
+
+    # ------------------------------------------------------------------ the loop
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Everything begins to run, in this loop."""
+        self.loop = loop
+        self.has_loop = True
+        self._thread = threading.get_ident()
+        self.poller = Poller()
+        loop.add_reader(self.poller.fd, self.poller.dispatch)
+        outlet = self.pattern.outlet
+        if outlet is not None:
+            outlet.set_schedule(functools.partial(loop.call_soon, outlet.flush_turn))
+        if self._parent is not None:
+            self._over: asyncio.Future[None] = loop.create_future()
+            self._parent.create_task(self._supervise(), name=f"omq {self.socket_type.value}")
+        for listener in self._listeners.values():
+            listener.start()
+        for dialers in self._dialers.values():
+            for dialer in dialers:
+                dialer.start()
+
+    async def _supervise(self) -> None:
+        """Lives in the caller's task group: the group waits for the socket, and its end is the socket's."""
+        try:
+            await self._over
+        finally:
+            self.stop()
+
+    def post(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls a function in this socket's loop, from any thread."""
+        try:
+            self.loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            log.debug("%s: the loop is closed; %r is not called", self.socket_type.value, function)
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls a function in this socket's thread: now, if that is this one."""
+        if threading.get_ident() == self._thread:
+            function(*arguments)
+        else:
+            self.post(function, *arguments)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Starts a task that ends with the socket."""
+        task = self.loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ------------------------------------------------------------------ endpoints
+
+    def bind(self, text: str) -> str:
+        """Listens; gives the resolved endpoint."""
+        endpoint = parse_endpoint(text, bind=True)
+        listener: Listener | InprocListener
+        if isinstance(endpoint, InprocEndpoint):
+            listener = InprocListener(self, endpoint.name)
+        else:
+            listener = Listener(self, endpoint)
+        self._listeners[listener.endpoint] = listener
+        self.emit("listening", listener.endpoint)
+        if self.has_loop:
+            listener.start()
+        return listener.endpoint
+
+    def connect(self, text: str) -> str:
+        """Dials in the background; gives the endpoint."""
+        endpoint = parse_endpoint(text, bind=False)
+        dialer: Dialer | InprocDialer
+        dialer = (
+            InprocDialer(self, endpoint.name) if isinstance(endpoint, InprocEndpoint) else Dialer(self, endpoint)
+        )
+        self._dialers.setdefault(dialer.endpoint, []).append(dialer)
+        if self.has_loop:
+            dialer.start()
+        return dialer.endpoint
+
+    def unbind(self, text: str) -> None:
+        """Stops listening; connections that came in go on."""
+        listener = self._listeners.pop(text, None) or self._listeners.pop(
+            str(parse_endpoint(text, bind=True)), None
+        )
+        if listener is None:
+            known = ", ".join(self._listeners) or "nothing"
+            raise EndpointError(f"{text!r} is not bound; bound is {known}")
+        listener.close()
+        self.emit("closed", listener.endpoint)
+
+    def disconnect(self, text: str) -> None:
+        """Stops dialling and ends the connection."""
+        name = str(parse_endpoint(text, bind=False))
+        dialers = self._dialers.get(name)
+        if not dialers:
+            known = ", ".join(self._dialers) or "nothing"
+            raise EndpointError(f"{text!r} is not connected; connected is {known}")
+        dialer = dialers.pop()
+        if not dialers:
+            del self._dialers[name]
+        dialer.close()
+
+    @property
+    def endpoints(self) -> list[str]:
+        """What is bound, resolved."""
+        return list(self._listeners)
+
+    @property
+    def first_reconnect_interval(self) -> float | None:
+        """Seconds before the first new attempt to connect; `None` for never."""
+        interval = self.options.reconnect_interval
+        return interval[0] if isinstance(interval, tuple) else interval
+
+    @property
+    def wants_peers(self) -> bool:
+        """Whether a new connection is of use: always, until closing has nothing left to deliver."""
+        return not self.closed and not (self.closing and self.pattern.idle)
+
+    def properties(self) -> dict[bytes, bytes]:
+        """Our metadata for handshakes."""
+        # RFC 37, The NULL Mechanism: Identity is for REQ, DEALER and ROUTER.
+        return {b"Identity": self.options.identity} if self.socket_type in SENDS_IDENTITY else {}
+
+    # ------------------------------------------------------------------ sessions
+
+    @property
+    def sessions(self) -> list[WireSession | PipeSession]:
+        """The peers that have finished their handshake."""
+        return [session for session in self._sessions if session.info is not None]
+
+    def adopt(self, sock: socket.socket, endpoint: str, dialer: Dialer | None) -> WireSession:
+        """Takes a connected descriptor over."""
+        session = WireSession(self, sock, endpoint, dialer)
+        self._sessions[session] = None
+        self.emit("accepted" if dialer is None else "connected", endpoint)
+        session.start()
+        return session
+
+    def session_ready(self, session: WireSession | PipeSession) -> None:
+        """A handshake is done."""
+        self._sessions[session] = None
+        peer = session.peer
+        hwm = self.options.send_hwm
+        peer.set_grain(max(1, min(64, hwm // 16)) if hwm else 64)
+        self.pattern.connected(session)
+        self.emit("handshake succeeded", session.endpoint)
+        self._changed()
+
+    def session_over(self, session: WireSession | PipeSession, reason: Exception | None) -> None:
+        """A session has torn itself down."""
+        self._sessions.pop(session, None)
+        event = "disconnected" if session.info is not None else "handshake failed"
+        self.emit(event, session.endpoint, str(reason) if reason is not None else "")
+        self._changed()
+
+    def emit(self, event: str, endpoint: str, detail: str = "") -> None:
+        """Reports what happens to connections."""
+        log.debug("%s %s: %s%s", self.socket_type.value, endpoint, event, f": {detail}" if detail else "")
+
+    def _changed(self) -> None:
+        """Peers or subscriptions have changed: whoever waits for a state looks again."""
+        for watcher in self._watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+        self._watchers.clear()
+
+    async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
+        """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
+        deadline = None if timeout is None else self.loop.time() + timeout
+        while not reached():
+            if self.closing:
+                return False
+            left = None if deadline is None else deadline - self.loop.time()
+            if left is not None and left <= 0:
+                return False
+            watcher: asyncio.Future[None] = self.loop.create_future()
+            self._watchers.add(watcher)
+            try:
+                async with asyncio.timeout(left):
+                    await watcher
+            except TimeoutError:
+                return reached()
+            finally:
+                self._watchers.discard(watcher)
+        return True
+
+    def reconfigure(self, options: Options) -> None:
+        """Options have changed; those that can change in use take hold."""
+        self.options = options
+        self.pattern.reconfigure(options)
+        for session in self.sessions:
+            session.peer.set_recv_hwm(options.recv_hwm)
+
+    # ------------------------------------------------------------------ the end
+
+    async def close(self, linger: float | None) -> None:
+        """Lets what was accepted leave, for *linger* seconds at most, then ends everything."""
+        if self.closed:
+            return
+        self.closing = True
+        self._changed()
+        try:
+            if self.has_loop and linger != 0:
+                deadline = None if linger is None else self.loop.time() + linger
+                await self._drain(deadline)
+                await self._say_goodbye(deadline)
+        finally:
+            self.stop()
+
+    async def _drain(self, deadline: float | None) -> None:
+        """Waits until nothing that was accepted waits; listeners and dialers go on while it does."""
+        outlet = self.pattern.outlet
+        if outlet is None:
+            return
+        outlet.flush_turn()
+        while not self.pattern.idle and not self.closed:
+            watcher = self._writable.watch(self.loop)
+            left = None if deadline is None else deadline - self.loop.time()
+            try:
+                async with asyncio.timeout(left):
+                    await watcher
+            except TimeoutError:
+                return
+
+    async def _say_goodbye(self, deadline: float | None) -> None:
+        limit = self.loop.time() + _GOODBYE
+        if deadline is not None:
+            limit = min(limit, deadline)
+        while not self.closed:
+            if all([session.say_goodbye() for session in tuple(self._sessions)]):
+                return
+            if self.loop.time() >= limit:
+                return
+            await asyncio.sleep(_GLANCE)
+
+    def stop(self) -> None:
+        """Ends everything at once."""
+        if self.closed:
+            return
+        self.closing = self.closed = True
+        for listener in self._listeners.values():
+            listener.close()
+        self._listeners.clear()
+        for dialers in self._dialers.values():
+            for dialer in dialers:
+                dialer.close()
+        self._dialers.clear()
+        for session in tuple(self._sessions):
+            session.end(None)
+        for task in self._tasks:
+            task.cancel()
+        if self.has_loop:
+            self.loop.remove_reader(self.poller.fd)
+            self.poller.close()
+            if self._parent is not None and not self._over.done():
+                self._over.set_result(None)
+        self._changed()
+        self.emit("closed", "")
+
+    def require_type(self, *types: SocketType) -> None:
+        """Raises `StateError` unless the socket has one of these types."""
+        if self.socket_type not in types:
+            names = ", ".join(one.value for one in types)
+            raise StateError(f"a {self.socket_type.value} socket has no such call; it is for {names}")
+
+

@@ -1,0 +1,80 @@
+"""What every pattern has: two queues, the sessions that are attached to them, and the rules of admission."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable
+from typing import Protocol
+
+from omq._core.peer import Gate, Inlet, Outlet, Peer
+from omq.options import Options
+from omq.types import SocketType
+
+
+class Session(Protocol):
+    """What a pattern sees of one peer; the engine has one for a connection and one for an inproc pipe."""
+
+    peer: Peer
+    identity: bytes
+
+    def send_subscription(self, prefix: bytes, subscribe: bool) -> None:
+        """Tells the peer that we want messages with this prefix, or no longer."""
+
+    def end(self, reason: Exception | None) -> None:
+        """Ends this peer, and nobody else."""
+
+
+class Pattern(ABC):
+    """The routing of one socket.
+
+    Attributes:
+        inlet: Where received messages are taken; `None` if the type does not receive.
+        outlet: Where messages are accepted; `None` if the type does not send.
+        sessions: Every peer that has finished its handshake.
+        on_change: Called when subscriptions change.
+    """
+
+    #: Whether messages of peers wait in the inlet; if not, each is given to `on_message` at once.
+    queues_messages = True
+
+    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+        self.socket_type = socket_type
+        self.options = options
+        self.inlet: Inlet | None = None
+        self.outlet: Outlet | None = None
+        self.sessions: list[Session] = []
+        self.on_change: Callable[[], None] = lambda: None
+
+    def refusal(self, identity: bytes) -> str | None:
+        """Why one more peer cannot be admitted now, or `None` if it can."""
+        return None
+
+    def connected(self, session: Session) -> None:
+        """A peer has finished its handshake; its queue is ready."""
+        self.sessions.append(session)
+        if self.outlet is not None:
+            self.outlet.add(session.peer)
+
+    def disconnected(self, session: Session) -> None:
+        """A peer is gone; what it sent stays in the inlet."""
+        if session in self.sessions:
+            self.sessions.remove(session)
+            if self.outlet is not None:
+                self.outlet.remove(session.peer)
+
+    def on_message(self, session: Session, parts: list[bytes]) -> None:
+        """A peer sent a message, and this type does not queue its peers' messages: it is dropped."""
+
+    def on_subscription(self, session: Session, prefix: bytes, subscribe: bool) -> None:
+        """A peer wants messages with this prefix, or no longer; only publishers care."""
+
+    def reconfigure(self, options: Options) -> None:
+        """Options have changed while the socket is in use."""
+        self.options = options
+        if self.outlet is not None:
+            self.outlet.hwm = options.send_hwm
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was accepted for sending has left."""
+        return self.outlet is None or self.outlet.idle

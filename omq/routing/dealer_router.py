@@ -1,0 +1,71 @@
+"""DEALER and ROUTER: the asynchronous halves of request and reply (RFC 28)."""
+
+from __future__ import annotations
+
+import itertools
+
+from omq._core.inlet import ConflateInlet, RouterInlet
+from omq._core.outlet import Addressed, RoundRobin
+from omq._core.peer import Gate, Inlet
+from omq.options import Options
+from omq.routing.base import Pattern, Session
+from omq.types import SocketType
+
+
+class Dealer(Pattern):
+    """Messages go out to the peers in turn and come in from all in turn."""
+
+    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+        super().__init__(socket_type, options, readable, writable)
+        self.inlet = ConflateInlet(readable) if options.conflate else Inlet(readable)
+        self.outlet = RoundRobin(writable, options.send_hwm, options.conflate, options.immediate)
+
+    def connected(self, session: Session) -> None:
+        if self.options.probe_router:
+            session.peer.send_parts([b""])
+        super().connected(session)
+
+
+class Router(Pattern):
+    """Each peer has an identity; it stands before what the peer sends and names whom a message goes to."""
+
+    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+        super().__init__(socket_type, options, readable, writable)
+        self.inlet = RouterInlet(readable)
+        self.outlet: Addressed = Addressed(writable, options.send_hwm, options.router_mandatory)
+        self._serial = itertools.count(1)
+        # Peers whose identity another peer has: they wait, unread, until it is free.
+        self._waiting: list[Session] = []
+
+    def connected(self, session: Session) -> None:
+        identity = session.identity
+        if not identity:
+            # RFC 28: a peer without identity gets one that no peer can choose (it starts with a zero byte).
+            identity = b"\0" + next(self._serial).to_bytes(4, "big")
+        holder = self.outlet.table.get(identity)
+        if holder is not None:
+            if not self.options.router_handover:
+                self._waiting.append(session)
+                session.peer.pause()
+                return
+            holder.session.end(None)
+        session.peer.identity = identity
+        if self.options.probe_router:
+            session.peer.send_parts([b""])
+        super().connected(session)
+
+    def disconnected(self, session: Session) -> None:
+        if session in self._waiting:
+            self._waiting.remove(session)
+            return
+        super().disconnected(session)
+        for heir in self._waiting:
+            if heir.identity == session.identity and heir.identity not in self.outlet.table:
+                self._waiting.remove(heir)
+                self.connected(heir)
+                heir.peer.resume()
+                break
+
+    def reconfigure(self, options: Options) -> None:
+        super().reconfigure(options)
+        self.outlet.set_mandatory(options.router_mandatory)

@@ -1,0 +1,22 @@
+"""PAIR: two sockets, and nobody else (RFC 31)."""
+
+from __future__ import annotations
+
+from omq._core.outlet import RoundRobin
+from omq._core.peer import Gate, Inlet
+from omq.options import Options
+from omq.routing.base import Pattern
+from omq.types import SocketType
+
+
+class Pair(Pattern):
+    """One peer at a time; a second one is turned away until the first is gone."""
+
+    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+        super().__init__(socket_type, options, readable, writable)
+        self.inlet = Inlet(readable)
+        self.outlet = RoundRobin(writable, options.send_hwm, False, options.immediate)
+
+    def refusal(self, identity: bytes) -> str | None:
+        # RFC 31: SHALL refuse a second connection. Only a finished handshake takes the place.
+        return "a PAIR socket has a peer already" if self.sessions else None

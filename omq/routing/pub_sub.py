@@ -1,0 +1,115 @@
+"""PUB, XPUB, SUB and XSUB: messages to everyone who has subscribed to a prefix (RFC 29)."""
+
+from __future__ import annotations
+
+from omq._core.inlet import ConflateInlet, FilterInlet
+from omq._core.matcher import Matcher
+from omq._core.outlet import FanOut, SubscriberOutlet
+from omq._core.peer import Gate, Inlet
+from omq._core.pipe import Pipe
+from omq.options import Options
+from omq.routing.base import Pattern, Session
+from omq.types import SocketType
+
+SUBSCRIBE, CANCEL = b"\1", b"\0"  # how XPUB and XSUB users see and make subscriptions (RFC 29)
+
+
+class Publisher(Pattern):
+    """PUB and XPUB: a message goes to each peer that has subscribed to a prefix of its first part."""
+
+    queues_messages = False
+
+    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+        super().__init__(socket_type, options, readable, writable)
+        self.matcher = Matcher()
+        self.outlet = FanOut(
+            writable, options.send_hwm, self.matcher, options.xpub_nodrop, options.invert_matching
+        )
+        self._mail: Pipe | None = None
+        if socket_type is SocketType.XPUB:
+            self.inlet = Inlet(readable)
+            # Subscriptions, and messages that XSUB users send upstream, wait here for the XPUB's user.
+            self._mail = Pipe(None, self.inlet, 0, None)
+
+    def disconnected(self, session: Session) -> None:
+        if session in self.sessions:
+            slot = session.peer.slot
+            for prefix in self.matcher.remove_slot(slot):
+                self._tell(CANCEL + prefix)
+            super().disconnected(session)
+            self.on_change()
+
+    def on_subscription(self, session: Session, prefix: bytes, subscribe: bool) -> None:
+        slot = session.peer.slot
+        if subscribe:
+            news = self.matcher.add(prefix, slot)
+            # ZMQ_XPUB_VERBOSE: every subscription is news; otherwise only the first one of a prefix.
+            if news == 1 or self.options.xpub_verbose or self.options.xpub_verboser:
+                self._tell(SUBSCRIBE + prefix)
+            if self.options.xpub_welcome_message is not None and news:
+                session.peer.send_parts([self.options.xpub_welcome_message])
+        else:
+            # A subscriber may have asked several times and takes all of it back with one CANCEL, as libzmq does.
+            news = self.matcher.drop(prefix, slot)
+            if news == 1 or (news >= 0 and self.options.xpub_verboser):
+                self._tell(CANCEL + prefix)
+        self.on_change()
+
+    def on_message(self, session: Session, parts: list[bytes]) -> None:
+        # RFC 29 and ZMTP 3.0: a message that starts with 1 or 0 is a subscription or its end.
+        if len(parts) == 1 and parts[0][:1] in (SUBSCRIBE, CANCEL):
+            self.on_subscription(session, parts[0][1:], parts[0][:1] == SUBSCRIBE)
+        elif self._mail is not None and self._mail_has_room():
+            self._mail.deposit(tuple(parts) if len(parts) > 1 else parts[0])
+
+    def subscriptions(self, prefix: bytes | None) -> int:
+        """The number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
+        return len(self.matcher) if prefix is None else self.matcher.count(prefix)
+
+    def _tell(self, news: bytes) -> None:
+        if self._mail is not None:
+            self._mail.deposit(news)
+
+    def _mail_has_room(self) -> bool:
+        assert self._mail is not None
+        return not self.options.recv_hwm or self._mail.unread < self.options.recv_hwm
+
+
+class Subscriber(Pattern):
+    """SUB and XSUB: tells every publisher what it wants, and takes what comes."""
+
+    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+        super().__init__(socket_type, options, readable, writable)
+        self.matcher = Matcher()
+        if socket_type is SocketType.SUB:
+            if options.conflate:
+                self.inlet = ConflateInlet(readable)
+            else:
+                self.inlet = FilterInlet(readable, self.matcher, options.invert_matching)
+            self.outlet = None
+        else:
+            # zmq_socket(3): XSUB does not filter; its user may forward for others.
+            self.inlet = Inlet(readable)
+            self.outlet = SubscriberOutlet(writable, options.send_hwm, self._change)
+        for prefix in options.subscribe:
+            self.subscribe(prefix)
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Wants messages with this prefix; counts how often it was asked for."""
+        self._change(True, prefix)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Takes one `subscribe` of this prefix back; one that was never asked for is ignored."""
+        self._change(False, prefix)
+
+    def _change(self, subscribe: bool, prefix: bytes) -> None:
+        # Publishers hear only of the first subscription to a prefix and of the end of the last.
+        news = self.matcher.add(prefix, 0) if subscribe else self.matcher.remove(prefix, 0)
+        if news == 1:
+            for session in tuple(self.sessions):
+                session.send_subscription(prefix, subscribe)
+
+    def connected(self, session: Session) -> None:
+        super().connected(session)
+        for prefix, _ in self.matcher.prefixes():
+            session.send_subscription(prefix, True)

@@ -1,0 +1,40 @@
+"""REQ and REP: a request, then its reply (RFC 28)."""
+
+from __future__ import annotations
+
+from omq._core.inlet import ReplyInlet, RequestInlet
+from omq._core.outlet import ReplyOutlet, RequestOutlet
+from omq._core.peer import Gate
+from omq.options import Options
+from omq.routing.base import Pattern, Session
+from omq.types import SocketType
+
+
+class Request(Pattern):
+    """Requests rotate over the peers; only the peer that was asked can reply."""
+
+    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+        super().__init__(socket_type, options, readable, writable)
+        self.inlet = RequestInlet(readable)
+        self.outlet = RequestOutlet(
+            writable,
+            options.send_hwm,
+            self.inlet,
+            options.req_relaxed,
+            options.req_correlate,
+            options.immediate,
+        )
+
+    def connected(self, session: Session) -> None:
+        if self.options.probe_router:
+            session.peer.send_parts([b""])
+        super().connected(session)
+
+
+class Reply(Pattern):
+    """Requests are taken from all peers in turn; the reply goes back the way the request came."""
+
+    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+        super().__init__(socket_type, options, readable, writable)
+        self.inlet = ReplyInlet(readable)
+        self.outlet = ReplyOutlet(writable, options.send_hwm, self.inlet)
