@@ -24,7 +24,7 @@ PIP := $(PY) -m pip --require-virtualenv install --quiet
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.bench $(VENV)/.core  ## stream files through worker processes, beside pyzmq (DIR=... for your own)
+demo: $(VENV)/.demo $(VENV)/.core  ## stream files through worker processes, beside pyzmq (DIR=... for your own)
 	@$(VENV)/bin/omq demo $${DIR:+--dir "$$DIR"} $(ARGS)
 
 test: $(VENV)/.test $(VENV)/.core  ## lint, types and every test that is not slow (ARGS=... for pytest)
@@ -43,19 +43,24 @@ lint: $(VENV)/.test $(VENV)/.core  ## ruff and mypy
 bench: $(VENV)/.test $(VENV)/.core  ## measure omq and its peers (ARGS=... for what and how)
 	@$(PY) -m bench $(ARGS)
 
+# AddressSanitizer's reports go to files, so that no captured or discarded output hides one of a child process.
+# UBSan of gcc only knows standard error: hence --capture=sys, and a look at what came out.
 test-sanitize: $(VENV)/.test $(VENV)/.core  ## unit and property tests under AddressSanitizer and UBSan
 	@$(call copied-build,sanitize,OMQ_SANITIZE)
 	@$(call in-copy,sanitize) && \
 	asan=$$(gcc -print-file-name=libasan.so) && cxx=$$(gcc -print-file-name=libstdc++.so.6) && \
 	case $$asan in /*) ;; *) echo "make: gcc has no AddressSanitizer here (libasan.so is missing)" >&2; exit 1;; esac; \
 	case $$cxx in /*) ;; *) cxx=;; esac; \
-	failed=0; \
-	LD_PRELOAD="$$asan $$cxx" PYTHONMALLOC=malloc \
-	ASAN_OPTIONS="detect_leaks=0:log_path=$$PWD/report" UBSAN_OPTIONS="print_stacktrace=1:log_path=$$PWD/report" \
-	$$python -m pytest -p no:cacheprovider -o timeout=300 tests/unit tests/property $(ARGS) || failed=$$?; \
+	{ LD_PRELOAD="$$asan $$cxx" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
+	  ASAN_OPTIONS="detect_leaks=0:log_path=$$PWD/report" \
+	  $$python -m pytest -p no:cacheprovider --capture=sys -o timeout=300 tests/unit tests/property $(ARGS); \
+	  echo $$? > status; } 2>&1 | tee log; \
+	failed=$$(cat status); \
 	for report in report.*; do \
 	  if test -e "$$report"; then cat "$$report" >&2; failed=1; fi; \
 	done; \
+	if grep -q "runtime error: " log; then failed=1; fi; \
+	test "$$failed" = 0 || echo "make: test-sanitize failed; the output is in $$PWD/log, reports beside it" >&2; \
 	exit $$failed
 
 test-debug: $(VENV)/.test $(VENV)/.core  ## unit tests with the core's invariants checked
@@ -116,14 +121,14 @@ define install
 	@$(PIP) --no-build-isolation --editable ".[$(1)]"
 endef
 
-$(VENV)/.bench: pyproject.toml setup.py $(NEW)
-	$(call install,bench)
+$(VENV)/.demo: pyproject.toml setup.py $(NEW)
+	$(call install,demo)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml setup.py $(NEW)
 	$(call install,test)
-	@touch $(VENV)/.bench $@
+	@touch $(VENV)/.demo $@
 
-$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.bench,$(VENV)/.test)
+$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(VENV)/.test)
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@
