@@ -1,0 +1,310 @@
+"""TCP: sockets that listen, sockets ready to connect, and how each is tuned (`zmq_tcp(7)`, `tcp(7)`).
+
+Nothing here waits, with one exception: `listen` asks the system's resolver when the host is a name. Who
+connects resolves by itself, puts the addresses in order with `candidates`, and makes a socket for each with
+`prepare`."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import ipaddress
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from omq.errors import BindError, ConnectError
+from omq.options import Options
+from omq.transport.endpoint import TcpEndpoint, refusal
+
+#: One result of getaddrinfo: family, type, protocol, canonical name, socket address.
+AddrInfo = tuple[int, int, int, str, tuple[Any, ...]]
+
+_SIOCGIFADDR: Final = 0x8915  # netdevice(7): the IPv4 address of an interface
+_IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7): choose the source port on connect, knowing the destination
+_LINK_LOCAL: Final = 0x20  # the scope column of /proc/net/if_inet6
+#: Times that a port is looked for that is free on all addresses of a name.
+_PORT_ATTEMPTS: Final = 16
+#: What an address gives that the machine does not have: tolerable while the name has others.
+_NOT_HERE: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+
+
+def listen(endpoint: TcpEndpoint, options: Options) -> tuple[list[socket.socket], str]:
+    """Opens listening sockets.
+
+    A name, or an interface, is bound at each of its addresses, all on one port; IPv6 addresses count only if
+    `options.ipv6` says so, or the endpoint itself is one. `*` is one socket: of IPv4, or with
+    `options.ipv6` of both kinds (RFC 3493, section 5.3).
+
+    Args:
+        endpoint: What to bind.
+        options: `backlog`, `ipv6`, `tos`, `bind_device`, `send_buffer` and `recv_buffer` apply.
+
+    Returns:
+        The sockets, non-blocking, one or more; and the endpoint of the first with its address and port in
+        figures (`ZMQ_LAST_ENDPOINT`).
+
+    Raises:
+        BindError: The system refused, or the host is unknown; `errno` says which (below 0: of the resolver).
+    """
+    try:
+        if endpoint.host is None:
+            sockets = _listen_anywhere(endpoint.port, options)
+        else:
+            sockets = _listen_all(_addresses(endpoint.host, endpoint.port, options), endpoint.port, options)
+        return sockets, endpoint_of(sockets[0].getsockname())
+    except OSError as error:
+        raise refusal(BindError, endpoint, error) from error
+
+
+def hints(host: str, options: Options) -> dict[str, int]:
+    """Gives the keyword arguments with which getaddrinfo finds the addresses that may be used.
+
+    Args:
+        host: A name or an address.
+        options: `ipv6` lets a name stand for IPv6 addresses too; an IPv6 address is always one.
+    """
+    family = socket.AF_UNSPEC if options.ipv6 or ":" in host else socket.AF_INET
+    return {"family": family, "type": socket.SOCK_STREAM, "proto": socket.IPPROTO_TCP}
+
+
+def known(host: str, port: int, *, interfaces: bool = False) -> list[AddrInfo]:
+    """Gives what a host stands for where no resolver has to be asked.
+
+    Args:
+        host: A name or an address; `*` for any address of either family.
+        port: The port for the socket addresses.
+        interfaces: The host may be the name of an interface too.
+
+    Returns:
+        What getaddrinfo would; empty if the host is a name that has to be looked up.
+    """
+    if host == "*":
+        return _numeric("0.0.0.0", port) + _numeric("::", port)
+    if interfaces and any(host == name for _, name in socket.if_nameindex()):
+        return [info for address in _interface_addresses(host) for info in _numeric(address, port)]
+    try:
+        return _numeric(host, port)
+    except socket.gaierror:
+        return []
+
+
+def candidates(infos: Sequence[AddrInfo]) -> list[AddrInfo]:
+    """Orders addresses for a connection that tries them one after the other, each a little after the last.
+
+    The families alternate (RFC 8305, section 4, with a First Address Family Count of 1), beginning with
+    that of the first address: the resolver has sorted them by RFC 6724, and that order is kept within each
+    family.
+
+    Args:
+        infos: What getaddrinfo gave; repetitions and what is not TCP are left out.
+    """
+    families: dict[int, list[AddrInfo]] = {}
+    for info in infos:
+        family, kind, _, _, address = info
+        known_ones = families.setdefault(family, [])
+        fits = family in (socket.AF_INET, socket.AF_INET6) and kind in (0, socket.SOCK_STREAM)
+        if fits and all(address != other[4] for other in known_ones):
+            known_ones.append(info)
+    ordered: list[AddrInfo] = []
+    for place in range(max(map(len, families.values()), default=0)):
+        ordered += [same[place] for same in families.values() if place < len(same)]
+    return ordered
+
+
+def prepare(
+    family: int, endpoint: TcpEndpoint, options: Options, source_addrs: Sequence[AddrInfo] = ()
+) -> socket.socket:
+    """Makes a socket that only has to be connected.
+
+    Args:
+        family: `AF_INET` or `AF_INET6`: that of the address to connect to.
+        endpoint: Where the connection goes; its `source` says whether it has to come from somewhere.
+        options: `tos`, `bind_device`, `tcp_keepalive*`, `send_buffer` and `recv_buffer` apply; the buffers
+            have to be set before connecting to count for the window (`tcp(7)`).
+        source_addrs: The addresses of `endpoint.source`, if it has one (`known` with `interfaces=True`, or a
+            resolver): the first of the family is used.
+
+    Returns:
+        A non-blocking socket.
+
+    Raises:
+        ConnectError: The source address cannot be had, or an option was refused.
+    """
+    try:
+        sock = _new_socket(family, options)
+        try:
+            tune(sock, options)
+            if endpoint.source is not None:
+                _bind_source(sock, endpoint.source, source_addrs)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as error:
+        raise refusal(ConnectError, endpoint, error) from error
+    return sock
+
+
+def tune(sock: socket.socket, options: Options) -> None:
+    """Sets what a connection needs on its socket, accepted or connecting.
+
+    Nagle's algorithm is always off (RFC 896): messages are gathered before they get here. Accepted sockets
+    have device, type of service and buffers from their listener.
+
+    Args:
+        sock: The socket.
+        options: `tcp_keepalive*`, `send_buffer` and `recv_buffer` apply.
+
+    Raises:
+        OSError: The system refused; the connection may be gone.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for level, name, value in (
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.tcp_keepalive),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, options.tcp_keepalive_count),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, options.tcp_keepalive_idle),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, options.tcp_keepalive_interval),
+    ):
+        if value != -1:
+            sock.setsockopt(level, name, value)
+    _set_buffers(sock, options)
+
+
+def endpoint_of(address: tuple[Any, ...]) -> str:
+    """Gives the endpoint text of a socket address, its own or a peer's.
+
+    Args:
+        address: What `getsockname`, `getpeername` or `accept` gave. An IPv4 peer of a socket for both
+            families (RFC 4291, section 2.5.5.2) comes out as the IPv4 address that it has.
+    """
+    host, port = address[:2]
+    if ":" in host:
+        mapped = ipaddress.IPv6Address(host).ipv4_mapped
+        host = str(mapped) if mapped is not None else f"[{host}]"
+    return f"tcp://{host}:{port}"
+
+
+def _numeric(host: str, port: int) -> list[AddrInfo]:
+    kind, protocol, flags = socket.SOCK_STREAM, socket.IPPROTO_TCP, socket.AI_NUMERICHOST
+    return list(socket.getaddrinfo(host, port, type=kind, proto=protocol, flags=flags))
+
+
+def _addresses(host: str, port: int, options: Options) -> list[AddrInfo]:
+    """Every address that a host to bind stands for."""
+    infos = known(host, port, interfaces=True)
+    if not infos:
+        infos = list(socket.getaddrinfo(host, port, flags=socket.AI_PASSIVE, **hints(host, options)))
+    elif ":" not in host and not options.ipv6:
+        infos = [info for info in infos if info[0] == socket.AF_INET]
+    if not infos:
+        raise OSError(errno.EADDRNOTAVAIL, "the interface has no IPv4 address")
+    return candidates(infos)
+
+
+def _interface_addresses(name: str) -> list[str]:
+    """The addresses of an interface: IPv4, then IPv6 (those of the link with their zone, RFC 4007)."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, suppress(OSError):
+        request = struct.pack("16s24x", name.encode())
+        found.append(socket.inet_ntoa(fcntl.ioctl(any_socket, _SIOCGIFADDR, request)[20:24]))
+    with suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as table:
+        for line in table:
+            digits, _, _, scope, _, owner = line.split()
+            if owner == name:
+                address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+                found.append(f"{address}%{name}" if int(scope, 16) == _LINK_LOCAL else address)
+    return found
+
+
+def _listen_anywhere(port: int, options: Options) -> list[socket.socket]:
+    if options.ipv6:
+        try:
+            return [_listener(_numeric("::", port)[0], port, options)]
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                raise
+    return [_listener(_numeric("0.0.0.0", port)[0], port, options)]
+
+
+def _listen_all(infos: Sequence[AddrInfo], port: int, options: Options) -> list[socket.socket]:
+    """Listens at every address, on one port; if any will do, on one that is free on all of them."""
+    for attempt in range(_PORT_ATTEMPTS):
+        sockets: list[socket.socket] = []
+        chosen, missing = port, None
+        try:
+            for info in infos:
+                try:
+                    sockets.append(_listener(info, chosen, options))
+                except OSError as error:
+                    if error.errno not in _NOT_HERE:
+                        raise
+                    missing = error
+                else:
+                    chosen = sockets[-1].getsockname()[1]
+            if sockets or missing is None:
+                return sockets
+            raise missing
+        except OSError as error:
+            for sock in sockets:
+                sock.close()
+            lost = error.errno == errno.EADDRINUSE and port == 0 and sockets
+            if not lost or attempt == _PORT_ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _listener(info: AddrInfo, port: int, options: Options) -> socket.socket:
+    family, _, _, _, address = info
+    sock = _new_socket(family, options)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        _set_buffers(sock, options)
+        sock.bind((address[0], port, *address[2:]))
+        sock.listen(options.backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _new_socket(family: int, options: Options) -> socket.socket:
+    """A non-blocking socket with what belongs to the network rather than to TCP."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        if options.bind_device is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, options.bind_device.encode() + b"\0")
+        if options.tos:
+            # An IPv6 socket may carry IPv4 too, so it gets both.
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, options.tos)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, options.tos)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _set_buffers(sock: socket.socket, options: Options) -> None:
+    if options.send_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
+    if options.recv_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.recv_buffer)
+
+
+def _bind_source(sock: socket.socket, source: tuple[str, int], infos: Sequence[AddrInfo]) -> None:
+    host, port = source
+    address = next((info[4] for info in infos if info[0] == sock.family), None)
+    if address is None:
+        kind = "IPv6" if sock.family == socket.AF_INET6 else "IPv4"
+        raise OSError(errno.EADDRNOTAVAIL, f"the source {host} has no {kind} address")
+    if port:
+        # Several connections may leave from one port, and a new one may follow upon a closed one.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    else:
+        sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+    sock.bind((address[0], port, *address[2:]))
