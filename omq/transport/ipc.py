@@ -1,0 +1,252 @@
+"""Unix domain sockets: sockets that listen at a path or an abstract name, and sockets ready to connect.
+
+See `zmq_ipc(7)` and `unix(7)`. Where libzmq deletes whatever is at the path, omq takes the path only from a
+socket that nobody listens on any more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+import stat
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from omq.errors import BindError, ConnectError
+from omq.options import Options
+from omq.transport.endpoint import MAX_IPC_PATH, IpcEndpoint, refusal
+
+#: Times that the path is tried for; another process has to interfere for each further one.
+_ATTEMPTS: Final = 8
+#: What link(2) gives on file systems that have no hard links.
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+def listen(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, str, Callable[[], None]]:
+    """Opens a listening socket.
+
+    A socket file that nobody listens on is replaced; one that is in use, and a file that is no socket, are
+    left alone. `*` stands for a file in a new directory that only this user can enter.
+
+    Args:
+        endpoint: What to bind.
+        options: `backlog`, `send_buffer` and `recv_buffer` apply.
+
+    Returns:
+        The socket, non-blocking; the endpoint with its path; and what to call on unbinding, before the
+        socket is closed: it removes the file if it is still this socket's, does nothing in a forked child,
+        and may be called again.
+
+    Raises:
+        BindError: The path is in use, or the system refused; `errno` says which.
+    """
+    try:
+        if endpoint.path is None:
+            return _listen_in_private(options)
+        if endpoint.abstract:
+            return _bound(_address(endpoint.path), options), str(endpoint), lambda: None
+        sock, identity = _listen_at(endpoint.path, options)
+        return sock, str(endpoint), _remover(endpoint.path, identity)
+    except OSError as error:
+        raise refusal(BindError, endpoint, error) from error
+
+
+def prepare(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, bytes]:
+    """Makes a socket that only has to be connected.
+
+    Args:
+        endpoint: Where the connection goes; it has a path.
+        options: `send_buffer` and `recv_buffer` apply.
+
+    Returns:
+        A non-blocking socket, and the address to connect it to.
+
+    Raises:
+        ConnectError: The system refused.
+    """
+    if endpoint.path is None:
+        raise ConnectError(errno.EINVAL, f"{endpoint}: nothing can be reached at a wildcard")
+    try:
+        return _new_socket(options), _address(endpoint.path)
+    except OSError as error:
+        raise refusal(ConnectError, endpoint, error) from error
+
+
+def tune(sock: socket.socket, options: Options) -> None:
+    """Sets the buffers of an accepted socket: unlike TCP's, it does not have them from its listener.
+
+    Args:
+        sock: The socket.
+        options: `send_buffer` and `recv_buffer` apply.
+
+    Raises:
+        OSError: The system refused.
+    """
+    if options.send_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
+    if options.recv_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.recv_buffer)
+
+
+def _address(path: str) -> bytes:
+    """The socket address for a path or `@name`; an abstract one starts with a zero byte (`unix(7)`)."""
+    encoded = os.fsencode(path)
+    return b"\0" + encoded[1:] if encoded.startswith(b"@") else encoded
+
+
+def _new_socket(options: Options) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        tune(sock, options)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _bound(address: bytes, options: Options) -> socket.socket:
+    sock = _new_socket(options)
+    try:
+        sock.bind(address)
+        sock.listen(options.backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _listen_in_private(options: Options) -> tuple[socket.socket, str, Callable[[], None]]:
+    directory = tempfile.mkdtemp(prefix="omq-")  # mode 0700
+    path = os.path.join(directory, "socket")
+    try:
+        if len(os.fsencode(path)) > MAX_IPC_PATH:
+            raise OSError(errno.ENAMETOOLONG, f"the path {path} is too long for a socket")
+        sock = _bound(os.fsencode(path), options)
+    except OSError:
+        os.rmdir(directory)
+        raise
+    return sock, str(IpcEndpoint(path)), _remover(path, _identity(os.lstat(path)), directory)
+
+
+# Several processes may bind one path at the same time, and find the same stale file there. A lock file
+# would stay behind, and a lock on the directory is not ours alone to hold; so:
+#
+# - A socket is bound beside the path, under a name of its own, and listens before link(2) gives it the path.
+#   Whatever omq puts at a path is therefore in use from its first moment (between bind(2) and listen(2) a
+#   socket looks exactly like a stale one), and link fails where something already is.
+# - unlink(2) takes a name, not a file: what was stale when it was looked at may be another's new socket by
+#   now. So only who holds the right to remove that very file does, and looks again before. The right is an
+#   abstract name made of the file's number: the system gives it to one process, never makes anybody wait
+#   for it, and takes it back when that process ends. Who does not get it has lost the race for the path.
+#
+# This holds among processes of one network namespace (abstract names end there), and against none that
+# deletes whatever it finds.
+
+
+def _listen_at(path: str, options: Options) -> tuple[socket.socket, tuple[int, int]]:
+    """Listens at a path; also gives the identity of its file."""
+    beside = _beside(path)
+    if beside is None:
+        return _listen_in_place(path, options)
+    sock = _bound(os.fsencode(beside), options)
+    try:
+        identity = _identity(os.lstat(beside))
+        for _ in range(_ATTEMPTS):
+            try:
+                os.link(beside, path, follow_symlinks=False)
+            except FileExistsError:
+                _clear(path)
+            else:
+                return sock, identity
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    except OSError as error:
+        sock.close()
+        if error.errno in _NO_LINKS and not os.path.lexists(path):
+            return _listen_in_place(path, options)
+        raise
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
+
+
+def _listen_in_place(path: str, options: Options) -> tuple[socket.socket, tuple[int, int]]:
+    """The same where there can be no second name: without hard links, or with no room for a longer one."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            sock = _bound(os.fsencode(path), options)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or attempt == _ATTEMPTS - 1:
+                raise
+            _clear(path)
+        else:
+            return sock, _identity(os.lstat(path))
+    raise AssertionError("unreachable")
+
+
+def _clear(path: str) -> None:
+    """Removes a stale socket file; raises what tells why the path cannot be had."""
+    with suppress(FileNotFoundError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as right:
+        device, inode = _stale_file(path)
+        right.bind(f"\0omq-stale-{device:x}-{inode:x}")
+        if _stale_file(path) == (device, inode):
+            os.unlink(path)
+
+
+def _stale_file(path: str) -> tuple[int, int]:
+    """The identity of the socket file at the path, which nobody listens on; raises for any other."""
+    found = os.lstat(path)
+    if not stat.S_ISSOCK(found.st_mode):
+        raise OSError(errno.EADDRINUSE, "a file that is not a socket is in the way")
+    if not _is_stale(path):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    return _identity(found)
+
+
+def _is_stale(path: str) -> bool:
+    """Whether nobody listens on a socket file. A listener sees a connection that closes at once."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fsencode(path))
+        except ConnectionRefusedError:
+            return True
+        except BlockingIOError:  # its backlog is full
+            return False
+        except OSError as error:
+            if error.errno == errno.EPROTOTYPE:  # it is for datagrams
+                return False
+            raise
+        return False
+
+
+def _beside(path: str) -> str | None:
+    """A new name in the same directory, for a moment; `None` where the system takes none that is longer."""
+    name = f"{path}.{secrets.token_hex(4)}"
+    return name if len(os.fsencode(name)) <= MAX_IPC_PATH else None
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _remover(path: str, identity: tuple[int, int], directory: str | None = None) -> Callable[[], None]:
+    """Makes what removes a socket file, and its directory if that was made for it."""
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() != owner:
+            return
+        # While the socket is open its inode cannot be another file's, and nobody takes the path for stale.
+        with suppress(OSError):
+            if _identity(os.lstat(path)) == identity:
+                os.unlink(path)
+        if directory is not None:
+            with suppress(OSError):
+                os.rmdir(directory)
+
+    return remove
