@@ -60,6 +60,7 @@ class Socket(AsyncCore):
             context or Context.default(),
             self.readable,
             self.writable,
+            self.turn,
             parent,
         )
         self._assemble(self._engine.pattern.inlet, self._engine.pattern.outlet, asyncio._get_running_loop)

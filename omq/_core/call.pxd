@@ -1,6 +1,6 @@
 # The asyncio twin's calls: coroutine objects without a frame, and the gates where they wait.
 
-from omq._core.peer cimport Gate, Inlet, Outlet, Peer
+from omq._core.peer cimport Gate, Inlet, Outlet, Peer, Turn
 
 cdef enum Operation:
     OP_SEND
@@ -21,8 +21,27 @@ cdef enum State:
     STATE_DONE
 
 
+cdef class AsyncTurn(Turn):
+    cdef list _woken                 # Waiters whose tasks are to run
+
+
+cdef class Waiter:
+    cdef object _loop
+    cdef AsyncTurn _turn
+    cdef object _callback            # the task's wake-up; None before the task has taken the waiter
+    cdef object _context
+    cdef object _cancelled           # None; else the arguments of the CancelledError
+    cdef bint done
+    cdef public bint _asyncio_future_blocking
+    cdef int wake(self) except -1
+    cdef int _run(self) except -1
+
+
 cdef class AsyncGate(Gate):
     cdef object waiters              # deque of Call, first come first
+    cdef Py_ssize_t waiting          # calls in it
+    cdef int enter(self, Call call) except -1
+    cdef int leave(self, Call call) except -1
     cdef object _watcher             # a Future that is done at the next notification; None: nobody watches
 
 
@@ -33,11 +52,15 @@ cdef class AsyncCore:
     cdef readonly AsyncGate writable
     cdef object _loop                # the loop that the socket belongs to; None until first use
     cdef object _running             # gives the running loop, or None
+    cdef readonly AsyncTurn turn
     cdef readonly bint closed
     cdef int _reads                  # messages left before a receiving call yields to the loop
     cdef int _writes                 # likewise for sending
     cdef public object send_timeout  # seconds; None for ever
     cdef public object recv_timeout
+    cdef unsigned long _thread       # where the loop runs
+    cdef object _is_running          # the loop's own method
+    cdef bint _at_home(self) except -1
     cdef int _enter(self) except -1
 
 
@@ -47,7 +70,7 @@ cdef class Call:
     cdef State _state
     cdef object _argument
     cdef object _timeout             # seconds, None for ever
-    cdef object _future              # what the loop waits for while STATE_WAITING
+    cdef Waiter _waiter              # what the task waits for while STATE_WAITING
     cdef object _timer
     cdef bint _expired               # the time is up
     cdef bint _suspended             # the last step did not finish

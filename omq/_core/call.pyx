@@ -12,18 +12,23 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_WarnEx
 from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 from libc.stdlib cimport free, malloc
 
 from omq._core.batch cimport Part
-from omq._core.peer cimport Gate, Inlet, Outlet, Peer
+from omq._core.peer cimport Gate, Inlet, Outlet, Peer, Turn
 
+from asyncio.exceptions import CancelledError
 from collections import deque
 from collections.abc import Coroutine
+from contextvars import copy_context
 
 from omq.errors import ClosedError, MessageTooLarge, ReceiveTimeout, SendTimeout, StateError
 
 cdef extern from "Python.h":
+    int PyContext_Enter(object) except -1
+    int PyContext_Exit(object) except -1
     ctypedef int (*sendfunc)(PyObject *, PyObject *, PyObject **) except -1
     ctypedef struct PyAsyncMethods:
         void *am_send
@@ -88,6 +93,79 @@ cdef str short(object value):
 # ---------------------------------------------------------------------- waiting
 
 @cython.final
+cdef class AsyncTurn(Turn):
+    """Runs the tasks that a round of events has woken, at its end: no detour through the loop's queue."""
+
+    def __cinit__(self):
+        self._woken = []
+
+    cdef int finish(self) except -1:
+        cdef Waiter waiter
+        while self._woken:
+            woken = self._woken
+            self._woken = []
+            for i in range(len(woken)):
+                waiter = <Waiter>woken[i]
+                try:
+                    waiter._run()
+                except BaseException:
+                    for waiter in woken[i + 1:]:
+                        waiter._loop.call_soon(waiter._callback, waiter, context=waiter._context)
+                    raise
+        return 0
+
+
+@cython.final
+@cython.freelist(16)
+cdef class Waiter:
+    """What a task waits for while its call stands in a gate: as much of a Future as a task needs.
+
+    It carries no message. If events are being handled the task runs when they are, else as soon as the loop gets
+    to it.
+    """
+
+    def get_loop(self):
+        return self._loop
+
+    def add_done_callback(self, callback, *, context=None):
+        self._callback = callback
+        self._context = copy_context() if context is None else context
+        if self.done:
+            self._loop.call_soon(callback, self, context=self._context)
+
+    def result(self):
+        if self._cancelled is not None:
+            raise CancelledError(*self._cancelled)
+
+    def cancel(self, msg=None):
+        if self.done:
+            return False
+        self.done = True
+        self._cancelled = () if msg is None else (msg,)
+        if self._callback is not None:
+            self._loop.call_soon(self._callback, self, context=self._context)
+        return True
+
+    cdef int wake(self) except -1:
+        if not self.done:
+            self.done = True
+            if self._callback is not None:
+                if self._turn.open:
+                    self._turn._woken.append(self)
+                else:
+                    self._loop.call_soon(self._callback, self, context=self._context)
+        return 0
+
+    cdef int _run(self) except -1:
+        PyContext_Enter(self._context)
+        try:
+            self._callback(self)
+        finally:
+            PyContext_Exit(self._context)
+        return 0
+
+
+@cython.final
 cdef class AsyncGate(Gate):
     """Wakes the first of the calls that wait; it passes the wake-up on when it has what it wants."""
 
@@ -106,22 +184,32 @@ cdef class AsyncGate(Gate):
             if not self._watcher.done():
                 self._watcher.set_result(None)
             self._watcher = None
-        if self.waiters:
+        if self.waiting:
             first = <Call>self.waiters[0]
-            if first._future is not None and not first._future.done():
-                first._future.set_result(None)
+            if first._waiter is not None:
+                first._waiter.wake()
         return 0
 
-    def wake(self):
-        """Wakes the first call."""
-        self.notify()
+    cdef int enter(self, Call call) except -1:
+        self.waiters.append(call)
+        self.waiting += 1
+        return 0
+
+    cdef int leave(self, Call call) except -1:
+        if self.waiting and call in self.waiters:
+            first = self.waiters[0] is call
+            self.waiters.remove(call)
+            self.waiting -= 1
+            if first:
+                self.notify()
+        return 0
 
     def wake_all(self):
         """Wakes every call: the socket's state has changed for all of them."""
         for call in self.waiters:
-            future = (<Call>call)._future
-            if future is not None and not future.done():
-                future.set_result(None)
+            waiter = (<Call>call)._waiter
+            if waiter is not None:
+                (<Waiter>waiter).wake()
 
 
 cdef class AsyncCore:
@@ -133,6 +221,7 @@ cdef class AsyncCore:
     def __cinit__(self, *_, **__):
         self.readable = AsyncGate()
         self.writable = AsyncGate()
+        self.turn = AsyncTurn()
         self._reads = self._writes = TURN
 
     def _assemble(self, inlet, outlet, running):
@@ -142,6 +231,8 @@ cdef class AsyncCore:
 
     def _set_loop(self, loop):
         self._loop = loop
+        self._thread = PyThread_get_thread_ident()
+        self._is_running = loop.is_running
 
     def _mark_closed(self):
         self.closed = True
@@ -154,11 +245,14 @@ cdef class AsyncCore:
     def _message(self, parts, peer):
         raise AssertionError("the class above makes messages")
 
+    cdef inline bint _at_home(self) except -1:
+        """Whether this is the socket's own loop: a thread runs one at a time. (asyncio's own answer costs a getpid.)"""
+        return self._thread == PyThread_get_thread_ident() and self._loop is not None and self._is_running() is True
+
     cdef int _enter(self) except -1:
         """A call begins: in the right loop, on an open socket."""
-        running = self._running()
-        if running is not self._loop or running is None:
-            self._attach(running)
+        if not self._at_home():
+            self._attach(self._running())
         if self.closed:
             raise ClosedError(f"the {self._name()} socket is closed")
         return 0
@@ -254,8 +348,8 @@ cdef class Call:
     def _expire(self):
         self._timer = None
         self._expired = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        if self._waiter is not None:
+            self._waiter.wake()
 
     cdef object _step(self):
         """Runs until the call is finished or must wait; what it gives then is for the caller, or for the loop."""
@@ -277,7 +371,7 @@ cdef class Call:
                     return self._yield()
             elif core.closed:
                 raise ClosedError(f"the {core._name()} socket was closed while a call waited")
-            if self._state == STATE_WAITING or not (core.writable if sending else core.readable).waiters:
+            if self._state == STATE_WAITING or (core.writable if sending else core.readable).waiting == 0:
                 result = self._attempt()
                 if self._complete:
                     if self._state == STATE_WAITING:
@@ -313,29 +407,31 @@ cdef class Call:
         # What this socket has gathered leaves before it waits.
         if core.outlet is not None and core.outlet._dirty:
             core.outlet._flush_turn()
-        self._future = core._loop.create_future()
-        self._future._asyncio_future_blocking = True
+        self._waiter = Waiter.__new__(Waiter)
+        self._waiter._loop = core._loop
+        self._waiter._turn = core.turn
+        self._waiter._asyncio_future_blocking = True
         if self._state != STATE_WAITING:
             self._stand()
             if self._timeout is not None:
                 self._timer = core._loop.call_later(self._timeout, self._expire)
         self._suspended = True
-        return self._future
+        return self._waiter
 
     cdef int _stand(self) except -1:
         """Takes a place in the gate, behind those who came before."""
         self._state = STATE_WAITING
         if self._operation <= OP_SEND_MANY:
-            self._core.writable.waiters.append(self)
+            self._core.writable.enter(self)
             self._core._writes = TURN
         elif self._operation != OP_POLL:
-            self._core.readable.waiters.append(self)
+            self._core.readable.enter(self)
             self._core._reads = TURN
         else:
             if self._argument & POLL_IN:
-                self._core.readable.waiters.append(self)
+                self._core.readable.enter(self)
             if self._argument & POLL_OUT:
-                self._core.writable.waiters.append(self)
+                self._core.writable.enter(self)
         return 0
 
     cdef int _leave(self) except -1:
@@ -344,12 +440,7 @@ cdef class Call:
         if self._state == STATE_WAITING:
             self._state = STATE_YIELDED
             for gate in (self._core.readable, self._core.writable):
-                if gate.waiters:
-                    if gate.waiters[0] is self:
-                        gate.waiters.popleft()
-                        gate.notify()
-                    elif self in gate.waiters:
-                        gate.waiters.remove(self)
+                gate.leave(self)
         return 0
 
     cdef int _end(self) except -1:
@@ -357,7 +448,7 @@ cdef class Call:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._future = None
+        self._waiter = None
         self._argument = None
         return 0
 
@@ -538,12 +629,48 @@ cdef class Call:
 
 
 cdef int call_send(PyObject *self, PyObject *value, PyObject **result) except -1:
-    """am_send: `await` without a StopIteration (PEP 525's successor slot, PyAsyncMethods.am_send)."""
+    """am_send: `await` without a StopIteration (`PyAsyncMethods.am_send`)."""
     cdef Call call = <Call>self
+    if call._state == STATE_NEW and serve_at_once(call, result):
+        return RESULT_RETURN
     outcome = call._step()
     Py_INCREF(outcome)
     result[0] = <PyObject *>outcome
     return RESULT_NEXT if call._suspended else RESULT_RETURN
+
+
+cdef inline int serve_at_once(Call call, PyObject **result) except -1:
+    """The common case in as few steps as possible: room for the message, or a message that is there."""
+    cdef AsyncCore core = call._core
+    cdef Part part
+    if call._operation == OP_SEND:
+        if (core._writes <= 0 or core.writable.waiting or core.outlet is None or type(call._argument) is not bytes
+                or core.closed or not core._at_home()):
+            return 0
+        part.data = PyBytes_AS_STRING(call._argument)
+        part.size = PyBytes_GET_SIZE(call._argument)
+        part.owner = <PyObject *>call._argument
+        call._state = STATE_DONE
+        if not core.outlet.put(&part, 1):
+            call._state = STATE_NEW
+            return 0
+        core._writes -= 1
+        Py_INCREF(None)
+        result[0] = <PyObject *>None
+        return 1
+    if call._operation == OP_RECV:
+        if core._reads <= 0 or core.readable.waiting or core.inlet is None or core.closed or not core._at_home():
+            return 0
+        call._state = STATE_DONE
+        message = core.inlet.take()
+        if message is None:
+            call._state = STATE_NEW
+            return 0
+        core._reads -= 1
+        Py_INCREF(message)
+        result[0] = <PyObject *>message
+        return 1
+    return 0
 
 
 cdef int warn_never_awaited() except -1:

@@ -2,7 +2,7 @@
 
 from omq._core.batch cimport Batch, Part
 from omq._core.buffer cimport Stream
-from omq._core.peer cimport Peer
+from omq._core.peer cimport Peer, Turn
 
 cdef enum:
     SPARSE_NS = 20000        # nanoseconds since the last write after which a message is written at once
@@ -10,6 +10,10 @@ cdef enum:
 
 cdef class Poller:
     cdef readonly int fd             # the epoll descriptor; -1 once closed
+    cdef int _count                  # connections in the set
+    cdef Connection _only            # the one that is in it, if no other has been; else None
+    cdef Turn _turn                  # None: whoever is woken is not run from here
+    cdef int _serve(self) except -1
     cdef int watch(self, Connection connection, bint fresh) except -1
     cdef int forget(self, Connection connection) except -1
 

@@ -32,7 +32,7 @@ from omq._core.buffer cimport (
 )
 from omq._core.clock cimport now_ns
 from omq._core.codec cimport FLAG_MORE
-from omq._core.peer cimport TURN_BYTES, Inlet, Peer
+from omq._core.peer cimport TURN_BYTES, Inlet, Peer, Turn
 
 import os
 
@@ -68,7 +68,8 @@ cdef enum:
 cdef class Poller:
     """The epoll set of one socket: every connection in its data phase."""
 
-    def __cinit__(self):
+    def __cinit__(self, Turn turn=None):
+        self._turn = turn
         self.fd = epoll_create1(EPOLL_CLOEXEC)
         if self.fd < 0:
             raise OSError(errno, os.strerror(errno))
@@ -88,22 +89,44 @@ cdef class Poller:
         event.data.ptr = <void *>connection
         if epoll_ctl(self.fd, EPOLL_CTL_ADD if fresh else EPOLL_CTL_MOD, connection.fd, &event) < 0:
             raise OSError(errno, os.strerror(errno))
+        if fresh:
+            self._count += 1
+            self._only = connection if self._count == 1 else None
         return 0
 
     cdef int forget(self, Connection connection) except -1:
         cdef epoll_event event
         memset(&event, 0, sizeof(event))
+        self._count -= 1
+        self._only = None
         if self.fd >= 0 and epoll_ctl(self.fd, EPOLL_CTL_DEL, connection.fd, &event) < 0:
             raise OSError(errno, os.strerror(errno))
         return 0
 
     def dispatch(self):
-        """Handles what is ready, without waiting; gives the number of connections that were."""
+        """Handles what is ready, without waiting, then runs whoever that woke."""
+        if self._turn is None:
+            self._serve()
+            return
+        self._turn.open = True
+        try:
+            self._serve()
+        finally:
+            self._turn.open = False
+            self._turn.finish()
+
+    cdef int _serve(self) except -1:
         cdef epoll_event events[EVENTS]
         cdef PyObject *connections[EVENTS]
+        cdef Connection only
         cdef int i, n
         if self.fd < 0:
             return 0
+        if self._count == 1 and self._only is not None and not self._only._interest & EPOLLOUT:
+            # A single connection that only reads: the event can be nothing else, and a read finds out what it is.
+            only = self._only
+            if only._interest & EPOLLIN:
+                return only.on_events(EPOLLIN)
         n = epoll_wait(self.fd, events, EVENTS, 0)
         if n < 0:
             if errno == EINTR:
@@ -119,7 +142,7 @@ cdef class Poller:
         finally:
             for i in range(n):
                 Py_DECREF(<object>connections[i])
-        return n
+        return 0
 
 
 @cython.final

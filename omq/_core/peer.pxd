@@ -12,6 +12,12 @@ cdef class Gate:
     cdef int notify(self) except -1
 
 
+cdef class Turn:
+    # What woke up while descriptors were served, to be run when all of them are.
+    cdef bint open                   # events are being handled
+    cdef int finish(self) except -1
+
+
 cdef class Peer:
     cdef object __weakref__
     cdef readonly object session     # the engine's owner of this peer

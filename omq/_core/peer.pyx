@@ -16,6 +16,13 @@ cdef class Gate:
         return 0
 
 
+cdef class Turn:
+    """One round of events: calls that it wakes run at its end, and not in the middle of a connection's work."""
+
+    cdef int finish(self) except -1:
+        return 0
+
+
 cdef class Peer:
     """The other side of a connection or of an inproc pipe."""
 

@@ -83,9 +83,7 @@ class Dialer:
         for family, _, _, _, address in tcp.candidates(infos):
             try:
                 sock = tcp.prepare(family, target, options, source)
-                await self._reach(sock, address)
-                tcp.tune(sock, options)
-                return sock
+                return await self._reach(sock, address)
             except OSError as failure:
                 error = failure
         raise error

@@ -74,8 +74,9 @@ class Listener:
         """Stops listening; connections that it accepted go on."""
         if self._open:
             self._open = False
+            # The file goes first: while the socket is open nobody takes it for a stale one.
+            self._cleanup()
             for sock in self._sockets:
                 if self.engine.has_loop:
                     self.engine.loop.remove_reader(sock.fileno())
                 sock.close()
-            self._cleanup()

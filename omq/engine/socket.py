@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from omq._core.call import AsyncGate
+from omq._core.call import AsyncGate, AsyncTurn
 from omq._core.connection import Poller
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
@@ -46,6 +46,7 @@ class Engine:
         context: Whose inproc names it sees.
         readable: Where receiving calls wait.
         writable: Where sending calls wait.
+        turn: Runs the calls that a round of events has woken.
         parent: Who owns the socket's tasks; `None` leaves them to the loop.
     """
 
@@ -56,6 +57,7 @@ class Engine:
         context: Context,
         readable: AsyncGate,
         writable: AsyncGate,
+        turn: AsyncTurn,
         parent: Parent | None = None,
     ) -> None:
         self.socket_type = socket_type
@@ -67,6 +69,7 @@ class Engine:
         self.closed = False
         self.has_loop = False
         self._writable = writable
+        self._turn = turn
         self._parent = parent
         self._thread = 0
         self._listeners: dict[str, Listener | InprocListener] = {}
@@ -82,7 +85,7 @@ class Engine:
         self.loop = loop
         self.has_loop = True
         self._thread = threading.get_ident()
-        self.poller = Poller()
+        self.poller = Poller(self._turn)
         loop.add_reader(self.poller.fd, self.poller.dispatch)
         outlet = self.pattern.outlet
         if outlet is not None:

@@ -1,0 +1,75 @@
+from typing import Any
+
+from omq._core.buffer import Pool
+from omq._core.peer import Inlet, Peer, Turn
+
+class Poller:
+    """The epoll set of one socket: every connection in its data phase.
+
+    Args:
+        turn: Runs what events wake; `None` leaves that to others.
+    """
+
+    def __init__(self, turn: Turn | None = None) -> None: ...
+    @property
+    def fd(self) -> int:
+        """The epoll descriptor, readable while an event waits; -1 once closed."""
+
+    def dispatch(self) -> None:
+        """Handles what is ready, without waiting, then runs whoever that woke."""
+
+    def close(self) -> None: ...
+
+class Connection(Peer):
+    """A connected descriptor after its handshake.
+
+    Args:
+        session: The engine's owner; gets `on_command(body)`, `on_message(parts)` and `on_lost(reason)`.
+        fd: A non-blocking stream descriptor; owned from here on.
+        poller: The epoll set of its socket.
+        pool: Where blocks come from.
+        inlet: Where its messages are taken; `None` gives them to `session.on_message`.
+        recv_hwm: Messages that may wait before reading stops; 0 for no bound.
+        max_size: Bytes that one part may have; `None` for no limit.
+        max_parts: Parts that one message may have; `None` for no limit.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        fd: int,
+        poller: Poller,
+        pool: Pool,
+        inlet: Inlet | None,
+        recv_hwm: int,
+        max_size: int | None = None,
+        max_parts: int | None = None,
+    ) -> None: ...
+    @property
+    def fd(self) -> int:
+        """The descriptor; -1 once closed."""
+
+    @property
+    def lost(self) -> bool:
+        """The connection is over; what has arrived can still be taken."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the kernel does not have."""
+
+    def start(self, received: bytes) -> None:
+        """Joins the epoll set.
+
+        Args:
+            received: The bytes that came behind the handshake.
+        """
+
+    def close(self) -> None:
+        """Leaves the epoll set and closes the descriptor."""
+
+    def say_goodbye(self) -> bool:
+        """Ends our side of the stream and throws away what the peer still sends.
+
+        Returns:
+            Whether the peer's kernel has everything, so that closing loses nothing.
+        """

@@ -1,0 +1,96 @@
+from typing import Any
+
+class Gate:
+    """Where the calls of a socket wait for something to change."""
+
+class Turn:
+    """One round of events: calls that it wakes run at its end."""
+
+class Peer:
+    """The other side of a connection or of an inproc pipe.
+
+    Attributes:
+        session: The engine's owner of this peer.
+        identity: The name that ROUTER knows it by.
+        slot: Its number among an outlet's peers; -1 while it has none.
+        messages_in: Messages received from it.
+        messages_out: Messages accepted for it.
+        bytes_in: Bytes received from it, framing included.
+        bytes_out: Bytes that left for it, framing included.
+        dropped: Messages not sent to it because it was full.
+    """
+
+    session: Any
+    identity: bytes
+    slot: int
+    messages_in: int
+    messages_out: int
+    bytes_in: int
+    bytes_out: int
+    dropped: int
+    @property
+    def is_writable(self) -> bool: ...
+    @property
+    def has_messages(self) -> bool: ...
+    @property
+    def unsent(self) -> int:
+        """Messages that it has accepted and that have not left."""
+
+    def send_parts(self, parts: list[bytes]) -> None:
+        """Sends a message of the library's own, of one part, whatever the high-water mark says."""
+
+    def control(self, frames: bytes) -> int:
+        """Sends frames that are encoded already, whatever the high-water mark says."""
+
+    def set_grain(self, grain: int) -> None:
+        """How exactly unsent messages are counted: in steps of at most so many."""
+
+    def set_recv_hwm(self, hwm: int) -> None:
+        """Messages that may wait to be taken; 0 for no bound."""
+
+    def pause(self) -> None:
+        """Stops taking from this peer."""
+
+    def resume(self) -> None:
+        """Takes from it again."""
+
+class Inlet:
+    """One fair queue over all peers: each in turn, 256 messages or 512 KiB at most.
+
+    Args:
+        gate: Where receiving calls wait.
+    """
+
+    def __init__(self, gate: Gate, *arguments: Any) -> None: ...
+    @property
+    def gate(self) -> Gate: ...
+
+class Outlet:
+    """Gives messages to peers; which ones is the business of the classes derived from it.
+
+    Args:
+        gate: Where sending calls wait.
+
+    Attributes:
+        hwm: Messages that may wait; 0 for no bound.
+    """
+
+    hwm: int
+    def __init__(self, gate: Gate, *arguments: Any) -> None: ...
+    @property
+    def gate(self) -> Gate: ...
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was accepted has left."""
+
+    def set_schedule(self, schedule: Any) -> None:
+        """Sets what is called, without arguments, to have `flush_turn` called when the turn ends."""
+
+    def flush_turn(self) -> None:
+        """Writes what has gathered."""
+
+    def add(self, peer: Peer) -> None:
+        """Takes a peer in."""
+
+    def remove(self, peer: Peer) -> None:
+        """Lets a peer go; does nothing if it is not in."""

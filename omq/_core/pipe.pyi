@@ -1,0 +1,38 @@
+from collections.abc import Callable
+from typing import Any
+
+from omq._core.peer import Inlet, Peer
+
+class Pipe(Peer):
+    """One end of an inproc connection.
+
+    Args:
+        session: The engine's owner; gets `on_message(parts)` where there is no inlet.
+        inlet: Where this end's messages are taken.
+        capacity: Messages that wait here before the other end must (`recv_hwm`); 0 for no bound.
+        post: Calls a function without arguments in this end's thread; `None` where nobody else is.
+    """
+
+    def __init__(
+        self, session: Any, inlet: Inlet | None, capacity: int, post: Callable[..., None] | None
+    ) -> None: ...
+    @property
+    def lost(self) -> bool: ...
+    @property
+    def unread(self) -> int:
+        """Messages that wait to be taken."""
+
+    def join(self, partner: Pipe) -> None:
+        """Connects the two ends."""
+
+    def arrive(self) -> None:
+        """Makes what has arrived known."""
+
+    def reopen(self) -> None:
+        """The partner has room again."""
+
+    def deposit(self, message: bytes | tuple[bytes, ...]) -> None:
+        """Puts a message into this end, as if the other had sent it."""
+
+    def close(self) -> None:
+        """Leaves the partner; what has arrived on either side can still be taken."""
