@@ -1,11 +1,11 @@
 """The asyncio twin: the sockets of `omq`, whose waiting calls are awaited.
 
-    import omq.asyncio as omq
+import omq.asyncio as omq
 
-    async def feed(url: str) -> None:
-        async with omq.SUB(connect=url, subscribe=b"AAPL.") as sub:
-            async for tick in sub:
-                print(tick)
+async def feed(url: str) -> None:
+    async with omq.SUB(connect=url, subscribe=b"AAPL.") as sub:
+        async for tick in sub:
+            print(tick)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Socket(AsyncCore):
         BindError: An endpoint cannot be listened on.
     """
 
-    type: ClassVar[SocketType]
+    socket_type: ClassVar[SocketType]
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Socket(AsyncCore):
         **options: Any,
     ) -> None:
         self._engine = Engine(
-            self.type,
-            Options.parse(self.type, options),
+            self.socket_type,
+            Options.parse(self.socket_type, options),
             context or Context.default(),
             self.readable,
             self.writable,
@@ -88,7 +88,7 @@ class Socket(AsyncCore):
             OptionError: An option is unknown or does not fit.
             StateError: The option cannot be changed on a socket that is in use.
         """
-        changed = Options.parse(self.type, options, self._engine.options)
+        changed = Options.parse(self.socket_type, options, self._engine.options)
         if self._engine.has_loop:
             for name in options:
                 if not Options.is_live(name):
@@ -167,7 +167,7 @@ class Socket(AsyncCore):
     def _subscriber(self) -> Any:
         self._engine.require_type(SocketType.SUB, SocketType.XSUB)
         if self.closed:
-            raise ClosedError(f"the {self.type.value} socket is closed")
+            raise ClosedError(f"the {self.socket_type.value} socket is closed")
         return self._engine.pattern
 
     # ------------------------------------------------------------------ peers
@@ -185,9 +185,7 @@ class Socket(AsyncCore):
         """
         await self._wait(lambda: len(self._engine.sessions) >= n, f"{n} connected peers", timeout)
 
-    async def wait_subscribed(
-        self, prefix: bytes | None = None, n: int = 1, *, timeout: float | None = None
-    ) -> None:
+    async def wait_subscribed(self, prefix: bytes | None = None, n: int = 1, *, timeout: float | None = None) -> None:
         """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix; PUB and XPUB.
 
         Args:
@@ -210,7 +208,7 @@ class Socket(AsyncCore):
             self._attach(asyncio.get_running_loop())
         if not await self._engine.wait_until(reached, timeout):
             if self.closed:
-                raise ClosedError(f"the {self.type.value} socket was closed while a call waited")
+                raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
             raise Timeout(f"not {what} within {timeout} s")
 
     @property
@@ -226,18 +224,18 @@ class Socket(AsyncCore):
     def _begin(self) -> None:
         """A socket belongs to the loop of its first use; outside of any loop it waits for one."""
         if self.closed:
-            raise ClosedError(f"the {self.type.value} socket is closed")
+            raise ClosedError(f"the {self.socket_type.value} socket is closed")
         loop = asyncio._get_running_loop()
         if loop is not None:
             self._attach(loop)
 
     def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
         if loop is None:
-            raise StateError(f"a {self.type.value} socket of omq.asyncio is used inside a running event loop")
+            raise StateError(f"a {self.socket_type.value} socket of omq.asyncio is used inside a running event loop")
         if self._engine.has_loop:
             if self._engine.loop is not loop:
                 raise StateError(
-                    f"this {self.type.value} socket belongs to another event loop: {self._engine.loop!r}"
+                    f"this {self.socket_type.value} socket belongs to another event loop: {self._engine.loop!r}"
                 )
             return
         self._set_loop(loop)
@@ -267,7 +265,7 @@ class Socket(AsyncCore):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self._engine.sessions)} peers"
-        return f"<omq.asyncio.{self.type.value} {' '.join(self.endpoints)} {state}>".replace("  ", " ")
+        return f"<omq.asyncio.{self.socket_type.value} {' '.join(self.endpoints)} {state}>".replace("  ", " ")
 
 
 def _several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
@@ -302,67 +300,67 @@ def _snapshot(session: Any) -> Peer:
 class PUSH(Socket):
     """Gives each message to one of its peers, in turn (RFC 30)."""
 
-    type = SocketType.PUSH
+    socket_type = SocketType.PUSH
 
 
 class PULL(Socket):
     """Takes messages from all its peers in turn (RFC 30)."""
 
-    type = SocketType.PULL
+    socket_type = SocketType.PULL
 
 
 class PUB(Socket):
     """Gives each message to every peer that has subscribed to it (RFC 29)."""
 
-    type = SocketType.PUB
+    socket_type = SocketType.PUB
 
 
 class SUB(Socket):
     """Takes the messages that it has subscribed to (RFC 29)."""
 
-    type = SocketType.SUB
+    socket_type = SocketType.SUB
 
 
 class XPUB(Socket):
     """A PUB that also receives its peers' subscriptions, as `b"\\x01" + prefix` or `b"\\x00" + prefix` (RFC 29)."""
 
-    type = SocketType.XPUB
+    socket_type = SocketType.XPUB
 
 
 class XSUB(Socket):
     """A SUB that sends its subscriptions as messages and does not filter (RFC 29)."""
 
-    type = SocketType.XSUB
+    socket_type = SocketType.XSUB
 
 
 class REQ(Socket):
     """Sends a request, then takes its reply (RFC 28)."""
 
-    type = SocketType.REQ
+    socket_type = SocketType.REQ
 
 
 class REP(Socket):
     """Takes a request, then sends its reply (RFC 28)."""
 
-    type = SocketType.REP
+    socket_type = SocketType.REP
 
 
 class DEALER(Socket):
     """Sends to its peers in turn and takes from all in turn (RFC 28)."""
 
-    type = SocketType.DEALER
+    socket_type = SocketType.DEALER
 
 
 class ROUTER(Socket):
     """Names each message's sender, and sends to the peer that is named (RFC 28)."""
 
-    type = SocketType.ROUTER
+    socket_type = SocketType.ROUTER
 
 
 class PAIR(Socket):
     """Talks to exactly one peer (RFC 31)."""
 
-    type = SocketType.PAIR
+    socket_type = SocketType.PAIR
 
 
 __all__ = [

@@ -5,6 +5,31 @@ operating system's (`TransportError`), the peer's (`ProtocolError`, `HandshakeEr
 never reach a user's call: they end that peer's connection and are reported by the monitor and the log.
 """
 
+__all__ = [
+    "AuthenticationError",
+    "BindError",
+    "ClosedError",
+    "ConnectError",
+    "ContextTerminated",
+    "EndpointError",
+    "HandshakeError",
+    "LocalProtocolError",
+    "MechanismError",
+    "MessageTooLarge",
+    "MultipartError",
+    "OmqError",
+    "OptionError",
+    "ProtocolError",
+    "ReceiveTimeout",
+    "RemoteProtocolError",
+    "SendTimeout",
+    "StateError",
+    "Timeout",
+    "TransportError",
+    "UnroutableError",
+    "UsageError",
+]
+
 
 class OmqError(Exception):
     """The root: whatever omq raises on purpose is one of these."""
@@ -46,7 +71,7 @@ class UnroutableError(OmqError):
     """No connected peer has the address that the message names."""
 
 
-class Timeout(OmqError, TimeoutError):  # noqa: A001 - the field's own name; it is the built-in as well
+class Timeout(OmqError, TimeoutError):
     """The time given to a call has passed. Nothing was sent, nothing was taken."""
 
 
@@ -92,6 +117,3 @@ class MechanismError(HandshakeError):
 
 class AuthenticationError(HandshakeError):
     """The peer's credentials were refused, or ours were."""
-
-
-__all__ = [name for name, kind in list(globals().items()) if isinstance(kind, type) and issubclass(kind, OmqError)]

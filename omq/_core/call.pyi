@@ -66,7 +66,7 @@ class AsyncCore:
     def _set_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
     def _mark_closed(self) -> None: ...
     def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None: ...
-    def send(self, data: Buffer, *, timeout: float | None | _Unset = ...) -> Call[None]:
+    def send(self, data: Buffer, *, timeout: float | _Unset | None = ...) -> Call[None]:
         """Sends a message of one part.
 
         Args:
@@ -82,7 +82,7 @@ class AsyncCore:
             ClosedError: The socket is closed.
         """
 
-    def send_multipart(self, parts: Iterable[Buffer], *, timeout: float | None | _Unset = ...) -> Call[None]:
+    def send_multipart(self, parts: Iterable[Buffer], *, timeout: float | _Unset | None = ...) -> Call[None]:
         """Sends a whole message, atomically.
 
         Args:
@@ -94,7 +94,7 @@ class AsyncCore:
             Exception: As `send`.
         """
 
-    def send_many(self, messages: Iterable[Buffer], *, timeout: float | None | _Unset = ...) -> Call[int]:
+    def send_many(self, messages: Iterable[Buffer], *, timeout: float | _Unset | None = ...) -> Call[int]:
         """Sends many messages of one part each.
 
         Args:
@@ -108,7 +108,7 @@ class AsyncCore:
             Exception: As `send`. What was accepted before a cancellation is sent.
         """
 
-    def recv(self, *, timeout: float | None | _Unset = ...) -> Call[bytes]:
+    def recv(self, *, timeout: float | _Unset | None = ...) -> Call[bytes]:
         """Takes the next message, which has one part.
 
         Args:
@@ -121,12 +121,10 @@ class AsyncCore:
             ClosedError: The socket is closed.
         """
 
-    def recv_multipart(self, *, timeout: float | None | _Unset = ...) -> Call[list[bytes]]:
+    def recv_multipart(self, *, timeout: float | _Unset | None = ...) -> Call[list[bytes]]:
         """Takes the next message whole; raises as `recv`, but for `MultipartError`."""
 
-    def recv_many(
-        self, limit: int = 1024, *, timeout: float | None | _Unset = ...
-    ) -> Call[list[bytes | list[bytes]]]:
+    def recv_many(self, limit: int = 1024, *, timeout: float | _Unset | None = ...) -> Call[list[bytes | list[bytes]]]:
         """Waits for a message and takes what else is there.
 
         Args:
@@ -137,7 +135,7 @@ class AsyncCore:
             The messages: `bytes`, or a list of them where a message has several parts.
         """
 
-    def recv_into(self, buffer: Buffer, *, timeout: float | None | _Unset = ...) -> Call[int]:
+    def recv_into(self, buffer: Buffer, *, timeout: float | _Unset | None = ...) -> Call[int]:
         """Takes the next message, of one part, into a buffer.
 
         Args:
@@ -152,7 +150,7 @@ class AsyncCore:
             MultipartError: It has several parts; it stays first in line.
         """
 
-    def recv_message(self, *, timeout: float | None | _Unset = ...) -> Call[Any]:
+    def recv_message(self, *, timeout: float | _Unset | None = ...) -> Call[Any]:
         """Takes the next message as a `Message`: its parts and what is known about its sender."""
 
     def poll(self, timeout: float | None = None, events: int = ...) -> Call[int]:
@@ -168,4 +166,3 @@ class AsyncCore:
 
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Call[bytes]: ...
-

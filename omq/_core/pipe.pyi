@@ -13,9 +13,7 @@ class Pipe(Peer):
         post: Calls a function without arguments in this end's thread; `None` where nobody else is.
     """
 
-    def __init__(
-        self, session: Any, inlet: Inlet | None, capacity: int, post: Callable[..., None] | None
-    ) -> None: ...
+    def __init__(self, session: Any, inlet: Inlet | None, capacity: int, post: Callable[..., None] | None) -> None: ...
     @property
     def lost(self) -> bool: ...
     @property

@@ -1,0 +1,1 @@
+"""The `omq` command."""

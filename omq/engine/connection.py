@@ -48,9 +48,7 @@ class WireSession:
         self._over = False
         self._timer: asyncio.TimerHandle | None = None
         properties = engine.properties()
-        self._handshake = Handshake(
-            socket_type=engine.socket_type, mechanism=Null(), properties=properties
-        )
+        self._handshake = Handshake(socket_type=engine.socket_type, mechanism=Null(), properties=properties)
 
     # ------------------------------------------------------------------ handshake
 

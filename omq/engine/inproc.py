@@ -198,5 +198,3 @@ class InprocDialer:
         self.engine.context.inproc.forget(self.name, self)
         if self.session is not None:
             self.session.end(None)
-
-

@@ -147,9 +147,7 @@ class Engine:
         """Dials in the background; gives the endpoint."""
         endpoint = parse_endpoint(text, bind=False)
         dialer: Dialer | InprocDialer
-        dialer = (
-            InprocDialer(self, endpoint.name) if isinstance(endpoint, InprocEndpoint) else Dialer(self, endpoint)
-        )
+        dialer = InprocDialer(self, endpoint.name) if isinstance(endpoint, InprocEndpoint) else Dialer(self, endpoint)
         self._dialers.setdefault(dialer.endpoint, []).append(dialer)
         if self.has_loop:
             dialer.start()
@@ -157,9 +155,7 @@ class Engine:
 
     def unbind(self, text: str) -> None:
         """Stops listening; connections that came in go on."""
-        listener = self._listeners.pop(text, None) or self._listeners.pop(
-            str(parse_endpoint(text, bind=True)), None
-        )
+        listener = self._listeners.pop(text, None) or self._listeners.pop(str(parse_endpoint(text, bind=True)), None)
         if listener is None:
             known = ", ".join(self._listeners) or "nothing"
             raise EndpointError(f"{text!r} is not bound; bound is {known}")
@@ -305,7 +301,9 @@ class Engine:
         if deadline is not None:
             limit = min(limit, deadline)
         while not self.closed:
-            if all([session.say_goodbye() for session in tuple(self._sessions)]):
+            # Every one of them is asked, each time.
+            gone = [session.say_goodbye() for session in tuple(self._sessions)]
+            if all(gone):
                 return
             if self.loop.time() >= limit:
                 return
@@ -340,5 +338,3 @@ class Engine:
         if self.socket_type not in types:
             names = ", ".join(one.value for one in types)
             raise StateError(f"a {self.socket_type.value} socket has no such call; it is for {names}")
-
-

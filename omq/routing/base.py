@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Callable
 from typing import Protocol
 
@@ -14,8 +13,12 @@ from omq.types import SocketType
 class Session(Protocol):
     """What a pattern sees of one peer; the engine has one for a connection and one for an inproc pipe."""
 
-    peer: Peer
     identity: bytes
+
+    @property
+    def peer(self) -> Peer:
+        """Its queue."""
+        ...
 
     def send_subscription(self, prefix: bytes, subscribe: bool) -> None:
         """Tells the peer that we want messages with this prefix, or no longer."""
@@ -24,7 +27,7 @@ class Session(Protocol):
         """Ends this peer, and nobody else."""
 
 
-class Pattern(ABC):
+class Pattern:
     """The routing of one socket.
 
     Attributes:

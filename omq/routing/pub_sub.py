@@ -22,9 +22,7 @@ class Publisher(Pattern):
     def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
         super().__init__(socket_type, options, readable, writable)
         self.matcher = Matcher()
-        self.outlet = FanOut(
-            writable, options.send_hwm, self.matcher, options.xpub_nodrop, options.invert_matching
-        )
+        self.outlet = FanOut(writable, options.send_hwm, self.matcher, options.xpub_nodrop, options.invert_matching)
         self._mail: Pipe | None = None
         if socket_type is SocketType.XPUB:
             self.inlet = Inlet(readable)
@@ -49,7 +47,7 @@ class Publisher(Pattern):
             if self.options.xpub_welcome_message is not None and news:
                 session.peer.send_parts([self.options.xpub_welcome_message])
         else:
-            # A subscriber may have asked several times and takes all of it back with one CANCEL, as libzmq does.
+            # A subscriber may have asked several times and takes it all back with one CANCEL, as libzmq does.
             news = self.matcher.drop(prefix, slot)
             if news == 1 or (news >= 0 and self.options.xpub_verboser):
                 self._tell(CANCEL + prefix)

@@ -149,9 +149,7 @@ def _port(text: str, wildcards: bool) -> int:
         return 0
     # The length first: converting thousands of digits is refused by int() with an error of its own.
     if not (text.isascii() and text.isdigit()) or len(text) > 5 or int(text) > 65535:
-        raise ValueError(
-            f"port {_shown(text)} is not a number from 1 to 65535" + (", 0 or *" if wildcards else "")
-        )
+        raise ValueError(f"port {_shown(text)} is not a number from 1 to 65535" + (", 0 or *" if wildcards else ""))
     return int(text)
 
 

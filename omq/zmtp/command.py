@@ -23,9 +23,7 @@ PROPERTIES_LIMIT: Final = 64 * 1024
 
 _VALUE_LIMIT: Final = 0x7FFF_FFFF  # bytes (RFC 23, The NULL Security Mechanism: INT32_MAX)
 _COMMAND_NAME: Final = re.compile(rb"[A-Za-z]{1,255}")  # RFC 23, Formal Grammar: 1*255 ALPHA
-_PROPERTY_NAME: Final = re.compile(
-    rb"[A-Za-z0-9_.+-]{1,255}"
-)  # RFC 23, The NULL Security Mechanism: name-char
+_PROPERTY_NAME: Final = re.compile(rb"[A-Za-z0-9_.+-]{1,255}")  # RFC 23, The NULL Security Mechanism: name-char
 _REASON: Final = re.compile(rb"[!-~]{0,255}")  # RFC 23, The NULL Security Mechanism: 0*255VCHAR
 
 
@@ -203,9 +201,7 @@ def pong(context: bytes) -> bytes:
 
 def _own_context(context: bytes) -> bytes:
     if len(context) > CONTEXT_LIMIT:
-        raise LocalProtocolError(
-            f"a context of {len(context)} bytes, 16 are allowed (RFC 37, Connection Heartbeating)"
-        )
+        raise LocalProtocolError(f"a context of {len(context)} bytes, 16 are allowed (RFC 37, Connection Heartbeating)")
     return context
 
 
@@ -311,9 +307,7 @@ def encode_properties(properties: Mapping[bytes, bytes]) -> bytes:
     seen = set()
     for name, value in properties.items():
         if not _PROPERTY_NAME.fullmatch(name) or len(value) > _VALUE_LIMIT:
-            raise LocalProtocolError(
-                f"{quoted(name)} cannot be a property (RFC 23, The NULL Security Mechanism)"
-            )
+            raise LocalProtocolError(f"{quoted(name)} cannot be a property (RFC 23, The NULL Security Mechanism)")
         if name.lower() in seen:
             raise LocalProtocolError(f"the property {quoted(name)} twice (RFC 23, Connection Metadata)")
         seen.add(name.lower())

@@ -50,18 +50,14 @@ class Greeting:
             LocalProtocolError: The mechanism or the version has no encoding.
         """
         if not _MECHANISM.fullmatch(self.mechanism):
-            raise LocalProtocolError(
-                f"{self.mechanism!r} cannot be a mechanism's name (RFC 23, Formal Grammar)"
-            )
+            raise LocalProtocolError(f"{self.mechanism!r} cannot be a mechanism's name (RFC 23, Formal Grammar)")
         major, minor = self.version
         if not (3 <= major <= 255 and 0 <= minor <= 255):
             raise LocalProtocolError(f"ZMTP {major}.{minor} has no greeting of this form (RFC 23, Greeting)")
         # RFC 23, Version Negotiation: a peer that does not downgrade sends zeros as padding.
         signature = b"\xff" + bytes(8) + b"\x7f"
         name = self.mechanism.ljust(MECHANISM_SIZE, b"\0")
-        return (signature + bytes((major, minor)) + name + bytes((self.as_server,))).ljust(
-            GREETING_SIZE, b"\0"
-        )
+        return (signature + bytes((major, minor)) + name + bytes((self.as_server,))).ljust(GREETING_SIZE, b"\0")
 
 
 class GreetingParser:

@@ -247,10 +247,7 @@ class Handshake:
             self._move(_E.GREETED)
             self._mechanism.start(self._properties)
             data = self._parser.unread
-        elif (
-            self._state is HandshakeState.ASKING
-            and len(self._frames.unread) + len(data) > HANDSHAKE_FRAME_LIMIT
-        ):
+        elif self._state is HandshakeState.ASKING and len(self._frames.unread) + len(data) > HANDSHAKE_FRAME_LIMIT:
             # RFC 37, The NULL Security Mechanism: traffic starts when both READY are sent, and ours is not.
             raise RemoteProtocolError("the peer goes on sending before it is let in")
         self._frames.feed(data)
@@ -283,9 +280,7 @@ class Handshake:
             return None
         flags = begun[0] if frame is None else frame[0]
         if not flags & _COMMAND_FLAG:
-            raise RemoteProtocolError(
-                "a message before the handshake is done (RFC 23, Formal Grammar: handshake)"
-            )
+            raise RemoteProtocolError("a message before the handshake is done (RFC 23, Formal Grammar: handshake)")
         return None if frame is None else parse_command(frame[1])
 
     def _check_mechanism(self, greeting: Greeting) -> None:
@@ -316,9 +311,7 @@ class Handshake:
         theirs = _TYPES.get(name)
         if theirs is None:
             self._failure = error(b"unknown-socket-type")
-            raise RemoteProtocolError(
-                f"the peer of this {ours.value} is of the unknown socket type {quoted(name)}"
-            )
+            raise RemoteProtocolError(f"the peer of this {ours.value} is of the unknown socket type {quoted(name)}")
         if theirs not in COMPATIBLE[ours]:
             self._failure = error(b"incompatible-socket-types:" + f"{ours.value},{theirs.value}".encode())
             raise RemoteProtocolError(

@@ -50,9 +50,7 @@ def decode(text: bytes | str) -> bytes:
         for position in range(start, start + 5):
             value = _VALUES.get(characters[position])
             if value is None:
-                raise UsageError(
-                    f"character {position} of this text is not one of Z85 (RFC 32, Formal Specification)"
-                )
+                raise UsageError(f"character {position} of this text is not one of Z85 (RFC 32, Formal Specification)")
             number = number * 85 + value
         if number >= 1 << 32:
             raise UsageError(

@@ -1,0 +1,146 @@
+"""The files of a directory as numbered blocks, with the digest of each: what the demo sends and checks."""
+
+import hashlib
+import os
+import stat
+import sysconfig
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file, as far as it takes part.
+
+    Attributes:
+        path: Where it lies.
+        size: Bytes that take part, from its start.
+    """
+
+    path: str
+    size: int
+
+
+@dataclass(slots=True)
+class Stock:
+    """What was found in a directory and read once.
+
+    Attributes:
+        block: Bytes in a block; the last one of a file may be shorter, an empty file has one of no bytes.
+        files: The files that take part.
+        digests: The SHA-256 of every block, in the order in which blocks are numbered.
+        skipped: What takes no part, counted by reason.
+        cut: Why not everything takes part; empty if it does.
+    """
+
+    block: int
+    files: list[File] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    cut: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes in all blocks."""
+        return sum(file.size for file in self.files)
+
+
+def standard_library() -> Path:
+    """The directory of the standard library of the Python that runs."""
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def spans(size: int, block: int) -> Iterator[tuple[int, int]]:
+    """Offset and length of each block of a file of *size* bytes."""
+    if not size:
+        yield 0, 0
+    for offset in range(0, size, block):
+        yield offset, min(block, size - offset)
+
+
+def read_blocks(file: File, block: int) -> Iterator[bytes | None]:
+    """The blocks of a file; `None` for each that cannot be read in full (any more)."""
+    try:
+        # A file that was replaced by a pipe or a link after it was found must not block or lead away.
+        handle = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        yield from (None for _ in spans(file.size, block))
+        return
+    try:
+        for offset, length in spans(file.size, block):
+            try:
+                data = os.pread(handle, length, offset)
+            except OSError:
+                data = None
+            yield data if data is not None and len(data) == length else None
+    finally:
+        os.close(handle)
+
+
+def walk(root: Path, skipped: Counter[str], prune: frozenset[str]) -> Iterator[tuple[str, int]]:
+    """Path and size of every regular file below *root*, in order; links are not followed."""
+    unreadable: list[OSError] = []
+    for folder, below, names in os.walk(root, onerror=unreadable.append):
+        below[:] = sorted(name for name in below if name not in prune)
+        skipped["links"] += sum(os.path.islink(os.path.join(folder, name)) for name in below)
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            try:
+                status = os.lstat(path)
+            except OSError:
+                skipped["unreadable"] += 1
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield path, status.st_size
+            else:
+                skipped["links" if stat.S_ISLNK(status.st_mode) else "special files"] += 1
+    skipped["unreadable"] += len(unreadable)
+
+
+def take_stock(root: Path, *, block: int, limit: int, seconds: float, prune: frozenset[str] = frozenset()) -> Stock:
+    """Reads the files of a directory and takes the digest of every block.
+
+    Args:
+        root: The directory.
+        block: Bytes in a block.
+        limit: Bytes to take part at most; the file that reaches it takes part with its first bytes.
+        seconds: Time for the reading; what was not reached by then takes no part.
+        prune: Names of directories that are left out.
+    """
+    stock = Stock(block)
+    size, end = 0, time.monotonic() + seconds
+    for path, found in walk(root, stock.skipped, prune):
+        if size >= limit:
+            stock.cut = f"the first {limit / 1e6:,.0f} MB take part (--limit)"
+            break
+        if time.monotonic() > end:
+            stock.cut = f"what could be read in {seconds:g} s takes part"
+            break
+        file = File(path, min(found, limit - size))
+        digests = [hashlib.sha256(data).digest() for data in read_blocks(file, block) if data is not None]
+        if len(digests) < sum(1 for _ in spans(file.size, block)):
+            stock.skipped["unreadable"] += 1
+            continue
+        size += file.size
+        stock.files.append(file)
+        stock.digests += digests
+    stock.skipped = +stock.skipped
+    return stock
+
+
+def recheck(stock: Stock, received: dict[int, bytes]) -> set[int]:
+    """Which of the blocks *received* (number and digest) do not even agree with what the disk holds now."""
+    wrong, number = set(received), 0
+    for file in stock.files:
+        blocks = sum(1 for _ in spans(file.size, stock.block))
+        if not wrong.isdisjoint(range(number, number + blocks)):
+            for data in read_blocks(file, stock.block):
+                if data is not None and received.get(number) == hashlib.sha256(data).digest():
+                    wrong.discard(number)
+                number += 1
+        else:
+            number += blocks
+    return wrong

@@ -1,0 +1,22 @@
+"""`omq`: the command line of the package. Every command stands in a module of its own."""
+
+try:
+    import click
+    import rich  # noqa: F401 - checked here, for all commands
+except ImportError as missing:
+    raise SystemExit(f"omq: the command needs {missing.name}: pip install 'omq-zmtp[cli]'") from None
+
+from omq._version import __version__
+from omq.cli.demo import demo
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="omq", message="%(prog)s %(version)s")
+def main() -> None:
+    """ZeroMQ for Python without libzmq."""
+
+
+main.add_command(demo)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""One round of the demo: processes are started, all files pass through them, processes are ended."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import click
+
+from omq.cli.blocks import Stock
+from omq.cli.crew import Crew
+from omq.cli.libraries import LIBRARIES, Library, Link
+from omq.cli.roles import (
+    CLOCK,
+    DIGEST,
+    FEED_DIGESTS,
+    FEED_ENDPOINT,
+    FEED_START,
+    FEED_UNREAD,
+    NUMBER,
+    PROGRESS,
+    WORKERS,
+)
+
+STALL: Final = 10.0  # seconds without any news after which a round has failed
+
+
+@dataclass
+class Round:
+    """One pass of all files through the workers.
+
+    Attributes:
+        digests: What arrived: the digest of each block by its number.
+        repeated: How many blocks arrived more than once.
+        unread: Numbers of the blocks that the sender could not read any more.
+        size: Bytes that were hashed.
+        shares: Blocks that each worker hashed.
+        start: CLOCK of the first send.
+        end: CLOCK of the newest digest.
+    """
+
+    digests: dict[int, bytes] = field(default_factory=dict)
+    repeated: int = 0
+    unread: set[int] = field(default_factory=set)
+    size: int = 0
+    shares: list[int] = field(default_factory=lambda: [0] * WORKERS)
+    start: float = 0.0
+    end: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """From the first send to the last digest."""
+        return max(self.end - self.start, 1e-9)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that are accounted for."""
+        return len(self.digests) + len(self.unread)
+
+    def note(self, topic: bytes, body: list[bytes]) -> None:
+        """Takes in a message of the feed."""
+        if topic == FEED_START:
+            (self.start,) = CLOCK.unpack(body[0])
+        elif topic == FEED_UNREAD:
+            self.unread = {number for (number,) in NUMBER.iter_unpack(body[0])}
+        elif topic == FEED_DIGESTS:
+            worker, newest, size = PROGRESS.unpack(body[0])
+            before = len(self.digests)
+            self.digests.update(DIGEST.iter_unpack(body[1]))
+            count = len(body[1]) // DIGEST.size
+            self.repeated += count - (len(self.digests) - before)
+            self.shares[worker] += count
+            self.size += size
+            self.end = max(self.end, newest)
+
+
+async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> Round:
+    """One pass with the library *name*; *show* is called with every piece of news.
+
+    Raises:
+        ClickException: A process ended early, or nothing happens any more.
+    """
+    library: Library = LIBRARIES[name]()
+    news, feed = library.listen()
+    try:
+        async with Crew() as crew:
+            files = [[file.path, file.size] for file in stock.files]
+            await crew.start("sender", library=name, feed=feed, files=files, block=stock.block)
+            collecting = asyncio.create_task(collect(crew, name, news, feed, len(stock.digests), show))
+            losing = asyncio.create_task(crew.lost())
+            try:
+                await asyncio.wait({collecting, losing}, return_when=asyncio.FIRST_COMPLETED)
+                if losing.done() and not collecting.done():
+                    losing.result()
+                return collecting.result()
+            finally:
+                collecting.cancel()
+                losing.cancel()
+    finally:
+        await library.close(news)
+
+
+async def collect(crew: Crew, name: str, news: Link, feed: str, blocks: int, show: Callable[[Round], None]) -> Round:
+    """Reads the feed until every block is accounted for."""
+    result = Round()
+    try:
+        async with asyncio.timeout(STALL) as stall:
+            while result.blocks < blocks:
+                topic, *body = await news.recv_multipart()
+                stall.reschedule(asyncio.get_running_loop().time() + STALL)
+                if topic == FEED_ENDPOINT:
+                    for worker in range(WORKERS):
+                        job = {"library": name, "feed": feed, "endpoint": body[0].decode(), "worker": worker}
+                        await crew.start("worker", **job)
+                result.note(topic, body)
+                show(result)
+    except TimeoutError:
+        got = f"{result.blocks:,} of {blocks:,} messages"
+        raise click.ClickException(f"{name}: nothing has happened for {STALL:g} s, after {got}") from None
+    return result
