@@ -105,9 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.scenario:
         _list()
         return 0
-    settings = Settings(
-        tuple(arguments.size), tuple(arguments.transport), arguments.seconds, arguments.subscribers
-    )
+    settings = Settings(tuple(arguments.size), tuple(arguments.transport), arguments.seconds, arguments.subscribers)
     verdicts: list[str] = []
     written: list[dict[str, object]] = []
     failed = False

@@ -57,9 +57,7 @@ class Findings:
                 }
                 for peer, samples in self.samples.items()
             },
-            "targets": [
-                {"peer": t.peer, "bound": t.bound, "verdict": self.verdict(t)} for t in self.case.targets
-            ],
+            "targets": [{"peer": t.peer, "bound": t.bound, "verdict": self.verdict(t)} for t in self.case.targets],
             "failures": self.failures,
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import omq.asyncio
-
 from bench.link import Link
 from bench.peers import awaited
 

@@ -6,7 +6,5 @@ from bench.plan import Scenario
 from bench.scenario import fanout, inproc, latency, throughput
 
 SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario
-    for module in (throughput, latency, inproc, fanout)
-    for scenario in module.SCENARIOS
+    scenario.name: scenario for module in (throughput, latency, inproc, fanout) for scenario in module.SCENARIOS
 }
