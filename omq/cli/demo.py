@@ -177,9 +177,9 @@ def demo(directory: Path | None, rounds: int, limit: int, block: int) -> None:
     one shows (SUB). pyzmq does the same beside it, if it is installed.
     """
     console = Console()
-    stock = chosen(directory, block * 1024, limit * 1_000_000, console)
     names = [name for name in LIBRARIES if installed(name)]
     try:
+        stock = chosen(directory, block * 1024, limit * 1_000_000, console)
         scores = uvloop.run(play_rounds(stock, names, rounds, console))
     except KeyboardInterrupt:
         click.echo("interrupted; every process has ended", err=True)

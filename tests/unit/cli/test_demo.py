@@ -1,0 +1,202 @@
+"""The demo's arithmetic, its table, and what it answers to wrong calls; nothing is streamed here."""
+
+import hashlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+import uvloop
+from click.testing import CliRunner, Result
+
+from omq import __version__
+from omq.cli import demo as demo_module
+from omq.cli.blocks import Stock, take_stock
+from omq.cli.crew import Crew
+from omq.cli.demo import Score
+from omq.cli.main import main
+from omq.cli.roles import CLOCK, DIGEST, FEED_DIGESTS, FEED_START, FEED_UNREAD, NUMBER, PROGRESS
+from omq.cli.round import Round
+
+
+def digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def stock_of(root: Path) -> Stock:
+    return take_stock(root, block=1024, limit=10**9, seconds=60.0)
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def play(stock: Stock, *, spoil: int | None = None, repeat: int = 0) -> Round:
+    """A round in which everything arrived after half a second, but for what is asked to be spoilt."""
+    result = Round()
+    result.note(FEED_START, [CLOCK.pack(100.0)])
+    digests = [*stock.digests]
+    if spoil is not None:
+        digests[spoil] = digest(b"something else")
+    records = [DIGEST.pack(*record) for record in enumerate(digests)]
+    records += records[:repeat]
+    result.note(FEED_DIGESTS, [PROGRESS.pack(1, 100.5, stock.size), b"".join(records)])
+    return result
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in "abc":
+        (tmp_path / name).write_bytes(name.encode() * 2000)
+    return tmp_path
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replaces the streaming by rounds of `play`."""
+
+    def arrange(**spoil: int) -> None:
+        async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> Round:
+            result = play(stock, **spoil)
+            show(result)
+            return result
+
+        monkeypatch.setattr(demo_module, "play_round", play_round)
+
+    return arrange
+
+
+def test_a_round_adds_up_its_news() -> None:
+    result = Round()
+    result.note(FEED_START, [CLOCK.pack(10.0)])
+    result.note(FEED_DIGESTS, [PROGRESS.pack(0, 12.0, 7), DIGEST.pack(0, digest(b"a")) + DIGEST.pack(1, digest(b"b"))])
+    result.note(FEED_DIGESTS, [PROGRESS.pack(1, 11.0, 5), DIGEST.pack(2, digest(b"c"))])
+    result.note(FEED_UNREAD, [NUMBER.pack(3)])
+    assert result.digests == {0: digest(b"a"), 1: digest(b"b"), 2: digest(b"c")}
+    assert (result.size, result.shares, result.unread, result.blocks) == (12, [2, 1], {3}, 4)
+    assert result.seconds == 2.0
+    assert result.repeated == 0
+
+
+def test_a_block_that_comes_twice_is_noticed() -> None:
+    result = Round()
+    record = DIGEST.pack(0, digest(b"a"))
+    result.note(FEED_DIGESTS, [PROGRESS.pack(0, 1.0, 1), record])
+    result.note(FEED_DIGESTS, [PROGRESS.pack(1, 1.0, 1), record])
+    assert result.repeated == 1
+
+
+def test_a_score_fails_by_a_wrong_digest_and_by_a_repeated_block(tree: Path) -> None:
+    stock = stock_of(tree)
+    good, wrong, twice = Score("omq"), Score("omq"), Score("omq")
+    good.add(play(stock), stock)
+    wrong.add(play(stock, spoil=2), stock)
+    twice.add(play(stock, repeat=1), stock)
+    assert [score.failed for score in (good, wrong, twice)] == [False, True, True]
+    assert "1 DIFFER" in wrong.cells(stock)[-1]
+    assert "1 came twice" in twice.cells(stock)[-1]
+
+
+def test_a_file_that_changes_meanwhile_is_no_failure(tree: Path) -> None:
+    stock = stock_of(tree)
+    (tree / "a").write_bytes(b"z" * 2000)
+    score = Score("omq")
+    score.add(play(stock_of(tree)), stock)
+    assert not score.failed
+    assert "2 changed" in score.cells(stock)[-1]
+
+
+def test_the_column_has_medians_and_rates(tree: Path) -> None:
+    stock = stock_of(tree)
+    score = Score("omq")
+    for end in (100.25, 101.0, 100.5):
+        result = play(stock)
+        result.end = end
+        score.add(result, stock)
+    assert score.cells(stock) == ["3", "6,000", "6", "0.500", "12", "0", "all match the disk"]
+
+
+def test_a_good_run_prints_a_table_and_succeeds(tree: Path, played: Callable[..., None]) -> None:
+    played()
+    result = invoke("demo", "--dir", tree, "--rounds", "2")
+    assert result.exit_code == 0, result.output
+    assert "3 files, 0.0 MB" in result.output
+    assert "omq, round 2 of 2: 0 + 3 messages in 0.500 s" in result.output
+    assert "all match the disk" in result.output
+    assert "omq does 1.00 times what pyzmq does in the same time" in result.output
+
+
+@pytest.mark.parametrize("spoil", [{"spoil": 0}, {"repeat": 1}])
+def test_a_bad_digest_fails_the_command(tree: Path, played: Callable[..., None], spoil: dict[str, int]) -> None:
+    played(**spoil)
+    result = invoke("demo", "--dir", tree, "--rounds", "1")
+    assert result.exit_code == 1
+    assert "what arrived is not what was sent" in result.output
+
+
+def test_without_pyzmq_its_column_says_how_to_get_it(
+    tree: Path, played: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played()
+    monkeypatch.setattr(demo_module, "installed", lambda name: name == "omq")
+    result = invoke("demo", "--dir", tree, "--rounds", "1")
+    assert result.exit_code == 0, result.output
+    assert "pip install pyzmq" in " ".join(result.output.split())
+    assert "pyzmq, round" not in result.output
+
+
+def test_ctrl_c_has_its_exit_code(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(name: str, stock: Stock, show: Callable[[Round], None]) -> Round:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_module, "play_round", interrupted)
+    result = invoke("demo", "--dir", tree)
+    assert result.exit_code == 130
+    assert "interrupted" in result.output
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    result = invoke("demo", "--dir", tmp_path / "nowhere")
+    assert result.exit_code == 2
+    assert "does not exist" in result.output
+
+
+def test_a_file_is_no_directory(tree: Path) -> None:
+    result = invoke("demo", "--dir", tree / "a")
+    assert result.exit_code == 2
+    assert "is a file" in result.output
+
+
+def test_an_empty_directory_says_so_and_what_was_skipped(tmp_path: Path) -> None:
+    result = invoke("demo", "--dir", tmp_path)
+    assert result.exit_code == 1
+    assert "has no readable file" in result.output
+    (tmp_path / "link").symlink_to("nothing")
+    assert "(skipped: 1 links)" in " ".join(invoke("demo", "--dir", tmp_path).output.split())
+
+
+def test_version_and_help() -> None:
+    assert invoke("--version").output == f"omq {__version__}\n"
+    assert "demo" in invoke("-h").output
+    assert "--dir" in invoke("demo", "-h").output
+
+
+def test_a_lost_process_is_reported_and_none_stays() -> None:
+    async def lose() -> list[int]:
+        async with Crew() as crew:
+            await crew.start("worker", library="pyzmq", feed="tcp://127.0.0.1:9", endpoint="", worker=0)
+            await crew.start("worker", library="pyzmq", feed="tcp://127.0.0.1:9", endpoint="", worker=1)
+            pids.extend(crew.pids)
+            os.kill(crew.pids[0], signal.SIGKILL)
+            await crew.lost()
+        return crew.pids
+
+    pids: list[int] = []
+    with pytest.raises(click.ClickException, match="the worker process ended early, with code -9"):
+        uvloop.run(lose())
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
