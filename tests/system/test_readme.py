@@ -1,0 +1,99 @@
+"""The programs in the README and the tutorials run, and print what stands below them.
+
+A fenced `python` block is a whole program. A `text` block that follows it is what it prints.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorial").glob("*.md"))]
+
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]+\]\((?!https?:|#)([^)#]+)[^)]*\)")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program in a page.
+
+    Attributes:
+        place: The page and the line of its first line.
+        source: The program.
+        prints: What it is said to print; `None` where nothing is said.
+    """
+
+    place: str
+    source: str
+    prints: str | None
+
+
+def programs(name: str, page: str) -> list[Program]:
+    """The programs in a page of Markdown."""
+    found = []
+    fences = list(_FENCE.finditer(page))
+    for index, fence in enumerate(fences):
+        if fence[1] != "python":
+            continue
+        prints = None
+        if index + 1 < len(fences):
+            after = fences[index + 1]
+            if after[1] == "text" and not page[fence.end() : after.start()].strip():
+                prints = after[2]
+        line = page.count("\n", 0, fence.start(2)) + 1
+        found.append(Program(f"{name}:{line}", fence[2], prints))
+    return found
+
+
+PROGRAMS = [one for page in PAGES for one in programs(page.name, page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.place)
+def test_a_program_runs_and_prints_what_the_page_says(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program.source, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", path],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, f"{program.place}:\n{done.stderr}"
+    assert done.stderr == ""
+    assert program.prints is not None, f"{program.place}: say in a text block what it prints"
+    assert done.stdout == program.prints
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_has_programs(page: Path) -> None:
+    assert len([one for one in PROGRAMS if one.place.startswith(page.name)]) >= 3
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_two_commands_stand_on_the_first_screen() -> None:
+    first = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:20]
+    assert any("make demo" in line for line in first)
+    assert any("make test" in line for line in first)
+
+
+def test_programs_are_found_with_their_output() -> None:
+    page = "```python\nprint(1)\n```\n\n```text\n1\n```\ntext\n```python\npass\n```\nwords\n```text\nno\n```\n"
+    assert programs("page", page) == [
+        Program("page:2", "print(1)\n", "1\n"),
+        Program("page:10", "pass\n", None),
+    ]
