@@ -115,9 +115,7 @@ def test_a_bad_value_is_refused_by_option_and_value(name: str, kind: str, value:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_default_fits_its_own_rules(name: str) -> None:
-    assert getattr(parse(CASES[name][0], **{name: getattr(Options(), name)}), name) == getattr(
-        Options(), name
-    )
+    assert getattr(parse(CASES[name][0], **{name: getattr(Options(), name)}), name) == getattr(Options(), name)
 
 
 @pytest.mark.parametrize("name", CASES)
