@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bench.measure import Sample
@@ -59,7 +59,7 @@ class Case:
 
     title: str
     subject: str
-    runs: dict[str, Callable[[], Sample]]
+    runs: Mapping[str, Callable[[], Sample]]
     metrics: tuple[Metric, ...]
     targets: tuple[Target, ...] = ()
 

@@ -178,7 +178,7 @@ async def test_ping_with_too_long_a_context(libzmq: Libzmq, fresh: Fresh) -> Non
 
 @on_uvloop
 async def test_what_is_just_within_the_limits(fresh: Fresh) -> None:
-    limits = {"max_message_size": 1000, "max_parts": 10}
+    limits: dict[str, Any] = {"max_message_size": 1000, "max_parts": 10}
     async with omq.PULL(bind=fresh("tcp"), linger=0.0, **limits) as pull, dialled(pull.endpoints[0]) as peer:
         await peer.shake("PUSH")
         await peer.send(frame(bytes(1000)) + frame(b"", MORE) * 9 + frame(b"tenth"))

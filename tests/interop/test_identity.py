@@ -74,7 +74,7 @@ async def test_libzmq_router_names_an_omq_dealer_without_identity(libzmq: Libzmq
 async def test_omq_router_tells_nameless_libzmq_dealers_apart(libzmq: Libzmq, fresh: Fresh) -> None:
     async with omq.ROUTER(bind=fresh("tcp"), linger=0.0) as router:
         dealers = [libzmq.open("DEALER", connect=router.endpoints[0]) for _ in range(3)]
-        names = {}
+        names: dict[int, bytes] = {}
         for turn in (b"first", b"second"):
             for number, dealer in enumerate(dealers):
                 await dealer.send_multipart([turn, b"%d" % number])
