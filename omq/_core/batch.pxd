@@ -4,16 +4,19 @@ cimport cython
 from cpython.object cimport PyObject
 
 from omq._core.buffer cimport Pool
+from omq._core.lock cimport pthread_mutex_t
 
 cdef enum:
     INLINE_LIMIT = 4096      # bytes: a payload up to this is copied, a larger one is borrowed
     BATCH_BYTES = 65536      # bytes at which a batch leaves
     BATCH_MESSAGES = 256     # messages at which a batch leaves
+    SPARSE_NS = 20000        # nanoseconds since the last write after which a message is written at once
 
 cdef enum:
     FLUSH_DONE = 0           # the kernel has everything
     FLUSH_BLOCKED = 1        # it has taken what it could
     FLUSH_ERROR = -1         # Batch.error holds the errno
+    FLUSH_NOTHING = 2        # nothing was tried
 
 cdef struct Part:            # one part of a message on its way in; valid during the call only
     const char *data
@@ -42,9 +45,25 @@ cdef class Batch:
     cdef int _ndone
     cdef bint _foreign       # a segment stands in the caller's memory
     cdef Py_ssize_t bytes    # not sent
+    cdef long long total     # bytes put in, ever
     cdef Py_ssize_t messages  # not wholly sent: those of a segment count until its last byte is out
     cdef int grain           # messages a segment has at most: how exact `messages` is
     cdef int error           # errno of the last FLUSH_ERROR
+    # What a thread without the GIL needs; guarded by the mutex where `shared`.
+    cdef pthread_mutex_t mutex
+    cdef bint shared         # a Flusher may write it too
+    cdef bint queued         # the Flusher knows that something was left in it
+    cdef bint stuck          # the Flusher found the kernel full; the epoll set tells when it is not
+    cdef bint failed         # the Flusher got an error
+    cdef int fd              # the connection's descriptor; -1 none, or closed
+    cdef int poll_fd         # the epoll set of its socket; -1 before it has joined
+    cdef unsigned int interest  # EPOLL* watched for
+    cdef unsigned long long ticket  # what the epoll set tells with an event
+    cdef long long last_write  # nanoseconds on the monotonic clock
+    cdef void hold(self) noexcept
+    cdef void let_go(self) noexcept
+    cdef int want(self, unsigned int interest) noexcept nogil
+    cdef bint flush_late(self, long long now) noexcept nogil
     cdef int put(self, const Part *part, int flags) except -1
     cdef int copy(self, const char *data, Py_ssize_t size) except -1
     cdef int end_message(self) except -1

@@ -14,6 +14,13 @@ from libc.string cimport memcpy, memmove, memset
 
 from omq._core.buffer cimport BLOCK_SIZE, Pool
 from omq._core.codec cimport LONG_HEADER, write_header
+from omq._core.lock cimport (
+    hold_mutex,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
@@ -29,6 +36,16 @@ cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT
     int MSG_NOSIGNAL
 
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data:
+        unsigned long long u64
+    struct epoll_event:
+        unsigned int events
+        epoll_data data
+    int epoll_ctl(int, int, int, epoll_event *)
+    int EPOLL_CTL_MOD
+    unsigned int EPOLLOUT
+
 cdef enum:
     VECTOR = 64              # segments a system call takes
     SEGMENT_BYTES = 8192     # an arena segment above this is not extended
@@ -40,23 +57,37 @@ cdef class Batch:
     def __cinit__(self, Pool pool not None):
         self._pool = pool
         self.grain = 64
+        self.fd = self.poll_fd = -1
+        pthread_mutex_init(&self.mutex, NULL)
 
     def __dealloc__(self):
         self.clear()
+        pthread_mutex_destroy(&self.mutex)
         free(self._segments)
         free(self._done)
+
+    cdef void hold(self) noexcept:
+        """Keeps the Flusher out, where there is one."""
+        if self.shared:
+            hold_mutex(&self.mutex)
+
+    cdef void let_go(self) noexcept:
+        if self.shared:
+            pthread_mutex_unlock(&self.mutex)
 
     cdef void clear(self):
         """Drops everything; what was not sent is gone."""
         cdef int i
-        self.reap()
+        self.hold()
         for i in range(self._first, self._count):
             if self._segments[i].owner != NULL:
-                Py_DECREF(<object>self._segments[i].owner)
+                self._done[self._ndone] = self._segments[i].owner
+                self._ndone += 1
         self._first = self._count = 0
         self._foreign = False
         self.bytes = self.messages = 0
-        self._release()
+        self.let_go()
+        self.reap()
 
     cdef void _release(self):
         if self._arena != NULL:
@@ -69,11 +100,24 @@ cdef class Batch:
 
     cdef void reap(self):
         """Drops the references whose bytes are out, and the arena when nothing waits."""
-        while self._ndone > 0:
-            self._ndone -= 1
-            Py_DECREF(<object>self._done[self._ndone])
-        if self._first == self._count and self._arena != NULL:
-            self._release()
+        cdef PyObject *few[FIRST_SEGMENTS]
+        cdef int i, n
+        if self._ndone == 0 and (self._arena == NULL or self._first != self._count):
+            return
+        while True:
+            # Dropping a reference may run anything: not under the mutex.
+            self.hold()
+            n = min(self._ndone, <int>FIRST_SEGMENTS)
+            self._ndone -= n
+            for i in range(n):
+                few[i] = self._done[self._ndone + i]
+            if self._first == self._count and self._arena != NULL:
+                self._release()
+            self.let_go()
+            for i in range(n):
+                Py_DECREF(<object>few[i])
+            if n < FIRST_SEGMENTS:
+                return
 
     # ------------------------------------------------------------------ in
 
@@ -124,22 +168,23 @@ cdef class Batch:
         cdef int room
         cdef void *memory
         cdef Segment *segment
-        if self._count == self._room:
-            if self._first > self._room // 2:
-                memmove(self._segments, self._segments + self._first, (self._count - self._first) * sizeof(Segment))
-                self._count -= self._first
-                self._first = 0
-            else:
-                room = self._room * 2 if self._room else FIRST_SEGMENTS
-                memory = realloc(self._done, room * sizeof(PyObject *))
-                if memory == NULL:
-                    raise MemoryError()
-                self._done = <PyObject **>memory
-                memory = realloc(self._segments, room * sizeof(Segment))
-                if memory == NULL:
-                    raise MemoryError()
-                self._segments = <Segment *>memory
-                self._room = room
+        # `_done` has place for what waits there and for all that is still to be sent.
+        cdef bint full = self._ndone + self._count - self._first >= self._room
+        if not full and self._count == self._room:
+            memmove(self._segments, self._segments + self._first, (self._count - self._first) * sizeof(Segment))
+            self._count -= self._first
+            self._first = 0
+        elif full:
+            room = self._room * 2 if self._room else FIRST_SEGMENTS
+            memory = realloc(self._done, room * sizeof(PyObject *))
+            if memory == NULL:
+                raise MemoryError()
+            self._done = <PyObject **>memory
+            memory = realloc(self._segments, room * sizeof(Segment))
+            if memory == NULL:
+                raise MemoryError()
+            self._segments = <Segment *>memory
+            self._room = room
         segment = self._segments + self._count
         memset(segment, 0, sizeof(Segment))
         self._count += 1
@@ -171,6 +216,7 @@ cdef class Batch:
         segment.size += length + inline
         self._used += length + inline
         self.bytes += length + part.size
+        self.total += length + part.size
         if part.size > INLINE_LIMIT:
             segment = self._append()
             segment.base = <char *>part.data
@@ -191,6 +237,7 @@ cdef class Batch:
         segment.size += size
         self._used += size
         self.bytes += size
+        self.total += size
         return 0
 
     cdef int end_message(self) except -1:
@@ -279,3 +326,35 @@ cdef class Batch:
             self._first += 1
         self._first = self._count = 0
         self._used = 0
+
+    cdef int want(self, unsigned int interest) noexcept nogil:
+        """Changes what the epoll set watches for; -1 if it cannot."""
+        cdef epoll_event event
+        if interest == self.interest:
+            return 0
+        self.interest = interest
+        if self.poll_fd < 0 or self.fd < 0:
+            return 0
+        event.events = interest
+        event.data.u64 = self.ticket
+        return epoll_ctl(self.poll_fd, EPOLL_CTL_MOD, self.fd, &event)
+
+    cdef bint flush_late(self, long long now) noexcept nogil:
+        """Writes what was left behind, on the Flusher's thread; whether to look again."""
+        cdef bint again = False
+        cdef int status
+        pthread_mutex_lock(&self.mutex)
+        if self.fd >= 0 and self.bytes > 0 and not self.stuck and not self.failed:
+            if now - self.last_write < SPARSE_NS:
+                again = True  # its caller is at work and writes by itself
+            else:
+                status = self.flush(self.fd)
+                self.last_write = now
+                if status == FLUSH_BLOCKED:
+                    self.stuck = True
+                    self.want(self.interest | EPOLLOUT)
+                elif status == FLUSH_ERROR:
+                    self.failed = True
+        self.queued = again
+        pthread_mutex_unlock(&self.mutex)
+        return again

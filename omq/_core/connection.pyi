@@ -1,24 +1,9 @@
 from typing import Any
 
 from omq._core.buffer import Pool
-from omq._core.peer import Inlet, Peer, Turn
-
-class Poller:
-    """The epoll set of one socket: every connection in its data phase.
-
-    Args:
-        turn: Runs what events wake; `None` leaves that to others.
-    """
-
-    def __init__(self, turn: Turn | None = None) -> None: ...
-    @property
-    def fd(self) -> int:
-        """The epoll descriptor, readable while an event waits; -1 once closed."""
-
-    def dispatch(self) -> None:
-        """Handles what is ready, without waiting, then runs whoever that woke."""
-
-    def close(self) -> None: ...
+from omq._core.flusher import Flusher
+from omq._core.peer import Inlet, Peer
+from omq._core.poller import Poller
 
 class Connection(Peer):
     """A connected descriptor after its handshake.
@@ -32,6 +17,7 @@ class Connection(Peer):
         recv_hwm: Messages that may wait before reading stops; 0 for no bound.
         max_size: Bytes that one part may have; `None` for no limit.
         max_parts: Parts that one message may have; `None` for no limit.
+        flusher: Who writes what is left behind; `None`: the outlet, when the loop's turn ends.
     """
 
     def __init__(
@@ -44,6 +30,7 @@ class Connection(Peer):
         recv_hwm: int,
         max_size: int | None = None,
         max_parts: int | None = None,
+        flusher: Flusher | None = None,
     ) -> None: ...
     @property
     def fd(self) -> int:

@@ -6,13 +6,19 @@ The engine owns handshake and lifecycle; it is told through the session: `on_com
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EINTR, errno
-from libc.string cimport memset
 from posix.unistd cimport close
 
-from omq._core.batch cimport BATCH_BYTES, BATCH_MESSAGES, FLUSH_BLOCKED, FLUSH_DONE, FLUSH_ERROR, Batch, Part
+from omq._core.batch cimport (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    FLUSH_BLOCKED,
+    FLUSH_DONE,
+    FLUSH_ERROR,
+    FLUSH_NOTHING,
+    SPARSE_NS,
+    Batch,
+    Part,
+)
 from omq._core.buffer cimport (
     COMMAND_LIMIT,
     FILL_EMPTY,
@@ -32,23 +38,13 @@ from omq._core.buffer cimport (
 )
 from omq._core.clock cimport now_ns
 from omq._core.codec cimport FLAG_MORE
-from omq._core.peer cimport TURN_BYTES, Inlet, Peer, Turn
+from omq._core.flusher cimport Flusher
+from omq._core.peer cimport TURN_BYTES, Inlet, Peer
+from omq._core.poller cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, Poller
 
 import os
 
 from omq.errors import RemoteProtocolError
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data:
-        void *ptr
-    struct epoll_event:
-        unsigned int events
-        epoll_data data
-    int epoll_create1(int)
-    int epoll_ctl(int, int, int, epoll_event *)
-    int epoll_wait(int, epoll_event *, int, int)
-    int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL
-    unsigned int EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP
 
 cdef extern from "<sys/socket.h>" nogil:
     int shutdown(int, int)
@@ -59,91 +55,6 @@ cdef extern from "<sys/ioctl.h>" nogil:
 
 cdef extern from "<linux/sockios.h>" nogil:
     unsigned long SIOCOUTQ
-
-cdef enum:
-    EVENTS = 64              # events taken from the kernel at once
-
-
-@cython.final
-cdef class Poller:
-    """The epoll set of one socket: every connection in its data phase."""
-
-    def __cinit__(self, Turn turn=None):
-        self._turn = turn
-        self.fd = epoll_create1(EPOLL_CLOEXEC)
-        if self.fd < 0:
-            raise OSError(errno, os.strerror(errno))
-
-    def __dealloc__(self):
-        if self.fd >= 0:
-            close(self.fd)
-
-    def close(self):
-        if self.fd >= 0:
-            close(self.fd)
-            self.fd = -1
-
-    cdef int watch(self, Connection connection, bint fresh) except -1:
-        cdef epoll_event event
-        event.events = connection._interest
-        event.data.ptr = <void *>connection
-        if epoll_ctl(self.fd, EPOLL_CTL_ADD if fresh else EPOLL_CTL_MOD, connection.fd, &event) < 0:
-            raise OSError(errno, os.strerror(errno))
-        if fresh:
-            self._count += 1
-            self._only = connection if self._count == 1 else None
-        return 0
-
-    cdef int forget(self, Connection connection) except -1:
-        cdef epoll_event event
-        memset(&event, 0, sizeof(event))
-        self._count -= 1
-        self._only = None
-        if self.fd >= 0 and epoll_ctl(self.fd, EPOLL_CTL_DEL, connection.fd, &event) < 0:
-            raise OSError(errno, os.strerror(errno))
-        return 0
-
-    def dispatch(self):
-        """Handles what is ready, without waiting, then runs whoever that woke."""
-        if self._turn is None:
-            self._serve()
-            return
-        self._turn.open = True
-        try:
-            self._serve()
-        finally:
-            self._turn.open = False
-            self._turn.finish()
-
-    cdef int _serve(self) except -1:
-        cdef epoll_event events[EVENTS]
-        cdef PyObject *connections[EVENTS]
-        cdef Connection only
-        cdef int i, n
-        if self.fd < 0:
-            return 0
-        if self._count == 1 and self._only is not None and not self._only._interest & EPOLLOUT:
-            # A single connection that only reads: the event can be nothing else, and a read finds out what it is.
-            only = self._only
-            if only._interest & EPOLLIN:
-                return only.on_events(EPOLLIN)
-        n = epoll_wait(self.fd, events, EVENTS, 0)
-        if n < 0:
-            if errno == EINTR:
-                return 0
-            raise OSError(errno, os.strerror(errno))
-        # A handler may end any connection, also one that has an event in this round: hold them all.
-        for i in range(n):
-            connections[i] = <PyObject *>events[i].data.ptr
-            Py_INCREF(<object>connections[i])
-        try:
-            for i in range(n):
-                (<Connection>connections[i]).on_events(events[i].events)
-        finally:
-            for i in range(n):
-                Py_DECREF(<object>connections[i])
-        return 0
-
 
 @cython.final
 cdef class Connection(Peer):
@@ -156,10 +67,11 @@ cdef class Connection(Peer):
         pool: Where blocks come from.
         inlet: Where its messages are taken; None gives them to `session.on_message`.
         recv_hwm: Messages; 0 for no bound.
+        flusher: Who writes what is left behind; None: the outlet, when the loop's turn ends.
     """
 
     def __init__(self, session, int fd, Poller poller not None, Pool pool not None, Inlet inlet, recv_hwm,
-                 max_size=None, max_parts=None):
+                 max_size=None, max_parts=None, Flusher flusher=None):
         self.session = session
         self.fd = fd
         self.inlet = inlet
@@ -167,17 +79,28 @@ cdef class Connection(Peer):
         self._batch = Batch(pool)
         self._stream = Stream(pool, max_size, max_parts)
         self._hwm = recv_hwm
-        self._interest = EPOLLIN | EPOLLRDHUP
+        self._flusher = flusher
+        self._batch.shared = flusher is not None
+        self._batch.fd = fd
+        self._batch.interest = EPOLLIN | EPOLLRDHUP
         self.writable = True
 
     def __dealloc__(self):
         if self.fd >= 0:
+            if self._flusher is not None:
+                self._flusher.forget(self._batch)
             close(self.fd)
 
     def start(self, bytes received not None):
         """Joins the epoll set; *received* are the bytes that came behind the handshake."""
-        self._poller.watch(self, True)
-        self._watched = True
+        cdef Batch batch = self._batch
+        batch.hold()
+        try:
+            batch.ticket = self._poller.join(self, self.fd, batch.interest)
+            batch.poll_fd = self._poller.fd
+            self._watched = True
+        finally:
+            batch.let_go()
         if received:
             self._stream.feed(PyBytes_AS_STRING(received), PyBytes_GET_SIZE(received))
             self.bytes_in += PyBytes_GET_SIZE(received)
@@ -189,11 +112,23 @@ cdef class Connection(Peer):
         self.lost = True
         self.writable = False
         if self.fd >= 0:
-            if self._watched:
-                self._poller.forget(self)
+            if self._flusher is not None:
+                self._flusher.forget(self._batch)
+            self._leave()
+            self._batch.fd = -1
             close(self.fd)
             self.fd = -1
         self._batch.clear()
+
+    cdef int _leave(self) except -1:
+        """Leaves the epoll set."""
+        if self._watched:
+            self._watched = False
+            self._batch.hold()
+            self._batch.poll_fd = -1
+            self._batch.let_go()
+            self._poller.leave(self.fd, self._batch.ticket)
+        return 0
 
     def say_goodbye(self):
         """Ends our side of the stream and throws away what the peer still sends.
@@ -219,7 +154,7 @@ cdef class Connection(Peer):
 
     def pause(self):
         self._stopped = True
-        self._want(self._interest & ~(EPOLLIN | EPOLLRDHUP))
+        self._read_on(False)
 
     def resume(self):
         self.refill()
@@ -246,7 +181,7 @@ cdef class Connection(Peer):
             return 0
         if events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
             self._ending = True
-        if events & EPOLLOUT and self._blocked:
+        if events & EPOLLOUT:
             self.flush()
         if not self.lost and (events & EPOLLIN or self._ending):
             self._read()
@@ -261,7 +196,12 @@ cdef class Connection(Peer):
         while turn > 0:
             if self._hwm and self._stream.complete >= self._hwm:
                 break
-            got = self._stream.fill(self.fd)
+            if self._flusher is not None and self._stream._large != NULL:
+                # Other threads may run while a large frame is copied; this socket is locked all the same.
+                with nogil:
+                    got = self._stream.fill(self.fd)
+            else:
+                got = self._stream.fill(self.fd)
             if got > 0:
                 self.bytes_in += got
                 turn -= got
@@ -283,7 +223,7 @@ cdef class Connection(Peer):
             self._lose(reason)
         elif self._hwm and self._stream.complete >= self._hwm and not self._stopped and self.inlet is not None:
             self._stopped = True
-            self._want(self._interest & ~(EPOLLIN | EPOLLRDHUP))
+            self._read_on(False)
             self.inlet.paused(self)
         return 0
 
@@ -345,15 +285,18 @@ cdef class Connection(Peer):
         if not self.lost:
             self.lost = True
             self.writable = False
+            # The end stays readable for ever: nobody is to wake up for it again.
+            self._leave()
             self.session.on_lost(reason)
         return 0
 
-    cdef int _want(self, unsigned int interest) except -1:
-        if interest != self._interest and self.fd >= 0:
-            self._interest = interest
-            if not self._watched:
-                return 0
-            self._poller.watch(self, False)
+    cdef int _read_on(self, bint on) except -1:
+        """Has the epoll set watch for what arrives, or no longer."""
+        cdef Batch batch = self._batch
+        cdef unsigned int reading = EPOLLIN | EPOLLRDHUP
+        batch.hold()
+        batch.want(batch.interest | reading if on else batch.interest & ~reading)
+        batch.let_go()
         return 0
 
     cdef int refill(self) except -1:
@@ -363,8 +306,11 @@ cdef class Connection(Peer):
         self._stopped = False
         self._read()
         if not self._stopped and not self.lost:
-            self._want(self._interest | EPOLLIN | EPOLLRDHUP)
+            self._read_on(True)
         return 0
+
+    cdef bint only_reads(self) noexcept:
+        return self._batch.interest & (EPOLLIN | EPOLLOUT) == EPOLLIN
 
     cdef Py_ssize_t ready(self) noexcept:
         return self._stream.complete
@@ -390,83 +336,102 @@ cdef class Connection(Peer):
 
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
         cdef Batch batch = self._batch
-        cdef bint first = batch.bytes == 0
+        cdef bint first
+        cdef int status
         cdef Py_ssize_t i
         if self._broken:
             return 0
-        for i in range(count - 1):
-            batch.put(parts + i, FLAG_MORE)
-        batch.put(parts + count - 1, 0)
-        return self._accepted(first)
+        batch.hold()
+        try:
+            first = batch.bytes == 0
+            for i in range(count - 1):
+                batch.put(parts + i, FLAG_MORE)
+            batch.put(parts + count - 1, 0)
+            status = self._decide(first)
+        finally:
+            batch.let_go()
+        return self._after(status)
 
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1:
-        cdef bint first = self._batch.bytes == 0
+        cdef Batch batch = self._batch
+        cdef bint first
+        cdef int status
         if self._broken:
             return 0
-        self._batch.copy(data, size)
-        return self._accepted(first)
+        batch.hold()
+        try:
+            first = batch.bytes == 0
+            batch.copy(data, size)
+            status = self._decide(first)
+        finally:
+            batch.let_go()
+        return self._after(status)
 
-    cdef int _accepted(self, bint first) except -1:
-        """A whole message stands in the batch: write it now, or let it gather."""
+    cdef int _decide(self, bint first) except -1:
+        """A whole message stands in the batch, whose mutex is held: write it now, or let it gather. FLUSH_*."""
         cdef Batch batch = self._batch
+        cdef int status = FLUSH_NOTHING
         cdef long long now
         batch.end_message()
         self.messages_out += 1
-        if not self._blocked:
-            if batch.bytes >= BATCH_BYTES or batch.messages >= BATCH_MESSAGES or batch._foreign:
-                self._dense = True
-                self.flush()
-            elif first:
-                # Idle for a while: write through. Otherwise messages gather until the turn ends.
-                if not self._dense:
-                    now = now_ns()
-                    if now - self._last_write > SPARSE_NS:
-                        self._last_write = now
-                        self.flush()
-                        return 0
-                if self.outlet is None:
-                    self.flush()
+        if self._blocked:
+            pass
+        elif batch.stuck or batch.failed:
+            status = FLUSH_ERROR if batch.failed else FLUSH_BLOCKED
+        elif batch.bytes >= BATCH_BYTES or batch.messages >= BATCH_MESSAGES or batch._foreign:
+            self._dense = True
+            batch.last_write = now_ns()
+            status = self._push()
+        elif first:
+            # Idle for a while: write through. Otherwise messages gather, until the turn ends or the flusher comes.
+            if self._flusher is not None or not self._dense:
+                now = now_ns()
+                if now - batch.last_write > SPARSE_NS or (self._flusher is None and self.outlet is None):
+                    batch.last_write = now
+                    status = self._push()
+                elif self._flusher is not None:
+                    self._flusher.leave(batch)
                 else:
                     self.outlet.defer(self)
+            elif self.outlet is not None:
+                self.outlet.defer(self)
+            else:
+                status = self._push()
         if batch._foreign:
             batch.adopt()
-        return 0
+        return status
 
-    cpdef int control(self, bytes frames) except -1:
-        if self.lost or self._broken:
-            return 0
-        self._batch.copy(PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
-        if not self._blocked:
-            self.flush()
-        return 0
-
-    cdef Py_ssize_t pending(self) noexcept:
-        return self._batch.messages
-
-    cdef int flush(self) except -1:
+    cdef int _push(self) noexcept:
+        """Hands the batch, whose mutex is held, to the kernel. FLUSH_*."""
         cdef Batch batch = self._batch
-        cdef Py_ssize_t before = batch.bytes
         cdef int status
-        if before == 0 or self.fd < 0 or self._broken:
-            return 0
-        status = batch.flush(self.fd)
-        self.bytes_out += before - batch.bytes
-        batch.reap()
-        return self._written(status)
+        if self._flusher is not None and batch.bytes > 2 * BATCH_BYTES:
+            with nogil:
+                status = batch.flush(self.fd)
+        else:
+            status = batch.flush(self.fd)
+        if status == FLUSH_DONE:
+            batch.stuck = False
+            batch.want(batch.interest & ~EPOLLOUT)
+        elif status == FLUSH_BLOCKED:
+            batch.want(batch.interest | EPOLLOUT)
+        return status
 
-    cdef int _written(self, int status) except -1:
+    cdef int _after(self, int status) except -1:
+        """What a write has led to; the mutex is free again."""
+        if self._batch._ndone or status == FLUSH_DONE:
+            self._batch.reap()
+        if status == FLUSH_NOTHING:
+            return 0
         if status == FLUSH_DONE:
             if self._blocked:
                 self._blocked = False
                 self.writable = True
-                self._want(self._interest & ~EPOLLOUT)
                 if self.outlet is not None:
                     self.outlet.opened(self)
         elif status == FLUSH_BLOCKED:
-            if not self._blocked:
-                self._blocked = True
-                self.writable = False
-                self._want(self._interest | EPOLLOUT)
+            self._blocked = True
+            self.writable = False
             if self.outlet is not None:
                 self.outlet.blocked(self)
         else:
@@ -475,14 +440,45 @@ cdef class Connection(Peer):
             self._broken = True
             self.writable = False
             self._batch.clear()
-            self._want(self._interest & ~EPOLLOUT)
+            self._batch.hold()
+            self._batch.want(self._batch.interest & ~EPOLLOUT)
+            self._batch.let_go()
             if self.outlet is not None:
                 self.outlet.remove(self)
         return 0
 
+    cpdef int control(self, bytes frames) except -1:
+        cdef int status = FLUSH_NOTHING
+        if self.lost or self._broken:
+            return 0
+        self._batch.hold()
+        try:
+            self._batch.copy(PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
+            if not self._blocked:
+                status = self._push()
+        finally:
+            self._batch.let_go()
+        return self._after(status)
+
+    cdef Py_ssize_t pending(self) noexcept:
+        return self._batch.messages
+
+    cdef long long sent_bytes(self) noexcept:
+        return self._batch.total - self._batch.bytes
+
+    cdef int flush(self) except -1:
+        cdef int status = FLUSH_NOTHING
+        if self.fd < 0 or self._broken:
+            return 0
+        self._batch.hold()
+        if self._batch.bytes or self._blocked or self._batch.stuck:
+            status = self._push()
+        self._batch.let_go()
+        return self._after(status)
+
     cdef int end_turn(self) except -1:
         if self._batch.bytes and not self._blocked:
-            self._last_write = now_ns()
+            self._batch.last_write = now_ns()
             self.flush()
         self._dense = False
         return 0

@@ -35,8 +35,9 @@ cdef class Peer:
     cdef readonly long long messages_in
     cdef readonly long long messages_out
     cdef readonly long long bytes_in
-    cdef readonly long long bytes_out
     cdef public long long dropped    # messages not sent to it because it was full
+    cdef int on_events(self, unsigned int events) except -1
+    cdef bint only_reads(self) noexcept
     # receiving
     cdef Py_ssize_t ready(self) noexcept
     cdef bint head_more(self) noexcept
@@ -49,6 +50,7 @@ cdef class Peer:
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1
     cdef Py_ssize_t pending(self) noexcept
+    cdef long long sent_bytes(self) noexcept
     cdef int end_turn(self) except -1
     cdef int flush(self) except -1
     cpdef int control(self, bytes frames) except -1

@@ -60,6 +60,18 @@ cdef class Peer:
     def resume(self):
         """Takes from it again."""
 
+    @property
+    def bytes_out(self):
+        return self.sent_bytes()
+
+    cdef int on_events(self, unsigned int events) except -1:
+        """The kernel has something to say about its descriptor (EPOLL*)."""
+        raise AssertionError("not a peer with a descriptor")
+
+    cdef bint only_reads(self) noexcept:
+        """Whether an event can mean only that there is something to read."""
+        return False
+
     # receiving
 
     cdef Py_ssize_t ready(self) noexcept:
@@ -103,6 +115,10 @@ cdef class Peer:
     cdef int end_turn(self) except -1:
         """The turn in which messages gathered is over."""
         return self.flush()
+
+    cdef long long sent_bytes(self) noexcept:
+        """Bytes that have left for it."""
+        return 0
 
     cdef Py_ssize_t pending(self) noexcept:
         """Messages that it has accepted and that have not left."""

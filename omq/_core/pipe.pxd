@@ -11,6 +11,7 @@ cdef class Pipe(Peer):
     cdef unsigned long _thread       # the thread that this end lives in
     cdef object _post                # calls a function in that thread, from any other
     cdef bint _posted                # an arrival is on its way through _post
+    cdef long long _sent             # bytes
     cdef readonly bint lost
     cdef int _arrive(self) except -1
     cdef int _taken(self) except -1

@@ -137,7 +137,7 @@ cdef class Pipe(Peer):
         self.messages_out += 1
         partner.messages_in += 1
         for i in range(count):
-            self.bytes_out += parts[i].size
+            self._sent += parts[i].size
             partner.bytes_in += parts[i].size
         if partner._capacity and len(partner._ring) >= partner._capacity and self.writable:
             self.writable = False
@@ -149,6 +149,9 @@ cdef class Pipe(Peer):
             partner._posted = True
             partner._post(partner.arrive)
         return 0
+
+    cdef long long sent_bytes(self) noexcept:
+        return self._sent
 
     cdef Py_ssize_t pending(self) noexcept:
         # What fits into the partner's ring is the partner's; the rest counts as waiting here.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from omq._core.call import AsyncGate, AsyncTurn
-from omq._core.connection import Poller
+from omq._core.poller import Poller
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
 from omq.engine.inproc import InprocDialer, InprocListener, PipeSession

@@ -1,0 +1,7 @@
+from typing import Any, Self
+
+class SocketLock:
+    """A recursive lock among threads that hold the GIL; a context manager."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: Any) -> None: ...
