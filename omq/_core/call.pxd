@@ -78,6 +78,7 @@ cdef class Call:
     cdef Py_ssize_t _progress        # send_many: messages accepted so far
     cdef object _step(self)
     cdef object _attempt(self)
+    cdef bint _may_attempt(self, AsyncGate gate)
     cdef int _stand(self) except -1
     cdef int _leave(self) except -1
     cdef int _end(self) except -1

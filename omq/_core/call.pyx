@@ -358,6 +358,8 @@ cdef class Call:
         self._suspended = False
         if self._state == STATE_DONE:
             raise RuntimeError("a call can be awaited only once")
+        if self._state == STATE_WAITING and self._waiter is not None and not self._waiter.done:
+            raise RuntimeError("another task awaits this call already")
         try:
             if self._state == STATE_NEW:
                 core._enter()
@@ -371,7 +373,7 @@ cdef class Call:
                     return self._yield()
             elif core.closed:
                 raise ClosedError(f"the {core._name()} socket was closed while a call waited")
-            if self._state == STATE_WAITING or (core.writable if sending else core.readable).waiting == 0:
+            if self._may_attempt(core.writable if sending else core.readable):
                 result = self._attempt()
                 if self._complete:
                     if self._state == STATE_WAITING:
@@ -396,6 +398,14 @@ cdef class Call:
             self._leave()
             self._end()
             raise
+
+    cdef bint _may_attempt(self, AsyncGate gate):
+        """Whether it is this call's turn: whoever came before goes first, also when our time is up."""
+        if self._operation == OP_POLL:
+            return True  # takes nothing from anybody
+        if self._state == STATE_WAITING:
+            return gate.waiters[0] is self
+        return gate.waiting == 0
 
     def _yield(self):
         self._state = STATE_YIELDED
@@ -598,7 +608,13 @@ cdef class Call:
         cdef Py_ssize_t limit = self._argument
         cdef list messages = None
         while limit > 0:
-            message = inlet.take_any()
+            try:
+                message = inlet.take_any()
+            except StateError:
+                # REP and REQ take one message at a time: what is taken is what there is.
+                if messages is None:
+                    raise
+                break
             if message is None:
                 break
             if messages is None:
@@ -614,7 +630,13 @@ cdef class Call:
     cdef object _recv_into(self):
         cdef Py_buffer view
         cdef Py_ssize_t got
-        PyObject_GetBuffer(self._argument, &view, PyBUF_WRITABLE)
+        try:
+            PyObject_GetBuffer(self._argument, &view, PyBUF_WRITABLE)
+        except (BufferError, TypeError):
+            raise TypeError(
+                f"a message is received into a writable contiguous buffer, not {type(self._argument).__name__}: "
+                f"{short(self._argument)}"
+            ) from None
         try:
             got = self._core.inlet.take_into(<char *>view.buf, view.len)
         finally:

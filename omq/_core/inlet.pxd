@@ -34,4 +34,6 @@ cdef class ReplyInlet(ShapedInlet):
 cdef class RequestInlet(ShapedInlet):
     cdef Peer asked                  # who has the request; None while it waits in the queue
     cdef bint awaiting               # a request is out and its reply has not been taken
+    cdef bint gone                   # who was asked is gone
     cdef bytes request_id            # req_correlate: what the reply must start with; None: not in use
+    cdef bint hopeless(self) except -1

@@ -1,5 +1,5 @@
 from omq._core.matcher import Matcher
-from omq._core.peer import Gate, Inlet
+from omq._core.peer import Gate, Inlet, Peer
 
 class FilterInlet(Inlet):
     """SUB: gives only what a subscription covers.
@@ -28,3 +28,6 @@ class ReplyInlet(ShapedInlet):
 
 class RequestInlet(ShapedInlet):
     """REQ: only the reply of the peer that was asked counts (RFC 28)."""
+
+    def forget(self, peer: Peer) -> None:
+        """A peer is gone: if it has the request, the next one may be sent."""

@@ -1,5 +1,8 @@
 """Inlets that look into messages: SUB filters, ROUTER adds the sender, REP and REQ handle the envelope."""
 
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.string cimport memcpy
+
 from omq._core.matcher cimport Matcher
 from omq._core.peer cimport Inlet, Peer
 
@@ -93,7 +96,7 @@ cdef class ShapedInlet(Inlet):
         body = message[0]
         if len(body) > size:
             return -1
-        into[:len(body)] = body
+        memcpy(into, PyBytes_AS_STRING(body), len(body))
         self._deliver()
         return len(body)
 
@@ -141,7 +144,7 @@ cdef class RequestInlet(ShapedInlet):
     cdef list _shape(self, Peer peer, list parts):
         cdef Py_ssize_t head = 0
         if not self.awaiting or peer is not self.asked:
-            return None
+            return None  # RFC 28: a reply that nobody asked for, or of another peer
         if self.request_id is not None:
             if parts[0] != self.request_id:
                 return None
@@ -157,6 +160,15 @@ cdef class RequestInlet(ShapedInlet):
 
     cdef bint has_message(self) except -1:
         return self.awaiting and ShapedInlet._next(self) is not None
+
+    def forget(self, Peer peer not None):
+        """*peer* is gone; what it sent before can still be taken."""
+        if peer is self.asked:
+            self.gone = True
+
+    cdef bint hopeless(self) except -1:
+        """Whether the reply can never come: who has the request is gone, and did not answer before."""
+        return self.gone and not self.has_message()
 
     cdef int _deliver(self) except -1:
         self._stash = None
