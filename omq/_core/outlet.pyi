@@ -49,6 +49,8 @@ class FanOut(Outlet):
     ) -> None: ...
     @property
     def matcher(self) -> Matcher | None: ...
+    def release(self, slot: int) -> None:
+        """The matcher knows the slot no more, so another peer may have it."""
 
 class SubscriberOutlet(FanOut):
     """XSUB: user messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29)."""

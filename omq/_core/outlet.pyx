@@ -89,6 +89,10 @@ cdef class RoundRobin(Outlet):
             if self._next >= len(self._open):
                 self._next = 0
             peer = <Peer>self._open[self._next]
+            if not peer.writable:
+                # The other end of a pipe has gone in another thread; word of it is on its way.
+                self._open.remove(peer)
+                continue
             if self.hwm and peer.pending() >= self.hwm:
                 peer.flush()
                 if not peer.writable:
@@ -119,6 +123,7 @@ cdef class RoundRobin(Outlet):
         if peer.writable:
             self._open.append(peer)
             self._pump()
+        self.gate.notify()
         return 0
 
     cdef int detach(self, Peer peer) except -1:
@@ -156,6 +161,9 @@ cdef class RoundRobin(Outlet):
             if self._next >= len(self._open):
                 self._next = 0
             peer = <Peer>self._open[self._next]
+            if not peer.writable:
+                self._open.remove(peer)
+                continue
             self._next += 1
             send_held(peer, self.queue.popleft())
             self.given(peer)
@@ -182,7 +190,7 @@ cdef class RequestOutlet(RoundRobin):
         self._correlate = correlate
 
     cdef bint can_put(self) except -1:
-        return (self._relaxed or not self._inlet.awaiting) and RoundRobin.can_put(self)
+        return (self._relaxed or not self._inlet.awaiting or self._inlet.hopeless()) and RoundRobin.can_put(self)
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         cdef Part few[FEW_PARTS]
@@ -190,12 +198,15 @@ cdef class RequestOutlet(RoundRobin):
         cdef Py_ssize_t head = 1
         cdef int done
         cdef RequestInlet inlet = self._inlet
+        cdef Peer asked = inlet.asked
+        cdef object older = None
         request_id = None
         if inlet.awaiting:
-            if not self._relaxed:
+            if not self._relaxed and not inlet.hopeless():
                 raise StateError("a REQ socket takes the reply before it sends the next request")
             # The older request is given up: if it has not left, it need not (ZMQ_REQ_RELAXED).
-            self.queue.clear()
+            older = self.queue
+            self.queue = deque()
         if count + 2 > FEW_PARTS:
             whole = <Part *>malloc((count + 2) * sizeof(Part))
             if whole == NULL:
@@ -213,9 +224,15 @@ cdef class RequestOutlet(RoundRobin):
             inlet.asked = None
             done = RoundRobin.put(self, whole, head + count)
             if done:
+                inlet.gone = False
                 inlet.awaiting = True
                 inlet._stash = None
                 inlet.request_id = request_id
+            else:
+                # Nothing was sent: the older request stands.
+                inlet.asked = asked
+                if older is not None:
+                    self.queue = older
             return done
         finally:
             if whole != few:
@@ -272,9 +289,14 @@ cdef class FanOut(Outlet):
 
     cdef int detach(self, Peer peer) except -1:
         self.peers[peer.slot] = None
-        self._free.append(peer.slot)
+        if self.matcher is None:
+            self._free.append(peer.slot)
         self.gate.notify()
         return 0
+
+    def release(self, int slot):
+        """The matcher knows the slot no more, so another peer may have it."""
+        self._free.append(slot)
 
     cdef int opened(self, Peer peer) except -1:
         Outlet.opened(self, peer)
@@ -330,7 +352,8 @@ cdef class FanOut(Outlet):
             return 1
         if self._nodrop:
             for i in range(n):
-                if self._full(<Peer>self.peers[self._targets[i]]):
+                peer = <Peer>self.peers[self._targets[i]]
+                if peer is not None and self._full(peer):
                     return 0
         size = self._encode(parts, count) if n > 1 else 0
         for i in range(n):

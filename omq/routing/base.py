@@ -75,7 +75,7 @@ class Pattern:
         """Options have changed while the socket is in use."""
         self.options = options
         if self.outlet is not None:
-            self.outlet.hwm = options.send_hwm
+            self.outlet.set_hwm(options.send_hwm)
 
     @property
     def idle(self) -> bool:

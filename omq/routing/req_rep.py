@@ -15,7 +15,7 @@ class Request(Pattern):
 
     def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
         super().__init__(socket_type, options, readable, writable)
-        self.inlet = RequestInlet(readable)
+        self.inlet: RequestInlet = RequestInlet(readable)
         self.outlet = RequestOutlet(
             writable,
             options.send_hwm,
@@ -29,6 +29,11 @@ class Request(Pattern):
         if self.options.probe_router:
             session.peer.send_parts([b""])
         super().connected(session)
+
+    def disconnected(self, session: Session) -> None:
+        super().disconnected(session)
+        # No other peer can answer what this one was asked: the next request may go out.
+        self.inlet.forget(session.peer)
 
 
 class Reply(Pattern):
