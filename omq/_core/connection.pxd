@@ -18,6 +18,7 @@ cdef class Connection(Peer):
     cdef bint _blocked               # the kernel has not taken the whole batch
     cdef bint _broken                # a write failed: reading goes on until the end
     cdef bint _stopped               # reading is paused because recv_hwm messages wait
+    cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
     cdef bint _ending                # the kernel has reported the end: read up to it
     cdef bint _parting               # our side of the stream is ended
     cdef bint _dense                 # the last batch left because it was full
@@ -30,4 +31,5 @@ cdef class Connection(Peer):
     cdef int _decide(self, bint first) except -1
     cdef int _push(self) noexcept
     cdef int _after(self, int status) except -1
+    cdef int _join(self) except -1
     cdef int _leave(self) except -1

@@ -93,14 +93,7 @@ cdef class Connection(Peer):
 
     def start(self, bytes received not None):
         """Joins the epoll set; *received* are the bytes that came behind the handshake."""
-        cdef Batch batch = self._batch
-        batch.hold()
-        try:
-            batch.ticket = self._poller.join(self, self.fd, batch.interest)
-            batch.poll_fd = self._poller.fd
-            self._watched = True
-        finally:
-            batch.let_go()
+        self._join()
         if received:
             self._stream.feed(PyBytes_AS_STRING(received), PyBytes_GET_SIZE(received))
             self.bytes_in += PyBytes_GET_SIZE(received)
@@ -119,6 +112,18 @@ cdef class Connection(Peer):
             close(self.fd)
             self.fd = -1
         self._batch.clear()
+
+    cdef int _join(self) except -1:
+        """Joins the epoll set."""
+        cdef Batch batch = self._batch
+        batch.hold()
+        try:
+            batch.ticket = self._poller.join(self, self.fd, batch.interest)
+            batch.poll_fd = self._poller.fd
+            self._watched = True
+        finally:
+            batch.let_go()
+        return 0
 
     cdef int _leave(self) except -1:
         """Leaves the epoll set."""
@@ -157,7 +162,8 @@ cdef class Connection(Peer):
         self._read_on(False)
 
     def resume(self):
-        self.refill()
+        if self._stopped:
+            self.refill()
 
     def set_grain(self, int grain):
         self._batch.grain = grain
@@ -185,6 +191,10 @@ cdef class Connection(Peer):
             self.flush()
         if not self.lost and (events & EPOLLIN or self._ending):
             self._read()
+        if self._stopped and events & (EPOLLHUP | EPOLLERR) and not self.lost:
+            # The kernel reports these whether they are asked for or not, again and again: `refill` comes back.
+            self._leave()
+            self._away = True
         return 0
 
     cdef int _read(self) except -1:
@@ -252,6 +262,9 @@ cdef class Connection(Peer):
                 return 1
             self.session.on_command(body)
             if self.lost:
+                # The command ended the connection; the messages before it stay readable.
+                self.messages_in += stream.complete - before
+                self._hand_over()
                 return 1
         self.messages_in += stream.complete - before
         return 0
@@ -307,6 +320,9 @@ cdef class Connection(Peer):
         self._read()
         if not self._stopped and not self.lost:
             self._read_on(True)
+            if self._away:
+                self._away = False
+                self._join()
         return 0
 
     cdef bint only_reads(self) noexcept:

@@ -54,6 +54,9 @@ class Peer:
     def resume(self) -> None:
         """Takes from it again."""
 
+    def hand_to(self, inlet: Inlet) -> None:
+        """Has its messages taken from another inlet, those that wait too."""
+
 class Inlet:
     """One fair queue over all peers: each in turn, 256 messages or 512 KiB at most.
 
@@ -85,6 +88,9 @@ class Outlet:
 
     def set_schedule(self, schedule: Any) -> None:
         """Sets what is called, without arguments, to have `flush_turn` called when the turn ends."""
+
+    def set_hwm(self, hwm: int) -> None:
+        """Changes `hwm`; calls that wait for room look again."""
 
     def flush_turn(self) -> None:
         """Writes what has gathered."""

@@ -60,6 +60,15 @@ cdef class Peer:
     def resume(self):
         """Takes from it again."""
 
+    def hand_to(self, Inlet inlet not None):
+        """Has its messages taken from another inlet, those that wait too; nobody takes from the old one any more."""
+        self.inlet = inlet
+        self.queued = False
+        self.next_ready = None
+        if self.ready():
+            inlet.arrived(self)
+        self.resume()
+
     @property
     def bytes_out(self):
         return self.sent_bytes()
@@ -176,17 +185,13 @@ cdef class Inlet:
         while True:
             peer = self._head
             if peer is None:
-                if not self._paused:
-                    return None
-                paused = self._paused
-                self._paused = []
-                for peer in paused:
-                    peer.refill()
-                if self._head is None:
-                    return None
-                continue
+                return None
             if peer.ready() == 0:
                 self._pop()
+                if self._paused and peer in self._paused:
+                    # It reads on when its own messages are taken, whatever the others have.
+                    self._paused.remove(peer)
+                    peer.refill()
             elif (self._turn <= 0 or self._turn_bytes <= 0) and peer.next_ready is not None:
                 self._pop()
                 peer.queued = True
@@ -270,6 +275,10 @@ cdef class Outlet:
     def set_schedule(self, schedule):
         self._schedule = schedule
 
+    def set_hwm(self, Py_ssize_t hwm):
+        self.hwm = hwm
+        self.gate.notify()
+
     def flush_turn(self):
         self._flush_turn()
 
@@ -300,12 +309,14 @@ cdef class Outlet:
         return 0
 
     cdef int detach(self, Peer peer) except -1:
+        self.gate.notify()
         return 0
 
     cdef int opened(self, Peer peer) except -1:
         """*peer* can be written again."""
         self.parked -= peer.parked
         peer.parked = 0
+        self.gate.notify()
         return 0
 
     cdef int blocked(self, Peer peer) except -1:

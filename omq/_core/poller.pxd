@@ -30,4 +30,5 @@ cdef class Poller:
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0
     cdef int leave(self, int fd, unsigned long long ticket) except -1
     cdef int serve(self) except -1
+    cdef int _tell(self, Peer peer, unsigned int events) except -1
     cdef int handle(self, epoll_event *events, int count) except -1

@@ -101,7 +101,8 @@ cdef class Poller:
             return 0
         if only is not None and only.only_reads():
             # A single connection that only reads: the event can be nothing else, and a read finds out what it is.
-            return only.on_events(EPOLLIN)
+            self._tell(only, EPOLLIN)
+            return 0
         n = epoll_wait(self.fd, events, EVENTS, 0)
         if n < 0:
             if errno == EINTR:
@@ -119,11 +120,17 @@ cdef class Poller:
             slot = events[i].data.u64 & 0xffffffff
             if self._tickets[slot] != events[i].data.u64:
                 continue
-            peer = <Peer>self._peers[slot]
+            self._tell(<Peer>self._peers[slot], events[i].events)
+        return 0
+
+    cdef int _tell(self, Peer peer, unsigned int events) except -1:
+        try:
+            peer.on_events(events)
+        except Exception as error:
+            # One connection's failure is not the others'.
+            log.exception("a connection failed")
             try:
-                peer.on_events(events[i].events)
-            except Exception as error:
-                # One connection's failure is not the others'.
-                log.exception("a connection failed")
                 peer.session.end(error)
+            except Exception:
+                log.exception("the end of a connection failed")
         return 0
