@@ -10,6 +10,9 @@ cdef class Pipe(Peer):
     cdef Py_ssize_t _part            # index of the next part in the first message
     cdef unsigned long _thread       # the thread that this end lives in
     cdef object _post                # calls a function in that thread, from any other
+    cdef object _senders             # deque of the sessions that the deposits in _ring came from; None: no deposits
+    cdef object _on_empty            # called when what waits is taken; None: nobody asked
+    cdef bint _reopening             # word that there is room is on its way through _post
     cdef bint _posted                # an arrival is on its way through _post
     cdef long long _sent             # bytes
     cdef readonly bint lost

@@ -29,8 +29,11 @@ class Pipe(Peer):
     def reopen(self) -> None:
         """The partner has room again."""
 
-    def deposit(self, message: bytes | tuple[bytes, ...]) -> None:
-        """Puts a message into this end, as if the other had sent it."""
+    def deposit(self, message: bytes | tuple[bytes, ...], session: Any) -> None:
+        """Puts a message into this end, as if the peer of `session` had sent it."""
+
+    def call_when_empty(self, function: Callable[[], None]) -> None:
+        """Calls a function once, when the messages that wait now have been taken; there is one at least."""
 
     def close(self) -> None:
         """Leaves the partner; what has arrived on either side can still be taken."""

@@ -21,6 +21,8 @@ cdef class Pipe(Peer):
         inlet: Where this end's messages are taken.
         capacity: Messages that wait here before the other end must (recv_hwm); 0 for no bound.
         post: Calls a function without arguments in this end's thread.
+
+    An end without a partner is a mailbox: its owner puts messages into it with `deposit`.
     """
 
     def __init__(self, session, Inlet inlet, Py_ssize_t capacity, post):
@@ -51,10 +53,26 @@ cdef class Pipe(Peer):
         self._capacity = hwm
         self._taken()
 
-    def deposit(self, message):
-        """Puts a message (bytes, or a tuple of them) into this end, as if the other had sent it."""
+    def deposit(self, message, session):
+        """Puts a message (bytes, or a tuple of them) into this end, as if the peer of *session* had sent it."""
+        if self._senders is None:
+            self._senders = deque()
         self._ring.append(message)
+        self._senders.append(session)
         self._arrive()
+
+    def call_when_empty(self, function):
+        """Calls *function* once, when the messages that wait now have been taken; there is one at least."""
+        if self._on_empty is None:
+            self.inlet.paused(self)
+        self._on_empty = function
+
+    cdef int refill(self) except -1:
+        function = self._on_empty
+        if function is not None:
+            self._on_empty = None
+            function()
+        return 0
 
     @property
     def unread(self):
@@ -110,15 +128,19 @@ cdef class Pipe(Peer):
 
     cdef int _taken(self) except -1:
         cdef Pipe partner = self.partner
+        if self._senders:
+            self.session = self._senders.popleft()
         # Half of the ring free before the sender goes on: not a wake-up a message.
         if partner is not None and not partner.writable and 2 * len(self._ring) <= self._capacity:
             if partner._thread == self._thread:
                 partner._reopen()
-            else:
+            elif not partner._reopening:
+                partner._reopening = True
                 partner._post(partner.reopen)
         return 0
 
     def reopen(self):
+        self._reopening = False
         self._reopen()
 
     cdef int _reopen(self) except -1:

@@ -36,17 +36,17 @@ class Router(Pattern):
         self._serial = itertools.count(1)
         # Peers whose identity another peer has: they wait, unread, until it is free.
         self._waiting: list[Session] = []
+        self._nobody = Gate()
 
     def connected(self, session: Session) -> None:
         identity = session.identity
         if not identity:
             # RFC 28: a peer without identity gets one that no peer can choose (it starts with a zero byte).
             identity = b"\0" + next(self._serial).to_bytes(4, "big")
-        holder = self.outlet.table.get(identity)
-        if holder is not None:
+        while (holder := self.outlet.table.get(identity)) is not None:
             if not self.options.router_handover:
                 self._waiting.append(session)
-                session.peer.pause()
+                session.peer.hand_to(Inlet(self._nobody))
                 return
             holder.session.end(None)
         session.peer.identity = identity
@@ -63,7 +63,8 @@ class Router(Pattern):
             if heir.identity == session.identity and heir.identity not in self.outlet.table:
                 self._waiting.remove(heir)
                 self.connected(heir)
-                heir.peer.resume()
+                assert self.inlet is not None
+                heir.peer.hand_to(self.inlet)
                 break
 
     def reconfigure(self, options: Options) -> None:

@@ -22,19 +22,29 @@ class Publisher(Pattern):
     def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
         super().__init__(socket_type, options, readable, writable)
         self.matcher = Matcher()
-        self.outlet = FanOut(writable, options.send_hwm, self.matcher, options.xpub_nodrop, options.invert_matching)
+        self.outlet: FanOut = FanOut(
+            writable, options.send_hwm, self.matcher, options.xpub_nodrop, options.invert_matching
+        )
         self._mail: Pipe | None = None
+        # What does not fit into the mail, by prefix: a change, and its undoing takes it out again.
+        self._late: dict[bytes, tuple[bytes, Session]] = {}
         if socket_type is SocketType.XPUB:
             self.inlet = Inlet(readable)
             # Subscriptions, and messages that XSUB users send upstream, wait here for the XPUB's user.
             self._mail = Pipe(None, self.inlet, 0, None)
 
+    def connected(self, session: Session) -> None:
+        super().connected(session)
+        if self.options.xpub_welcome_message is not None:
+            session.peer.send_parts([self.options.xpub_welcome_message])
+
     def disconnected(self, session: Session) -> None:
         if session in self.sessions:
             slot = session.peer.slot
             for prefix in self.matcher.remove_slot(slot):
-                self._tell(CANCEL + prefix)
+                self._tell(CANCEL, prefix, session, True)
             super().disconnected(session)
+            self.outlet.release(slot)
             self.on_change()
 
     def on_subscription(self, session: Session, prefix: bytes, subscribe: bool) -> None:
@@ -43,14 +53,12 @@ class Publisher(Pattern):
             news = self.matcher.add(prefix, slot)
             # ZMQ_XPUB_VERBOSE: every subscription is news; otherwise only the first one of a prefix.
             if news == 1 or self.options.xpub_verbose or self.options.xpub_verboser:
-                self._tell(SUBSCRIBE + prefix)
-            if self.options.xpub_welcome_message is not None and news:
-                session.peer.send_parts([self.options.xpub_welcome_message])
+                self._tell(SUBSCRIBE, prefix, session, news == 1)
         else:
             # A subscriber may have asked several times and takes it all back with one CANCEL, as libzmq does.
             news = self.matcher.drop(prefix, slot)
             if news == 1 or (news >= 0 and self.options.xpub_verboser):
-                self._tell(CANCEL + prefix)
+                self._tell(CANCEL, prefix, session, news == 1)
         self.on_change()
 
     def on_message(self, session: Session, parts: list[bytes]) -> None:
@@ -58,15 +66,29 @@ class Publisher(Pattern):
         if len(parts) == 1 and parts[0][:1] in (SUBSCRIBE, CANCEL):
             self.on_subscription(session, parts[0][1:], parts[0][:1] == SUBSCRIBE)
         elif self._mail is not None and self._mail_has_room():
-            self._mail.deposit(tuple(parts) if len(parts) > 1 else parts[0])
+            self._mail.deposit(tuple(parts) if len(parts) > 1 else parts[0], session)
 
     def subscriptions(self, prefix: bytes | None) -> int:
         """The number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
         return len(self.matcher) if prefix is None else self.matcher.count(prefix)
 
-    def _tell(self, news: bytes) -> None:
-        if self._mail is not None:
-            self._mail.deposit(news)
+    def _tell(self, kind: bytes, prefix: bytes, session: Session, change: bool) -> None:
+        """Lets the XPUB's user know; *change*: the prefix is new to all subscribers, or nobody holds it any more."""
+        if self._mail is None:
+            return
+        if not self._late and self._mail_has_room():
+            self._mail.deposit(kind + prefix, session)
+        elif change and self._late.pop(prefix, None) is None:
+            # The user lags. Changes of one prefix alternate, so no more is kept than the subscriptions differ.
+            self._late[prefix] = (kind + prefix, session)
+            self._mail.call_when_empty(self._deliver_late)
+
+    def _deliver_late(self) -> None:
+        assert self._mail is not None
+        while self._late and self._mail_has_room():
+            self._mail.deposit(*self._late.pop(next(iter(self._late))))
+        if self._late:
+            self._mail.call_when_empty(self._deliver_late)
 
     def _mail_has_room(self) -> bool:
         assert self._mail is not None
