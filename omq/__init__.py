@@ -1,5 +1,64 @@
-"""omq: ZeroMQ for Python without libzmq."""
+"""omq: ZeroMQ for Python without libzmq.
 
+    import omq
+
+    with omq.PULL(bind="tcp://127.0.0.1:*") as pull, omq.PUSH(connect=pull.endpoints[0]) as push:
+        push.send(b"hello")
+        print(pull.recv(timeout=1.0))
+
+These sockets block; `omq.asyncio` has the same ones for `await`.
+"""
+
+import sys as _sys
+
+if _sys.platform != "linux":
+    raise ImportError("omq runs on Linux only: it is built on epoll and eventfd")
+
+from omq._core.call import POLL_IN, POLL_OUT
 from omq._version import __version__
+from omq.context import Context
+from omq.errors import *  # noqa: F403
+from omq.errors import __all__ as _errors
+from omq.message import Message, Peer
+from omq.options import Options
+from omq.socket import (
+    DEALER,
+    PAIR,
+    PUB,
+    PULL,
+    PUSH,
+    REP,
+    REQ,
+    ROUTER,
+    SUB,
+    XPUB,
+    XSUB,
+    Socket,
+    wait,
+)
+from omq.types import SocketType
 
-__all__ = ["__version__"]
+__all__ = [
+    "DEALER",
+    "PAIR",
+    "POLL_IN",
+    "POLL_OUT",
+    "PUB",
+    "PULL",
+    "PUSH",
+    "REP",
+    "REQ",
+    "ROUTER",
+    "SUB",
+    "XPUB",
+    "XSUB",
+    "Context",
+    "Message",
+    "Options",
+    "Peer",
+    "Socket",
+    "SocketType",
+    "__version__",
+    "wait",
+    *_errors,
+]

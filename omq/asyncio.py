@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from omq._core.call import POLL_IN, POLL_OUT, UNSET, AsyncCore
 from omq._version import __version__
 from omq.context import Context
+from omq.engine.driver import LoopDriver
 from omq.engine.socket import Engine, Parent
+from omq.face import Face, several
 from omq.errors import *  # noqa: F403
 from omq.errors import ClosedError, StateError, Timeout
 from omq.errors import __all__ as _errors
@@ -27,7 +29,7 @@ from omq.options import Options
 from omq.types import SocketType
 
 
-class Socket(AsyncCore):
+class Socket(Face, AsyncCore):
     """An asyncio socket; use one of its types.
 
     Args:
@@ -43,8 +45,6 @@ class Socket(AsyncCore):
         BindError: An endpoint cannot be listened on.
     """
 
-    socket_type: ClassVar[SocketType]
-
     def __init__(
         self,
         context: Context | None = None,
@@ -54,51 +54,20 @@ class Socket(AsyncCore):
         parent: Parent | None = None,
         **options: Any,
     ) -> None:
+        context = context or Context.default()
+        context.check()
         self._engine = Engine(
-            self.socket_type,
-            Options.parse(self.socket_type, options),
-            context or Context.default(),
-            self.readable,
-            self.writable,
-            self.turn,
-            parent,
+            self.socket_type, Options.parse(self.socket_type, options), context, LoopDriver(self), parent
         )
-        self._assemble(self._engine.pattern.inlet, self._engine.pattern.outlet, asyncio._get_running_loop)
         self._take_options()
         try:
-            for endpoint in _several(bind):
+            for endpoint in several(bind):
                 self.bind(endpoint)
-            for endpoint in _several(connect):
+            for endpoint in several(connect):
                 self.connect(endpoint)
         except BaseException:
             self.stop()
             raise
-
-    # ------------------------------------------------------------------ options
-
-    @property
-    def options(self) -> Options:
-        """The options in force."""
-        return self._engine.options
-
-    def set_options(self, **options: Any) -> None:
-        """Changes options; those that describe new connections apply to the next ones.
-
-        Raises:
-            OptionError: An option is unknown or does not fit.
-            StateError: The option cannot be changed on a socket that is in use.
-        """
-        changed = Options.parse(self.socket_type, options, self._engine.options)
-        if self._engine.has_loop:
-            for name in options:
-                if not Options.is_live(name):
-                    raise StateError(f"option {name!r} cannot be changed once the socket is in use")
-        self._engine.reconfigure(changed)
-        self._take_options()
-
-    def _take_options(self) -> None:
-        self.send_timeout = self._engine.options.send_timeout
-        self.recv_timeout = self._engine.options.recv_timeout
 
     # ------------------------------------------------------------------ endpoints
 
@@ -129,47 +98,6 @@ class Socket(AsyncCore):
         self._begin()
         return self._engine.connect(endpoint)
 
-    def unbind(self, endpoint: str) -> None:
-        """Stops listening; connections that came in stay.
-
-        Raises:
-            EndpointError: It is not bound.
-        """
-        self._engine.unbind(endpoint)
-
-    def disconnect(self, endpoint: str) -> None:
-        """Stops dialling an endpoint and ends its connection.
-
-        Raises:
-            EndpointError: It is not connected.
-        """
-        self._engine.disconnect(endpoint)
-
-    @property
-    def endpoints(self) -> list[str]:
-        """What is bound, resolved."""
-        return self._engine.endpoints
-
-    # ------------------------------------------------------------------ subscriptions
-
-    def subscribe(self, prefix: bytes) -> None:
-        """Asks publishers for messages whose first part starts with *prefix*; SUB and XSUB.
-
-        Raises:
-            StateError: The type has no subscriptions.
-        """
-        self._subscriber().subscribe(_prefix(prefix))
-
-    def unsubscribe(self, prefix: bytes) -> None:
-        """Takes one `subscribe` of the same prefix back; SUB and XSUB."""
-        self._subscriber().unsubscribe(_prefix(prefix))
-
-    def _subscriber(self) -> Any:
-        self._engine.require_type(SocketType.SUB, SocketType.XSUB)
-        if self.closed:
-            raise ClosedError(f"the {self.socket_type.value} socket is closed")
-        return self._engine.pattern
-
     # ------------------------------------------------------------------ peers
 
     async def wait_connected(self, n: int = 1, *, timeout: float | None = None) -> None:
@@ -198,9 +126,7 @@ class Socket(AsyncCore):
             ClosedError: The socket was closed.
             StateError: The type does not publish.
         """
-        self._engine.require_type(SocketType.PUB, SocketType.XPUB)
-        pattern: Any = self._engine.pattern
-        await self._wait(lambda: pattern.subscriptions(prefix) >= n, f"{n} subscriptions", timeout)
+        await self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
 
     async def _wait(self, reached: Any, what: str, timeout: float | None) -> None:
         self._begin()
@@ -210,14 +136,6 @@ class Socket(AsyncCore):
             if self.closed:
                 raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
             raise Timeout(f"not {what} within {timeout} s")
-
-    @property
-    def peers(self) -> list[Peer]:
-        """A snapshot of the peers that have finished the handshake."""
-        return [_snapshot(session) for session in self._engine.sessions]
-
-    def _message(self, parts: list[bytes], peer: Any) -> Message:
-        return Message(parts, _snapshot(peer.session))
 
     # ------------------------------------------------------------------ life
 
@@ -262,39 +180,6 @@ class Socket(AsyncCore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{len(self._engine.sessions)} peers"
-        return f"<omq.asyncio.{self.socket_type.value} {' '.join(self.endpoints)} {state}>".replace("  ", " ")
-
-
-def _several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
-    if endpoints is None:
-        return ()
-    return (endpoints,) if isinstance(endpoints, str) else endpoints
-
-
-def _prefix(prefix: bytes) -> bytes:
-    if not isinstance(prefix, bytes):
-        raise TypeError(f"a prefix is bytes, not {type(prefix).__name__}: {prefix!r}")
-    return prefix
-
-
-def _snapshot(session: Any) -> Peer:
-    peer, info = session.peer, session.info
-    return Peer(
-        endpoint=session.endpoint,
-        mechanism=info.mechanism.decode("ascii"),
-        identity=peer.identity or session.identity,
-        user_id=None,
-        properties=info.properties,
-        messages_in=peer.messages_in,
-        messages_out=peer.messages_out,
-        bytes_in=peer.bytes_in,
-        bytes_out=peer.bytes_out,
-        dropped=peer.dropped,
-        since=session.since,
-    )
 
 
 class PUSH(Socket):

@@ -2,31 +2,149 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import logging
 import os
 import threading
+import weakref
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from omq._core.buffer import Pool
+from omq._core.flusher import Flusher
+from omq._core.sync import Generation
+from omq.engine.driver import IoThread
 from omq.engine.inproc import Registry
+from omq.errors import ContextTerminated, StateError
+
+log = logging.getLogger("omq")
+
+
+class Closable(Protocol):
+    """A socket, as far as its context is concerned."""
+
+    def close(self, linger: Any = ...) -> Any: ...
+
+    def stop(self) -> None: ...
 
 
 class Context:
-    """Holds the names bound over inproc and the memory that connections borrow.
+    """Owns the I/O thread and the flusher of its blocking sockets, the inproc names, and memory to borrow.
 
-    Two contexts never see each other. A socket made without a context uses `Context.default()`.
+    Two contexts never see each other. A socket made without a context uses `Context.default()`. Threads start with
+    the first bind or connect of a blocking socket. In a forked child a context is of no use: make a new one, or let
+    `default()` do it.
     """
 
     _default: Context | None = None
     _lock = threading.Lock()
+    _all: weakref.WeakSet[Context] = weakref.WeakSet()
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.pool = Pool()
         self.inproc = Registry()
+        self.flusher = Flusher()
+        self.generation = Generation()
+        self._pid = os.getpid()
+        self._io: IoThread | None = None
+        self._io_lock = threading.Lock()
+        self._terminated = False
+        self._sockets: weakref.WeakSet[Any] = weakref.WeakSet()
+        Context._all.add(self)
 
     @classmethod
     def default(cls) -> Context:
         """The context of those who do not care; made on first use, and made anew in a forked child."""
         with cls._lock:
-            if cls._default is None or cls._default.pid != os.getpid():
-                cls._default = cls()
-            return cls._default
+            found = cls._default
+            if found is None or found.generation.stale or found._terminated:
+                found = cls._default = cls()
+            return found
+
+    @property
+    def io_thread(self) -> IoThread:
+        """The I/O thread; started on first use."""
+        self.check()
+        with self._io_lock:
+            if self._io is None:
+                self._io = IoThread()
+            return self._io
+
+    @property
+    def closed(self) -> bool:
+        """Whether `term` has been called."""
+        return self._terminated
+
+    def check(self) -> None:
+        """Raises unless sockets can be made and used here.
+
+        Raises:
+            ContextTerminated: `term` has been called.
+            StateError: The process has forked since the context was made.
+        """
+        if self.generation.stale:
+            raise StateError("this context belongs to the parent process: make a new one after fork()")
+        if self._terminated:
+            raise ContextTerminated("the context has been terminated")
+
+    def register(self, socket: Closable) -> None:
+        """Takes a blocking socket in: `term` and the interpreter's exit close it."""
+        self._sockets.add(socket)
+
+    def term(self, linger: Any = None) -> None:
+        """Closes every blocking socket and ends the threads (`zmq_ctx_term(3)`). Idempotent.
+
+        Args:
+            linger: Seconds that each socket has for what was accepted; `None` lets each one's own option hold.
+        """
+        if self._terminated or self.generation.stale:
+            return
+        self._terminated = True
+        for socket in list(self._sockets):
+            if linger is None:
+                socket.close()
+            else:
+                socket.close(linger)
+        with self._io_lock:
+            if self._io is not None:
+                self._io.stop()
+        self.flusher.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.term()
+
+    def __repr__(self) -> str:
+        state = "terminated" if self._terminated else f"{len(self._sockets)} blocking sockets"
+        return f"<omq.Context {state}>"
+
+
+def _after_fork() -> None:
+    """The child has no threads but this one: nothing that it inherited can be used, and locks may be held for ever."""
+    for context in list(Context._all):
+        context.generation.expire()
+    Context._all = weakref.WeakSet()
+    Context._lock = threading.Lock()
+    Context._default = None
+
+
+def _at_exit() -> None:
+    """Closes what is open, with its linger, and says what it waits for."""
+    for context in list(Context._all):
+        if context.generation.stale:
+            continue
+        for socket in list(context._sockets):
+            with contextlib.suppress(Exception):
+                if socket.lingers:
+                    log.warning("%r waits for what it has accepted to leave (linger=%s s)", socket, socket.options.linger)
+        with contextlib.suppress(Exception):
+            context.term()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -69,6 +69,15 @@ def _device(value: Any) -> str | None:
     return value
 
 
+def _spin(value: Any) -> float | str:
+    if value == "adaptive":
+        return "adaptive"
+    try:
+        return float(_seconds(none=False)(value))
+    except ValueError:
+        raise ValueError('seconds, 0 or more, or "adaptive"') from None
+
+
 def _reconnect(value: Any) -> float | tuple[float, float] | None:
     wanted = "seconds above 0, a pair (first, ceiling) of them, or None for never"
     if value is None:
@@ -157,6 +166,8 @@ class Options:
         ipv6: Names and `*` stand for IPv6 addresses too (`ZMQ_IPV6`).
         tos: The IP type-of-service octet of what is sent (`ZMQ_TOS`).
         bind_device: The network device that traffic is bound to; `None` for any (`ZMQ_BINDTODEVICE`).
+        busy_poll: Seconds that a blocking call looks for a message before it sleeps; 0 sleeps at once;
+            `"adaptive"` looks for 50 us at most, while recent waits were short.
     """
 
     send_hwm: int = _option(1000, _HWM, live=True)
@@ -193,6 +204,7 @@ class Options:
     ipv6: bool = _option(False, _flag)
     tos: int = _option(0, _whole(0, 255))
     bind_device: str | None = _option(None, _device)
+    busy_poll: float | str = _option(0.0, _spin, live=True)
 
     @classmethod
     def parse(cls, socket_type: SocketType, given: dict[str, Any], base: Options | None = None) -> Options:

@@ -7,16 +7,15 @@ when the call runs again, so a cancelled call has taken nothing.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_WarnEx
-from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
-from libc.stdlib cimport free, malloc
 
 from omq._core.batch cimport Part
+from omq._core.part cimport Parts, close_parts, open_part, open_parts, open_target
 from omq._core.peer cimport Gate, Inlet, Outlet, Peer, Turn
 
 from asyncio.exceptions import CancelledError
@@ -45,7 +44,6 @@ cdef enum:
     TURN = 256               # messages after which a call yields, so that nobody starves
     RESULT_RETURN = 0        # PySendResult
     RESULT_NEXT = 1
-    FEW_PARTS = 16           # parts for which no memory is allocated
 
 POLL_IN = 1
 POLL_OUT = 4
@@ -57,37 +55,6 @@ class _Unset:
 
 
 UNSET = _Unset()
-
-
-# ---------------------------------------------------------------------- payloads
-
-cdef int open_part(object data, Part *part, Py_buffer *view) except -1:
-    """Points *part* at the content of *data*. 1: *view* is held and must be released."""
-    if type(data) is bytes:
-        part.data = PyBytes_AS_STRING(data)
-        part.size = PyBytes_GET_SIZE(data)
-        part.owner = <PyObject *>data
-        return 0
-    try:
-        PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
-    except (BufferError, TypeError):
-        raise TypeError(
-            f"a part is bytes or another contiguous buffer, not {type(data).__name__}: {short(data)}"
-        ) from None
-    part.data = <const char *>view.buf
-    part.size = view.len
-    # A view over bytes cannot change: it is borrowed as the bytes are. Any other memory is used within the call.
-    part.owner = NULL
-    if PyMemoryView_Check(data):
-        base = data.obj
-        if type(base) is bytes:
-            part.owner = <PyObject *>base
-    return 1
-
-
-cdef str short(object value):
-    cdef str text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 # ---------------------------------------------------------------------- waiting
@@ -533,43 +500,14 @@ cdef class Call:
         return None
 
     cdef object _send_parts(self):
-        cdef Part few[FEW_PARTS]
-        cdef Py_buffer few_views[FEW_PARTS]
-        cdef Part *parts = few
-        cdef Py_buffer *views = few_views
-        cdef bint few_held[FEW_PARTS]
-        cdef bint *held = few_held
-        cdef Py_ssize_t count, i, opened = 0
-        if isinstance(self._argument, (bytes, bytearray, memoryview, str)):
-            raise TypeError(f"a message is a sequence of parts, not {type(self._argument).__name__}")
-        if type(self._argument) is not list and type(self._argument) is not tuple:
-            self._argument = list(self._argument)
-        sequence = self._argument
-        count = len(sequence)
-        if count == 0:
-            raise ValueError("a message has at least one part")
-        if count > FEW_PARTS:
-            parts = <Part *>malloc(count * sizeof(Part))
-            views = <Py_buffer *>malloc(count * sizeof(Py_buffer))
-            held = <bint *>malloc(count * sizeof(bint))
-            if parts == NULL or views == NULL or held == NULL:
-                free(parts)
-                free(views)
-                free(held)
-                raise MemoryError()
+        cdef Parts parts
+        if type(self._argument) is not tuple and not isinstance(self._argument, (bytes, bytearray, memoryview, str)):
+            self._argument = tuple(self._argument)  # once: it may be a generator, and this may be tried again
+        open_parts(&parts, self._argument, True)
         try:
-            for i in range(count):
-                held[i] = open_part(sequence[i], parts + i, views + i)
-                opened = i + 1
-            self._complete = self._core.outlet.put(parts, count)
+            self._complete = self._core.outlet.put(parts.parts, parts.count)
         finally:
-            for i in range(opened):
-                if held[i]:
-                    PyBuffer_Release(views + i)
-            if parts != few:
-                free(parts)
-                free(views)
-                free(held)
+            close_parts(&parts)
         self._core._writes -= 1
         return None
 
@@ -630,13 +568,7 @@ cdef class Call:
     cdef object _recv_into(self):
         cdef Py_buffer view
         cdef Py_ssize_t got
-        try:
-            PyObject_GetBuffer(self._argument, &view, PyBUF_WRITABLE)
-        except (BufferError, TypeError):
-            raise TypeError(
-                f"a message is received into a writable contiguous buffer, not {type(self._argument).__name__}: "
-                f"{short(self._argument)}"
-            ) from None
+        open_target(self._argument, &view)
         try:
             got = self._core.inlet.take_into(<char *>view.buf, view.len)
         finally:

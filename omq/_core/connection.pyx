@@ -172,11 +172,6 @@ cdef class Connection(Peer):
         self._hwm = hwm
 
     @property
-    def unsent(self):
-        """Messages that the kernel does not have."""
-        return self._batch.messages
-
-    @property
     def unsent_bytes(self):
         return self._batch.bytes
 
@@ -300,6 +295,8 @@ cdef class Connection(Peer):
             self.writable = False
             # The end stays readable for ever: nobody is to wake up for it again.
             self._leave()
+            if self.outlet is not None:
+                self.outlet.lost(self)
             self.session.on_lost(reason)
         return 0
 
@@ -396,23 +393,22 @@ cdef class Connection(Peer):
             status = FLUSH_ERROR if batch.failed else FLUSH_BLOCKED
         elif batch.bytes >= BATCH_BYTES or batch.messages >= BATCH_MESSAGES or batch._foreign:
             self._dense = True
-            batch.last_write = now_ns()
+            if self._flusher is not None:
+                batch.last_write = now_ns()
             status = self._push()
         elif first:
             # Idle for a while: write through. Otherwise messages gather, until the turn ends or the flusher comes.
-            if self._flusher is not None or not self._dense:
+            if self.outlet is None or not (self._dense or self.outlet.gathers):
                 now = now_ns()
-                if now - batch.last_write > SPARSE_NS or (self._flusher is None and self.outlet is None):
+                if self.outlet is None or now - batch.last_write > SPARSE_NS:
                     batch.last_write = now
                     status = self._push()
-                elif self._flusher is not None:
+            if status == FLUSH_NOTHING:
+                if self._flusher is not None:
+                    self._dense = False
                     self._flusher.leave(batch)
                 else:
                     self.outlet.defer(self)
-            elif self.outlet is not None:
-                self.outlet.defer(self)
-            else:
-                status = self._push()
         if batch._foreign:
             batch.adopt()
         return status

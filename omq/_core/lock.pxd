@@ -23,8 +23,11 @@ cdef class SocketLock:
     cdef int _depth                  # how often that thread has taken it
     cdef int _waiters                # threads that wait for it
     cdef sem_t _free                 # posted once a release while somebody waits
+    cdef list deferred               # functions that others want called under the lock, by whoever has it
     cdef int acquire(self) except -1
+    cdef bint try_acquire(self) noexcept
     cdef int release(self) except -1
+    cdef int _run_deferred(self) except -1
     cdef int _wait(self, unsigned long me) except -1
 
 

@@ -3,6 +3,10 @@
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
 
+import logging
+
+log = logging.getLogger("omq")
+
 
 @cython.final
 cdef class SocketLock:
@@ -12,6 +16,7 @@ cdef class SocketLock:
     """
 
     def __cinit__(self):
+        self.deferred = []
         sem_init(&self._free, 0, 0)
 
     def __dealloc__(self):
@@ -45,10 +50,33 @@ cdef class SocketLock:
         self._depth = 1
         return 0
 
+    cdef bint try_acquire(self) noexcept:
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self._owner == 0:
+            self._owner = me
+            self._depth = 1
+        elif self._owner == me:
+            self._depth += 1
+        else:
+            return False
+        return True
+
     cdef int release(self) except -1:
+        if self._depth == 1 and self.deferred:
+            self._run_deferred()
         self._depth -= 1
         if self._depth == 0:
             self._owner = 0
             if self._waiters:
                 sem_post(&self._free)
+        return 0
+
+    cdef int _run_deferred(self) except -1:
+        """Does what others could not do while the lock was taken; whoever asks later finds it free, or asks again."""
+        while self.deferred:
+            function = self.deferred.pop(0)
+            try:
+                function()
+            except Exception:
+                log.exception("a deferred call failed")
         return 0

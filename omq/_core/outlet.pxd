@@ -33,6 +33,7 @@ cdef class FanOut(Outlet):
     cdef readonly Matcher matcher    # None: every peer gets every message
     cdef list peers                  # by slot; None where a slot is free
     cdef list _free                  # slots to use again
+    cdef long long _last             # nanoseconds: when the last message was given to all
     cdef bint _nodrop
     cdef bint _invert
     cdef char *_scratch              # a message encoded once; owned

@@ -5,7 +5,8 @@ from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
-from omq._core.batch cimport INLINE_LIMIT, Part
+from omq._core.batch cimport INLINE_LIMIT, SPARSE_NS, Part
+from omq._core.clock cimport now_ns
 from omq._core.codec cimport FLAG_MORE, LONG_HEADER, write_header
 from omq._core.inlet cimport ReplyInlet, RequestInlet
 from omq._core.matcher cimport Matcher
@@ -43,11 +44,12 @@ cdef object hold(const Part *parts, Py_ssize_t count):
 
 cdef int send_held(Peer peer, object message) except -1:
     cdef Part few[FEW_PARTS]
+    cdef Part only
     cdef Part *parts = few
     cdef Py_ssize_t i, count
     if type(message) is bytes:
-        fill_part(few, <bytes>message)
-        return peer.send(few, 1)
+        fill_part(&only, <bytes>message)
+        return peer.send(&only, 1)
     count = len(<tuple>message)
     if count > FEW_PARTS:
         parts = <Part *>malloc(count * sizeof(Part))
@@ -133,6 +135,11 @@ cdef class RoundRobin(Outlet):
         self.parked -= peer.parked
         peer.parked = 0
         self.gate.notify()
+        return 0
+
+    cdef int lost(self, Peer peer) except -1:
+        if peer in self._open:
+            self._open.remove(peer)
         return 0
 
     cdef int opened(self, Peer peer) except -1:
@@ -263,14 +270,6 @@ cdef class FanOut(Outlet):
         self._nodrop = nodrop
         self._invert = invert
 
-    @property
-    def idle(self):
-        cdef Peer peer
-        for peer in self.peers:
-            if peer is not None and peer.pending():
-                return False
-        return True
-
     cdef int attach(self, Peer peer) except -1:
         cdef void *memory
         if self._free:
@@ -356,6 +355,8 @@ cdef class FanOut(Outlet):
                 if peer is not None and self._full(peer):
                     return 0
         size = self._encode(parts, count) if n > 1 else 0
+        # Writing to each of many peers takes longer than a peer needs to look idle: what counts is the publisher.
+        self.gathers = now_ns() - self._last < SPARSE_NS
         for i in range(n):
             peer = <Peer>self.peers[self._targets[i]]
             if peer is None:
@@ -366,6 +367,7 @@ cdef class FanOut(Outlet):
                 peer.send_encoded(self._scratch, size, parts, count)
             else:
                 peer.send(parts, count)
+        self._last = now_ns()
         return 1
 
     cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept:
@@ -410,10 +412,6 @@ cdef class Addressed(Outlet):
 
     def set_mandatory(self, bint mandatory):
         self.mandatory_ = mandatory
-
-    @property
-    def idle(self):
-        return not any(peer.unsent for peer in self.table.values())
 
     cdef int attach(self, Peer peer) except -1:
         self.table[peer.identity] = peer
@@ -463,10 +461,6 @@ cdef class ReplyOutlet(Outlet):
         self.hwm = hwm
         self._inlet = inlet
         self._peers = set()
-
-    @property
-    def idle(self):
-        return not any(peer.unsent for peer in self._peers)
 
     cdef int attach(self, Peer peer) except -1:
         self._peers.add(peer)

@@ -83,6 +83,7 @@ cdef class Outlet:
     cdef object _schedule            # called without arguments: have flush_turn called when this turn ends
     cdef bint _scheduled
     cdef list _dirty                 # peers with a batch that waits for the end of the turn
+    cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1
     cdef bint can_put(self) except -1
@@ -90,5 +91,6 @@ cdef class Outlet:
     cdef int detach(self, Peer peer) except -1
     cdef int opened(self, Peer peer) except -1
     cdef int blocked(self, Peer peer) except -1
+    cdef int lost(self, Peer peer) except -1
     cdef int defer(self, Peer peer) except -1
     cdef int _flush_turn(self) except -1

@@ -36,6 +36,9 @@ class Peer:
     def unsent(self) -> int:
         """Messages that it has accepted and that have not left."""
 
+    def flush_now(self) -> None:
+        """Hands what waits to the kernel."""
+
     def send_parts(self, parts: list[bytes]) -> None:
         """Sends a message of the library's own, of one part, whatever the high-water mark says."""
 

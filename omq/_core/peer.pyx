@@ -48,6 +48,15 @@ cdef class Peer:
         few[0].owner = <PyObject *>parts[0]
         self.send(few, 1)
 
+    @property
+    def unsent(self):
+        """Messages that it has accepted and that have not left."""
+        return self.pending()
+
+    def flush_now(self):
+        """Hands what waits to the kernel."""
+        self.flush()
+
     def set_grain(self, int grain):
         """How exactly unsent messages are counted: in steps of at most so many."""
 
@@ -324,6 +333,10 @@ cdef class Outlet:
         cdef Py_ssize_t pending = peer.pending()
         self.parked += pending - peer.parked
         peer.parked = pending
+        return 0
+
+    cdef int lost(self, Peer peer) except -1:
+        """*peer* is over; it is removed in a moment, and gets nothing until then."""
         return 0
 
     cdef int defer(self, Peer peer) except -1:

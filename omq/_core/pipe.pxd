@@ -1,5 +1,6 @@
 # Two sockets of one process, connected without a kernel in between.
 
+from omq._core.lock cimport SocketLock
 from omq._core.peer cimport Peer
 
 
@@ -10,6 +11,7 @@ cdef class Pipe(Peer):
     cdef Py_ssize_t _part            # index of the next part in the first message
     cdef unsigned long _thread       # the thread that this end lives in
     cdef object _post                # calls a function in that thread, from any other
+    cdef SocketLock _lock            # guards this end, where threads share it; None: its thread alone does
     cdef object _senders             # deque of the sessions that the deposits in _ring came from; None: no deposits
     cdef object _on_empty            # called when what waits is taken; None: nobody asked
     cdef bint _reopening             # word that there is room is on its way through _post
@@ -19,3 +21,4 @@ cdef class Pipe(Peer):
     cdef int _arrive(self) except -1
     cdef int _taken(self) except -1
     cdef int _reopen(self) except -1
+    cdef int _reach(self, bint arrival) except -1

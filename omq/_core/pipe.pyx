@@ -6,6 +6,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.string cimport memcpy
 
 from omq._core.batch cimport Part
+from omq._core.lock cimport SocketLock
 from omq._core.outlet cimport hold
 from omq._core.peer cimport Inlet, Peer
 
@@ -21,17 +22,19 @@ cdef class Pipe(Peer):
         inlet: Where this end's messages are taken.
         capacity: Messages that wait here before the other end must (recv_hwm); 0 for no bound.
         post: Calls a function without arguments in this end's thread.
+        lock: Guards this end where threads share it; None: only its own thread touches it.
 
     An end without a partner is a mailbox: its owner puts messages into it with `deposit`.
     """
 
-    def __init__(self, session, Inlet inlet, Py_ssize_t capacity, post):
+    def __init__(self, session, Inlet inlet, Py_ssize_t capacity, post, SocketLock lock=None):
         self.session = session
         self.inlet = inlet
         self._ring = deque()
         self._capacity = capacity
         self._thread = PyThread_get_thread_ident()
         self._post = post
+        self._lock = lock
 
     def join(self, Pipe partner not None):
         """Connects the two ends."""
@@ -78,10 +81,6 @@ cdef class Pipe(Peer):
     def unread(self):
         """Messages that wait to be taken."""
         return len(self._ring)
-
-    @property
-    def unsent(self):
-        return self.pending()
 
     cdef Py_ssize_t ready(self) noexcept:
         return len(self._ring)
@@ -132,11 +131,7 @@ cdef class Pipe(Peer):
             self.session = self._senders.popleft()
         # Half of the ring free before the sender goes on: not a wake-up a message.
         if partner is not None and not partner.writable and 2 * len(self._ring) <= self._capacity:
-            if partner._thread == self._thread:
-                partner._reopen()
-            elif not partner._reopening:
-                partner._reopening = True
-                partner._post(partner.reopen)
+            partner._reach(False)
         return 0
 
     def reopen(self):
@@ -165,11 +160,29 @@ cdef class Pipe(Peer):
             self.writable = False
             if self.outlet is not None:
                 self.outlet.blocked(self)
-        if partner._thread == self._thread:
-            partner._arrive()
-        elif not partner._posted:
-            partner._posted = True
-            partner._post(partner.arrive)
+        partner._reach(True)
+        return 0
+
+    cdef int _reach(self, bint arrival) except -1:
+        """Tells this end of an arrival, or of room: at once where that is allowed, else through its own thread."""
+        if self._lock is not None:
+            if not self._lock.try_acquire():
+                # Never wait for one socket's lock with another's held: its holder does it.
+                self._lock.deferred.append(self.arrive if arrival else self.reopen)
+                return 0
+            try:
+                return self._arrive() if arrival else self._reopen()
+            finally:
+                self._lock.release()
+        if self._thread == PyThread_get_thread_ident() or self._post is None:
+            return self._arrive() if arrival else self._reopen()
+        if not arrival:
+            if not self._reopening:
+                self._reopening = True
+                self._post(self.reopen)
+        elif not self._posted:
+            self._posted = True
+            self._post(self.arrive)
         return 0
 
     cdef long long sent_bytes(self) noexcept:

@@ -118,27 +118,31 @@ class WireSession:
         engine = self.engine
         self.info = self._handshake.peer
         self.identity = self.info.identity
-        refusal = engine.pattern.refusal(self.identity)
+        with engine.lock:
+            refusal = engine.pattern.refusal(self.identity)
         if refusal is not None:
             self.end(HandshakeError(refusal))
             return
         self._release_descriptor()
         options = engine.options
+        driver = engine.driver
         self.peer = Connection(
             self,
             self._sock.detach(),
-            engine.poller,
+            driver.poller,
             engine.context.pool,
             engine.pattern.inlet if engine.pattern.queues_messages else None,
             options.recv_hwm if not options.conflate else 0,
             options.max_message_size,
             options.max_parts,
+            driver.flusher,
         )
         self._sock = None
         self.since = time.time()
-        engine.session_ready(self)
-        if not self._over:
-            self.peer.start(self._handshake.unread)
+        with engine.lock:
+            engine.session_ready(self)
+            if not self._over:
+                self.peer.start(self._handshake.unread)
 
     def _release_descriptor(self) -> None:
         """The event loop forgets the descriptor; nobody else has it."""
@@ -197,6 +201,9 @@ class WireSession:
 
     def end(self, reason: Exception | None = None) -> None:
         """Tears the connection down, once: out of routing, connection closed, event, done."""
+        if not self.engine.at_home:
+            self.engine.post(self.end, reason)
+            return
         if self._over:
             return
         self._over = True
@@ -205,8 +212,9 @@ class WireSession:
             self._sock.close()
             self._sock = None
         else:
-            self.engine.pattern.disconnected(self)
-            self.peer.close()
+            with self.engine.lock:
+                self.engine.pattern.disconnected(self)
+                self.peer.close()
         self.engine.session_over(self, reason)
         if not self.ended.done():
             self.ended.set_result(None)

@@ -8,22 +8,20 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from omq._core.call import AsyncGate, AsyncTurn
-from omq._core.poller import Poller
+from omq._core.buffer import Pool
+from omq._core.flusher import Flusher
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
-from omq.engine.inproc import InprocDialer, InprocListener, PipeSession
+from omq.engine.driver import Driver
+from omq.engine.inproc import InprocDialer, InprocListener, PipeSession, Registry
 from omq.engine.listener import Listener
 from omq.errors import EndpointError, StateError
 from omq.options import Options
 from omq.routing import PATTERNS
 from omq.transport.endpoint import InprocEndpoint, parse_endpoint
 from omq.types import SENDS_IDENTITY, SocketType
-
-if TYPE_CHECKING:
-    from omq.context import Context
 
 log = logging.getLogger("omq")
 
@@ -37,16 +35,26 @@ class Parent(Protocol):
     def create_task(self, coro: Coroutine[Any, Any, Any], *, name: str | None = None) -> Any: ...
 
 
+class Shared(Protocol):
+    """What the sockets of one context share.
+
+    Attributes:
+        pool: Memory for slabs and batches.
+        inproc: The inproc names.
+    """
+
+    pool: Pool
+    inproc: Registry
+
+
 class Engine:
     """One socket, without its face.
 
     Args:
         socket_type: The type.
         options: The options in force.
-        context: Whose inproc names it sees.
-        readable: Where receiving calls wait.
-        writable: Where sending calls wait.
-        turn: Runs the calls that a round of events has woken.
+        context: What it shares with other sockets.
+        driver: Who drives its descriptors.
         parent: Who owns the socket's tasks; `None` leaves them to the loop.
     """
 
@@ -54,22 +62,21 @@ class Engine:
         self,
         socket_type: SocketType,
         options: Options,
-        context: Context,
-        readable: AsyncGate,
-        writable: AsyncGate,
-        turn: AsyncTurn,
+        context: Shared,
+        driver: Driver,
         parent: Parent | None = None,
     ) -> None:
         self.socket_type = socket_type
         self.options = options
         self.context = context
-        self.pattern = PATTERNS[socket_type](socket_type, options, readable, writable)
+        self.driver = driver
+        self.lock = driver.lock
+        self.pattern = PATTERNS[socket_type](socket_type, options, driver.readable, driver.writable)
+        driver.assemble(self.pattern.inlet, self.pattern.outlet)
         self.pattern.on_change = self._changed
         self.closing = False
         self.closed = False
         self.has_loop = False
-        self._writable = writable
-        self._turn = turn
         self._parent = parent
         self._thread = 0
         self._listeners: dict[str, Listener | InprocListener] = {}
@@ -85,11 +92,7 @@ class Engine:
         self.loop = loop
         self.has_loop = True
         self._thread = threading.get_ident()
-        self.poller = Poller(self._turn)
-        loop.add_reader(self.poller.fd, self.poller.dispatch)
-        outlet = self.pattern.outlet
-        if outlet is not None:
-            outlet.set_schedule(functools.partial(loop.call_soon, outlet.flush_turn))
+        self.driver.start(loop)
         if self._parent is not None:
             self._over: asyncio.Future[None] = loop.create_future()
             self._parent.create_task(self._supervise(), name=f"omq {self.socket_type.value}")
@@ -113,9 +116,14 @@ class Engine:
         except RuntimeError:
             log.debug("%s: the loop is closed; %r is not called", self.socket_type.value, function)
 
+    @property
+    def at_home(self) -> bool:
+        """Whether this is the thread that the socket's loop runs in."""
+        return threading.get_ident() == self._thread
+
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Calls a function in this socket's thread: now, if that is this one."""
-        if threading.get_ident() == self._thread:
+        if self.at_home:
             function(*arguments)
         else:
             self.post(function, *arguments)
@@ -215,8 +223,9 @@ class Engine:
         self._sessions[session] = None
         peer = session.peer
         hwm = self.options.send_hwm
-        peer.set_grain(max(1, min(64, hwm // 16)) if hwm else 64)
-        self.pattern.connected(session)
+        with self.lock:
+            peer.set_grain(max(1, min(64, hwm // 16)) if hwm else 64)
+            self.pattern.connected(session)
         self.emit("handshake succeeded", session.endpoint)
         self._changed()
 
@@ -233,6 +242,10 @@ class Engine:
 
     def _changed(self) -> None:
         """Peers or subscriptions have changed: whoever waits for a state looks again."""
+        if not self.at_home:
+            if self.has_loop:
+                self.post(self._changed)
+            return
         for watcher in self._watchers:
             if not watcher.done():
                 watcher.set_result(None)
@@ -260,10 +273,11 @@ class Engine:
 
     def reconfigure(self, options: Options) -> None:
         """Options have changed; those that can change in use take hold."""
-        self.options = options
-        self.pattern.reconfigure(options)
-        for session in self.sessions:
-            session.peer.set_recv_hwm(options.recv_hwm)
+        with self.lock:
+            self.options = options
+            self.pattern.reconfigure(options)
+            for session in self.sessions:
+                session.peer.set_recv_hwm(options.recv_hwm)
 
     # ------------------------------------------------------------------ the end
 
@@ -286,9 +300,16 @@ class Engine:
         outlet = self.pattern.outlet
         if outlet is None:
             return
-        outlet.flush_turn()
-        while not self.pattern.idle and not self.closed:
-            watcher = self._writable.watch(self.loop)
+        self.driver.take_over()
+        with self.lock:
+            outlet.flush_turn()
+            for session in self.sessions:
+                session.peer.flush_now()
+        while not self.closed:
+            with self.lock:
+                if self.pattern.idle:
+                    return
+                watcher = self.driver.watch_writable(self.loop)
             left = None if deadline is None else deadline - self.loop.time()
             try:
                 async with asyncio.timeout(left):
@@ -302,7 +323,8 @@ class Engine:
             limit = min(limit, deadline)
         while not self.closed:
             # Every one of them is asked, each time.
-            gone = [session.say_goodbye() for session in tuple(self._sessions)]
+            with self.lock:
+                gone = [session.say_goodbye() for session in tuple(self._sessions)]
             if all(gone):
                 return
             if self.loop.time() >= limit:
@@ -325,11 +347,9 @@ class Engine:
             session.end(None)
         for task in self._tasks:
             task.cancel()
-        if self.has_loop:
-            self.loop.remove_reader(self.poller.fd)
-            self.poller.close()
-            if self._parent is not None and not self._over.done():
-                self._over.set_result(None)
+        self.driver.stop()
+        if self.has_loop and self._parent is not None and not self._over.done():
+            self._over.set_result(None)
         self._changed()
         self.emit("closed", "")
 

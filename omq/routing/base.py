@@ -80,4 +80,6 @@ class Pattern:
     @property
     def idle(self) -> bool:
         """Whether everything that was accepted for sending has left."""
-        return self.outlet is None or self.outlet.idle
+        if self.outlet is None:
+            return True
+        return self.outlet.idle and not any(session.peer.unsent for session in self.sessions)

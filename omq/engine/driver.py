@@ -1,0 +1,264 @@
+"""Who drives a socket's descriptors: the caller's event loop, or the threads that call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from omq._core.call import AsyncCore
+from omq._core.flusher import Flusher
+from omq._core.lock import SocketLock
+from omq._core.peer import Gate, Inlet, Outlet
+from omq._core.poller import Poller
+from omq._core.sync import SyncCore
+
+_AWAY = 0.02  # seconds without a call after which the I/O thread reads for an absent owner
+_DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
+
+
+class WatchableGate(Protocol):
+    """A gate that tells an event loop of its notifications."""
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]: ...
+
+
+class Driver(Protocol):
+    """What the engine needs of whoever drives it.
+
+    Attributes:
+        lock: Held while queues and peers are touched.
+        pipe_lock: The same for inproc pipes; `None` where one thread owns them.
+        poller: The epoll set of the socket's connections.
+        flusher: Who writes what callers left behind; `None` where the loop's turn ends it.
+    """
+
+    lock: contextlib.AbstractContextManager[Any]
+    pipe_lock: SocketLock | None
+    poller: Poller
+    flusher: Flusher | None
+
+    @property
+    def readable(self) -> Gate: ...
+
+    @property
+    def writable(self) -> Gate: ...
+
+    def assemble(self, inlet: Inlet | None, outlet: Outlet | None) -> None:
+        """The queues are there."""
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop is there, and runs in this thread."""
+
+    def take_over(self) -> None:
+        """No calls are to come: the loop does all the work from now on."""
+
+    def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """A Future that is done when something has left."""
+
+    def stop(self) -> None:
+        """Nothing is to be driven any more."""
+
+
+class LoopDriver:
+    """The asyncio twin: everything happens in the caller's loop, under no lock."""
+
+    pipe_lock = None
+    flusher = None
+
+    def __init__(self, core: AsyncCore) -> None:
+        self.lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self.poller = Poller(core.turn)
+        self._core = core
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outlet: Outlet | None = None
+
+    @property
+    def readable(self) -> Gate:
+        return self._core.readable
+
+    @property
+    def writable(self) -> Gate:
+        return self._core.writable
+
+    def assemble(self, inlet: Inlet | None, outlet: Outlet | None) -> None:
+        self._core._assemble(inlet, outlet, asyncio._get_running_loop)
+        self._outlet = outlet
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        loop.add_reader(self.poller.fd, self.poller.dispatch)
+        if self._outlet is not None:
+            self._outlet.set_schedule(functools.partial(loop.call_soon, self._outlet.flush_turn))
+
+    def take_over(self) -> None:
+        pass
+
+    def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        return self._core.writable.watch(loop)
+
+    def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self.poller.fd)
+        self.poller.close()
+
+
+class CallerDriver:
+    """The blocking twin: callers drive the socket, and the I/O thread while none of them is there.
+
+    The I/O thread watches the epoll set until a caller sleeps in it. It then looks every 20 ms whether there has
+    been a call since; when there has not, the owner is away and it watches again. While a caller sleeps on and on
+    it looks ever more rarely, and the call that ends the sleep tells it.
+    """
+
+    def __init__(self, core: SyncCore, flusher: Flusher) -> None:
+        self.lock: contextlib.AbstractContextManager[Any] = core.lock
+        self.pipe_lock = core.lock
+        self.poller = core.poller
+        self.flusher = flusher
+        self._core = core
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outlet: Outlet | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = _AWAY
+        self._calls = 0
+        self._stopped = False
+
+    @property
+    def readable(self) -> Gate:
+        return self._core.readable
+
+    @property
+    def writable(self) -> Gate:
+        return self._core.writable
+
+    def assemble(self, inlet: Inlet | None, outlet: Outlet | None) -> None:
+        self._outlet = outlet
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._core._set_thread(self._post(self._give_way), self._post(self._attend))
+        if self._outlet is not None:
+            self._outlet.set_schedule(self._post(self._core.flush_turn))
+        self._watch()
+
+    def _post(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Has a function called on the I/O thread."""
+        loop = self._loop
+        assert loop is not None
+
+        def post() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so is everything
+                loop.call_soon_threadsafe(function)
+
+        return post
+
+    def _watch(self) -> None:
+        assert self._loop is not None
+        if not self._stopped and not self._core.watched:
+            self._core.set_watched(True)
+            self._core.set_drowsy(False)
+            self._loop.add_reader(self.poller.fd, self._dispatch)
+
+    def _dispatch(self) -> None:
+        if self._core.attended and not self._core.published:
+            self._give_way()
+        else:
+            self._core.dispatch()
+
+    def _give_way(self) -> None:
+        """A caller is there and does the work."""
+        assert self._loop is not None
+        if self._stopped or not self._core.watched or self._core.published:
+            return
+        self._core.set_watched(False)
+        self._loop.remove_reader(self.poller.fd)
+        self._calls = self._core.calls
+        self._look_again(_AWAY)
+
+    def _look_again(self, pause: float) -> None:
+        assert self._loop is not None
+        self._pause = pause
+        self._timer = self._loop.call_later(pause, self._look)
+
+    def _look(self) -> None:
+        """Is the owner away?"""
+        self._timer = None
+        if self._stopped or self._core.watched:
+            return
+        calls, self._calls = self._calls, self._core.calls
+        if self._core.published:
+            self._watch()
+        elif self._core.attended:
+            slower = min(self._pause * 2, _DROWSY) if calls == self._calls else _AWAY
+            self._core.set_drowsy(slower > _AWAY)
+            self._look_again(slower)
+        elif calls != self._calls:
+            self._look_again(_AWAY)
+        else:
+            self._watch()
+
+    def take_over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._watch()
+
+    def _attend(self) -> None:
+        """A long sleep is over, or the user has asked for a descriptor: look at usual intervals again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._stopped and not self._core.watched:
+            if self._core.published:
+                self._watch()
+            else:
+                self._look_again(_AWAY)
+
+    def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        return self._core.writable.watch(loop)
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._loop is not None and self._core.watched:
+            self._loop.remove_reader(self.poller.fd)
+            self._core.set_watched(False)
+        self._core._close_descriptors()
+
+
+class IoThread:
+    """One thread with an event loop: it listens, dials, shakes hands and keeps time for blocking sockets."""
+
+    def __init__(self) -> None:
+        import uvloop
+
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="omq-io", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        import signal
+
+        # Signals are the main thread's.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a function on the thread and gives its result; waits, and can be interrupted."""
+
+        async def call() -> Any:
+            return function(*arguments)
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()

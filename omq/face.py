@@ -1,0 +1,160 @@
+"""What the faces of the two twins have in common: options, subscriptions, peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from omq.engine.socket import Engine
+from omq.errors import ClosedError, StateError
+from omq.message import Message, Peer
+from omq.options import Options
+from omq.types import SocketType
+
+
+class Face:
+    """The part of a socket that does not wait.
+
+    Attributes:
+        socket_type: Its type.
+    """
+
+    socket_type: ClassVar[SocketType]
+    send_timeout: float | None
+    recv_timeout: float | None
+    _engine: Engine
+
+    @property
+    def closed(self) -> bool:
+        """Whether the socket is closed, or closing."""
+        return self._engine.closing
+
+    # ------------------------------------------------------------------ options
+
+    @property
+    def options(self) -> Options:
+        """The options in force."""
+        return self._engine.options
+
+    def set_options(self, **options: Any) -> None:
+        """Changes options.
+
+        Raises:
+            OptionError: An option is unknown or does not fit.
+            StateError: The option cannot be changed on a socket that is in use.
+        """
+        changed = Options.parse(self.socket_type, options, self._engine.options)
+        if self._engine.has_loop:
+            for name in options:
+                if not Options.is_live(name):
+                    raise StateError(f"option {name!r} cannot be changed once the socket is in use")
+        self._engine.reconfigure(changed)
+        self._take_options()
+
+    def _take_options(self) -> None:
+        self.send_timeout = self._engine.options.send_timeout
+        self.recv_timeout = self._engine.options.recv_timeout
+
+    # ------------------------------------------------------------------ endpoints
+
+    def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
+        """Runs a call that changes endpoints where the engine lives."""
+        return call(endpoint)
+
+    def unbind(self, endpoint: str) -> None:
+        """Stops listening; connections that came in stay.
+
+        Raises:
+            EndpointError: It is not bound.
+        """
+        self._endpoint_call(self._engine.unbind, endpoint)
+
+    def disconnect(self, endpoint: str) -> None:
+        """Stops dialling an endpoint and ends its connection.
+
+        Raises:
+            EndpointError: It is not connected.
+        """
+        self._endpoint_call(self._engine.disconnect, endpoint)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """What is bound, resolved."""
+        return self._engine.endpoints
+
+    # ------------------------------------------------------------------ subscriptions
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Asks publishers for messages whose first part starts with *prefix*; SUB and XSUB.
+
+        Raises:
+            StateError: The type has no subscriptions.
+        """
+        with self._engine.lock:
+            self._subscriber().subscribe(_prefix(prefix))
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Takes one `subscribe` of the same prefix back; SUB and XSUB."""
+        with self._engine.lock:
+            self._subscriber().unsubscribe(_prefix(prefix))
+
+    def _subscriber(self) -> Any:
+        self._engine.require_type(SocketType.SUB, SocketType.XSUB)
+        if self.closed:
+            raise ClosedError(f"the {self.socket_type.value} socket is closed")
+        return self._engine.pattern
+
+    def _subscribed(self, prefix: bytes | None, n: int) -> Callable[[], bool]:
+        """The condition that *n* subscriptions are in force."""
+        self._engine.require_type(SocketType.PUB, SocketType.XPUB)
+        pattern: Any = self._engine.pattern
+
+        def reached() -> bool:
+            with self._engine.lock:
+                return bool(pattern.subscriptions(prefix) >= n)
+
+        return reached
+
+    # ------------------------------------------------------------------ peers
+
+    @property
+    def peers(self) -> list[Peer]:
+        """A snapshot of the peers that have finished the handshake."""
+        return [_snapshot(session) for session in self._engine.sessions]
+
+    def _message(self, parts: list[bytes], peer: Any) -> Message:
+        return Message(parts, _snapshot(peer.session))
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self._engine.sessions)} peers"
+        return " ".join([f"<{type(self).__module__}.{self.socket_type.value}", *self.endpoints, f"{state}>"])
+
+
+def several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
+    """One endpoint, several or none, as several."""
+    if endpoints is None:
+        return ()
+    return (endpoints,) if isinstance(endpoints, str) else endpoints
+
+
+def _prefix(prefix: bytes) -> bytes:
+    if not isinstance(prefix, bytes):
+        raise TypeError(f"a prefix is bytes, not {type(prefix).__name__}: {prefix!r}")
+    return prefix
+
+
+def _snapshot(session: Any) -> Peer:
+    peer, info = session.peer, session.info
+    return Peer(
+        endpoint=session.endpoint,
+        mechanism=info.mechanism.decode("ascii"),
+        identity=peer.identity or session.identity,
+        user_id=None,
+        properties=info.properties,
+        messages_in=peer.messages_in,
+        messages_out=peer.messages_out,
+        bytes_in=peer.bytes_in,
+        bytes_out=peer.bytes_out,
+        dropped=peer.dropped,
+        since=session.since,
+    )

@@ -1,0 +1,291 @@
+"""The blocking sockets: the thread that calls does the work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from omq._core.call import POLL_IN, UNSET
+from omq._core.sync import SyncCore
+from omq.context import Context
+from omq.engine.driver import CallerDriver
+from omq.engine.socket import Engine
+from omq.errors import ClosedError, StateError, Timeout
+from omq.face import Face, several
+from omq.options import Options
+from omq.types import SocketType
+
+
+class Socket(Face, SyncCore):
+    """A blocking socket; use one of its types. Threads may share it.
+
+    Args:
+        context: Whose I/O thread and inproc names it uses; `None` for the default context.
+        bind: The endpoint, or endpoints, to listen on.
+        connect: The endpoint, or endpoints, to dial.
+        **options: See `omq.Options`.
+
+    Raises:
+        OptionError: An option is unknown, does not fit the type, or has a value that does not fit.
+        EndpointError: An endpoint cannot be understood.
+        BindError: An endpoint cannot be listened on.
+        ContextTerminated: The context has been terminated.
+    """
+
+    def __init__(
+        self,
+        context: Context | None = None,
+        *,
+        bind: str | Iterable[str] | None = None,
+        connect: str | Iterable[str] | None = None,
+        **options: Any,
+    ) -> None:
+        context = context or Context.default()
+        context.check()
+        self._context = context
+        self._engine = Engine(
+            self.socket_type, Options.parse(self.socket_type, options), context, CallerDriver(self, context.flusher)
+        )
+        self._assemble(self._engine.pattern.inlet, self._engine.pattern.outlet, context.generation)
+        self._take_options()
+        context.register(self)
+        try:
+            for endpoint in several(bind):
+                self.bind(endpoint)
+            for endpoint in several(connect):
+                self.connect(endpoint)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _take_options(self) -> None:
+        super()._take_options()
+        spin = self._engine.options.busy_poll
+        adaptive = spin == "adaptive" and (len(os.sched_getaffinity(0)) > 1)
+        self._set_spin(0 if isinstance(spin, str) else int(spin * 1e9), adaptive)
+
+    # ------------------------------------------------------------------ endpoints
+
+    def bind(self, endpoint: str) -> str:
+        """Listens on an endpoint (`zmq_bind(3)`).
+
+        Returns:
+            The endpoint with its real address and port.
+
+        Raises:
+            EndpointError: It cannot be understood.
+            BindError: The system refuses.
+            ClosedError: The socket is closed.
+        """
+        return str(self._endpoint_call(self._engine.bind, endpoint))
+
+    def connect(self, endpoint: str) -> str:
+        """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
+
+        Returns:
+            The endpoint.
+
+        Raises:
+            EndpointError: It cannot be understood.
+            ClosedError: The socket is closed.
+        """
+        return str(self._endpoint_call(self._engine.connect, endpoint))
+
+    def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
+        self._context.check()
+        if self.closed:
+            raise ClosedError(f"the {self.socket_type.value} socket is closed")
+        return self._context.io_thread.run(self._start, call, endpoint)
+
+    def _start(self, call: Callable[[str], Any] | None = None, *arguments: Any) -> Any:
+        """Runs on the I/O thread, to which the engine belongs from its first use on."""
+        if not self._engine.has_loop and not self._engine.closed:
+            self._engine.attach(asyncio.get_running_loop())
+        return call(*arguments) if call is not None else None
+
+    # ------------------------------------------------------------------ peers
+
+    def wait_connected(self, n: int = 1, *, timeout: float | None = None) -> None:
+        """Waits until *n* peers have finished the handshake.
+
+        Args:
+            n: How many.
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            Timeout: Fewer have.
+            ClosedError: The socket was closed.
+        """
+        self._wait(lambda: len(self._engine.sessions) >= n, f"{n} connected peers", timeout)
+
+    def wait_subscribed(self, prefix: bytes | None = None, n: int = 1, *, timeout: float | None = None) -> None:
+        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix; PUB and XPUB.
+
+        Args:
+            prefix: Count only subscriptions to exactly this prefix; `None` counts all.
+            n: How many.
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            Timeout: There are fewer.
+            ClosedError: The socket was closed.
+            StateError: The type does not publish.
+        """
+        self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
+
+    def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
+        self._context.check()
+        if self.closed:
+            raise ClosedError(f"the {self.socket_type.value} socket is closed")
+        io = self._context.io_thread
+        io.run(self._start)
+        if not asyncio.run_coroutine_threadsafe(self._engine.wait_until(reached, timeout), io.loop).result():
+            if self.closed:
+                raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
+            raise Timeout(f"not {what} within {timeout} s")
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def lingers(self) -> bool:
+        """Whether closing now would wait for something that was accepted and has not left."""
+        with self._engine.lock:
+            return not self._engine.closed and self.options.linger != 0 and not self._engine.pattern.idle
+
+    def close(self, linger: Any = UNSET) -> None:
+        """Closes the socket; calls that wait, in whatever thread, raise `ClosedError`.
+
+        Args:
+            linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
+        """
+        if self._context.generation.stale:
+            return
+        self._mark_closed()
+        if not self._engine.has_loop:
+            if linger != 0 and self.options.linger != 0 and not self._engine.pattern.idle:
+                # It has accepted messages without ever being bound or connected: nobody can come for them.
+                pass
+            self._engine.stop()
+            return
+        loop = self._engine.loop
+        wait = self.options.linger if linger is UNSET else linger
+        future = asyncio.run_coroutine_threadsafe(self._engine.close(wait), loop)
+        try:
+            future.result()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Closes the socket at once; what has not left is dropped."""
+        if self._context.generation.stale:
+            return
+        self._mark_closed()
+        if self._engine.has_loop and not self._engine.at_home:
+            self._context.io_thread.run(self._engine.stop)
+        else:
+            self._engine.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def wait(sockets: Sequence[Socket], timeout: float | None = None) -> list[Socket]:
+    """Waits until a message can be received from one of several sockets.
+
+    Args:
+        sockets: Which; each receives.
+        timeout: Seconds; `None` for ever.
+
+    Returns:
+        Those that have a message; empty if the time was up.
+
+    Raises:
+        StateError: A socket does not receive.
+        ClosedError: A socket is closed.
+    """
+    import selectors
+
+    with selectors.DefaultSelector() as selector:
+        for one in sockets:
+            selector.register(one.fileno(), selectors.EVENT_READ, one)
+        if not sockets:
+            raise StateError("there is no socket to wait for")
+        ready = [key.data for key, _ in selector.select(timeout)]
+        return [one for one in ready if one.poll(0, POLL_IN)]
+
+
+class PUSH(Socket):
+    """Gives each message to one of its peers, in turn (RFC 30)."""
+
+    socket_type = SocketType.PUSH
+
+
+class PULL(Socket):
+    """Takes messages from all its peers in turn (RFC 30)."""
+
+    socket_type = SocketType.PULL
+
+
+class PUB(Socket):
+    """Gives each message to every peer that has subscribed to it (RFC 29)."""
+
+    socket_type = SocketType.PUB
+
+
+class SUB(Socket):
+    """Takes the messages that it has subscribed to (RFC 29)."""
+
+    socket_type = SocketType.SUB
+
+
+class XPUB(Socket):
+    """A PUB that also receives subscriptions: a byte 1, or 0 for the end of one, and the prefix (RFC 29)."""
+
+    socket_type = SocketType.XPUB
+
+
+class XSUB(Socket):
+    """A SUB that sends its subscriptions as messages and does not filter (RFC 29)."""
+
+    socket_type = SocketType.XSUB
+
+
+class REQ(Socket):
+    """Sends a request, then takes its reply (RFC 28)."""
+
+    socket_type = SocketType.REQ
+
+
+class REP(Socket):
+    """Takes a request, then sends its reply (RFC 28)."""
+
+    socket_type = SocketType.REP
+
+
+class DEALER(Socket):
+    """Sends to its peers in turn and takes from all in turn (RFC 28)."""
+
+    socket_type = SocketType.DEALER
+
+
+class ROUTER(Socket):
+    """Names each message's sender, and sends to the peer that is named (RFC 28)."""
+
+    socket_type = SocketType.ROUTER
+
+
+class PAIR(Socket):
+    """Talks to exactly one peer (RFC 31)."""
+
+    socket_type = SocketType.PAIR
+
+
