@@ -59,6 +59,7 @@ class Socket(Face, AsyncCore):
         self._engine = Engine(
             self.socket_type, Options.parse(self.socket_type, options), context, LoopDriver(self), parent
         )
+        self._engine.on_stop = self._mark_closed
         self._take_options()
         try:
             for endpoint in several(bind):

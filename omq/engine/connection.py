@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("omq")
 
+_PONGS = 65536  # unsent bytes above which a PING is not answered: its sender reads nothing
 _READ = 4096  # bytes: more than any handshake message of the mechanisms that libzmq speaks
 
 
@@ -55,6 +56,11 @@ class WireSession:
     def start(self) -> None:
         """Begins the handshake."""
         assert self._sock is not None
+        refusal = self.engine.pattern.refusal(b"")
+        if refusal is not None:
+            # Before the handshake: a peer that has finished its own would take itself for connected, and send.
+            self.end(HandshakeError(refusal))
+            return
         loop = self.engine.loop
         timeout = self.engine.options.handshake_timeout
         if timeout is not None:
@@ -85,6 +91,9 @@ class WireSession:
             self.end(error)
             return
         self._write(answer)
+        if self._handshake.done and self._sock is not None:
+            # What follows is traffic: it waits in the kernel while our last command is on its way.
+            self.engine.loop.remove_reader(self._sock.fileno())
         if self._handshake.done and not self._unsent and not self._over:
             self._establish()
 
@@ -149,7 +158,7 @@ class WireSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._sock is not None:
+        if self._sock is not None and self.engine.in_loop:
             fd = self._sock.fileno()
             self.engine.loop.remove_reader(fd)
             self.engine.loop.remove_writer(fd)
@@ -171,7 +180,8 @@ class WireSession:
                 pattern.on_subscription(self, prefix, False)
             case command.Ping(context=context):
                 # RFC 37, Connection Heartbeating: answer with the context that came.
-                self.peer.control(command.pong(context))
+                if self.peer.unsent_bytes < _PONGS:
+                    self.peer.control(command.pong(context))
             case command.Error(reason):
                 self.end(RemoteProtocolError(f"the peer reports an error: {command.quoted(reason)}"))
             case _:
@@ -213,10 +223,12 @@ class WireSession:
             self._sock = None
         else:
             with self.engine.lock:
-                self.engine.pattern.disconnected(self)
-                self.peer.close()
+                try:
+                    self.engine.pattern.disconnected(self)
+                finally:
+                    self.peer.close()
         self.engine.session_over(self, reason)
-        if not self.ended.done():
+        if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)
 
     def say_goodbye(self) -> bool:

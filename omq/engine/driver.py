@@ -101,7 +101,8 @@ class LoopDriver:
         return self._core.writable.watch(loop)
 
     def stop(self) -> None:
-        if self._loop is not None:
+        # A loop that is closed has forgotten its readers.
+        if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self.poller.fd)
         self.poller.close()
 

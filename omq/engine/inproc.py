@@ -29,6 +29,8 @@ class PipeSession:
         self._dialer = dialer
         self._partner: PipeSession | None = None
         self._over = False
+        self._is_ready = False
+        self._early: list[tuple[bytes, bool]] = []
         pattern = engine.pattern
         inlet = pattern.inlet if pattern.queues_messages else None
         recv_hwm = engine.options.recv_hwm if not engine.options.conflate else 0
@@ -46,11 +48,19 @@ class PipeSession:
     def ready(self) -> None:
         """This end takes part in routing."""
         if self._over:
+            # It ended in its thread while the ends were joined in the other one, which cannot know.
+            partner, self._partner = self._partner, None
+            if partner is not None:
+                partner.engine.call(partner.end, None)
             return
         with self.engine.lock:
             refusal = self.engine.pattern.refusal(self.identity)
             if refusal is None:
+                self._is_ready = True
                 self.engine.session_ready(self)
+                for prefix, subscribe in self._early:
+                    self.engine.pattern.on_subscription(self, prefix, subscribe)
+                self._early.clear()
                 self.peer.arrive()
                 return
         self.end(BindError(refusal))
@@ -67,7 +77,10 @@ class PipeSession:
 
     def take_subscription(self, prefix: bytes, subscribe: bool) -> None:
         """The other end has subscribed, or no longer wants to be."""
-        if not self._over:
+        if not self._is_ready:
+            # The end that is ready first subscribes at once.
+            self._early.append((prefix, subscribe))
+        elif not self._over:
             with self.engine.lock:
                 self.engine.pattern.on_subscription(self, prefix, subscribe)
 
@@ -86,7 +99,7 @@ class PipeSession:
         if partner is not None:
             partner.engine.call(partner.end, None)
         self.engine.session_over(self, reason)
-        if not self.ended.done():
+        if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)
 
     def say_goodbye(self) -> bool:
@@ -102,8 +115,8 @@ class Registry:
         self._bound: dict[str, InprocListener] = {}
         self._waiting: dict[str, list[InprocDialer]] = {}
 
-    def bind(self, name: str, listener: InprocListener) -> list[InprocDialer]:
-        """Takes a name; gives those who waited for it.
+    def bind(self, name: str, listener: InprocListener) -> None:
+        """Takes a name; dialers wait until it is open.
 
         Raises:
             BindError: The name is taken.
@@ -112,6 +125,11 @@ class Registry:
             if name in self._bound:
                 raise BindError(f"inproc://{name}: the name is bound by another socket of this context")
             self._bound[name] = listener
+
+    def open(self, name: str, listener: InprocListener) -> list[InprocDialer]:
+        """The listener has a loop to accept in from now on; gives those who waited for it."""
+        with self._lock:
+            listener.is_open = True
             return self._waiting.pop(name, [])
 
     def unbind(self, name: str) -> None:
@@ -122,8 +140,9 @@ class Registry:
         """Who has the name; if nobody has, the dialer waits for it."""
         with self._lock:
             listener = self._bound.get(name)
-            if listener is None:
+            if listener is None or not listener.is_open:
                 self._waiting.setdefault(name, []).append(dialer)
+                return None
             return listener
 
     def forget(self, name: str, dialer: InprocDialer) -> None:
@@ -140,12 +159,12 @@ class InprocListener:
         self.engine = engine
         self.name = name
         self.endpoint = f"inproc://{name}"
-        self._early = engine.context.inproc.bind(name, self)
+        self.is_open = False
+        engine.context.inproc.bind(name, self)
 
     def start(self) -> None:
         """Lets in those who connected before the bind."""
-        early, self._early = self._early, []
-        for dialer in early:
+        for dialer in self.engine.context.inproc.open(self.name, self):
             dialer.engine.call(dialer.dial)
 
     def accept(self, client: PipeSession) -> None:

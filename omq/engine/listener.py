@@ -77,6 +77,6 @@ class Listener:
             # The file goes first: while the socket is open nobody takes it for a stale one.
             self._cleanup()
             for sock in self._sockets:
-                if self.engine.has_loop:
+                if self.engine.in_loop:
                     self.engine.loop.remove_reader(sock.fileno())
                 sock.close()

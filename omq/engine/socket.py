@@ -56,6 +56,9 @@ class Engine:
         context: What it shares with other sockets.
         driver: Who drives its descriptors.
         parent: Who owns the socket's tasks; `None` leaves them to the loop.
+
+    Attributes:
+        on_stop: Called first when everything ends, whoever ended it.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Engine:
         self.pattern = PATTERNS[socket_type](socket_type, options, driver.readable, driver.writable)
         driver.assemble(self.pattern.inlet, self.pattern.outlet)
         self.pattern.on_change = self._changed
+        self.on_stop: Callable[[], None] = lambda: None
         self.closing = False
         self.closed = False
         self.has_loop = False
@@ -101,6 +105,11 @@ class Engine:
         for dialers in self._dialers.values():
             for dialer in dialers:
                 dialer.start()
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether there is a loop that can still be told something."""
+        return self.has_loop and not self.loop.is_closed()
 
     async def _supervise(self) -> None:
         """Lives in the caller's task group: the group waits for the socket, and its end is the socket's."""
@@ -293,7 +302,10 @@ class Engine:
                 await self._drain(deadline)
                 await self._say_goodbye(deadline)
         finally:
+            tasks = tuple(self._tasks)
             self.stop()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _drain(self, deadline: float | None) -> None:
         """Waits until nothing that was accepted waits; listeners and dialers go on while it does."""
@@ -336,6 +348,7 @@ class Engine:
         if self.closed:
             return
         self.closing = self.closed = True
+        self.on_stop()
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
@@ -348,7 +361,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         self.driver.stop()
-        if self.has_loop and self._parent is not None and not self._over.done():
+        if self.in_loop and self._parent is not None and not self._over.done():
             self._over.set_result(None)
         self._changed()
         self.emit("closed", "")
