@@ -1,0 +1,142 @@
+"""Runs `async def` tests: each in a fresh event loop, within a bound, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+import omq.asyncio as omq
+
+#: Seconds that one test may take; every wait of a test ends by then.
+BOUND = 20.0
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+LOOPS: dict[str, LoopFactory] = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.SelectorEventLoop}
+
+#: For modules whose cases hold on both loops: `pytestmark = on_both_loops`.
+on_both_loops = pytest.mark.parametrize("loop_factory", list(LOOPS), indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def loop_factory(request: pytest.FixtureRequest) -> LoopFactory:
+    """The kind of loop that an `async def` test runs in."""
+    return LOOPS[getattr(request, "param", "uvloop")]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _descriptors_of_the_process() -> None:
+    """Has the libraries open what they open once for the whole process."""
+    for factory in LOOPS.values():
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(asyncio.sleep(0))
+
+
+class Sockets:
+    """Makes sockets and stops them when the test's coroutine is over, whatever happened in it."""
+
+    def __init__(self) -> None:
+        self._made: list[omq.Socket] = []
+
+    def __call__(self, kind: type[omq.Socket], *arguments: Any, **options: Any) -> Any:
+        socket = kind(*arguments, **options)
+        self._made.append(socket)
+        return socket
+
+    async def linked(self, one: type[omq.Socket], other: type[omq.Socket], endpoint: str, **options: Any) -> Any:
+        """Two sockets: the first bound, the second connected, both knowing it; options for whom they fit."""
+        bound = self(one, bind=endpoint, **_fitting(one, options))
+        dialled = self(other, connect=bound.endpoints[0], **_fitting(other, options))
+        await bound.wait_connected(timeout=5)
+        await dialled.wait_connected(timeout=5)
+        return bound, dialled
+
+    def stop(self) -> None:
+        for socket in self._made:
+            socket.stop()
+
+
+def _fitting(kind: type[omq.Socket], options: dict[str, Any]) -> dict[str, Any]:
+    fitting = {}
+    for name, value in options.items():
+        try:
+            omq.Options.parse(kind.socket_type, {name: value})
+        except omq.OptionError:
+            continue
+        fitting[name] = value
+    return fitting
+
+
+@pytest.fixture
+def make() -> Sockets:
+    return Sockets()
+
+
+_names = itertools.count()
+
+
+@pytest.fixture(params=["tcp", "ipc", "inproc"])
+def endpoint(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An endpoint to bind, once for each transport."""
+    return {
+        "tcp": "tcp://127.0.0.1:*",
+        "ipc": f"ipc://{tmp_path}/s",
+        "inproc": f"inproc://test-{next(_names)}",
+    }[request.param]
+
+
+@pytest.fixture
+def inproc() -> str:
+    """A fresh inproc name."""
+    return f"inproc://test-{next(_names)}"
+
+
+def _descriptors() -> set[str]:
+    return {f"{fd} -> {os.readlink(f'/proc/self/fd/{fd}')}" for fd in os.listdir("/proc/self/fd") if _is_open(fd)}
+
+
+def _is_open(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+async def _bounded(test: Callable[..., Any], arguments: dict[str, Any], complaints: list[str]) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(f"{context}"))
+    made = [value for value in arguments.values() if isinstance(value, Sockets)]
+    try:
+        async with asyncio.timeout(BOUND):
+            await test(**arguments)
+    finally:
+        for sockets in made:
+            sockets.stop()
+        # What was cancelled needs a turn to end.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        complaints += [f"a task is left: {task!r}" for task in left]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names if name in pyfuncitem.funcargs}
+    complaints: list[str] = []
+    before = _descriptors()
+    with asyncio.Runner(loop_factory=pyfuncitem.funcargs["loop_factory"]) as runner:
+        runner.run(_bounded(pyfuncitem.obj, arguments, complaints))
+    assert not complaints, complaints
+    if _descriptors() - before:
+        gc.collect()
+    left = _descriptors() - before
+    assert not left, f"descriptors are left open: {left}"
+    return True
