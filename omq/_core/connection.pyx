@@ -407,6 +407,7 @@ cdef class Connection(Peer):
                 if self._flusher is not None:
                     self._dense = False
                     self._flusher.leave(batch)
+                    self.outlet.note(self)
                 else:
                     self.outlet.defer(self)
         if batch._foreign:

@@ -77,7 +77,7 @@ cdef class RoundRobin(Outlet):
 
     @property
     def idle(self):
-        return not self.queue and not self._dirty and self.parked == 0
+        return not self.queue and self.parked == 0
 
     cdef int given(self, Peer peer) except -1:
         """*peer* has got a message."""

@@ -92,5 +92,6 @@ cdef class Outlet:
     cdef int opened(self, Peer peer) except -1
     cdef int blocked(self, Peer peer) except -1
     cdef int lost(self, Peer peer) except -1
+    cdef int note(self, Peer peer) except -1
     cdef int defer(self, Peer peer) except -1
     cdef int _flush_turn(self) except -1

@@ -304,7 +304,7 @@ cdef class Outlet:
     @property
     def idle(self):
         """Whether nothing that was accepted waits here."""
-        return not self._dirty and self.parked == 0
+        return self.parked == 0
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         """1: the message is accepted (or dropped, where the type drops); 0: there is no room now."""
@@ -339,11 +339,16 @@ cdef class Outlet:
         """*peer* is over; it is removed in a moment, and gets nothing until then."""
         return 0
 
-    cdef int defer(self, Peer peer) except -1:
-        """*peer* holds a batch that is to leave when the turn ends."""
+    cdef int note(self, Peer peer) except -1:
+        """*peer* holds a batch that has not left; it is to leave when the socket turns to something else."""
         if not peer.dirty:
             peer.dirty = True
             self._dirty.append(peer)
+        return 0
+
+    cdef int defer(self, Peer peer) except -1:
+        """*peer* holds a batch that is to leave when the turn ends."""
+        self.note(peer)
         if not self._scheduled:
             self._scheduled = True
             self._schedule()

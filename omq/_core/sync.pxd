@@ -40,6 +40,7 @@ cdef class SyncCore:
     cdef bint _signalled             # it has been written since it was last read
     cdef int _inside                 # threads that may be in a system call on the epoll set
     cdef bint _ending                # the descriptors go when the last of them is out
+    cdef bint _behind                # the last wait found more than one message: the peer is ahead
     cdef int _truth                  # eventfd for users, readable while a message waits; -1 before its first use
     cdef bint _told                  # its state
     cdef readonly bint watched       # the I/O thread watches the epoll set

@@ -478,9 +478,13 @@ cdef class SyncCore:
             self.calls += 1
             result = self._try(how, argument)
             if result is None:
-                # One look at the descriptors before anything else: the peer may be ahead.
-                self.poller.serve()
-                result = self._try(how, argument)
+                # What this socket has gathered leaves before it waits.
+                if self.outlet is not None and self.outlet._dirty:
+                    self.outlet._flush_turn()
+                # One look at the descriptors before anything else, if the peer has been ahead, or there is no time.
+                if self._behind or (timeout is not None and timeout == 0):
+                    self.poller.serve()
+                    result = self._try(how, argument)
             if result is None:
                 if timeout is not None and timeout == 0:
                     raise ReceiveTimeout("no message is there")
@@ -498,6 +502,7 @@ cdef class SyncCore:
                         result = self._try(how, argument)
                 finally:
                     self._stand_up(self.readable, sleeper)
+            self._behind = self.inlet._head is not None and self.inlet._head.ready() > 0
             if self._truth >= 0:
                 self._tell()
             return result
@@ -652,6 +657,8 @@ cdef class SyncCore:
         try:
             self.calls += 1
             gate = self.readable if wanted & 1 else self.writable
+            if self.outlet is not None and self.outlet._dirty:
+                self.outlet._flush_turn()
             try:
                 while True:
                     ready = self._ready(wanted)
