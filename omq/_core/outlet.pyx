@@ -132,8 +132,6 @@ cdef class RoundRobin(Outlet):
         self._attached -= 1
         if peer in self._open:
             self._open.remove(peer)
-        self.parked -= peer.parked
-        peer.parked = 0
         self.gate.notify()
         return 0
 
@@ -468,6 +466,7 @@ cdef class ReplyOutlet(Outlet):
 
     cdef int detach(self, Peer peer) except -1:
         self._peers.discard(peer)
+        self.gate.notify()
         return 0
 
     cdef bint can_put(self) except -1:

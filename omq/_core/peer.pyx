@@ -299,6 +299,8 @@ cdef class Outlet:
     def remove(self, Peer peer not None):
         if peer.attached:
             peer.attached = False
+            self.parked -= peer.parked
+            peer.parked = 0
             self.detach(peer)
 
     @property

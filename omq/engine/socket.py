@@ -87,6 +87,7 @@ class Engine:
         self._dialers: dict[str, list[Dialer | InprocDialer]] = {}
         self._sessions: dict[WireSession | PipeSession, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._draining: asyncio.Future[None] | None = None
         self._watchers: set[asyncio.Future[None]] = set()
 
     # ------------------------------------------------------------------ the loop
@@ -321,7 +322,7 @@ class Engine:
             with self.lock:
                 if self.pattern.idle:
                     return
-                watcher = self.driver.watch_writable(self.loop)
+                watcher = self._draining = self.driver.watch_writable(self.loop)
             left = None if deadline is None else deadline - self.loop.time()
             try:
                 async with asyncio.timeout(left):
@@ -361,6 +362,8 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         self.driver.stop()
+        if self._draining is not None and not self._draining.done() and self.in_loop:
+            self._draining.set_result(None)
         if self.in_loop and self._parent is not None and not self._over.done():
             self._over.set_result(None)
         self._changed()
