@@ -218,10 +218,10 @@ cdef class AsyncCore:
 
     cdef int _enter(self) except -1:
         """A call begins: in the right loop, on an open socket."""
-        if not self._at_home():
-            self._attach(self._running())
         if self.closed:
             raise ClosedError(f"the {self._name()} socket is closed")
+        if not self._at_home():
+            self._attach(self._running())
         return 0
 
     def _name(self):
@@ -305,7 +305,9 @@ cdef class Call:
         self._end()
         if value is None:
             value = kind() if isinstance(kind, type) else kind
-        raise value
+        elif not isinstance(value, BaseException):
+            value = kind(*value) if isinstance(value, tuple) else kind(value)
+        raise value if traceback is None else value.with_traceback(traceback)
 
     def close(self):
         if self._state != STATE_DONE:
