@@ -1,0 +1,368 @@
+"""How a socket ends: close with its linger, stop, a parent that is cancelled; and what the calls in it see."""
+
+import asyncio
+import gc
+import socket
+import time
+import warnings
+
+import pytest
+
+import omq.asyncio as omq
+from tests.unit.conftest import on_both_loops
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@pytest.fixture
+def late(endpoint, tmp_path):
+    """An endpoint that can be dialled before it is bound."""
+    return f"tcp://127.0.0.1:{free_port()}" if endpoint.startswith("tcp") else endpoint
+
+
+CALLS = {
+    "recv": lambda socket: socket.recv(),
+    "recv_multipart": lambda socket: socket.recv_multipart(),
+    "recv_many": lambda socket: socket.recv_many(),
+    "recv_into": lambda socket: socket.recv_into(bytearray(1)),
+    "recv_message": lambda socket: socket.recv_message(),
+    "poll": lambda socket: socket.poll(),
+    "send": lambda socket: socket.send(b"x"),
+    "send_multipart": lambda socket: socket.send_multipart([b"x"]),
+    "send_many": lambda socket: socket.send_many([b"x"]),
+    "wait_connected": lambda socket: socket.wait_connected(),
+}
+
+
+# Close
+
+
+@on_both_loops
+@pytest.mark.parametrize("count", [1, 2, 5, 300, 1000])
+async def test_close_delivers_what_was_sent_before_any_peer_came(make, late, count):
+    push = make(omq.PUSH, connect=late)
+    messages = [b"%d" % number for number in range(count)]
+    assert await push.send_many(messages) == count
+    closing = asyncio.create_task(push.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    pull = make(omq.PULL, bind=late)
+    assert [await pull.recv() for _ in range(count)] == messages
+    await asyncio.wait_for(closing, 5)
+
+
+@on_both_loops
+async def test_close_delivers_what_the_kernel_has_not_taken(make, endpoint):
+    pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint, send_hwm=0, recv_hwm=4)
+    body = bytes(1_000_000)
+    for _ in range(30):
+        await push.send(body)
+    closing = asyncio.create_task(push.close())
+    for _ in range(30):
+        assert len(await pull.recv()) == len(body)
+    await asyncio.wait_for(closing, 5)
+    assert pull.peers == []
+
+
+async def test_close_of_a_rep_delivers_its_reply(make, endpoint):
+    rep, req = await make.linked(omq.REP, omq.REQ, endpoint)
+    await req.send(b"much")
+    await rep.recv()
+    await rep.send(bytes(30_000_000))
+    closing = asyncio.create_task(rep.close())
+    assert len(await req.recv()) == 30_000_000
+    await asyncio.wait_for(closing, 5)
+
+
+@pytest.mark.parametrize("kind", [omq.REP, omq.ROUTER, omq.PUB, omq.PUSH])
+async def test_close_does_not_wait_for_a_peer_that_has_gone(make, kind):
+    """What waits for a peer goes with the peer, and so does the reason to wait."""
+    peer = {omq.REP: omq.REQ, omq.ROUTER: omq.DEALER, omq.PUB: omq.SUB, omq.PUSH: omq.PULL}[kind]
+    one, other = await make.linked(
+        kind, peer, "tcp://127.0.0.1:*", subscribe=b"", identity=b"id", recv_hwm=1, reconnect_interval=None
+    )
+    body = bytes(30_000_000)
+    if kind is omq.REP:
+        await other.send(b"much")
+        await one.recv()
+    if kind is omq.PUB:
+        await one.wait_subscribed(timeout=5)
+    await one.send_multipart([b"id", body] if kind is omq.ROUTER else [body])
+    closing = asyncio.create_task(one.close())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    other.stop()
+    await asyncio.wait_for(closing, 5)
+
+
+@on_both_loops
+@pytest.mark.parametrize("linger", [0, 0.05])
+async def test_close_gives_up_after_its_linger(make, inproc, linger):
+    push = make(omq.PUSH, connect=inproc)
+    await push.send(b"x")
+    begun = time.monotonic()
+    await push.close(linger=linger)
+    assert 0.8 * linger <= time.monotonic() - begun < linger + 1
+    pull = make(omq.PULL, bind=inproc)
+    assert await pull.poll(0.01) == 0
+
+
+async def test_the_linger_option_holds_when_none_is_given(make, inproc):
+    push = make(omq.PUSH, connect=inproc, linger=0)
+    await push.send(b"x")
+    await asyncio.wait_for(push.close(), 2)
+    push = make(omq.PUSH, connect=inproc)
+    await push.send(b"x")
+    push.set_options(linger=0.01)
+    await asyncio.wait_for(push.close(), 2)
+
+
+@on_both_loops
+async def test_leaving_the_block_closes(make, endpoint):
+    async with omq.PULL(bind=endpoint) as pull:
+        async with omq.PUSH(connect=pull.endpoints[0]) as push:
+            await push.send(b"x")
+        assert push.closed
+        assert await pull.recv() == b"x"
+    assert pull.closed
+    with pytest.raises(omq.ClosedError):
+        await pull.recv()
+
+
+@on_both_loops
+@pytest.mark.parametrize("how", ["close", "stop", "linger-0"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_calls_that_wait_are_told_of_the_end(make, inproc, call, how):
+    one = make(omq.PAIR, bind=inproc, send_hwm=1)
+    await one.send(b"fills the queue")
+    tasks = [asyncio.create_task(call(one)) for _ in range(3)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in tasks)
+    if how == "stop":
+        one.stop()
+    else:
+        await one.close(linger=0.01 if how == "close" else 0)
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(result, omq.ClosedError)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_calls_on_a_closed_socket_say_so(make, inproc, call):
+    one = make(omq.PAIR, bind=inproc)
+    await one.close()
+    with pytest.raises(omq.ClosedError, match="PAIR socket is closed"):
+        await call(one)
+    for use in (one.bind, one.connect):
+        with pytest.raises(omq.ClosedError):
+            use("inproc://other")
+
+
+async def test_subscribing_on_a_closed_socket_says_so(make, inproc):
+    sub = make(omq.SUB, bind=inproc)
+    sub.stop()
+    with pytest.raises(omq.ClosedError):
+        sub.subscribe(b"x")
+
+
+@on_both_loops
+async def test_close_and_stop_are_idempotent(make, endpoint):
+    pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint)
+    await push.close()
+    await push.close()
+    push.stop()
+    pull.stop()
+    pull.stop()
+    await pull.close()
+    assert push.closed
+    assert pull.endpoints == []
+
+
+async def test_two_closes_at_once_both_return(make, inproc):
+    push = make(omq.PUSH, connect=inproc)
+    await push.send(b"x")
+    closing = [asyncio.create_task(push.close()) for _ in range(2)]
+    await asyncio.sleep(0)
+    pull = make(omq.PULL, bind=inproc)
+    assert await pull.recv() == b"x"
+    await asyncio.wait_for(asyncio.gather(*closing), 5)
+
+
+async def test_stop_ends_a_close_that_lingers(make, inproc):
+    push = make(omq.PUSH, connect=inproc)
+    await push.send(b"x")
+    closing = asyncio.create_task(push.close())
+    await asyncio.sleep(0)
+    push.stop()
+    await asyncio.wait_for(closing, 2)
+
+
+@on_both_loops
+async def test_a_cancelled_close_stops(make, inproc):
+    push = make(omq.PUSH, connect=[inproc, "tcp://127.0.0.1:9"])
+    await push.send(b"x")
+    closing = asyncio.create_task(push.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert push._engine.closed
+    pull = make(omq.PULL, bind=inproc)
+    assert await pull.poll(0.01) == 0
+
+
+@on_both_loops
+async def test_close_leaves_no_task(make, endpoint):
+    here = asyncio.all_tasks()
+    pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint)
+    push.connect("tcp://127.0.0.1:9")
+    push.connect("tcp://localhost:9")
+    await push.close(linger=0)
+    await pull.close()
+    assert asyncio.all_tasks() == here
+
+
+@pytest.mark.parametrize("kind", [omq.PUSH, omq.SUB, omq.XPUB, omq.REQ, omq.ROUTER, omq.PAIR])
+async def test_a_socket_that_was_never_used_closes(make, kind):
+    await kind().close()
+    kind().stop()
+
+
+# A parent
+
+
+@on_both_loops
+async def test_a_group_waits_for_its_sockets(endpoint):
+    finished = []
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            pull = omq.PULL(bind=endpoint, parent=group)
+            push = omq.PUSH(connect=pull.endpoints[0], parent=group)
+            await push.send(b"x")
+            assert await pull.recv() == b"x"
+            await push.close()
+            group.create_task(pull.close())
+        finished.append(True)
+
+    await asyncio.wait_for(main(), 5)
+    assert finished
+
+
+@on_both_loops
+async def test_a_parent_that_is_cancelled_stops_its_sockets(endpoint):
+    sockets, ready = [], asyncio.Event()
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            pull = omq.PULL(bind=endpoint, parent=group)
+            push = omq.PUSH(connect=[pull.endpoints[0], "tcp://127.0.0.1:9"], parent=group)
+            sockets.extend([pull, push])
+            await pull.wait_connected()
+            ready.set()
+            await pull.recv()
+
+    task = asyncio.create_task(main())
+    await ready.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+    assert all(socket.closed for socket in sockets)
+
+
+@on_both_loops
+async def test_calls_outside_of_a_cancelled_group_are_told(inproc):
+    """The call waits in a task that the group knows nothing about."""
+    made = []
+    ready = asyncio.Event()
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            made.append(omq.PULL(bind=inproc, parent=group))
+            ready.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(main())
+    await ready.wait()
+    outside = asyncio.create_task(made[0].recv())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    with pytest.raises(omq.ClosedError):
+        await asyncio.wait_for(outside, 2)
+    assert made[0].closed
+
+
+async def test_a_failing_sibling_stops_the_groups_sockets(inproc):
+    made = []
+
+    async def fail():
+        raise LookupError("sibling")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.TaskGroup() as group:
+            made.append(omq.PULL(bind=inproc, parent=group))
+            group.create_task(fail())
+            await made[0].recv()
+    assert isinstance(raised.value.exceptions[0], LookupError)
+    assert made[0].closed
+    omq.PULL(bind=inproc).stop()
+
+
+# Nothing is left
+
+
+async def test_no_warning_about_resources(endpoint):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            async with omq.PULL(bind=endpoint) as pull, omq.PUSH(connect=pull.endpoints[0]) as push:
+                push.connect("tcp://127.0.0.1:9")
+                await push.send(b"x")
+                await pull.recv()
+        del pull, push
+        gc.collect()
+    assert [str(one.message) for one in caught] == []
+
+
+async def test_closed_sockets_are_collected(endpoint):
+    import weakref
+
+    gc.collect()
+    watched = []
+    for _ in range(5):
+        async with omq.PULL(bind=endpoint) as pull, omq.PUSH(connect=pull.endpoints[0]) as push:
+            await push.send(b"x")
+            await pull.recv()
+            watched += [weakref.ref(one._engine) for one in (pull, push)]
+    del pull, push
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert [one for one in watched if one() is not None] == []
+
+
+async def test_a_name_is_free_again_after_close(make, late):
+    for _ in range(5):
+        pull = omq.PULL(bind=late)
+        assert pull.endpoints == [late]
+        await pull.close()
+
+
+@on_both_loops
+async def test_many_sockets_closed_while_they_connect(make, endpoint):
+    """Sockets that end at every stage of connecting leave nothing behind and harm nobody."""
+    pull = make(omq.PULL, bind=endpoint)
+    where = pull.endpoints[0]
+    for turn in range(40):
+        push = omq.PUSH(connect=where)
+        for _ in range(turn % 8):
+            await asyncio.sleep(0)
+        push.stop()
+    good = make(omq.PUSH, connect=where)
+    await good.send(b"still here")
+    assert await pull.recv(timeout=5) == b"still here"
