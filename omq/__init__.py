@@ -14,7 +14,6 @@ import sys as _sys
 if _sys.platform != "linux":
     raise ImportError("omq runs on Linux only: it is built on epoll and eventfd")
 
-from omq._core.call import POLL_IN, POLL_OUT
 from omq._version import __version__
 from omq.context import Context
 from omq.errors import *  # noqa: F403
@@ -36,7 +35,7 @@ from omq.socket import (
     Socket,
     wait,
 )
-from omq.types import SocketType
+from omq.types import POLL_IN, POLL_OUT, SocketType
 
 __all__ = [
     "DEALER",

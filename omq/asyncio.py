@@ -15,18 +15,18 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from omq._core.call import POLL_IN, POLL_OUT, UNSET, AsyncCore
+from omq._core.call import AsyncCore
 from omq._version import __version__
 from omq.context import Context
 from omq.engine.driver import LoopDriver
 from omq.engine.socket import Engine, Parent
-from omq.face import Face, several
 from omq.errors import *  # noqa: F403
 from omq.errors import ClosedError, StateError, Timeout
 from omq.errors import __all__ as _errors
+from omq.face import Face, several
 from omq.message import Message, Peer
 from omq.options import Options
-from omq.types import SocketType
+from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
 
 class Socket(Face, AsyncCore):

@@ -9,11 +9,11 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from omq._core.buffer import Pool
 from omq._core.flusher import Flusher
-from omq._core.sync import Generation
+from omq._core.leader import Generation
 from omq.engine.driver import IoThread
 from omq.engine.inproc import Registry
 from omq.errors import ContextTerminated, StateError
@@ -39,7 +39,7 @@ class Context:
 
     _default: Context | None = None
     _lock = threading.Lock()
-    _all: weakref.WeakSet[Context] = weakref.WeakSet()
+    _all: ClassVar[weakref.WeakSet[Context]] = weakref.WeakSet()
 
     def __init__(self) -> None:
         self.pool = Pool()
@@ -141,7 +141,9 @@ def _at_exit() -> None:
         for socket in list(context._sockets):
             with contextlib.suppress(Exception):
                 if socket.lingers:
-                    log.warning("%r waits for what it has accepted to leave (linger=%s s)", socket, socket.options.linger)
+                    log.warning(
+                        "%r waits for what it has accepted to leave (linger=%s s)", socket, socket.options.linger
+                    )
         with contextlib.suppress(Exception):
             context.term()
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from omq._core.call import POLL_IN, UNSET
 from omq._core.sync import SyncCore
 from omq.context import Context
-from omq.engine.driver import CallerDriver
+from omq.engine.driver import CallerDriver, IoThread
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, StateError, Timeout
 from omq.face import Face, several
 from omq.options import Options
-from omq.types import SocketType
+from omq.types import POLL_IN, UNSET, SocketType
 
 
 class Socket(Face, SyncCore):
@@ -46,6 +44,7 @@ class Socket(Face, SyncCore):
         context = context or Context.default()
         context.check()
         self._context = context
+        self._io: IoThread
         self._engine = Engine(
             self.socket_type, Options.parse(self.socket_type, options), context, CallerDriver(self, context.flusher)
         )
@@ -98,12 +97,13 @@ class Socket(Face, SyncCore):
         self._context.check()
         if self.closed:
             raise ClosedError(f"the {self.socket_type.value} socket is closed")
-        return self._context.io_thread.run(self._start, call, endpoint)
+        self._io = self._context.io_thread
+        return self._io.run(self._start, call, endpoint)
 
     def _start(self, call: Callable[[str], Any] | None = None, *arguments: Any) -> Any:
         """Runs on the I/O thread, to which the engine belongs from its first use on."""
         if not self._engine.has_loop and not self._engine.closed:
-            self._engine.attach(asyncio.get_running_loop())
+            self._engine.attach(self._io.loop)
         return call(*arguments) if call is not None else None
 
     # ------------------------------------------------------------------ peers
@@ -140,9 +140,9 @@ class Socket(Face, SyncCore):
         self._context.check()
         if self.closed:
             raise ClosedError(f"the {self.socket_type.value} socket is closed")
-        io = self._context.io_thread
-        io.run(self._start)
-        if not asyncio.run_coroutine_threadsafe(self._engine.wait_until(reached, timeout), io.loop).result():
+        self._io = self._context.io_thread
+        self._io.run(self._start)
+        if not self._io.wait(self._engine.wait_until(reached, timeout)):
             if self.closed:
                 raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
             raise Timeout(f"not {what} within {timeout} s")
@@ -165,16 +165,11 @@ class Socket(Face, SyncCore):
             return
         self._mark_closed()
         if not self._engine.has_loop:
-            if linger != 0 and self.options.linger != 0 and not self._engine.pattern.idle:
-                # It has accepted messages without ever being bound or connected: nobody can come for them.
-                pass
+            # It has never been bound or connected: nobody can come for what it accepted.
             self._engine.stop()
             return
-        loop = self._engine.loop
-        wait = self.options.linger if linger is UNSET else linger
-        future = asyncio.run_coroutine_threadsafe(self._engine.close(wait), loop)
         try:
-            future.result()
+            self._io.wait(self._engine.close(self.options.linger if linger is UNSET else linger))
         except KeyboardInterrupt:
             self.stop()
             raise
@@ -185,7 +180,7 @@ class Socket(Face, SyncCore):
             return
         self._mark_closed()
         if self._engine.has_loop and not self._engine.at_home:
-            self._context.io_thread.run(self._engine.stop)
+            self._io.run(self._engine.stop)
         else:
             self._engine.stop()
 
@@ -287,5 +282,3 @@ class PAIR(Socket):
     """Talks to exactly one peer (RFC 31)."""
 
     socket_type = SocketType.PAIR
-
-

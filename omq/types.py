@@ -57,3 +57,21 @@ COMPATIBLE: Final[dict[SocketType, frozenset[SocketType]]] = {
 
 #: The types that name themselves to their peer with the Identity property (RFC 37, "The NULL Mechanism").
 SENDS_IDENTITY: Final = frozenset({_T.REQ, _T.DEALER, _T.ROUTER})
+
+#: `poll`: a message can be received (`ZMQ_POLLIN`).
+POLL_IN: Final = 1
+#: `poll`: a message can be sent (`ZMQ_POLLOUT`).
+POLL_OUT: Final = 4
+
+
+class Unset(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "<the socket's own>"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+#: Stands for an argument that was left out: the socket's own option holds.
+UNSET: Final = Unset.UNSET

@@ -1,6 +1,7 @@
 # The asyncio twin's calls: coroutine objects without a frame, and the gates where they wait.
 
-from omq._core.peer cimport Gate, Inlet, Outlet, Peer, Turn
+from omq._core.peer cimport Gate, Inlet, Outlet, Peer
+from omq._core.waiter cimport AsyncTurn, Waiter
 
 cdef enum Operation:
     OP_SEND
@@ -19,22 +20,6 @@ cdef enum State:
     STATE_YIELDED            # gave the loop a turn, has taken nothing
     STATE_WAITING            # stands in a gate
     STATE_DONE
-
-
-cdef class AsyncTurn(Turn):
-    cdef list _woken                 # Waiters whose tasks are to run
-
-
-cdef class Waiter:
-    cdef object _loop
-    cdef AsyncTurn _turn
-    cdef object _callback            # the task's wake-up; None before the task has taken the waiter
-    cdef object _context
-    cdef object _cancelled           # None; else the arguments of the CancelledError
-    cdef bint done
-    cdef public bint _asyncio_future_blocking
-    cdef int wake(self) except -1
-    cdef int _run(self) except -1
 
 
 cdef class AsyncGate(Gate):

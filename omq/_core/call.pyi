@@ -1,25 +1,14 @@
 import asyncio
 from collections.abc import Coroutine, Generator, Iterable
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from typing_extensions import Buffer
 
-from omq._core.peer import Gate, Inlet, Outlet, Turn
+from omq._core.peer import Gate, Inlet, Outlet
+from omq._core.waiter import AsyncTurn
+from omq.types import Unset
 
 _T = TypeVar("_T", covariant=True)
-
-#: `poll`: a message can be received (`ZMQ_POLLIN`).
-POLL_IN: Final[int]
-#: `poll`: a message can be sent (`ZMQ_POLLOUT`).
-POLL_OUT: Final[int]
-
-class _Unset: ...
-
-#: Stands for "the socket's own option holds".
-UNSET: Final[_Unset]
-
-class AsyncTurn(Turn):
-    """Runs the tasks that a round of events has woken, at its end."""
 
 class AsyncGate(Gate):
     """Wakes the first of the calls that wait; it passes the wake-up on when it has what it wants."""
@@ -66,7 +55,7 @@ class AsyncCore:
     def _set_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
     def _mark_closed(self) -> None: ...
     def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None: ...
-    def send(self, data: Buffer, *, timeout: float | _Unset | None = ...) -> Call[None]:
+    def send(self, data: Buffer, *, timeout: float | Unset | None = ...) -> Call[None]:
         """Sends a message of one part.
 
         Args:
@@ -82,7 +71,7 @@ class AsyncCore:
             ClosedError: The socket is closed.
         """
 
-    def send_multipart(self, parts: Iterable[Buffer], *, timeout: float | _Unset | None = ...) -> Call[None]:
+    def send_multipart(self, parts: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> Call[None]:
         """Sends a whole message, atomically.
 
         Args:
@@ -94,7 +83,7 @@ class AsyncCore:
             Exception: As `send`.
         """
 
-    def send_many(self, messages: Iterable[Buffer], *, timeout: float | _Unset | None = ...) -> Call[int]:
+    def send_many(self, messages: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> Call[int]:
         """Sends many messages of one part each.
 
         Args:
@@ -108,7 +97,7 @@ class AsyncCore:
             Exception: As `send`. What was accepted before a cancellation is sent.
         """
 
-    def recv(self, *, timeout: float | _Unset | None = ...) -> Call[bytes]:
+    def recv(self, *, timeout: float | Unset | None = ...) -> Call[bytes]:
         """Takes the next message, which has one part.
 
         Args:
@@ -121,10 +110,10 @@ class AsyncCore:
             ClosedError: The socket is closed.
         """
 
-    def recv_multipart(self, *, timeout: float | _Unset | None = ...) -> Call[list[bytes]]:
+    def recv_multipart(self, *, timeout: float | Unset | None = ...) -> Call[list[bytes]]:
         """Takes the next message whole; raises as `recv`, but for `MultipartError`."""
 
-    def recv_many(self, limit: int = 1024, *, timeout: float | _Unset | None = ...) -> Call[list[bytes | list[bytes]]]:
+    def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = ...) -> Call[list[bytes | list[bytes]]]:
         """Waits for a message and takes what else is there.
 
         Args:
@@ -135,7 +124,7 @@ class AsyncCore:
             The messages: `bytes`, or a list of them where a message has several parts.
         """
 
-    def recv_into(self, buffer: Buffer, *, timeout: float | _Unset | None = ...) -> Call[int]:
+    def recv_into(self, buffer: Buffer, *, timeout: float | Unset | None = ...) -> Call[int]:
         """Takes the next message, of one part, into a buffer.
 
         Args:
@@ -150,7 +139,7 @@ class AsyncCore:
             MultipartError: It has several parts; it stays first in line.
         """
 
-    def recv_message(self, *, timeout: float | _Unset | None = ...) -> Call[Any]:
+    def recv_message(self, *, timeout: float | Unset | None = ...) -> Call[Any]:
         """Takes the next message as a `Message`: its parts and what is known about its sender."""
 
     def poll(self, timeout: float | None = None, events: int = ...) -> Call[int]:

@@ -16,18 +16,16 @@ from cpython.ref cimport Py_INCREF
 
 from omq._core.batch cimport Part
 from omq._core.part cimport Parts, close_parts, open_part, open_parts, open_target
-from omq._core.peer cimport Gate, Inlet, Outlet, Peer, Turn
+from omq._core.peer cimport Gate, Inlet, Outlet, Peer
+from omq._core.waiter cimport AsyncTurn, Waiter
 
-from asyncio.exceptions import CancelledError
 from collections import deque
 from collections.abc import Coroutine
-from contextvars import copy_context
 
 from omq.errors import ClosedError, MessageTooLarge, ReceiveTimeout, SendTimeout, StateError
+from omq.types import POLL_IN, POLL_OUT, UNSET
 
 cdef extern from "Python.h":
-    int PyContext_Enter(object) except -1
-    int PyContext_Exit(object) except -1
     ctypedef int (*sendfunc)(PyObject *, PyObject *, PyObject **) except -1
     ctypedef struct PyAsyncMethods:
         void *am_send
@@ -44,92 +42,6 @@ cdef enum:
     TURN = 256               # messages after which a call yields, so that nobody starves
     RESULT_RETURN = 0        # PySendResult
     RESULT_NEXT = 1
-
-POLL_IN = 1
-POLL_OUT = 4
-
-
-class _Unset:
-    def __repr__(self):
-        return "<the socket's own>"
-
-
-UNSET = _Unset()
-
-
-# ---------------------------------------------------------------------- waiting
-
-@cython.final
-cdef class AsyncTurn(Turn):
-    """Runs the tasks that a round of events has woken, at its end: no detour through the loop's queue."""
-
-    def __cinit__(self):
-        self._woken = []
-
-    cdef int finish(self) except -1:
-        cdef Waiter waiter
-        while self._woken:
-            woken = self._woken
-            self._woken = []
-            for i in range(len(woken)):
-                waiter = <Waiter>woken[i]
-                try:
-                    waiter._run()
-                except BaseException:
-                    for waiter in woken[i + 1:]:
-                        waiter._loop.call_soon(waiter._callback, waiter, context=waiter._context)
-                    raise
-        return 0
-
-
-@cython.final
-@cython.freelist(16)
-cdef class Waiter:
-    """What a task waits for while its call stands in a gate: as much of a Future as a task needs.
-
-    It carries no message. If events are being handled the task runs when they are, else as soon as the loop gets
-    to it.
-    """
-
-    def get_loop(self):
-        return self._loop
-
-    def add_done_callback(self, callback, *, context=None):
-        self._callback = callback
-        self._context = copy_context() if context is None else context
-        if self.done:
-            self._loop.call_soon(callback, self, context=self._context)
-
-    def result(self):
-        if self._cancelled is not None:
-            raise CancelledError(*self._cancelled)
-
-    def cancel(self, msg=None):
-        if self.done:
-            return False
-        self.done = True
-        self._cancelled = () if msg is None else (msg,)
-        if self._callback is not None:
-            self._loop.call_soon(self._callback, self, context=self._context)
-        return True
-
-    cdef int wake(self) except -1:
-        if not self.done:
-            self.done = True
-            if self._callback is not None:
-                if self._turn.open:
-                    self._turn._woken.append(self)
-                else:
-                    self._loop.call_soon(self._callback, self, context=self._context)
-        return 0
-
-    cdef int _run(self) except -1:
-        PyContext_Enter(self._context)
-        try:
-            self._callback(self)
-        finally:
-            PyContext_Exit(self._context)
-        return 0
 
 
 @cython.final

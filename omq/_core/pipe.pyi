@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from omq._core.lock import SocketLock
 from omq._core.peer import Inlet, Peer
 
 class Pipe(Peer):
@@ -11,9 +12,17 @@ class Pipe(Peer):
         inlet: Where this end's messages are taken.
         capacity: Messages that wait here before the other end must (`recv_hwm`); 0 for no bound.
         post: Calls a function without arguments in this end's thread; `None` where nobody else is.
+        lock: Guards this end where threads share it; `None`: only its own thread touches it.
     """
 
-    def __init__(self, session: Any, inlet: Inlet | None, capacity: int, post: Callable[..., None] | None) -> None: ...
+    def __init__(
+        self,
+        session: Any,
+        inlet: Inlet | None,
+        capacity: int,
+        post: Callable[..., None] | None,
+        lock: SocketLock | None = None,
+    ) -> None: ...
     @property
     def lost(self) -> bool: ...
     @property

@@ -1,66 +1,12 @@
 # The blocking twin's calls: the thread that calls does the work.
 
-from omq._core.lock cimport SocketLock, sem_t
-from omq._core.peer cimport Gate, Inlet, Outlet
-from omq._core.poller cimport Poller
+from omq._core.leader cimport LeaderCore
 
 
-cdef class Generation:
-    cdef readonly bint stale         # the process has forked: nothing inherited is to be used
-
-
-cdef class Sleeper:
-    # One call that waits: either it leads (sleeps in the socket's epoll set) or it follows (sleeps on its semaphore).
-    cdef sem_t _wake
-    cdef bint leading
-    cdef bint woken                  # something happened that it waits for
-    cdef SyncCore _core
-    cdef int wake(self) except -1
-
-
-cdef class SyncGate(Gate):
-    cdef SyncCore _core
-    cdef object _sleepers            # deque of Sleeper, first come first
-    cdef int count                   # of them
-    cdef int wake_all(self) except -1
-    cdef object _watchers            # list of (loop, Future): closing waits so for the queues to drain
-
-
-cdef class SyncCore:
-    cdef readonly Inlet inlet        # None: the type does not receive
-    cdef readonly Outlet outlet      # None: the type does not send
-    cdef readonly SyncGate readable
-    cdef readonly SyncGate writable
-    cdef readonly SocketLock lock
-    cdef readonly Poller poller
-    cdef readonly bint closed
-    cdef Generation _generation
-    cdef Sleeper _leader             # who sleeps in the epoll set; None: nobody
-    cdef int _event                  # eventfd in the epoll set: wakes the leader; owned
-    cdef bint _signalled             # it has been written since it was last read
-    cdef int _inside                 # threads that may be in a system call on the epoll set
-    cdef bint _ending                # the descriptors go when the last of them is out
-    cdef bint _behind                # the last wait found more than one message: the peer is ahead
-    cdef int _truth                  # eventfd for users, readable while a message waits; -1 before its first use
-    cdef bint _told                  # its state
-    cdef readonly bint watched       # the I/O thread watches the epoll set
-    cdef object _unwatch             # has the I/O thread stop watching
-    cdef readonly unsigned long long calls  # that have waited or received: tells whether the owner is here
-    cdef bint drowsy                 # the I/O thread looks rarely for an absent owner: tell it when a call leaves
-    cdef object _attend              # has the I/O thread look for an absent owner again
-    cdef long long _spin             # nanoseconds to look before sleeping; 0 never
-    cdef bint _adaptive              # spin only while that has been worth it lately
-    cdef int _luck                   # above 0: waits have been short
+cdef class SyncCore(LeaderCore):
     cdef public object send_timeout  # seconds; None for ever
     cdef public object recv_timeout
-    cdef int _enter(self) except -1
-    cdef int _leave(self) except -1
-    cdef int _signal(self) except -1
-    cdef int _tell(self) except -1
-    cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1
-    cdef int _lead(self, Sleeper sleeper, long long deadline) except -1
-    cdef int _follow(self, Sleeper sleeper, long long deadline) except -1
-    cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1
+    cdef bint _behind                # the last wait found more than one message: the peer is ahead
     cdef object _take(self, int how, object argument, object timeout)
     cdef object _try(self, int how, object argument)
     cdef int _put(self, object data, bint several, object timeout) except -1

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from omq._core.call import AsyncCore
@@ -37,9 +37,13 @@ class Driver(Protocol):
     """
 
     lock: contextlib.AbstractContextManager[Any]
-    pipe_lock: SocketLock | None
     poller: Poller
-    flusher: Flusher | None
+
+    @property
+    def pipe_lock(self) -> SocketLock | None: ...
+
+    @property
+    def flusher(self) -> Flusher | None: ...
 
     @property
     def readable(self) -> Gate: ...
@@ -257,7 +261,11 @@ class IoThread:
         async def call() -> Any:
             return function(*arguments)
 
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result()
+        return self.wait(call())
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Runs a coroutine on the thread and gives its result; waits, and can be interrupted."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def stop(self) -> None:
         """Ends the thread."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import socket
 import threading
@@ -11,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from omq._core.buffer import Pool
-from omq._core.flusher import Flusher
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
 from omq.engine.driver import Driver

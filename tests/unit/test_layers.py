@@ -18,7 +18,7 @@ LAYERS = {
     "face": {"cli", "zmq", "spark"},
     "system": {"broker", "pzq", "goby"},
     "store": {"store"},
-    "public": {"", "socket", "asyncio", "context", "message", "monitor", "proxy"},
+    "public": {"", "socket", "asyncio", "face", "context", "message", "monitor", "proxy"},
     "engine": {"engine"},
     "middle": {"routing", "transport"},
     "zmtp": {"zmtp"},

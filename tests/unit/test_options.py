@@ -62,6 +62,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "recv_buffer": ("PULL", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
     "backlog": ("PUSH", [1, 100, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE, None]),
     "ipv6": ("PUSH", [True, False], NOT_FLAG),
+    "busy_poll": ("PULL", [0, 1e-5, 2.0, "adaptive"], [-1, None, True, "always", b"adaptive"]),
     "tos": ("PUSH", [0, 255], [*NOT_WHOLE, -1, 256, None]),
     "bind_device": ("PUSH", [None, "lo", "x" * 15], ["", "x" * 16, "ü" * 8, b"lo", 1]),
 }

@@ -1,0 +1,411 @@
+"""Waiting on a blocking socket: one thread leads, the others follow.
+
+A waiting thread that leads sleeps in the socket's own epoll set, which holds every connection and one eventfd for
+everything else, and does what the events ask for; the others sleep on a semaphore each until the leader, or the
+I/O thread, has something for them, or the leader's place is free. The lock is never held while anybody sleeps.
+"""
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EINTR, errno
+from posix.time cimport CLOCK_MONOTONIC, timespec
+from posix.unistd cimport close, read, write
+
+from omq._core.clock cimport now_ns
+from omq._core.lock cimport SocketLock, sem_destroy, sem_init, sem_post, sem_t
+from omq._core.peer cimport Gate, Inlet, Outlet
+from omq._core.poller cimport (
+    EPOLL_CTL_ADD,
+    EPOLLIN,
+    EVENTS,
+    NO_TICKET,
+    Poller,
+    epoll_ctl,
+    epoll_event,
+    epoll_wait,
+)
+
+from collections import deque
+import os
+
+from omq.errors import ClosedError, StateError
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int, int)
+    int EFD_CLOEXEC, EFD_NONBLOCK
+
+cdef extern from "<semaphore.h>" nogil:
+    int sem_clockwait(sem_t *, int, const timespec *)
+    int sem_wait(sem_t *)
+
+cdef extern from "<sys/epoll.h>" nogil:
+    int epoll_pwait2(int, epoll_event *, int, const timespec *, const void *)
+
+cdef enum:
+    ADAPTIVE_NS = 50000      # nanoseconds that "adaptive" spins at most
+    SHORT_NS = 40000         # a wait below this was worth spinning for
+    LUCKY = 8                # short waits in a row that count at most
+
+
+cdef class Generation:
+    """Whether the process is still the one that made the sockets."""
+
+    def expire(self):
+        self.stale = True
+
+
+@cython.final
+cdef class Sleeper:
+    def __cinit__(self, LeaderCore core):
+        self._core = core
+        sem_init(&self._wake, 0, 0)
+
+    def __dealloc__(self):
+        sem_destroy(&self._wake)
+
+    cdef int wake(self) except -1:
+        if not self.woken:
+            self.woken = True
+            if self.leading:
+                self._core._signal()
+            else:
+                sem_post(&self._wake)
+        return 0
+
+
+@cython.final
+cdef class SyncGate(Gate):
+    """Wakes the first of the calls that wait; it passes the wake-up on if there is more."""
+
+    def __cinit__(self, LeaderCore core):
+        self._core = core
+        self._sleepers = deque()
+        self._watchers = []
+
+    def watch(self, loop):
+        """A Future of *loop* that is done at the next notification, from whatever thread."""
+        watcher = loop.create_future()
+        self._watchers.append((loop, watcher))
+        return watcher
+
+    cdef int notify(self) except -1:
+        if self.count:
+            (<Sleeper>self._sleepers[0]).wake()
+        if self._core._truth >= 0:
+            self._core._tell()
+        if self._watchers:
+            watchers = self._watchers
+            self._watchers = []
+            for loop, watcher in watchers:
+                loop.call_soon_threadsafe(settle, watcher)
+        return 0
+
+    cdef int wake_all(self) except -1:
+        for sleeper in self._sleepers:
+            (<Sleeper>sleeper).wake()
+        return 0
+
+
+def settle(watcher):
+    if not watcher.done():
+        watcher.set_result(None)
+
+
+cdef class LeaderCore:
+    """Where the threads that call on one socket wait.
+
+    The class above attaches the queues (`_assemble`) and the I/O thread (`_set_thread`), and marks the end.
+    """
+
+    def __cinit__(self, *_, **__):
+        cdef epoll_event event
+        self.lock = SocketLock()
+        self.readable = SyncGate(self)
+        self.writable = SyncGate(self)
+        self.poller = Poller()
+        self._truth = -1
+        self._event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self._event < 0:
+            raise OSError(errno, os.strerror(errno))
+        event.events = EPOLLIN
+        event.data.u64 = NO_TICKET
+        if epoll_ctl(self.poller.fd, EPOLL_CTL_ADD, self._event, &event) < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        if self._event >= 0:
+            close(self._event)
+        if self._truth >= 0:
+            close(self._truth)
+
+    def _assemble(self, inlet, outlet, Generation generation not None):
+        self.inlet = inlet
+        self.outlet = outlet
+        self._generation = generation
+
+    def _set_thread(self, unwatch, attend):
+        self._unwatch = unwatch
+        self._attend = attend
+
+    def _set_spin(self, long long nanoseconds, bint adaptive):
+        self._spin = nanoseconds
+        self._adaptive = adaptive
+
+    def _name(self):
+        return type(self).__name__
+
+    # ------------------------------------------------------------------ the I/O thread's side
+
+    def set_watched(self, bint watched):
+        """The I/O thread has begun, or ceased, to watch the epoll set."""
+        self.watched = watched
+
+    def set_drowsy(self, bint drowsy):
+        """Whether the next call that ends a wait is to tell the I/O thread."""
+        self.drowsy = drowsy
+
+    @property
+    def published(self):
+        """Whether `fileno` has been used."""
+        return self._truth >= 0
+
+    @property
+    def attended(self):
+        """Whether a caller sleeps in the epoll set, and so does the work."""
+        return self._leader is not None
+
+    def dispatch(self):
+        """Does the work that nobody calls for; on the I/O thread."""
+        self.lock.acquire()
+        try:
+            if self.poller.fd >= 0 and self._leader is None:
+                self._drain()
+                self.poller.serve()
+                self._tell()
+        finally:
+            self.lock.release()
+
+    def flush_turn(self):
+        """Gives what waits in the queue to peers that have become free; on the I/O thread."""
+        self.lock.acquire()
+        try:
+            self.outlet._flush_turn()
+        finally:
+            self.lock.release()
+
+    def tell(self):
+        """Messages may have arrived by another way than the epoll set."""
+        self._tell()
+
+    def _mark_closed(self):
+        """Wakes every call: each raises ClosedError."""
+        self.lock.acquire()
+        try:
+            self.closed = True
+            self.readable.wake_all()
+            self.writable.wake_all()
+        finally:
+            self.lock.release()
+
+    def _close_descriptors(self):
+        """Closes the epoll set once no thread can be in a system call on it."""
+        self.lock.acquire()
+        try:
+            self._ending = True
+            if self._inside == 0:
+                self._end()
+        finally:
+            self.lock.release()
+
+    def _end(self):
+        self.poller.close()
+        if self._event >= 0:
+            close(self._event)
+            self._event = -1
+        if self._truth >= 0 and not self._told:
+            # Whoever selects on it is to wake up and find the socket closed.
+            self._told = True
+            self._write(self._truth)
+
+    # ------------------------------------------------------------------ entering and leaving
+
+    cdef int _enter(self) except -1:
+        if self._generation.stale:
+            raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
+        self.lock.acquire()
+        if self.closed:
+            self.lock.release()
+            raise ClosedError(f"the {self._name()} socket is closed")
+        return 0
+
+    cdef int _leave(self) except -1:
+        self.lock.release()
+        return 0
+
+    cdef int _signal(self) except -1:
+        if not self._signalled and self._event >= 0:
+            self._signalled = True
+            self._write(self._event)
+        return 0
+
+    def _write(self, int fd):
+        cdef unsigned long long one = 1
+        write(fd, &one, sizeof(one))
+
+    def _drain(self):
+        cdef unsigned long long count
+        if self._signalled:
+            self._signalled = False
+            read(self._event, &count, sizeof(count))
+
+    cdef int _tell(self) except -1:
+        """Keeps the user's descriptor true: readable exactly while a message waits."""
+        cdef unsigned long long count
+        cdef bint ready
+        if self._truth < 0 or self.closed:
+            return 0
+        ready = self.inlet is not None and self.inlet.has_message()
+        if ready != self._told:
+            self._told = ready
+            if ready:
+                self._write(self._truth)
+            else:
+                read(self._truth, &count, sizeof(count))
+        return 0
+
+    # ------------------------------------------------------------------ waiting
+
+    cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1:
+        """Sleeps until something happens, with the lock let go; 0 if the time is up, 1 otherwise."""
+        if self._leader is None:
+            self._leader = sleeper
+            sleeper.leading = True
+            if self.watched and self._truth < 0:
+                self._unwatch()
+        if sleeper.leading:
+            return self._lead(sleeper, deadline)
+        return self._follow(sleeper, deadline)
+
+    cdef int _lead(self, Sleeper sleeper, long long deadline) except -1:
+        cdef epoll_event events[EVENTS]
+        cdef timespec rest
+        cdef long long now, left, spin
+        cdef long long begun = 0
+        cdef int n = 0
+        cdef int failure = 0
+        cdef int fd = self.poller.fd
+        sleeper.woken = False
+        spin = self._spin
+        if self._adaptive:
+            spin = ADAPTIVE_NS if self._luck > 0 else 0
+        self._inside += 1
+        self.lock.release()
+        with nogil:
+            if spin or deadline != FOR_EVER or self._adaptive:
+                begun = now_ns()
+            if spin:
+                if begun + spin > deadline:
+                    spin = deadline - begun
+                while True:
+                    n = epoll_wait(fd, events, EVENTS, 0)
+                    if n != 0 or now_ns() - begun >= spin:
+                        break
+            if n == 0:
+                if deadline == FOR_EVER:
+                    n = epoll_wait(fd, events, EVENTS, -1)
+                else:
+                    left = deadline - now_ns()
+                    if left < 0:
+                        left = 0
+                    rest.tv_sec = left // 1000000000
+                    rest.tv_nsec = left % 1000000000
+                    n = epoll_pwait2(fd, events, EVENTS, &rest, NULL)
+            if n < 0:
+                failure = errno
+        self.lock.acquire()
+        self._inside -= 1
+        if self._adaptive:
+            if now_ns() - begun < SHORT_NS:
+                if self._luck < LUCKY:
+                    self._luck += 1
+            elif self._luck > -LUCKY:
+                self._luck -= 2 if spin else 1
+                if self._luck <= 0:
+                    self._luck = -LUCKY
+        if self._ending:
+            if self._inside == 0:
+                self._end()
+            return 1
+        if n < 0:
+            if failure != EINTR:
+                raise OSError(failure, os.strerror(failure))
+            # Ctrl-C: before a message is taken, and outside of the lock.
+            self.lock.release()
+            try:
+                PyErr_CheckSignals()
+            finally:
+                self.lock.acquire()
+            return 1
+        if n == 0:
+            return 0
+        self._drain()
+        sleeper.woken = True  # it is awake: no signal is needed for what it finds
+        self.poller.handle(events, n)
+        return 1
+
+    cdef int _follow(self, Sleeper sleeper, long long deadline) except -1:
+        cdef timespec when
+        cdef int failure = 0
+        when.tv_sec = deadline // 1000000000
+        when.tv_nsec = deadline % 1000000000
+        self.lock.release()
+        with nogil:
+            if deadline == FOR_EVER:
+                if sem_wait(&sleeper._wake) < 0:
+                    failure = errno
+            elif sem_clockwait(&sleeper._wake, CLOCK_MONOTONIC, &when) < 0:
+                failure = errno
+        try:
+            if failure == EINTR:
+                PyErr_CheckSignals()
+        finally:
+            self.lock.acquire()
+            sleeper.woken = False
+        return failure == 0 or failure == EINTR
+
+    cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1:
+        """A wait is over: the place in the gate, the leader's place and an unused wake-up go to others."""
+        cdef SyncGate other
+        gate._sleepers.remove(sleeper)
+        gate.count -= 1
+        if sleeper.leading:
+            sleeper.leading = False
+            self._leader = None
+        if self._leader is None:
+            for other in (self.readable, self.writable):
+                if other.count:
+                    (<Sleeper>other._sleepers[0]).wake()
+                    break
+        if gate.count:
+            gate.notify()
+        if self.drowsy:
+            self.drowsy = False
+            self._attend()
+        return 0
+
+    def fileno(self):
+        self._enter()
+        try:
+            if self.inlet is None:
+                raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")
+            if self._truth < 0:
+                self._truth = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+                if self._truth < 0:
+                    raise OSError(errno, os.strerror(errno))
+                self.poller.serve()
+                self._tell()
+                # From now on the I/O thread alone reads: what arrives must show without a call.
+                self._attend()
+            return self._truth
+        finally:
+            self._leave()

@@ -1,0 +1,19 @@
+# What tasks of an event loop wait for, and when they run.
+
+from omq._core.peer cimport Turn
+
+
+cdef class AsyncTurn(Turn):
+    cdef list _woken                 # Waiters whose tasks are to run
+
+
+cdef class Waiter:
+    cdef object _loop
+    cdef AsyncTurn _turn
+    cdef object _callback            # the task's wake-up; None before the task has taken the waiter
+    cdef object _context
+    cdef object _cancelled           # None; else the arguments of the CancelledError
+    cdef bint done
+    cdef public bint _asyncio_future_blocking
+    cdef int wake(self) except -1
+    cdef int _run(self) except -1
