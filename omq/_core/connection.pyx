@@ -6,6 +6,7 @@ The engine owns handshake and lifecycle; it is told through the session: `on_com
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
 from posix.unistd cimport close
 
 from omq._core.batch cimport (
@@ -360,6 +361,8 @@ cdef class Connection(Peer):
             for i in range(count - 1):
                 batch.put(parts + i, FLAG_MORE)
             batch.put(parts + count - 1, 0)
+            batch.end_message()
+            self.messages_out += 1
             status = self._decide(first)
         finally:
             batch.let_go()
@@ -375,18 +378,47 @@ cdef class Connection(Peer):
         try:
             first = batch.bytes == 0
             batch.copy(data, size)
+            batch.end_message()
+            self.messages_out += 1
             status = self._decide(first)
         finally:
             batch.let_go()
         return self._after(status)
 
+    cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
+        cdef Batch batch = self._batch
+        cdef Part part
+        cdef bint first
+        cdef int status
+        cdef Py_ssize_t at = start
+        cdef Py_ssize_t end = min(<Py_ssize_t>len(messages), start + limit)
+        if self._broken or self._blocked:
+            return 0
+        batch.hold()
+        try:
+            first = batch.bytes == 0
+            while at < end and batch.bytes < BATCH_BYTES and batch.messages < BATCH_MESSAGES:
+                message = messages[at]
+                if type(message) is not bytes:
+                    break
+                part.data = PyBytes_AS_STRING(message)
+                part.size = PyBytes_GET_SIZE(message)
+                part.owner = <PyObject *>message
+                batch.put(&part, 0)
+                batch.end_message()
+                at += 1
+            self.messages_out += at - start
+            status = self._decide(first) if at > start else FLUSH_NOTHING
+        finally:
+            batch.let_go()
+        self._after(status)
+        return at - start
+
     cdef int _decide(self, bint first) except -1:
-        """A whole message stands in the batch, whose mutex is held: write it now, or let it gather. FLUSH_*."""
+        """Whole messages stand in the batch, whose mutex is held: write them now, or let them gather. FLUSH_*."""
         cdef Batch batch = self._batch
         cdef int status = FLUSH_NOTHING
         cdef long long now
-        batch.end_message()
-        self.messages_out += 1
         if self._blocked:
             pass
         elif batch.stuck or batch.failed:

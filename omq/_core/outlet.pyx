@@ -104,6 +104,17 @@ cdef class RoundRobin(Outlet):
             self.given(peer)
             return 1
 
+    cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
+        cdef Peer peer
+        cdef Py_ssize_t limit = TURN_MESSAGES
+        # With several peers each message has its own turn.
+        if self.queue or len(self._open) != 1:
+            return 0
+        peer = <Peer>self._open[0]
+        if self.hwm:
+            limit = min(limit, self.hwm - peer.pending())
+        return peer.send_run(messages, start, limit) if limit > 0 else 0
+
     cdef bint _has_room(self) noexcept:
         if self._immediate and self._attached == 0:
             return False
@@ -193,6 +204,9 @@ cdef class RequestOutlet(RoundRobin):
         self._inlet = inlet
         self._relaxed = relaxed
         self._correlate = correlate
+
+    cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
+        return 0
 
     cdef bint can_put(self) except -1:
         return (self._relaxed or not self._inlet.awaiting or self._inlet.hopeless()) and RoundRobin.can_put(self)

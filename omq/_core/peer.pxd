@@ -49,6 +49,7 @@ cdef class Peer:
     # sending
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1
+    cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1
     cdef Py_ssize_t pending(self) noexcept
     cdef long long sent_bytes(self) noexcept
     cdef int end_turn(self) except -1
@@ -72,6 +73,7 @@ cdef class Inlet:
     cdef bint has_message(self) except -1
     cdef object take(self)
     cdef object take_any(self)
+    cdef list take_many(self, Py_ssize_t limit)
     cdef list take_message(self)
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
     cdef list _whole(self, Peer peer)
@@ -86,6 +88,7 @@ cdef class Outlet:
     cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1
+    cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1
     cdef bint can_put(self) except -1
     cdef int attach(self, Peer peer) except -1
     cdef int detach(self, Peer peer) except -1

@@ -130,6 +130,10 @@ cdef class Peer:
         """As `send`, for a message that the caller has encoded once for several peers."""
         return self.send(parts, count)
 
+    cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
+        """Takes messages from `messages[start]` on, as long as they are bytes, *limit* at most; gives their number."""
+        return 0
+
     cdef int end_turn(self) except -1:
         """The turn in which messages gathered is over."""
         return self.flush()
@@ -240,6 +244,19 @@ cdef class Inlet:
         self._taken(peer, len(<bytes>part))
         return part
 
+    cdef list take_many(self, Py_ssize_t limit):
+        """What is there, *limit* messages at most; None if there is none."""
+        cdef list messages = None
+        while limit > 0:
+            message = self.take_any()
+            if message is None:
+                break
+            if messages is None:
+                messages = []
+            messages.append(message)
+            limit -= 1
+        return messages
+
     cdef list take_message(self):
         """The next message; None if there is none."""
         cdef Peer peer = self._front()
@@ -311,6 +328,10 @@ cdef class Outlet:
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         """1: the message is accepted (or dropped, where the type drops); 0: there is no room now."""
         raise AssertionError("this socket type does not send")
+
+    cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
+        """Accepts messages from `messages[start]` on in one go, where that is quicker; 0: use `put`."""
+        return 0
 
     cdef bint can_put(self) except -1:
         """Whether `put` would accept a message now."""

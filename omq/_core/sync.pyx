@@ -46,24 +46,13 @@ cdef class SyncCore(LeaderCore):
         """One attempt; None if there is no message."""
         cdef Inlet inlet = self.inlet
         cdef Py_buffer view
-        cdef Py_ssize_t got, limit
-        cdef list messages
+        cdef Py_ssize_t got
         if how == TAKE_ONE:
             return inlet.take()
         if how == TAKE_PARTS:
             return inlet.take_message()
         if how == TAKE_MANY:
-            messages = None
-            limit = argument
-            while limit > 0:
-                message = inlet.take_any()
-                if message is None:
-                    break
-                if messages is None:
-                    messages = []
-                messages.append(message)
-                limit -= 1
-            return messages
+            return inlet.take_many(argument)
         if how == TAKE_INTO:
             open_target(argument, &view)
             try:
@@ -224,18 +213,24 @@ cdef class SyncCore(LeaderCore):
         cdef Py_ssize_t sent = 0
         cdef Part part
         cdef int done
+        cdef Py_ssize_t run
+        cdef list sequence
         cdef long long deadline
         if timeout is UNSET:
             timeout = self.send_timeout
         if self.outlet is None:
             raise StateError(f"a {self._name()} socket does not send")
-        sequence = messages if type(messages) is list or type(messages) is tuple else list(messages)
+        sequence = messages if type(messages) is list else list(messages)
         deadline = deadline_of(timeout)
         total = len(sequence)
         while sent < total:
             self._enter()
             try:
                 while sent < total:
+                    run = self.outlet.put_run(sequence, sent)
+                    if run:
+                        sent += run
+                        continue
                     data = sequence[sent]
                     if type(data) is not bytes:
                         break

@@ -182,6 +182,7 @@ def test_every_option_says_whether_it_is_live(name: str) -> None:
         "linger",
         "router_mandatory",
         "router_handover",
+        "busy_poll",
     }
     assert Options.is_live(name) is (name in live)
 
