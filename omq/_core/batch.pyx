@@ -61,6 +61,8 @@ cdef class Batch:
         pthread_mutex_init(&self.mutex, NULL)
 
     def __dealloc__(self):
+        # Nobody else has it any more; and in a forked child the mutex may be held for ever.
+        self.shared = False
         self.clear()
         pthread_mutex_destroy(&self.mutex)
         free(self._segments)
