@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.measure import machine
 from bench.peers import PEERS, why_missing
 from bench.plan import Case, Scenario, Settings
-from bench.processes import RunError
+from bench.processes import ROOT, RunError
+from bench.record import PAGE, record
 from bench.report import Findings, table
 from bench.scenario import SCENARIOS
 
@@ -44,6 +46,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--peers", help=f"only these, separated by commas, of: {', '.join(PEERS)}")
     add("--check", action="store_true", help="exit 1 if a target is missed, 3 if one could not be measured")
     add("--json", type=Path, metavar="FILE", help="write every round there too")
+    add("--write", action="store_true", help=f"put the figures of these scenarios into {PAGE.relative_to(ROOT)}")
     found = parser.parse_args(argv)
     if "all" in found.scenario:
         found.scenario = list(SCENARIOS)
@@ -71,7 +74,8 @@ def _list() -> None:
 
 def _run(case: Case, rounds: int) -> Findings:
     """Interleaves the peers round by round; a peer that fails is left out from then on."""
-    findings = Findings(case, {peer: [] for peer in case.runs})
+    findings = Findings(case, {peer: [] for peer in case.runs}, trip=machine())
+    rounds = min(rounds, case.rounds or rounds)
     for number in range(rounds):
         for peer, run in case.runs.items():
             if peer in findings.failures:
@@ -99,6 +103,17 @@ def _here(scenario: Scenario, wanted: list[str] | None) -> set[str]:
     return {peer for peer in chosen if peer not in missing}
 
 
+def _command(name: str, arguments: argparse.Namespace) -> str:
+    """The command that measures one of the scenarios again."""
+    words = ["python -m bench", name]
+    words += [f"--size {size}" for size in arguments.size]
+    words += [f"--transport {transport}" for transport in arguments.transport]
+    for option, usual in (("rounds", 5), ("seconds", 1.0), ("subscribers", 8)):
+        if (value := getattr(arguments, option)) != usual:
+            words.append(f"--{option} {value:g}")
+    return " ".join(words)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs what the command line asks for and gives the exit code."""
     arguments = _arguments(argv)
@@ -108,9 +123,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = Settings(tuple(arguments.size), tuple(arguments.transport), arguments.seconds, arguments.subscribers)
     verdicts: list[str] = []
     written: list[dict[str, object]] = []
+    found: list[Findings]
     failed = False
     for name in arguments.scenario:
         here = _here(SCENARIOS[name], arguments.peers)
+        found = []
         for case in SCENARIOS[name].cases(settings):
             runs = {peer: run for peer, run in case.runs.items() if peer in here}
             findings = Findings(case)
@@ -120,6 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             verdicts += [findings.verdict(target) for target in case.targets]
             failed = failed or bool(findings.failures)
             written.append({"scenario": name, **findings.as_json()})
+            found.append(findings)
+        if arguments.write:
+            record(SCENARIOS[name], found, _command(name, arguments))
     if arguments.json:
         arguments.json.write_text(json.dumps(written, indent=1) + "\n")
     missed, unmeasured = verdicts.count("MISSED"), verdicts.count("not measured")

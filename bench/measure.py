@@ -14,6 +14,7 @@ from bench.processes import Worker
 Sample = dict[str, float]
 
 SHORTEST = 0.1  # seconds that a burst must last before its rate is believed
+READY_BYTES = 256 << 20  # what lies ready for all subscribers together
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,7 @@ def round_trips(peer: str, load: Load) -> Sample:
             return sum(trips) / 1e9
 
         calibrated(burst, load.seconds, 200)
-    trips.sort()
-    return {
-        "p50": trips[len(trips) // 2] / 1e3,
-        "p99": trips[len(trips) * 99 // 100] / 1e3,
-    }
+    return percentiles(trips)
 
 
 def fan_out(peer: str, load: Load, subscribers: int) -> Sample:
@@ -132,6 +129,31 @@ def fan_out(peer: str, load: Load, subscribers: int) -> Sample:
     return {"rate": rate, "megabytes": rate * load.size / 1e6, "published": published}
 
 
+def fan_in_limit(peer: str, load: Load, subscribers: int) -> Sample:
+    """What as many processes reach that only call `recv`, all at once, on messages that have arrived before."""
+    with ExitStack() as processes:
+        count = READY_BYTES // subscribers // load.size
+        subs = [processes.enter_context(Worker(peer, "ready", size=load.size, count=count)) for _ in range(subscribers)]
+        for sub in subs:
+            sub.hear("ready")
+        for sub in subs:
+            sub.order(go=True)
+        windows = [sub.hear("count") for sub in subs]
+    took = max(window["ended"] for window in windows) - min(window["started"] for window in windows)
+    rate = sum(window["count"] for window in windows) / took
+    return {"rate": rate, "megabytes": rate * load.size / 1e6}
+
+
+def machine() -> float:
+    """The machine's state: the median round trip of bare sockets, in microseconds."""
+    return round_trips("bare", Load("tcp", 16, 0.3))["p50"]
+
+
 def _rates(count: int, took: float, size: int) -> Sample:
     rate = (count - 1) / took
     return {"rate": rate, "megabytes": rate * size / 1e6}
+
+
+def percentiles(nanoseconds: list[int]) -> Sample:
+    values = sorted(nanoseconds)
+    return {"p50": values[len(values) // 2] / 1e3, "p99": values[len(values) * 99 // 100] / 1e3}

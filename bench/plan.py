@@ -39,10 +39,14 @@ class Target:
     Attributes:
         bound: The bound of the ratio omq/peer or, without a peer, of omq's own figure.
         peer: The peer that omq is held against; `None` for an absolute figure.
+        metric: What is compared; `None` for the case's first metric.
+        idle: The bound that holds instead on a machine that is otherwise idle (`bench.report.Findings.idle`).
     """
 
     bound: float
     peer: str | None = None
+    metric: Metric | None = None
+    idle: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Case:
         runs: How each peer is measured once, in the order of interleaving.
         metrics: The columns; the first is the one that ratios and targets are about.
         targets: What the subject has to reach.
+        rounds: More rounds than these are not run; `None` for as many as the command line says.
     """
 
     title: str
@@ -62,6 +67,7 @@ class Case:
     runs: Mapping[str, Callable[[], Sample]]
     metrics: tuple[Metric, ...]
     targets: tuple[Target, ...] = ()
+    rounds: int | None = None
 
 
 @dataclass(frozen=True)

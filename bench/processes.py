@@ -35,6 +35,7 @@ class Worker:
         self.name = f"{PEERS[peer].label} {role}"
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         job["limit"] = int(4 * PATIENCE)
+        job["options"] = dict(PEERS[peer].options)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.worker", peer, role, json.dumps(job)],
             cwd=ROOT,

@@ -8,7 +8,10 @@ from typing import Any
 
 from bench.measure import Sample
 from bench.peers import PEERS
-from bench.plan import Case, Metric, Target
+from bench.plan import P50, Case, Metric, Target
+
+#: Microseconds. A bare round trip above this had to wake a core that had gone idle, twice.
+IDLE_TRIP = 40.0
 
 
 @dataclass
@@ -19,36 +22,75 @@ class Findings:
         case: The case.
         samples: One sample a round, by peer.
         failures: Why a peer has none, or too few.
+        trip: The median round trip of bare sockets before the case, in microseconds; `None` if it was not taken.
     """
 
     case: Case
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    trip: float | None = None
+
+    @property
+    def machine(self) -> str:
+        """The state that the machine was in, in words."""
+        trip = self._trip
+        if trip is None:
+            return "unknown"
+        state = "idle: a core has to wake for each message" if self.idle else "loaded: the cores stay awake"
+        return f"{state} (bare round trip {trip:.1f} us)"
+
+    @property
+    def idle(self) -> bool:
+        """Whether cores had time to go to sleep between messages: nothing else ran."""
+        trip = self._trip
+        return trip is None or trip > IDLE_TRIP
+
+    @property
+    def _trip(self) -> float | None:
+        # The rounds themselves say it best.
+        own = self.median("bare", P50) if P50 in self.case.metrics and "bare" in self.samples else None
+        return own if own is not None else self.trip
 
     def median(self, peer: str, metric: Metric) -> float | None:
         """The median over the rounds; `None` for a peer that did not run through."""
-        values = [sample[metric.key] for sample in self.samples.get(peer, ())]
+        values = [sample[metric.key] for sample in self.samples.get(peer, ()) if metric.key in sample]
         return median(values) if values and peer not in self.failures else None
 
-    def ratio(self, peer: str) -> float | None:
-        """omq's median over the peer's, in the first metric."""
-        metric = self.case.metrics[0]
+    def ratio(self, peer: str, metric: Metric | None = None) -> float | None:
+        """omq's median over the peer's; in the first metric, if none is given."""
+        metric = metric or self.case.metrics[0]
         mine, other = self.median(self.case.subject, metric), self.median(peer, metric)
         return mine / other if mine is not None and other else None
 
+    def bound(self, target: Target) -> float:
+        """The bound that holds in the machine's state."""
+        return target.idle if target.idle is not None and self.idle else target.bound
+
+    def value(self, target: Target) -> float | None:
+        """What is held against the bound."""
+        metric = target.metric or self.case.metrics[0]
+        return self.ratio(target.peer, metric) if target.peer else self.median(self.case.subject, metric)
+
     def verdict(self, target: Target) -> str:
         """`ok`, `MISSED`, or `not measured`."""
-        metric = self.case.metrics[0]
-        value = self.ratio(target.peer) if target.peer else self.median(self.case.subject, metric)
+        metric = target.metric or self.case.metrics[0]
+        value, bound = self.value(target), self.bound(target)
         if value is None:
             return "not measured"
-        met = value <= target.bound if metric.less_is_better else value >= target.bound
+        met = value <= bound if metric.less_is_better else value >= bound
         return "ok" if met else "MISSED"
+
+    def aim(self, target: Target) -> str:
+        """The target in words."""
+        metric = target.metric or self.case.metrics[0]
+        sign, bound = "<=" if metric.less_is_better else ">=", self.bound(target)
+        return f"{sign} {bound:g}x" if target.peer else f"{sign} {figure(bound, metric)}"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for a file."""
         return {
             "case": self.case.title,
+            "machine": self.machine,
             "peers": {
                 peer: {
                     "rounds": samples,
@@ -57,7 +99,15 @@ class Findings:
                 }
                 for peer, samples in self.samples.items()
             },
-            "targets": [{"peer": t.peer, "bound": t.bound, "verdict": self.verdict(t)} for t in self.case.targets],
+            "targets": [
+                {
+                    "peer": t.peer,
+                    "metric": (t.metric or self.case.metrics[0]).key,
+                    "bound": self.bound(t),
+                    "verdict": self.verdict(t),
+                }
+                for t in self.case.targets
+            ],
             "failures": self.failures,
         }
 
@@ -72,6 +122,8 @@ def table(findings: Findings) -> str:
     for row in rows:
         cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
         lines.append("  ".join(cells).rstrip())
+    lines += [_beside(findings, target) for target in case.targets if target.metric is not None]
+    lines.append(f"machine: {findings.machine}")
     for peer, why in findings.failures.items():
         lines.append(f"!! {PEERS[peer].label} FAILED: {why}")
     return "\n".join(lines)
@@ -82,22 +134,27 @@ def _row(findings: Findings, peer: str) -> list[str]:
     samples = findings.samples.get(peer, [])
     values = [sample[main.key] for sample in samples]
     ratio = findings.ratio(peer) if peer != case.subject else None
-    aim = next((t for t in case.targets if (t.peer or case.subject) == peer), None)
+    own = (t for t in case.targets if t.metric is None and (t.peer or case.subject) == peer)
+    target = next(own, None)
     return [
         PEERS[peer].label,
-        *(_figure(findings.median(peer, main), main),),
-        f"{_figure(min(values), main)} - {_figure(max(values), main)}" if values else "-",
-        *(_figure(findings.median(peer, metric), metric) for metric in case.metrics[1:]),
+        figure(findings.median(peer, main), main),
+        f"{figure(min(values), main)} - {figure(max(values), main)}" if values else "-",
+        *(figure(findings.median(peer, metric), metric) for metric in case.metrics[1:]),
         f"{ratio:.2f}x" if ratio is not None else "",
-        _aim(aim, main) if aim else "",
-        findings.verdict(aim) if aim else "",
+        findings.aim(target) if target else "",
+        findings.verdict(target) if target else "",
     ]
 
 
-def _figure(value: float | None, metric: Metric) -> str:
+def _beside(findings: Findings, target: Target) -> str:
+    """A target that is not about the first column."""
+    assert target.metric is not None
+    value = findings.value(target)
+    text = "-" if value is None else f"{value:.2f}x {PEERS[target.peer].label}" if target.peer else f"{value:,.1f}"
+    return f"{target.metric.title}: {text}, target {findings.aim(target)}: {findings.verdict(target)}"
+
+
+def figure(value: float | None, metric: Metric) -> str:
+    """A value with the metric's digits."""
     return "-" if value is None else f"{value:,.{metric.decimals}f}"
-
-
-def _aim(target: Target, metric: Metric) -> str:
-    sign = "<=" if metric.less_is_better else ">="
-    return f"{sign} {target.bound:g}x" if target.peer else f"{sign} {_figure(target.bound, metric)}"

@@ -7,7 +7,9 @@ peers run the very same loop.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,11 +20,17 @@ class Peer:
         label: Its name in the tables.
         module: The module of this package that plays its roles.
         needs: The module, and after a colon the name in it, that must be there; empty for nothing.
+        options: What its sockets are made with, besides the defaults (omq's only).
     """
 
     label: str
     module: str
     needs: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _spinning(label: str, busy_poll: float | str) -> Peer:
+    return Peer(label, "bench.peers.omq_blocking", "omq:PUSH", {"busy_poll": busy_poll})
 
 
 PEERS: dict[str, Peer] = {
@@ -33,6 +41,11 @@ PEERS: dict[str, Peer] = {
     "pyomq-asyncio": Peer("pyomq.asyncio", "bench.peers.pyomq_asyncio", "pyomq.asyncio"),
     "pyomq": Peer("pyomq", "bench.peers.pyomq_blocking", "pyomq"),
     "bare": Peer("bare sockets", "bench.peers.bare"),
+    "omq-sleeps": _spinning("omq, busy_poll=0", 0),
+    "omq-adaptive": _spinning('omq, busy_poll="adaptive"', "adaptive"),
+    "omq-50us": _spinning("omq, busy_poll=50e-6", 50e-6),
+    "omq-1ms": _spinning("omq, busy_poll=0.001", 0.001),
+    "omq-ready": Peer("recv of what is there", "bench.peers.omq_blocking", "omq:PUSH"),
 }
 
 

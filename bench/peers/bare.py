@@ -107,7 +107,20 @@ def req(link: Link, job: dict[str, Any]) -> None:
         link.tell(trips=trips)
 
 
+def compute(link: Link, job: dict[str, Any]) -> None:
+    """No socket at all: what a process that computes in pure Python gets done in a second."""
+    while True:
+        seconds = link.take()["seconds"]
+        rounds, started = 0, perf_counter()
+        while perf_counter() < started + seconds:
+            for _ in range(1000):
+                pass
+            rounds += 1
+        link.tell(computed=rounds / (perf_counter() - started))
+
+
 ROLES: dict[str, Callable[[Link, dict[str, Any]], None]] = {
+    "compute": compute,
     "pull": pull,
     "push": push,
     "rep": rep,

@@ -10,6 +10,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any
 
 from bench.link import Link
+from bench.peers import sparse
 from bench.peers.awaited import FAN_BATCH, FAN_CHUNK, FAN_WARM, PROBE, Sockets
 
 
@@ -145,6 +146,7 @@ ROLES: dict[str, Callable[[Sockets, Link, dict[str, Any]], None]] = {
     "req": req,
     "pub": pub,
     "sub": sub,
+    **sparse.ROLES,
 }
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.plan import Scenario
-from bench.scenario import fanout, inproc, latency, throughput
+from bench.scenario import fanout, inproc, latency, sparse, throughput
 
 SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for module in (throughput, latency, inproc, fanout) for scenario in module.SCENARIOS
+    scenario.name: scenario for module in (throughput, latency, inproc, fanout, sparse) for scenario in module.SCENARIOS
 }

@@ -2,20 +2,24 @@
 
 The publishers run the same loop, as fast as `send` returns, and drop for a full subscriber, as PUB does;
 what counts is what the subscribers got. The rate of `send` stands beside it.
+
+The limit of the blocking twin is measured, too: as many processes let messages arrive (each has a PUB of its own, and
+the I/O thread reads while nobody calls), close the PUB, and then do nothing but `recv`, all at once.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from bench.measure import Load, fan_out
+from bench.measure import Load, fan_in_limit, fan_out
 from bench.plan import MEGABYTES, PUBLISHED, RATE, Case, Scenario, Settings, Target, size_text
 
 ASYNCIO = ("omq-asyncio", "pyzmq-asyncio")
 BLOCKING = ("omq", "pyzmq", "pyomq")
+LIMIT = "omq-ready"
 TARGETS = {
     "omq-asyncio": (Target(8.0, "pyzmq-asyncio"),),
-    "omq": (Target(1.0, "pyzmq"), Target(1.0, "pyomq")),
+    "omq": (Target(2.0, "pyzmq"), Target(1.0, "pyomq")),
 }
 
 
@@ -25,6 +29,8 @@ def _cases(peers: tuple[str, ...], title: str, settings: Settings) -> list[Case]
         for size in settings.sizes or (128,):
             load = Load(transport, size, settings.seconds)
             runs = {peer: partial(fan_out, peer, load, settings.subscribers) for peer in peers}
+            if peers is BLOCKING:
+                runs[LIMIT] = partial(fan_in_limit, LIMIT, load, settings.subscribers)
             name = f"{title} to {settings.subscribers} SUB over {transport}, {size_text(size)}"
             cases.append(Case(name, peers[0], runs, (RATE, MEGABYTES, PUBLISHED), TARGETS[peers[0]]))
     return cases
@@ -40,7 +46,7 @@ SCENARIOS = (
     Scenario(
         "blocking-fanout",
         "PUB to 8 SUB processes over tcp, 128 B: deliveries a second in total",
-        BLOCKING,
+        (*BLOCKING, LIMIT),
         partial(_cases, BLOCKING, "blocking PUB"),
     ),
 )

@@ -1,0 +1,60 @@
+"""Puts what was measured into the page of figures, scenario by scenario."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from bench.peers import PEERS
+from bench.plan import Metric, Scenario
+from bench.processes import ROOT
+from bench.report import Findings, figure
+
+PAGE = ROOT / "docs" / "reference" / "performance.md"
+
+
+def record(scenario: Scenario, found: Sequence[Findings], command: str) -> None:
+    """Replaces what stands in the page between the marks of a scenario.
+
+    Raises:
+        ValueError: The page has no such marks.
+    """
+    page = PAGE.read_text(encoding="utf-8")
+    marks = re.compile(rf"(?<=<!-- {scenario.name} -->\n).*?(?=<!-- /{scenario.name} -->)", re.DOTALL)
+    if not marks.search(page):
+        raise ValueError(f"{PAGE} has no place for {scenario.name}: it needs the marks of one")
+    PAGE.write_text(marks.sub(lambda _: section(found, command), page), encoding="utf-8")
+
+
+def section(found: Sequence[Findings], command: str) -> str:
+    """The findings of a scenario as Markdown."""
+    lines = ["", f"`{command}`", ""]
+    for findings in found:
+        case = findings.case
+        head = ["", *(metric.title for metric in case.metrics), "omq / it", "target"]
+        lines += [f"{case.title}; the machine was {findings.machine}:", ""]
+        lines += [_line(head), _line(["---", *["---:"] * (len(head) - 2), "---"])]
+        lines += [_line(_row(findings, peer)) for peer in case.runs]
+        lines += [f"| {PEERS[peer].label} failed |" for peer in findings.failures]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(findings: Findings, peer: str) -> list[str]:
+    case = findings.case
+    ratio = findings.ratio(peer) if peer != case.subject else None
+    aims = [
+        f"{_about(target.metric)}{findings.aim(target)}: {findings.verdict(target)}"
+        for target in case.targets
+        if (target.peer or case.subject) == peer
+    ]
+    cells = [figure(findings.median(peer, metric), metric) for metric in case.metrics]
+    return [PEERS[peer].label, *cells, f"{ratio:.2f}x" if ratio is not None else "", "; ".join(aims)]
+
+
+def _about(metric: Metric | None) -> str:
+    return f"{metric.key} " if metric is not None else ""
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
