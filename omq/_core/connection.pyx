@@ -414,7 +414,7 @@ cdef class Connection(Peer):
         self._after(status)
         return at - start
 
-    cdef int _decide(self, bint first) except -1:
+    cdef int _decide(self, bint first) except? -1:
         """Whole messages stand in the batch, whose mutex is held: write them now, or let them gather. FLUSH_*."""
         cdef Batch batch = self._batch
         cdef int status = FLUSH_NOTHING
