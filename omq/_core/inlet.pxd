@@ -37,3 +37,4 @@ cdef class RequestInlet(ShapedInlet):
     cdef bint gone                   # who was asked is gone
     cdef bytes request_id            # req_correlate: what the reply must start with; None: not in use
     cdef bint hopeless(self) except -1
+    cdef int clear(self) except -1

@@ -166,6 +166,16 @@ cdef class RequestInlet(ShapedInlet):
         if peer is self.asked:
             self.gone = True
 
+    cdef int clear(self) except -1:
+        """Drops what has arrived: none of it can answer the request that goes out now."""
+        cdef Peer peer = self._head
+        self._stash = None
+        while peer is not None:
+            while peer.ready():
+                peer.skip()
+            peer = peer.next_ready
+        return 0
+
     cdef bint hopeless(self) except -1:
         """Whether the reply can never come: who has the request is gone, and did not answer before."""
         return self.gone and not self.has_message()

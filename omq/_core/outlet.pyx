@@ -226,6 +226,11 @@ cdef class RequestOutlet(RoundRobin):
             # The older request is given up: if it has not left, it need not (ZMQ_REQ_RELAXED).
             older = self.queue
             self.queue = deque()
+            if not RoundRobin.can_put(self):
+                self.queue = older
+                return 0
+        if inlet._head is not None or inlet._stash is not None:
+            inlet.clear()
         if count + 2 > FEW_PARTS:
             whole = <Part *>malloc((count + 2) * sizeof(Part))
             if whole == NULL:
@@ -245,7 +250,6 @@ cdef class RequestOutlet(RoundRobin):
             if done:
                 inlet.gone = False
                 inlet.awaiting = True
-                inlet._stash = None
                 inlet.request_id = request_id
             else:
                 # Nothing was sent: the older request stands.
