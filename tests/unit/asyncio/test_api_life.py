@@ -303,11 +303,14 @@ async def test_a_failing_sibling_stops_the_groups_sockets(inproc):
     async def fail():
         raise LookupError("sibling")
 
-    with pytest.raises(ExceptionGroup) as raised:
+    async def main():
         async with asyncio.TaskGroup() as group:
             made.append(omq.PULL(bind=inproc, parent=group))
             group.create_task(fail())
             await made[0].recv()
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await main()
     assert isinstance(raised.value.exceptions[0], LookupError)
     assert made[0].closed
     omq.PULL(bind=inproc).stop()

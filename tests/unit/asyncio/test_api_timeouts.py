@@ -6,7 +6,7 @@ import time
 import pytest
 
 import omq.asyncio as omq
-from tests.unit.conftest import on_both_loops
+from tests.unit.conftest import on_both_loops, until
 
 pytestmark = on_both_loops
 
@@ -26,8 +26,7 @@ SENDING = {
 
 def full(make, inproc, **options):
     """A socket that accepts no more."""
-    push = make(omq.PUSH, bind=inproc, send_hwm=1, **options)
-    return push
+    return make(omq.PUSH, bind=inproc, send_hwm=1, **options)
 
 
 def test_the_timeouts_are_the_built_in_timeout_error():
@@ -97,8 +96,7 @@ async def test_none_outdoes_the_socket_and_waits(make, inproc):
 async def test_a_message_that_is_there_is_taken_without_time(make, endpoint):
     pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint)
     await push.send_many([b"1", b"2", b"3", b"4", b"5"])
-    while pull.peers[0].messages_in < 5:
-        await asyncio.sleep(0)
+    await until(lambda: pull.peers[0].messages_in == 5)
     assert await pull.recv(timeout=0) == b"1"
     assert await pull.recv_multipart(timeout=0) == [b"2"]
     assert await pull.recv_into(bytearray(5), timeout=0) == 1

@@ -1,0 +1,406 @@
+"""PUB, SUB, XPUB and XSUB: to everyone who asked for the beginning of it (RFC 29)."""
+
+import asyncio
+
+import pytest
+
+import omq.asyncio as omq
+from tests.unit.conftest import until
+
+
+async def linked(make, endpoint, *prefixes, **options):
+    pub, sub = await make.linked(omq.PUB, omq.SUB, endpoint, subscribe=prefixes, **options)
+    await pub.wait_subscribed(n=len(set(prefixes)), timeout=5)
+    return pub, sub
+
+
+async def heard(sub):
+    got = []
+    while await sub.poll(0.03):
+        got += await sub.recv_many()
+    return got
+
+
+async def test_a_prefix_covers_what_starts_with_it(make, endpoint):
+    pub, sub = await linked(make, endpoint, b"ab", b"x")
+    for topic in (b"", b"a", b"ab", b"abc", b"b", b"x", b"xab", b"aab"):
+        await pub.send(topic)
+    assert await heard(sub) == [b"ab", b"abc", b"x", b"xab"]
+
+
+async def test_the_empty_prefix_covers_everything(make, endpoint):
+    pub, sub = await linked(make, endpoint, b"")
+    topics = [b"", b"a", b"\0", b"\1", bytes(10_000)]
+    for topic in topics:
+        await pub.send(topic)
+    assert await heard(sub) == topics
+
+
+async def test_only_the_first_part_counts(make, endpoint):
+    pub, sub = await linked(make, endpoint, b"a")
+    await pub.send_multipart([b"b", b"a"])
+    await pub.send_multipart([b"a", b"b"])
+    assert await sub.recv_multipart(timeout=5) == [b"a", b"b"]
+    assert await heard(sub) == []
+
+
+async def test_subscriptions_that_overlap_give_a_message_once(make, endpoint):
+    pub, sub = await linked(make, endpoint, b"", b"a", b"ab")
+    await pub.send(b"abc")
+    assert await heard(sub) == [b"abc"]
+
+
+async def test_unsubscribing_takes_one_subscription_back(make, endpoint):
+    pub, sub = await linked(make, endpoint, b"a", b"a", b"b")
+    sub.unsubscribe(b"a")
+    await pub.send(b"a1")
+    assert await sub.recv(timeout=5) == b"a1"
+    sub.unsubscribe(b"a")
+    sub.unsubscribe(b"never")
+    await until(lambda: pub._engine.pattern.subscriptions(b"a") == 0)
+    await pub.send(b"a2")
+    await pub.send(b"b1")
+    assert await heard(sub) == [b"b1"]
+
+
+async def test_what_was_on_its_way_is_dropped_after_unsubscribing(make, endpoint):
+    pub, sub = await linked(make, endpoint, b"a", b"b")
+    await pub.send(b"a")
+    await pub.send(b"b")
+    await until(lambda: sub.peers[0].messages_in == 2)
+    sub.unsubscribe(b"a")
+    assert await heard(sub) == [b"b"]
+
+
+async def test_subscribing_later_works(make, endpoint):
+    pub, sub = await linked(make, endpoint)
+    sub.subscribe(b"late")
+    await pub.wait_subscribed(b"late", timeout=5)
+    await pub.send(b"late news")
+    assert await sub.recv(timeout=5) == b"late news"
+
+
+async def test_the_publisher_may_dial(make, endpoint):
+    sub = make(omq.SUB, bind=endpoint, subscribe=[b"a", b"b"])
+    pub = make(omq.PUB, connect=sub.endpoints[0])
+    await pub.wait_subscribed(n=2, timeout=5)
+    await pub.send(b"a")
+    assert await sub.recv(timeout=5) == b"a"
+
+
+async def test_wait_subscribed_counts_pairs_of_peer_and_prefix(make, endpoint):
+    pub = make(omq.PUB, bind=endpoint)
+    subs = [make(omq.SUB, connect=pub.endpoints[0], subscribe=[b"a", b"a", b"b"]) for _ in range(3)]
+    await pub.wait_subscribed(n=6, timeout=5)
+    await pub.wait_subscribed(b"a", n=3, timeout=0)
+    with pytest.raises(omq.Timeout):
+        await pub.wait_subscribed(n=7, timeout=0.01)
+    with pytest.raises(omq.Timeout):
+        await pub.wait_subscribed(b"", timeout=0.01)
+    await subs[0].close()
+    await until(lambda: pub._engine.pattern.subscriptions(None) == 4)
+    with pytest.raises(omq.Timeout):
+        await pub.wait_subscribed(b"a", n=3, timeout=0.01)
+
+
+async def test_every_subscriber_gets_its_own(make, endpoint):
+    pub = make(omq.PUB, bind=endpoint)
+    wanted = [b"a", b"b", b"ab", b""]
+    subs = [make(omq.SUB, connect=pub.endpoints[0], subscribe=prefix) for prefix in wanted]
+    await pub.wait_subscribed(n=4, timeout=5)
+    topics = [b"a", b"ab", b"abc", b"b", b"c", b"a" * 5000, b"b" * 50_000]
+    for topic in topics:
+        await pub.send(topic)
+    for prefix, sub in zip(wanted, subs, strict=True):
+        assert await heard(sub) == [topic for topic in topics if topic.startswith(prefix)]
+
+
+async def test_a_reconnected_subscriber_subscribes_again(make, endpoint):
+    pub, sub = await linked(make, endpoint, b"a", b"b", reconnect_interval=0.01)
+    where = pub.endpoints[0]
+    sub.unsubscribe(b"b")
+    pub.stop()
+    again = make(omq.PUB, bind=where)
+    await again.wait_subscribed(timeout=5)
+    assert again._engine.pattern.subscriptions(None) == 1
+    await again.send(b"a")
+    assert await sub.recv(timeout=5) == b"a"
+
+
+async def test_nobody_listens_and_nothing_waits(make, endpoint):
+    pub = make(omq.PUB, bind=endpoint, send_hwm=1)
+    for _ in range(2000):
+        await pub.send(b"x", timeout=0)
+    sub = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"")
+    await pub.wait_subscribed(timeout=5)
+    await pub.send(b"y")
+    assert await heard(sub) == [b"y"]
+
+
+# High-water marks
+
+
+async def test_a_slow_subscriber_loses_and_the_others_do_not(make, endpoint):
+    pub = make(omq.PUB, bind=endpoint, send_hwm=50)
+    slow = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"", recv_hwm=10)
+    fast = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"", recv_hwm=10)
+    await pub.wait_subscribed(n=2, timeout=5)
+    body = bytes(50_000)
+    for number in range(600):
+        await pub.send(b"%d " % number + body, timeout=0)
+        assert (await fast.recv(timeout=5)).startswith(b"%d " % number)
+    dropped = sorted(peer.dropped for peer in pub.peers)
+    assert dropped[0] == 0
+    assert dropped[1] > 100
+    got = [int(message.split()[0]) for message in await heard(slow)]
+    assert len(got) == 600 - dropped[1]
+    assert got == sorted(set(got))
+
+
+async def test_over_inproc_a_subscriber_gets_exactly_what_fits(make, inproc):
+    pub, sub = await linked(make, inproc, b"", send_hwm=7, recv_hwm=5)
+    for number in range(30):
+        await pub.send(b"%d" % number, timeout=0)
+    assert await heard(sub) == [b"%d" % number for number in range(12)]
+    assert pub.peers[0].dropped == 18
+    await pub.send(b"again")
+    assert await heard(sub) == [b"again"]
+
+
+async def test_nodrop_waits_for_the_slowest(make, endpoint):
+    xpub = make(omq.XPUB, bind=endpoint, xpub_nodrop=True, send_hwm=10)
+    slow = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"", recv_hwm=10)
+    await xpub.wait_subscribed(timeout=5)
+    body = bytes(100_000)
+
+    async def sending():
+        blocked = 0
+        for number in range(500):
+            message = b"%d " % number + body
+            try:
+                await xpub.send(message, timeout=0)
+            except omq.SendTimeout:
+                blocked += 1
+                await xpub.send(message)
+        return blocked
+
+    task = asyncio.create_task(sending())
+    for number in range(500):
+        assert (await slow.recv(timeout=5)).startswith(b"%d " % number)
+    assert await task > 0
+    assert xpub.peers[0].dropped == 0
+
+
+async def test_nodrop_goes_on_when_the_slow_one_leaves(make, endpoint):
+    xpub = make(omq.XPUB, bind=endpoint, xpub_nodrop=True, send_hwm=10)
+    slow = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"", recv_hwm=1, reconnect_interval=None)
+    await xpub.wait_subscribed(timeout=5)
+    sending = asyncio.create_task(xpub.send_many([bytes(100_000)] * 1000))
+    await asyncio.sleep(0.02)
+    assert not sending.done()
+    slow.stop()
+    assert await asyncio.wait_for(sending, 5) == 1000
+
+
+async def test_a_subscriber_may_be_reset_while_others_are_served(make):
+    """A slot is free again only when the matcher has forgotten it; the next peer hears nothing that it did not ask."""
+    import socket
+    import struct
+
+    from tests.unit.engine.wire import RawPeer
+
+    pub = make(omq.PUB, bind="tcp://127.0.0.1:*", send_hwm=5)
+    good = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"good")
+    await pub.wait_subscribed(timeout=5)
+    for _ in range(10):
+        raw = await RawPeer.dial(pub.endpoints[0])
+        await raw.handshake(b"SUB")
+        await raw.subscribe(b"bad")
+        await pub.wait_subscribed(b"bad", timeout=5)
+        raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raw.close()
+        fresh = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"fresh")
+        for _ in range(30):
+            await pub.send(b"bad" + bytes(100_000))
+            await asyncio.sleep(0)
+        await pub.wait_subscribed(b"fresh", timeout=5)
+        await pub.send(b"good")
+        await pub.send(b"fresh")
+        assert await good.recv(timeout=5) == b"good"
+        assert await fresh.recv(timeout=5) == b"fresh"
+        await fresh.close()
+        await until(lambda: pub._engine.pattern.subscriptions(None) == 1)
+
+
+# XPUB and XSUB
+
+
+async def test_xpub_hears_of_new_prefixes_and_of_their_end(make, endpoint):
+    xpub = make(omq.XPUB, bind=endpoint)
+    one = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"A")
+    assert await xpub.recv(timeout=5) == b"\1A"
+    other = make(omq.SUB, connect=xpub.endpoints[0], subscribe=[b"A", b"B"])
+    assert await xpub.recv(timeout=5) == b"\1B"
+    other.unsubscribe(b"B")
+    assert await xpub.recv(timeout=5) == b"\0B"
+    one.unsubscribe(b"A")
+    assert await xpub.poll(0.02) == 0
+    await other.close()
+    assert await xpub.recv(timeout=5) == b"\0A"
+    assert await xpub.poll(0.02) == 0
+
+
+@pytest.mark.parametrize("verboser", [False, True])
+async def test_verbose_passes_duplicates(make, endpoint, verboser):
+    xpub = make(omq.XPUB, bind=endpoint, xpub_verbose=True, xpub_verboser=verboser)
+    one = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"A")
+    assert await xpub.recv(timeout=5) == b"\1A"
+    other = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"A")
+    assert await xpub.recv(timeout=5) == b"\1A"
+    one.unsubscribe(b"A")
+    if verboser:
+        assert await xpub.recv(timeout=5) == b"\0A"
+    else:
+        assert await xpub.poll(0.02) == 0
+    other.unsubscribe(b"A")
+    assert await xpub.recv(timeout=5) == b"\0A"
+
+
+async def test_the_welcome_message_greets_each_subscriber_once(make, endpoint):
+    xpub = make(omq.XPUB, bind=endpoint, xpub_welcome_message=b"W hello")
+    for _ in range(2):
+        sub = make(omq.SUB, connect=xpub.endpoints[0], subscribe=[b"W", b"X", b"Y"])
+        await sub.wait_connected(timeout=5)
+        assert await heard(sub) == [b"W hello"]
+    silent = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"X")
+    assert await heard(silent) == []
+
+
+async def test_xsub_subscribes_by_hand(make, endpoint):
+    xpub, xsub = await make.linked(omq.XPUB, omq.XSUB, endpoint)
+    await xsub.send(b"\1A")
+    assert await xpub.recv(timeout=5) == b"\1A"
+    await xsub.send(b"\1A")
+    await xsub.send(b"\0A")
+    await xsub.send(b"\0never")
+    await xpub.send(b"A1")
+    assert await xsub.recv(timeout=5) == b"A1"
+    await xsub.send(b"\0A")
+    assert await xpub.recv(timeout=5) == b"\0A"
+    assert await xpub.poll(0.02) == 0
+    await xpub.send(b"A2")
+    assert await xsub.poll(0.02) == 0
+
+
+async def test_an_xsub_that_connects_later_tells_what_it_wants(make, inproc):
+    xsub = make(omq.XSUB, connect=inproc, subscribe=b"opt")
+    await xsub.send(b"\1early")
+    xpub = make(omq.XPUB, bind=inproc)
+    assert {await xpub.recv(timeout=5), await xpub.recv(timeout=5)} == {b"\1early", b"\1opt"}
+
+
+async def test_users_messages_go_up_from_xsub_to_xpub(make, endpoint):
+    xpub, xsub = await make.linked(omq.XPUB, omq.XSUB, endpoint)
+    await xsub.send(b"hello")
+    await xsub.send_multipart([b"\1not", b"a subscription"])
+    await xsub.send(b"")
+    assert await xpub.recv_multipart(timeout=5) == [b"hello"]
+    assert await xpub.recv_multipart(timeout=5) == [b"\1not", b"a subscription"]
+    assert await xpub.recv_multipart(timeout=5) == [b""]
+
+
+async def test_a_pub_throws_users_messages_away(make, endpoint):
+    pub, xsub = await make.linked(omq.PUB, omq.XSUB, endpoint)
+    for _ in range(100):
+        await xsub.send(b"hello")
+    await xsub.send(b"\1A")
+    await pub.wait_subscribed(b"A", timeout=5)
+    await pub.send(b"A")
+    assert await xsub.recv(timeout=5) == b"A"
+
+
+async def test_a_forwarder_passes_subscriptions_up_and_messages_down(make, inproc):
+    xpub, xsub = make(omq.XPUB, bind=f"{inproc}-down"), make(omq.XSUB, bind=f"{inproc}-up")
+    pub = make(omq.PUB, connect=f"{inproc}-up")
+    sub = make(omq.SUB, connect=f"{inproc}-down", subscribe=b"")
+    await xsub.send(await xpub.recv(timeout=5))
+    await pub.wait_subscribed(b"", timeout=5)
+    await pub.send(b"")
+    await xpub.send(await xsub.recv(timeout=5))
+    assert await sub.recv(timeout=5) == b""
+
+
+async def test_invert_matching_sends_what_was_not_asked_for(make, endpoint):
+    pub, sub = await linked(make, endpoint, b"a", invert_matching=True)
+    for topic in (b"a", b"ab", b"b", b"c"):
+        await pub.send(topic)
+    assert await heard(sub) == [b"b", b"c"]
+
+
+@pytest.mark.parametrize("length", [244, 245, 246, 255, 256, 70_000])
+async def test_topics_of_every_length(make, endpoint, length):
+    topic = bytes(range(1, 251)) * (length // 250 + 1)
+    topic = topic[:length]
+    pub, sub = await linked(make, endpoint, topic)
+    await pub.send(topic[:-1])
+    await pub.send(topic + b"!")
+    assert await heard(sub) == [topic + b"!"]
+    sub.unsubscribe(topic)
+    await until(lambda: pub._engine.pattern.subscriptions(None) == 0)
+
+
+async def test_ten_thousand_subscriptions_arrive(make, endpoint):
+    prefixes = [b"%d/" % number for number in range(10_000)]
+    pub, sub = await linked(make, endpoint, *prefixes)
+    for prefix in prefixes[::2]:
+        sub.unsubscribe(prefix)
+    await until(lambda: pub._engine.pattern.subscriptions(None) == 5000)
+    await pub.send(b"0/x")
+    await pub.send(b"9999/x")
+    assert await heard(sub) == [b"9999/x"]
+
+
+# An XPUB's user who does not read
+
+
+async def test_what_an_xpub_keeps_for_a_lagging_user_is_bounded(make, endpoint):
+    xpub, sub = await make.linked(omq.XPUB, omq.SUB, endpoint, recv_hwm=10)
+    for turn in range(300):
+        for number in range(20):
+            sub.subscribe(b"%d-%d" % (turn, number))
+        for number in range(20):
+            sub.unsubscribe(b"%d-%d" % (turn, number))
+        await asyncio.sleep(0)
+    sub.subscribe(b"kept")
+    await xpub.wait_subscribed(b"kept", timeout=10)
+    pattern = xpub._engine.pattern
+    await until(lambda: pattern.subscriptions(None) == 1)
+    assert pattern._mail.unread <= 10
+    assert len(pattern._late) <= 40
+    # What the user reads in the end is true all the same.
+    known = set()
+    while await xpub.poll(0.02):
+        news = await xpub.recv()
+        (known.add if news[0] else known.discard)(news[1:])
+    assert known == {b"kept"}
+
+
+async def test_a_lagging_user_hears_of_every_prefix_once(make, endpoint):
+    prefixes = [b"%d" % number for number in range(500)]
+    xpub, sub = await make.linked(omq.XPUB, omq.SUB, endpoint, subscribe=prefixes, recv_hwm=3)
+    await xpub.wait_subscribed(n=500, timeout=5)
+    got = [await xpub.recv(timeout=5) for _ in range(500)]
+    assert sorted(got) == sorted(b"\1" + prefix for prefix in prefixes)
+    assert await xpub.poll(0.01) == 0
+    await sub.close()
+    assert sorted([await xpub.recv(timeout=5) for _ in range(500)]) == sorted(b"\0" + prefix for prefix in prefixes)
+    assert await xpub.poll(0.01) == 0
+
+
+async def test_users_messages_to_an_xpub_that_does_not_read_are_bounded(make, endpoint):
+    xpub, xsub = await make.linked(omq.XPUB, omq.XSUB, endpoint, recv_hwm=10)
+    for _ in range(1000):
+        await xsub.send(b"x")
+    await xsub.send(b"\1end")
+    await xpub.wait_subscribed(b"end", timeout=5)
+    assert xpub._engine.pattern._mail.unread <= 10
