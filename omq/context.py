@@ -28,6 +28,8 @@ class Closable(Protocol):
 
     def stop(self) -> None: ...
 
+    def abandon(self) -> None: ...
+
 
 class Context:
     """Owns the I/O thread and the flusher of its blocking sockets, the inproc names, and memory to borrow.
@@ -50,6 +52,7 @@ class Context:
         self._io: IoThread | None = None
         self._io_lock = threading.Lock()
         self._terminated = False
+        self._ended = False
         self._sockets: weakref.WeakSet[Any] = weakref.WeakSet()
         Context._all.add(self)
 
@@ -67,6 +70,7 @@ class Context:
         """The I/O thread; started on first use."""
         self.check()
         with self._io_lock:
+            self.check()
             if self._io is None:
                 self._io = IoThread()
             return self._io
@@ -93,12 +97,12 @@ class Context:
         self._sockets.add(socket)
 
     def term(self, linger: Any = None) -> None:
-        """Closes every blocking socket and ends the threads (`zmq_ctx_term(3)`). Idempotent.
+        """Closes every blocking socket and ends the threads (`zmq_ctx_term(3)`). Idempotent; goes on if interrupted.
 
         Args:
             linger: Seconds that each socket has for what was accepted; `None` lets each one's own option hold.
         """
-        if self._terminated or self.generation.stale:
+        if self._ended or self.generation.stale:
             return
         self._terminated = True
         for socket in list(self._sockets):
@@ -107,9 +111,18 @@ class Context:
             else:
                 socket.close(linger)
         with self._io_lock:
-            if self._io is not None:
-                self._io.stop()
+            io = self._io
+        if io is not None:
+            io.stop()
         self.flusher.stop()
+        self._ended = True
+
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptors that it inherited. Nothing may wait, and no lock be taken."""
+        sockets = list(self._sockets)
+        self.generation.expire((self, sockets))
+        for socket in sockets:
+            socket.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +140,7 @@ class Context:
 def _after_fork() -> None:
     """The child has no threads but this one: nothing that it inherited can be used, and locks may be held for ever."""
     for context in list(Context._all):
-        context.generation.expire()
+        context.abandon()
     Context._all = weakref.WeakSet()
     Context._lock = threading.Lock()
     Context._default = None

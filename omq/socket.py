@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -11,7 +13,7 @@ from omq._core.sync import SyncCore
 from omq.context import Context
 from omq.engine.driver import CallerDriver, IoThread
 from omq.engine.socket import Engine
-from omq.errors import ClosedError, StateError, Timeout
+from omq.errors import ClosedError, ContextTerminated, StateError, Timeout
 from omq.face import Face, several
 from omq.options import Options
 from omq.types import POLL_IN, UNSET, SocketType
@@ -106,6 +108,27 @@ class Socket(Face, SyncCore):
             self._engine.attach(self._io.loop)
         return call(*arguments) if call is not None else None
 
+    # ------------------------------------------------------------------ options and subscriptions
+
+    def set_options(self, **options: Any) -> None:
+        self._refuse_in_child()
+        super().set_options(**options)
+
+    def subscribe(self, prefix: bytes) -> None:
+        self._refuse_in_child()
+        super().subscribe(prefix)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        self._refuse_in_child()
+        with self.lock:
+            super().unsubscribe(prefix)
+            self.tell()  # messages that wait may not be wanted any more
+
+    def _refuse_in_child(self) -> None:
+        """Raises in a forked child, where the lock may be held for ever."""
+        if self._context.generation.stale:
+            self._context.check()
+
     # ------------------------------------------------------------------ peers
 
     def wait_connected(self, n: int = 1, *, timeout: float | None = None) -> None:
@@ -164,13 +187,18 @@ class Socket(Face, SyncCore):
         if self._context.generation.stale:
             return
         self._mark_closed()
+        if self._engine.closed:
+            return
         if not self._engine.has_loop:
             # It has never been bound or connected: nobody can come for what it accepted.
             self._engine.stop()
             return
         try:
             self._io.wait(self._engine.close(self.options.linger if linger is UNSET else linger))
-        except KeyboardInterrupt:
+        except ContextTerminated:
+            pass  # which has closed it, too
+        except BaseException:
+            # Interrupted: whoever closes for good is not to find it half open.
             self.stop()
             raise
 
@@ -180,9 +208,15 @@ class Socket(Face, SyncCore):
             return
         self._mark_closed()
         if self._engine.has_loop and not self._engine.at_home:
-            self._io.run(self._engine.stop)
+            with contextlib.suppress(ContextTerminated):
+                self._io.run(self._engine.stop)
         else:
             self._engine.stop()
+
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptors that it inherited, which are the parent's too."""
+        self._abandon()
+        self._engine.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -209,13 +243,19 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None) -> list[Socket
     """
     import selectors
 
+    if not sockets:
+        raise StateError("there is no socket to wait for")
+    deadline = None if timeout is None else time.monotonic() + timeout
     with selectors.DefaultSelector() as selector:
-        for one in sockets:
+        for one in dict.fromkeys(sockets):
             selector.register(one.fileno(), selectors.EVENT_READ, one)
-        if not sockets:
-            raise StateError("there is no socket to wait for")
-        ready = [key.data for key, _ in selector.select(timeout)]
-        return [one for one in ready if one.poll(0, POLL_IN)]
+        while True:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            found = [key.data for key, _ in selector.select(left)]
+            ready = [one for one in found if one.poll(0, POLL_IN)]
+            # Another thread may have taken the message that was seen.
+            if ready or (deadline is not None and time.monotonic() >= deadline):
+                return ready
 
 
 class PUSH(Socket):

@@ -54,6 +54,9 @@ class Connection(Peer):
     def close(self) -> None:
         """Leaves the epoll set and closes the descriptor."""
 
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptor and touches nothing that is shared with the parent."""
+
     def say_goodbye(self) -> bool:
         """Ends our side of the stream and throws away what the peer still sends.
 

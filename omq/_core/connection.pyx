@@ -114,6 +114,12 @@ cdef class Connection(Peer):
             self.fd = -1
         self._batch.clear()
 
+    def abandon(self):
+        """In a forked child: closes the descriptor, and nothing else; the epoll set and the mutex are the parent's."""
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = -1
+
     cdef int _join(self) except -1:
         """Joins the epoll set."""
         cdef Batch batch = self._batch
@@ -203,7 +209,10 @@ cdef class Connection(Peer):
             if self._hwm and self._stream.complete >= self._hwm:
                 break
             if self._flusher is not None and self._stream._large != NULL:
-                # Other threads may run while a large frame is copied; this socket is locked all the same.
+                # Other threads may run while a large frame is copied; this socket is locked all the same, but the
+                # pool is not: what `fill` would take from it is taken before.
+                if self._stream._spare == NULL:
+                    self._stream._spare = self._stream._pool.get()
                 with nogil:
                     got = self._stream.fill(self.fd)
             else:

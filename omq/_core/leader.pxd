@@ -13,6 +13,7 @@ cdef extern from *:
 
 cdef class Generation:
     cdef readonly bint stale         # the process has forked: nothing inherited is to be used
+    cdef unsigned long _main         # ident of the thread that signals interrupt
 
 
 cdef class Sleeper:
@@ -20,6 +21,8 @@ cdef class Sleeper:
     cdef sem_t _wake
     cdef bint leading
     cdef bint woken                  # something happened that it waits for
+    cdef long long nap               # nanoseconds that the main thread sleeps at most before it looks for signals
+    cdef long long spun              # nanoseconds that it has spun
     cdef LeaderCore _core
     cdef int wake(self) except -1
 
@@ -61,6 +64,8 @@ cdef class LeaderCore:
     cdef int _signal(self) except -1
     cdef int _tell(self) except -1
     cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1
+    cdef int _look_for_signals(self) except -1
+    cdef long long _until(self, Sleeper sleeper, long long deadline) except -1
     cdef int _lead(self, Sleeper sleeper, long long deadline) except -1
     cdef int _follow(self, Sleeper sleeper, long long deadline) except -1
     cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1

@@ -12,8 +12,8 @@ class Generation:
     def stale(self) -> bool:
         """The process has forked: nothing inherited is to be used."""
 
-    def expire(self) -> None:
-        """The process has forked."""
+    def expire(self, inherited: object) -> None:
+        """The process has forked; *inherited* is kept for ever, for its end would disturb the parent."""
 
 class SyncGate(Gate):
     """Wakes the first of the calls that wait; it passes the wake-up on if there is more."""
@@ -63,6 +63,10 @@ class LeaderCore:
     def _set_spin(self, nanoseconds: int, adaptive: bool) -> None: ...
     def _mark_closed(self) -> None: ...
     def _close_descriptors(self) -> None: ...
+    def _abandon(self) -> None: ...
+    def tell(self) -> None:
+        """Messages may have come or gone by another way than the epoll set; the lock is held."""
+
     def set_watched(self, watched: bool) -> None:
         """The I/O thread has begun, or ceased, to watch the epoll set."""
 

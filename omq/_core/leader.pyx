@@ -7,6 +7,8 @@ I/O thread, has something for them, or the leader's place is free. The lock is n
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.pythread cimport PyThread_get_thread_ident
+from cpython.ref cimport Py_INCREF
 from libc.errno cimport EINTR, errno
 from posix.time cimport CLOCK_MONOTONIC, timespec
 from posix.unistd cimport close, read, write
@@ -27,6 +29,7 @@ from omq._core.poller cimport (
 
 from collections import deque
 import os
+import threading
 
 from omq.errors import ClosedError, StateError
 
@@ -45,19 +48,28 @@ cdef enum:
     ADAPTIVE_NS = 50000      # nanoseconds that "adaptive" spins at most
     SHORT_NS = 40000         # a wait below this was worth spinning for
     LUCKY = 8                # short waits in a row that count at most
+    SPIN_NS = 1000000        # nanoseconds that a long spin goes on without looking for signals
+    FIRST_NAP_NS = 10000000  # nanoseconds of the main thread's first sleep; each further one is twice as long
+    LAST_NAP_NS = 1000000000  # nanoseconds of its longest
 
 
 cdef class Generation:
     """Whether the process is still the one that made the sockets."""
 
-    def expire(self):
+    def __cinit__(self):
+        self._main = threading.main_thread().ident
+
+    def expire(self, inherited):
         self.stale = True
+        # What was inherited is never torn down here: its end would reach for epoll sets that the parent uses.
+        Py_INCREF(inherited)
 
 
 @cython.final
 cdef class Sleeper:
     def __cinit__(self, LeaderCore core):
         self._core = core
+        self.nap = FIRST_NAP_NS
         sem_init(&self._wake, 0, 0)
 
     def __dealloc__(self):
@@ -194,7 +206,7 @@ cdef class LeaderCore:
             self.lock.release()
 
     def tell(self):
-        """Messages may have arrived by another way than the epoll set."""
+        """Messages may have come or gone by another way than the epoll set; the lock is held."""
         self._tell()
 
     def _mark_closed(self):
@@ -216,6 +228,15 @@ cdef class LeaderCore:
                 self._end()
         finally:
             self.lock.release()
+
+    def _abandon(self):
+        """In a forked child: closes what was inherited and touches nothing in it, for the parent uses it."""
+        self.poller.close()
+        if self._event >= 0:
+            close(self._event)
+        if self._truth >= 0:
+            close(self._truth)
+        self._event = self._truth = -1
 
     def _end(self):
         self.poller.close()
@@ -276,7 +297,12 @@ cdef class LeaderCore:
     # ------------------------------------------------------------------ waiting
 
     cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1:
-        """Sleeps until something happens, with the lock let go; 0 if the time is up, 1 otherwise."""
+        """Sleeps until something may have happened, with the lock let go; 0 if the time is up, 1 otherwise."""
+        sleeper.woken = False
+        self._look_for_signals()
+        if sleeper.woken or self.closed:
+            # What others left to do under the lock was done while it was free.
+            return 1
         if self._leader is None:
             self._leader = sleeper
             sleeper.leading = True
@@ -286,22 +312,51 @@ cdef class LeaderCore:
             return self._lead(sleeper, deadline)
         return self._follow(sleeper, deadline)
 
+    cdef int _look_for_signals(self) except -1:
+        """Runs signal handlers, which may call us: without the lock. A signal that comes later ends the sleep."""
+        self.lock.release()
+        try:
+            PyErr_CheckSignals()
+        finally:
+            self.lock.acquire()
+        return 0
+
+    cdef long long _until(self, Sleeper sleeper, long long deadline) except -1:
+        """When to wake up in any case, in nanoseconds on the monotonic clock.
+
+        A signal that comes between the look for it and the system call, or in another thread, interrupts nothing:
+        so the thread that runs the handlers looks again, soon at first and then once a second.
+        """
+        cdef long long until
+        if PyThread_get_thread_ident() == self._generation._main:
+            until = now_ns() + sleeper.nap
+            if until < deadline:
+                sleeper.nap = min(2 * sleeper.nap, <long long>LAST_NAP_NS)
+                return until
+        return deadline
+
     cdef int _lead(self, Sleeper sleeper, long long deadline) except -1:
         cdef epoll_event events[EVENTS]
         cdef timespec rest
-        cdef long long now, left, spin
+        cdef long long left, spin
+        cdef long long until = self._until(sleeper, deadline)
+        cdef bint on = False
         cdef long long begun = 0
         cdef int n = 0
         cdef int failure = 0
         cdef int fd = self.poller.fd
-        sleeper.woken = False
         spin = self._spin
         if self._adaptive:
             spin = ADAPTIVE_NS if self._luck > 0 else 0
+        elif spin > SPIN_NS:
+            # In pieces, for a spin interrupts nothing.
+            spin = min(spin - sleeper.spun, <long long>SPIN_NS)
+            sleeper.spun += spin
+            on = spin > 0
         self._inside += 1
         self.lock.release()
         with nogil:
-            if spin or deadline != FOR_EVER or self._adaptive:
+            if spin or self._adaptive:
                 begun = now_ns()
             if spin:
                 if begun + spin > deadline:
@@ -310,11 +365,11 @@ cdef class LeaderCore:
                     n = epoll_wait(fd, events, EVENTS, 0)
                     if n != 0 or now_ns() - begun >= spin:
                         break
-            if n == 0:
-                if deadline == FOR_EVER:
+            if n == 0 and not on:
+                if until == FOR_EVER:
                     n = epoll_wait(fd, events, EVENTS, -1)
                 else:
-                    left = deadline - now_ns()
+                    left = until - now_ns()
                     if left < 0:
                         left = 0
                     rest.tv_sec = left // 1000000000
@@ -339,15 +394,11 @@ cdef class LeaderCore:
         if n < 0:
             if failure != EINTR:
                 raise OSError(failure, os.strerror(failure))
-            # Ctrl-C: before a message is taken, and outside of the lock.
-            self.lock.release()
-            try:
-                PyErr_CheckSignals()
-            finally:
-                self.lock.acquire()
+            # Ctrl-C, say: before a message is taken.
+            self._look_for_signals()
             return 1
         if n == 0:
-            return 0
+            return now_ns() < deadline
         self._drain()
         sleeper.woken = True  # it is awake: no signal is needed for what it finds
         self.poller.handle(events, n)
@@ -356,22 +407,20 @@ cdef class LeaderCore:
     cdef int _follow(self, Sleeper sleeper, long long deadline) except -1:
         cdef timespec when
         cdef int failure = 0
-        when.tv_sec = deadline // 1000000000
-        when.tv_nsec = deadline % 1000000000
+        cdef long long until = self._until(sleeper, deadline)
+        when.tv_sec = until // 1000000000
+        when.tv_nsec = until % 1000000000
         self.lock.release()
         with nogil:
-            if deadline == FOR_EVER:
+            if until == FOR_EVER:
                 if sem_wait(&sleeper._wake) < 0:
                     failure = errno
             elif sem_clockwait(&sleeper._wake, CLOCK_MONOTONIC, &when) < 0:
                 failure = errno
-        try:
-            if failure == EINTR:
-                PyErr_CheckSignals()
-        finally:
-            self.lock.acquire()
-            sleeper.woken = False
-        return failure == 0 or failure == EINTR
+        self.lock.acquire()
+        if failure == EINTR:
+            self._look_for_signals()
+        return failure == 0 or failure == EINTR or now_ns() < deadline
 
     cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1:
         """A wait is over: the place in the gate, the leader's place and an unused wake-up go to others."""
@@ -405,7 +454,8 @@ cdef class LeaderCore:
                 self.poller.serve()
                 self._tell()
                 # From now on the I/O thread alone reads: what arrives must show without a call.
-                self._attend()
+                if self._attend is not None:
+                    self._attend()
             return self._truth
         finally:
             self._leave()

@@ -22,7 +22,8 @@ cdef class SocketLock:
     cdef unsigned long _owner        # ident of the thread that has it; 0 nobody
     cdef int _depth                  # how often that thread has taken it
     cdef int _waiters                # threads that wait for it
-    cdef sem_t _free                 # posted once a release while somebody waits
+    cdef sem_t _free                 # posted by a release while somebody waits
+    cdef bint _posted                # it is, and nobody has woken up yet: a holder in a loop would pile them up
     cdef list deferred               # functions that others want called under the lock, by whoever has it
     cdef int acquire(self) except -1
     cdef bint try_acquire(self) noexcept

@@ -45,6 +45,7 @@ cdef class SocketLock:
         while self._owner != 0:
             with nogil:
                 sem_wait(&self._free)
+            self._posted = False
         self._waiters -= 1
         self._owner = me
         self._depth = 1
@@ -67,7 +68,8 @@ cdef class SocketLock:
         self._depth -= 1
         if self._depth == 0:
             self._owner = 0
-            if self._waiters:
+            if self._waiters and not self._posted:
+                self._posted = True
                 sem_post(&self._free)
         return 0
 

@@ -502,6 +502,8 @@ cdef class ReplyOutlet(Outlet):
         head = len(envelope)
         inlet.client = None
         inlet.envelope = None
+        # The next request may be here already, and can be taken from now on.
+        inlet.gate.notify()
         if not client.attached or (self.hwm and client.pending() >= self.hwm):
             # Nobody waits any more, or somebody who does not read: RFC 28 has the reply discarded.
             client.dropped += 1

@@ -5,7 +5,7 @@ from cpython.object cimport PyObject
 
 from omq._core.batch cimport Part
 
-from omq.errors import MultipartError
+from omq.errors import MultipartError, StateError
 
 
 cdef class Gate:
@@ -248,7 +248,13 @@ cdef class Inlet:
         """What is there, *limit* messages at most; None if there is none."""
         cdef list messages = None
         while limit > 0:
-            message = self.take_any()
+            try:
+                message = self.take_any()
+            except StateError:
+                # REP and REQ take one message at a time: what is taken is what there is.
+                if messages is None:
+                    raise
+                break
             if message is None:
                 break
             if messages is None:
@@ -316,6 +322,10 @@ cdef class Outlet:
     def remove(self, Peer peer not None):
         if peer.attached:
             peer.attached = False
+            if peer.dirty:
+                # A socket that only sends never ends a turn: the peers of its life would gather here.
+                peer.dirty = False
+                self._dirty.remove(peer)
             self.parked -= peer.parked
             peer.parked = 0
             self.detach(peer)

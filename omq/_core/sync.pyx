@@ -290,8 +290,11 @@ cdef class SyncCore(LeaderCore):
             finally:
                 if sleeper is not None:
                     if wanted == 5:
+                        # It may have had the wake-up of a call that sends.
                         self.writable._sleepers.remove(sleeper)
                         self.writable.count -= 1
+                        if self.writable.count:
+                            self.writable.notify()
                     self._stand_up(gate, sleeper)
         finally:
             self._leave()

@@ -231,6 +231,13 @@ class WireSession:
         if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)
 
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptor, which the parent has too."""
+        if self._sock is not None:
+            self._sock.close()
+        else:
+            self.peer.abandon()
+
     def say_goodbye(self) -> bool:
         """Ends our side of the stream. True when the peer's kernel has everything and closing loses nothing."""
         if self.info is None or self._over:

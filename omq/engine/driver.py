@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import functools
 import threading
@@ -15,6 +16,7 @@ from omq._core.lock import SocketLock
 from omq._core.peer import Gate, Inlet, Outlet
 from omq._core.poller import Poller
 from omq._core.sync import SyncCore
+from omq.errors import ContextTerminated, StateError
 
 _AWAY = 0.02  # seconds without a call after which the I/O thread reads for an absent owner
 _DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
@@ -243,6 +245,8 @@ class IoThread:
         import uvloop
 
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._lock = threading.RLock()  # a signal handler may call us, too
+        self._over = False
         self._thread = threading.Thread(target=self._run, name="omq-io", daemon=True)
         self._thread.start()
 
@@ -253,10 +257,23 @@ class IoThread:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        with self._lock:
+            self._over = True
+        # Nobody is to wait for ever for what no longer runs.
+        self.loop.run_until_complete(self._cancel_all())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
+    async def _cancel_all(self) -> None:
+        """Cancels what runs here, and what was posted and has not begun."""
+        await asyncio.sleep(0)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a function on the thread and gives its result; waits, and can be interrupted."""
+        """Calls a function on the thread and gives its result; see `wait`."""
 
         async def call() -> Any:
             return function(*arguments)
@@ -264,10 +281,31 @@ class IoThread:
         return self.wait(call())
 
     def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Runs a coroutine on the thread and gives its result; waits, and can be interrupted."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        """Runs a coroutine on the thread and gives its result; waits, and can be interrupted.
+
+        Raises:
+            ContextTerminated: The thread has ended, or ends before the work is done.
+            StateError: This is the thread itself.
+        """
+        with self._lock:
+            if self._over or threading.current_thread() is self._thread:
+                work.close()
+                if self._over:
+                    raise ContextTerminated("the context has been terminated")
+                raise StateError("a callback of the I/O thread cannot wait for the I/O thread")
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ContextTerminated("the context has been terminated") from None
+        except BaseException:
+            # Interrupted: nobody waits for it any more. If it has failed by itself this does nothing.
+            future.cancel()
+            raise
 
     def stop(self) -> None:
-        """Ends the thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        """Ends the thread. Idempotent."""
+        with self._lock:
+            if not self._over:
+                self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()

@@ -102,6 +102,9 @@ class PipeSession:
         if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)
 
+    def abandon(self) -> None:
+        """In a forked child: there is no descriptor."""
+
     def say_goodbye(self) -> bool:
         """Nothing is on its way: what was sent is with the other end."""
         return True
@@ -182,6 +185,9 @@ class InprocListener:
         client.join(server)
         server.ready()
         client.engine.call(client.ready)
+
+    def abandon(self) -> None:
+        """In a forked child: there is no descriptor."""
 
     def close(self) -> None:
         self.engine.context.inproc.unbind(self.name)

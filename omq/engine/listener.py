@@ -70,6 +70,12 @@ class Listener:
                 continue
             self.engine.adopt(sock, self.endpoint, None)
 
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""
+        self._open = False
+        for sock in self._sockets:
+            sock.close()
+
     def close(self) -> None:
         """Stops listening; connections that it accepted go on."""
         if self._open:

@@ -216,7 +216,8 @@ class Engine:
     @property
     def sessions(self) -> list[WireSession | PipeSession]:
         """The peers that have finished their handshake."""
-        return [session for session in self._sessions if session.info is not None]
+        # Other threads ask too: the tuple is made in one step.
+        return [session for session in tuple(self._sessions) if session.info is not None]
 
     def adopt(self, sock: socket.socket, endpoint: str, dialer: Dialer | None) -> WireSession:
         """Takes a connected descriptor over."""
@@ -366,6 +367,13 @@ class Engine:
             self._over.set_result(None)
         self._changed()
         self.emit("closed", "")
+
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
+        for listener in self._listeners.values():
+            listener.abandon()
+        for session in self._sessions:
+            session.abandon()
 
     def require_type(self, *types: SocketType) -> None:
         """Raises `StateError` unless the socket has one of these types."""
