@@ -18,6 +18,10 @@ class Generation:
 class SyncGate(Gate):
     """Wakes the first of the calls that wait; it passes the wake-up on if there is more."""
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait here."""
+
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A Future of a loop that is done at the next notification, from whatever thread."""
 

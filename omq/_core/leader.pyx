@@ -94,6 +94,11 @@ cdef class SyncGate(Gate):
         self._sleepers = deque()
         self._watchers = []
 
+    @property
+    def waiting(self):
+        """Calls that wait here."""
+        return self.count
+
     def watch(self, loop):
         """A Future of *loop* that is done at the next notification, from whatever thread."""
         watcher = loop.create_future()

@@ -1,0 +1,302 @@
+"""Threads that share blocking sockets: every message once, in its sender's order, and nobody left asleep."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+import threading
+import time
+from collections import Counter, defaultdict
+
+import pytest
+
+import omq
+from tests.unit.blocking.conftest import BOUND, asleep
+
+PAIR = struct.Struct("<II")
+
+
+def _send(socket, sender, count, size=0, pauses=None):
+    for number in range(count):
+        socket.send(PAIR.pack(sender, number) + b"x" * size, timeout=BOUND)
+        if pauses is not None and pauses.random() < 0.01:
+            time.sleep(pauses.random() * 0.002)
+
+
+def _fill(socket, payload, patience=0.3):
+    """Sends until there is no room; how many messages went."""
+    for sent in itertools.count():
+        try:
+            socket.send(payload, timeout=patience)
+        except omq.SendTimeout:
+            return sent
+
+
+def _check_exactly_once(received, senders, count):
+    """Every receiver saw each sender's messages in order; together they saw each of them once."""
+    seen = Counter()
+    for messages in received:
+        last = defaultdict(lambda: -1)
+        for message in messages:
+            sender, number = PAIR.unpack(message[: PAIR.size])
+            assert number > last[sender], f"sender {sender}: {number} after {last[sender]}"
+            last[sender] = number
+            seen[sender, number] += 1
+    assert set(seen.values()) == {1}
+    assert len(seen) == senders * count
+
+
+def _receive_until_closed(socket, remaining):
+    messages = []
+    while True:
+        try:
+            messages.append(socket.recv(timeout=BOUND))
+        except omq.ClosedError:
+            return messages
+        if next(remaining) == 0:
+            socket.stop()
+
+
+@pytest.mark.parametrize(("senders", "receivers"), [(4, 4), (7, 1), (1, 7)])
+def test_threads_hammer_one_pair(make, crew, endpoint, senders, receivers):
+    count = 6000 // senders
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, send_hwm=100, recv_hwm=100)
+    remaining = itertools.count(senders * count - 1, -1)
+    for _ in range(receivers):
+        crew(_receive_until_closed, pull, remaining)
+    for sender in range(senders):
+        crew(_send, push, sender, count, 0, random.Random(sender))
+    results = crew.join(40)
+    _check_exactly_once(results[:receivers], senders, count)
+
+
+@pytest.mark.parametrize("size", [0, 5000, 200_000])
+def test_threads_hammer_one_pair_with_messages_of_every_kind(make, crew, endpoint, size):
+    count = 400 if size < 100_000 else 60
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, send_hwm=50, recv_hwm=50)
+    remaining = itertools.count(4 * count - 1, -1)
+    for _ in range(4):
+        crew(_receive_until_closed, pull, remaining)
+    for sender in range(4):
+        crew(_send, push, sender, count, size)
+    _check_exactly_once(crew.join(40)[:4], 4, count)
+
+
+def test_dealers_of_several_threads_and_a_router(make, crew, endpoint):
+    router, dealer = make.linked(omq.ROUTER, omq.DEALER, endpoint)
+    count = 2000
+
+    def echo():
+        with pytest.raises(omq.ClosedError):
+            while True:
+                router.send_multipart(router.recv_multipart(timeout=BOUND), timeout=BOUND)
+
+    remaining = itertools.count(3 * count - 1, -1)
+    for _ in range(3):
+        crew(_receive_until_closed, dealer, remaining)
+    for sender in range(3):
+        crew(_send, dealer, sender, count)
+    echoes = [threading.Thread(target=echo, daemon=True) for _ in range(2)]
+    for thread in echoes:
+        thread.start()
+    received = crew.join(40)[:3]
+    router.close(0)
+    for thread in echoes:
+        thread.join(BOUND)
+        assert not thread.is_alive()
+    # Two echoing threads may swap what they pass on, so only the sum counts here.
+    assert Counter(itertools.chain(*received)) == Counter(PAIR.pack(s, n) for s in range(3) for n in range(count))
+
+
+def test_one_thread_sends_while_another_receives_on_a_dealer(make, crew, endpoint):
+    one, other = make.linked(omq.DEALER, omq.DEALER, endpoint, send_hwm=64, recv_hwm=64)
+    count = 5000
+    for socket in (one, other):
+        crew(_send, socket, 1, count)
+        crew(lambda socket=socket: [PAIR.unpack(socket.recv(timeout=BOUND))[1] for _ in range(count)])
+    results = crew.join(40)
+    assert results[1] == results[3] == list(range(count))
+
+
+def test_two_receivers_blocked_on_one_socket_get_one_message_each(make, crew, endpoint):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
+    for _ in range(50):
+        crew(pull.recv)
+        crew(pull.recv)
+        asleep(pull, 2)
+        push.send(b"1")
+        push.send(b"2")
+        results = crew.join()
+    assert sorted(results) == [b"1"] * 50 + [b"2"] * 50
+
+
+def test_a_blocked_sender_and_a_blocked_receiver_on_one_socket(make, crew, endpoint):
+    one, other = make.linked(omq.DEALER, omq.DEALER, endpoint, send_hwm=10, recv_hwm=10)
+    payload = b"x" * 100_000
+    for first in ("sender", "receiver"):
+        sent = _fill(one, payload)
+        if first == "sender":
+            crew(one.send, payload)
+            asleep(one, 1)
+            crew(one.recv)
+        else:
+            crew(one.recv)
+            asleep(one, 1)
+            crew(one.send, payload)
+        asleep(one, 2)
+        other.send(b"wakes the receiver only")
+        for _ in range(sent + 1):
+            assert other.recv(timeout=BOUND) == payload
+        results = crew.join()
+    assert results == [None, b"wakes the receiver only", b"wakes the receiver only", None]
+
+
+@pytest.mark.parametrize("times", range(10))
+def test_close_wakes_all_that_sleep(make, crew, endpoint, times):
+    one, other = make.linked(omq.DEALER, omq.DEALER, endpoint, send_hwm=10, recv_hwm=10, linger=0)
+    payload = b"x" * 100_000
+    _fill(one, payload, 0.05)
+
+    def closed(call, *arguments):
+        with pytest.raises(omq.ClosedError):
+            call(*arguments)
+        return time.monotonic()
+
+    crew(closed, one.recv)
+    crew(closed, one.send, payload)
+    crew(closed, one.recv_many)
+    crew(closed, one.send_multipart, [payload])
+    crew(closed, one.poll)
+    asleep(one, 5)
+    before = time.monotonic()
+    (one.close if times % 2 else one.stop)()
+    assert max(crew.join()) - before < 1
+    with pytest.raises(omq.ClosedError):
+        one.recv(timeout=0)
+
+
+def test_poll_beside_recv(make, crew, endpoint):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
+    done = threading.Event()
+
+    def poll():
+        seen = 0
+        while not done.is_set():
+            seen += bool(pull.poll(0.5))
+        return seen
+
+    crew(poll)
+    crew(poll)
+    crew(lambda: [PAIR.unpack(pull.recv(timeout=BOUND))[1] for _ in range(3000)])
+    _send(push, 0, 3000, 0, random.Random(1))
+    deadline = time.monotonic() + BOUND
+    while not pull.peers[0].messages_in >= 3000:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    push.send(b"wakes both pollers")
+    assert pull.poll(BOUND) == omq.POLL_IN
+    done.set()
+    assert crew.join()[2] == list(range(3000))
+
+
+def test_poll_for_both_passes_a_sender_s_wake_up_on(make, crew):
+    """A poll for both directions stands before a blocked sender; what wakes it must wake the sender, too."""
+    one, other = make.linked(omq.DEALER, omq.DEALER, "tcp://127.0.0.1:*", send_hwm=10, recv_hwm=10)
+    payload = b"x" * 100_000
+    sent = _fill(one, payload)
+    crew(one.recv)
+    asleep(one, 1)
+    crew(one.poll, None, omq.POLL_IN | omq.POLL_OUT)
+    asleep(one, 3)
+    crew(one.send, payload)
+    asleep(one, 4)
+    for _ in range(sent + 1):
+        assert other.recv(timeout=BOUND) == payload
+    other.send(b"end")
+    crew.join()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_calls_from_many_threads_leave_nobody_asleep(make, crew, endpoint, seed):
+    stress(make, crew, endpoint, seed, 1.0)
+
+
+def stress(make, crew, endpoint, seed, seconds):
+    """Every kind of call from many threads: all that was sent arrives once, and the last call of each ends."""
+    chance = random.Random(seed)
+    options = {"send_hwm": chance.choice([1, 10, 1000]), "recv_hwm": chance.choice([1, 10, 1000])}
+    if chance.random() < 0.3:
+        options["busy_poll"] = chance.choice([0.0001, "adaptive"])
+    one, other = make.linked(omq.DEALER, omq.DEALER, endpoint, **options)
+    if chance.random() < 0.3:
+        one.fileno()
+    end = time.monotonic() + seconds
+    numbers = itertools.count()
+    sent, received = [], []
+
+    def send(socket, seed):
+        mine = random.Random(seed)
+        while time.monotonic() < end:
+            message = b"%d|" % next(numbers) + b"x" * mine.choice([0, 10, 3000, 5000, 70_000])
+            how = mine.random()
+            try:
+                if how < 0.5:
+                    socket.send(message, timeout=mine.choice([0, 0.001, 0.1, BOUND]))
+                elif how < 0.7:
+                    socket.send_multipart([message], timeout=mine.choice([0, 0.001, 0.1]))
+                elif how < 0.9:
+                    more = [b"%d|" % next(numbers) for _ in range(mine.randrange(300))]
+                    sent.extend(more[: socket.send_many(more, timeout=mine.choice([0, 0.01]))])
+                    continue
+                else:
+                    socket.poll(mine.choice([0, 0.001]), mine.choice([1, 4, 5]))
+                    continue
+            except omq.SendTimeout:
+                continue
+            sent.append(message)
+            if mine.random() < 0.02:
+                time.sleep(mine.random() * 0.03)
+
+    def receive(socket, seed):
+        mine = random.Random(seed)
+        buffer = bytearray(100_000)
+        while True:
+            how = mine.random()
+            timeout = mine.choice([0, 0.0005, 0.02, 0.5])
+            try:
+                if how < 0.4:
+                    got = [socket.recv(timeout=timeout)]
+                elif how < 0.6:
+                    got = socket.recv_many(mine.randrange(1, 100), timeout=timeout)
+                elif how < 0.8:
+                    got = [b"".join(socket.recv_multipart(timeout=timeout))]
+                elif how < 0.9:
+                    got = [bytes(buffer[: socket.recv_into(buffer, timeout=timeout)])]
+                else:
+                    socket.poll(timeout, mine.choice([1, 4, 5]))
+                    continue
+            except omq.ReceiveTimeout:
+                continue
+            except omq.ClosedError:
+                return
+            received.extend(got)
+            if mine.random() < 0.02:
+                time.sleep(mine.random() * 0.03)
+
+    receivers = [crew(receive, socket, seed * 100 + n) for n in range(3) for socket in (one, other)]
+    senders = [crew(send, socket, seed * 100 + 50 + n) for n in range(2) for socket in (one, other)]
+    for thread in senders:
+        thread.join(seconds + BOUND)
+        assert not thread.is_alive(), "a sender hangs"
+    limit = time.monotonic() + BOUND
+    while len(received) < len(sent) and time.monotonic() < limit:
+        time.sleep(0.01)
+    one.stop()
+    other.stop()
+    for thread in receivers:
+        thread.join(BOUND)
+        assert not thread.is_alive(), "a receiver hangs"
+    crew.join()
+    assert len(received) == len(sent), f"{len(sent)} sent, {len(received)} received, seed {seed}, {options}"
+    assert Counter(received) == Counter(sent)
