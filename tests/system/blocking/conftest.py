@@ -1,0 +1,65 @@
+"""Programs of their own: what happens at exit, after a fork or on Ctrl-C needs a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+BOUND = 20.0  # seconds for one program
+
+
+class Program:
+    """A running Python program."""
+
+    def __init__(self, source: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-X",
+                "dev",
+                "-W",
+                "ignore::DeprecationWarning",
+                "-c",
+                textwrap.dedent(source),
+                *arguments,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+
+    def line(self) -> str:
+        """The next line of its output."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self, bound: float = BOUND, silent: bool = True) -> str:
+        """Waits for its end, which is to be a good one; gives the rest of its output."""
+        out, error = self.process.communicate(timeout=bound)
+        assert self.process.returncode == 0, f"status {self.process.returncode}\n{out}\n{error}"
+        if silent:
+            assert error == "", error
+        return out
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[..., Any]]:
+    """Starts programs; what still runs when the test ends is killed."""
+    started: list[Program] = []
+
+    def start(source: str, *arguments: str) -> Program:
+        started.append(Program(source, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.communicate()
