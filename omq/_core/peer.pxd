@@ -69,6 +69,7 @@ cdef class Inlet:
     cdef int paused(self, Peer peer) except -1
     cdef Peer _front(self)
     cdef void _taken(self, Peer peer, Py_ssize_t size)
+    cdef int _resume(self, Peer peer) except -1
     cdef int _pop(self) except -1
     cdef bint has_message(self) except -1
     cdef object take(self)

@@ -5,7 +5,11 @@ from cpython.object cimport PyObject
 
 from omq._core.batch cimport Part
 
+import logging
+
 from omq.errors import MultipartError, StateError
+
+log = logging.getLogger("omq")
 
 
 cdef class Gate:
@@ -201,10 +205,8 @@ cdef class Inlet:
                 return None
             if peer.ready() == 0:
                 self._pop()
-                if self._paused and peer in self._paused:
-                    # It reads on when its own messages are taken, whatever the others have.
-                    self._paused.remove(peer)
-                    peer.refill()
+                if self._paused:
+                    self._resume(peer)
             elif (self._turn <= 0 or self._turn_bytes <= 0) and peer.next_ready is not None:
                 self._pop()
                 peer.queued = True
@@ -217,6 +219,20 @@ cdef class Inlet:
         self._turn -= 1
         self._turn_bytes -= size
         self.last = peer
+        if self._paused and peer.ready() == 0:
+            self._resume(peer)
+
+    cdef int _resume(self, Peer peer) except -1:
+        """Has *peer* read on: its own messages are taken, whatever the others have."""
+        if peer in self._paused:
+            self._paused.remove(peer)
+            try:
+                peer.refill()
+            except Exception as error:
+                # A connection's failure is not the user's, who has just taken a message.
+                log.exception("a connection failed")
+                peer.session.end(error)
+        return 0
 
     cdef bint has_message(self) except -1:
         """Whether `take_message` would give one now."""
