@@ -38,7 +38,8 @@ class Dialer:
         while True:
             try:
                 sock = await self._connect()
-            except OSError as error:
+            except Exception as error:
+                # Whatever it is (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
                 self.engine.emit("connect failed", self.endpoint, str(error))
             else:
                 self.session = self.engine.adopt(sock, self.endpoint, self)
