@@ -38,8 +38,9 @@ class RawPeer:
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
+        if sock.family == socket.AF_INET:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
-        self.version = 1
         self._decoder = FrameDecoder()
 
     @classmethod

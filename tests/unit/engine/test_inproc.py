@@ -1,0 +1,222 @@
+"""inproc: names, who comes first, two ends in two threads."""
+
+import asyncio
+import threading
+
+import pytest
+import uvloop
+
+import omq.asyncio as omq
+from tests.unit.conftest import on_both_loops, until
+
+
+@on_both_loops
+async def test_connecting_before_the_bind_waits(make, inproc):
+    pushes = [make(omq.PUSH, connect=inproc) for _ in range(10)]
+    for number, push in enumerate(pushes):
+        await push.send(b"%d" % number)
+    pull = make(omq.PULL, bind=inproc)
+    got = [await pull.recv(timeout=5) for _ in pushes]
+    assert sorted(got) == [b"%d" % number for number in range(10)]
+
+
+async def test_connecting_only_and_closing(make, inproc):
+    push = make(omq.PUSH, connect=inproc)
+    await push.close(linger=0)
+    pull = make(omq.PULL, bind=inproc)
+    assert await pull.poll(0.01) == 0
+    assert pull.peers == []
+
+
+async def test_two_contexts_do_not_see_each_other(make, inproc):
+    pull = make(omq.PULL, omq.Context(), bind=inproc)
+    make(omq.PULL, omq.Context(), bind=inproc)
+    push = make(omq.PUSH, omq.Context(), connect=inproc)
+    with pytest.raises(omq.Timeout):
+        await push.wait_connected(timeout=0.02)
+    assert pull.peers == []
+
+
+async def test_unbound_and_bound_again(make, inproc):
+    pull, push = await make.linked(omq.PULL, omq.PUSH, inproc)
+    pull.unbind(inproc)
+    other = make(omq.PULL, bind=inproc)
+    late = make(omq.PUSH, connect=inproc)
+    await push.send(b"old connection")
+    await late.send(b"new name")
+    assert await pull.recv(timeout=5) == b"old connection"
+    assert await other.recv(timeout=5) == b"new name"
+
+
+async def test_the_dialled_end_comes_back_when_the_bound_one_does(make, inproc):
+    pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, reconnect_interval=0.01)
+    for turn in range(3):
+        pull.stop()
+        await until(lambda: not push.peers)
+        await push.send(b"%d" % turn)
+        pull = make(omq.PULL, bind=inproc)
+        assert await pull.recv(timeout=5) == b"%d" % turn
+
+
+async def test_identities_are_told(make, inproc):
+    router = make(omq.ROUTER, bind=inproc, identity=b"r")
+    dealer = make(omq.DEALER, connect=inproc, identity=b"d")
+    await dealer.wait_connected(timeout=5)
+    await router.wait_connected(timeout=5)
+    assert [peer.identity for peer in router.peers] == [b"d"]
+    assert [peer.identity for peer in dealer.peers] == [b"r"]
+
+
+async def test_types_that_do_not_fit_do_not_meet(make, inproc):
+    make(omq.PULL, bind=inproc)
+    sub = make(omq.SUB, connect=inproc, reconnect_interval=0.01)
+    with pytest.raises(omq.Timeout):
+        await sub.wait_connected(timeout=0.05)
+
+
+async def test_messages_pass_by_reference(make, inproc):
+    pull, push = await make.linked(omq.PULL, omq.PUSH, inproc)
+    data = bytes(100_000)
+    await push.send(data)
+    assert await pull.recv() is data
+    parts = [b"a" * 10, b"b" * 1000]
+    await push.send_multipart(parts)
+    assert [got is sent for got, sent in zip(await pull.recv_multipart(), parts, strict=True)] == [True, True]
+
+
+class Worker:
+    """A thread with a loop of its own."""
+
+    def __init__(self):
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+
+    def run(self, work, timeout=20):
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
+
+    async def call(self, work):
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    def stop(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+
+@pytest.fixture
+def worker():
+    thread = Worker()
+    yield thread
+    thread.stop()
+
+
+@pytest.mark.parametrize(("send_hwm", "recv_hwm"), [(1000, 1000), (1, 1), (3, 0), (0, 5)])
+async def test_order_holds_between_threads(make, inproc, worker, send_hwm, recv_hwm):
+    """Back pressure crosses the threads both ways and loses nothing."""
+    total = 100_000 if send_hwm == 1000 else 5_000
+    pull = make(omq.PULL, bind=inproc, recv_hwm=recv_hwm)
+
+    async def sending():
+        async with omq.PUSH(connect=inproc, send_hwm=send_hwm) as push:
+            for number in range(total):
+                await push.send(b"%d" % number)
+
+    task = asyncio.ensure_future(worker.call(sending()))
+    for number in range(total):
+        assert await pull.recv() == b"%d" % number
+    await task
+
+
+class CountingLoop:
+    """A loop that counts what other threads ask of it."""
+
+    def __init__(self, loop):
+        self._loop = loop
+        self.asked = 0
+
+    def __getattr__(self, name):
+        return getattr(self._loop, name)
+
+    def call_soon_threadsafe(self, *arguments):
+        self.asked += 1
+        return self._loop.call_soon_threadsafe(*arguments)
+
+
+async def test_word_that_there_is_room_crosses_once(make, inproc, worker):
+    """Not once a message, while the sender's thread is busy and cannot hear it."""
+    pull = make(omq.PULL, bind=inproc, recv_hwm=100)
+
+    async def begin():
+        push = omq.PUSH(connect=inproc, send_hwm=1)
+        await push.wait_connected()
+        push._engine.loop = CountingLoop(push._engine.loop)
+        return push, await push.send_many([b"x"] * 500, timeout=0.05)
+
+    push, sent = await worker.call(begin())
+    assert sent == 101
+    free, busy = threading.Event(), threading.Event()
+
+    def hold():
+        busy.set()
+        free.wait(10)
+
+    worker.loop.call_soon_threadsafe(hold)
+    assert busy.wait(5)
+    for _ in range(100):
+        await pull.recv(timeout=5)
+    assert push._engine.loop.asked == 1
+    free.set()
+    assert await pull.recv(timeout=5) == b"x"
+    await worker.call(push.close())
+
+
+async def test_ends_that_close_while_they_are_joined(make, inproc, worker):
+    """The two ends live in two threads and one of them stops at any moment: no ghost is left behind."""
+    push = make(omq.PUSH, bind=inproc, send_hwm=5)
+
+    async def visit(turns):
+        pull = omq.PULL(connect=inproc, reconnect_interval=None)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        pull.stop()
+
+    for turn in range(200):
+        await worker.call(visit(turn % 5))
+    await until(lambda: not push.peers)
+    # Nobody is there, so exactly the mark is accepted: a ghost would swallow them.
+    sent = await push.send_many([b"%d" % number for number in range(20)], timeout=0)
+    assert sent == 5
+
+    async def take():
+        async with omq.PULL(connect=inproc) as pull:
+            return [await pull.recv(timeout=5) for _ in range(5)]
+
+    assert await worker.call(take()) == [b"%d" % number for number in range(5)]
+
+
+async def test_subscriptions_cross_threads_in_both_directions(make, inproc, worker):
+    pub = make(omq.PUB, bind=f"{inproc}-pub")
+    sub = make(omq.SUB, bind=f"{inproc}-sub", subscribe=[b"a", b"b"])
+
+    async def far():
+        far_sub = omq.SUB(connect=f"{inproc}-pub", subscribe=[b"c", b"d"])
+        far_pub = omq.PUB(connect=f"{inproc}-sub")
+        await far_pub.wait_subscribed(n=2, timeout=5)
+        await far_pub.send(b"a1")
+        return far_sub, far_pub
+
+    async def end(*sockets):
+        for socket in sockets:
+            socket.stop()
+
+    async def heard(far_sub):
+        return await far_sub.recv(timeout=5)
+
+    far_sub, far_pub = await worker.call(far())
+    assert await sub.recv(timeout=5) == b"a1"
+    await pub.wait_subscribed(n=2, timeout=5)
+    await pub.send(b"d1")
+    assert await worker.call(heard(far_sub)) == b"d1"
+    await worker.call(end(far_sub, far_pub))
+    await until(lambda: not pub.peers and not sub.peers)
