@@ -445,7 +445,7 @@ cdef class Connection(Peer):
                     batch.last_write = now
                     status = self._push()
             if status == FLUSH_NOTHING:
-                if self._flusher is not None:
+                if self._flusher is not None and not self.outlet.draining:
                     self._dense = False
                     self._flusher.leave(batch)
                     self.outlet.note(self)

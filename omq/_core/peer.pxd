@@ -86,6 +86,7 @@ cdef class Outlet:
     cdef object _schedule            # called without arguments: have flush_turn called when this turn ends
     cdef bint _scheduled
     cdef list _dirty                 # peers with a batch that waits for the end of the turn
+    cdef public bint draining        # closing waits for what is here: it leaves with the loop's turns, which tell
     cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1

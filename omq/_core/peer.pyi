@@ -79,9 +79,11 @@ class Outlet:
 
     Attributes:
         hwm: Messages that may wait; 0 for no bound.
+        draining: What waits leaves with the loop's turns, which tell of it, and not by the flusher.
     """
 
     hwm: int
+    draining: bool
     def __init__(self, gate: Gate, *arguments: Any) -> None: ...
     @property
     def gate(self) -> Gate: ...

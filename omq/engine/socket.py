@@ -313,12 +313,13 @@ class Engine:
         if outlet is None:
             return
         self.driver.take_over()
+        with self.lock:
+            outlet.draining = True
+            outlet.flush_turn()
+            for session in self.sessions:
+                session.peer.flush_now()
         while not self.closed:
             with self.lock:
-                # Each time: what a new peer was given may have been left for later.
-                outlet.flush_turn()
-                for session in self.sessions:
-                    session.peer.flush_now()
                 if self.pattern.idle:
                     return
                 watcher = self._draining = self.driver.watch_writable(self.loop)
