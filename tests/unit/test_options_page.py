@@ -1,0 +1,32 @@
+"""The page of options names each one, with its default, its types and whether it is live."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from omq.options import Options
+from omq.types import SocketType
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.read_text(encoding="utf-8").splitlines()
+    if line.startswith("| `")
+]
+FIELDS = {field.name: field for field in dataclasses.fields(Options)}
+
+
+def test_the_page_names_every_option_once_in_their_order() -> None:
+    assert [row[0].strip("`") for row in ROWS] == list(FIELDS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].strip("`"))
+def test_the_page_says_what_holds(row: list[str]) -> None:
+    name, default, meaning, types, live, _ = row
+    field = FIELDS[name.strip("`")]
+    assert default.strip("`") == repr(field.default)
+    assert meaning
+    fitting = [one for one in SocketType if one in field.metadata["types"]]
+    assert types == ("all" if fitting == list(SocketType) else " ".join(one.value for one in fitting))
+    assert live == ("yes" if Options.is_live(field.name) else "")
