@@ -17,6 +17,7 @@ from omq._core.leader import Generation
 from omq.engine.driver import IoThread
 from omq.engine.inproc import Registry
 from omq.errors import ContextTerminated, StateError
+from omq.types import UNSET
 
 log = logging.getLogger("omq")
 
@@ -24,9 +25,9 @@ log = logging.getLogger("omq")
 class Closable(Protocol):
     """A socket, as far as its context is concerned."""
 
-    def close(self, linger: Any = ...) -> Any: ...
+    def begin_close(self, linger: Any) -> Any: ...
 
-    def stop(self) -> None: ...
+    def finish_close(self, future: Any) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -105,11 +106,10 @@ class Context:
         if self._ended or self.generation.stale:
             return
         self._terminated = True
-        for socket in list(self._sockets):
-            if linger is None:
-                socket.close()
-            else:
-                socket.close(linger)
+        # All of them at once: the last one is not to wait for the sum.
+        closing = [(socket, socket.begin_close(UNSET if linger is None else linger)) for socket in list(self._sockets)]
+        for socket, future in closing:
+            socket.finish_close(future)
         with self._io_lock:
             io = self._io
         if io is not None:

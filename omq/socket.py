@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import time
@@ -176,7 +177,12 @@ class Socket(Face, SyncCore):
     def lingers(self) -> bool:
         """Whether closing now would wait for something that was accepted and has not left."""
         with self._engine.lock:
-            return not self._engine.closed and self.options.linger != 0 and not self._engine.pattern.idle
+            return (
+                self._engine.has_loop
+                and not self._engine.closed
+                and self.options.linger != 0
+                and not self._engine.pattern.idle
+            )
 
     def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait, in whatever thread, raise `ClosedError`.
@@ -184,19 +190,31 @@ class Socket(Face, SyncCore):
         Args:
             linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
         """
+        self.finish_close(self.begin_close(linger))
+
+    def begin_close(self, linger: Any) -> concurrent.futures.Future[Any] | None:
+        """The part of `close` that does not wait: what to wait for, or `None`."""
         if self._context.generation.stale:
-            return
+            return None
         self._mark_closed()
         if self._engine.closed:
-            return
+            return None
         if not self._engine.has_loop:
             # It has never been bound or connected: nobody can come for what it accepted.
             self._engine.stop()
+            return None
+        with contextlib.suppress(ContextTerminated):  # which has closed it, too
+            return self._io.begin(self._engine.close(self.options.linger if linger is UNSET else linger))
+        return None
+
+    def finish_close(self, future: concurrent.futures.Future[Any] | None) -> None:
+        """The part of `close` that waits."""
+        if future is None:
             return
         try:
-            self._io.wait(self._engine.close(self.options.linger if linger is UNSET else linger))
+            self._io.finish(future)
         except ContextTerminated:
-            pass  # which has closed it, too
+            pass
         except BaseException:
             # Interrupted: whoever closes for good is not to find it half open.
             self.stop()

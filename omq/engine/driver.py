@@ -287,13 +287,20 @@ class IoThread:
             ContextTerminated: The thread has ended, or ends before the work is done.
             StateError: This is the thread itself.
         """
+        return self.finish(self.begin(work))
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
+        """Has a coroutine run on the thread; see `wait`."""
         with self._lock:
             if self._over or threading.current_thread() is self._thread:
                 work.close()
                 if self._over:
                     raise ContextTerminated("the context has been terminated")
                 raise StateError("a callback of the I/O thread cannot wait for the I/O thread")
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def finish(self, future: concurrent.futures.Future[Any]) -> Any:
+        """Waits for what `begin` gave; see `wait`."""
         try:
             return future.result()
         except concurrent.futures.CancelledError:

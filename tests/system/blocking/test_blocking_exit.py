@@ -1,0 +1,166 @@
+"""The interpreter's exit with open sockets: it waits as long as linger says, says so, and never longer."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import omq
+
+PRELUDE = """
+import atexit, sys, threading, time
+import omq
+
+linger = eval(sys.argv[1])
+
+def say(what):
+    print(what, flush=True)
+
+def stuck():
+    '''A socket with messages that nobody takes.'''
+    push = omq.PUSH(connect="tcp://127.0.0.1:9", linger=linger)
+    push.send_many([b"x"] * 10)
+    return push
+"""
+
+
+def _seconds_to_end(running, bound=10.0):
+    assert running.line() == "leaving"
+    before = time.monotonic()
+    _, error = running.process.communicate(timeout=bound)
+    return time.monotonic() - before, error, running.process.returncode
+
+
+@pytest.mark.parametrize("linger", ["0", "0.5"])
+@pytest.mark.parametrize("way", ["pass", "sys.exit(0)", "raise ValueError('on purpose')"])
+def test_exit_waits_for_what_is_pending_as_long_as_linger_says(program, linger, way):
+    # Several of them wait at the same time.
+    running = program(PRELUDE + f"pushes = [stuck() for _ in range(5)]\nsay('leaving')\n{way}", linger)
+    seconds, error, status = _seconds_to_end(running)
+    assert float(linger) - 0.1 <= seconds < float(linger) + 1.5
+    assert status == ("ValueError" in way)
+    assert ("waits for what it has accepted" in error) == (linger != "0")
+    assert ("linger=0.5 s" in error) == (linger != "0")
+    assert ("on purpose" in error) == (status == 1)
+
+
+def test_exit_with_endless_linger_waits_until_the_peer_comes(program):
+    running = program(
+        PRELUDE
+        + """
+with omq.PULL(bind="tcp://127.0.0.1:*") as pull:
+    endpoint = pull.endpoints[0]
+push = omq.PUSH(connect=endpoint)
+push.send_many([b"x"] * 10)
+say(endpoint)
+say("leaving")
+""",
+        "None",
+    )
+    endpoint = running.line()
+    assert running.line() == "leaving"
+    time.sleep(0.3)
+    assert running.process.poll() is None, "it did not wait"
+    with omq.PULL(omq.Context(), bind=endpoint) as pull:
+        assert [pull.recv(timeout=5) for _ in range(10)] == [b"x"] * 10
+        _, error = running.process.communicate(timeout=5)
+        pull._context.term()
+    assert running.process.returncode == 0
+    assert "waits for what it has accepted" in error
+
+
+@pytest.mark.parametrize("linger", ["0", "0.5", "None"])
+def test_exit_waits_for_nothing_where_nothing_is_pending(program, linger):
+    running = program(
+        PRELUDE
+        + """
+pull = omq.PULL(bind="tcp://127.0.0.1:*")
+push = omq.PUSH(connect=pull.endpoints[0], linger=linger)
+router = omq.ROUTER(connect="tcp://127.0.0.1:9", linger=linger)
+pub = omq.PUB(bind="inproc://x", linger=linger)
+pub.send(b"nobody")
+never_used = omq.PUSH(linger=linger)
+never_connected = omq.PUSH(linger=linger)
+never_connected.send(b"nobody can come for it")
+push.send(b"x")
+assert pull.recv(timeout=5) == b"x"
+say("leaving")
+""",
+        linger,
+    )
+    seconds, error, status = _seconds_to_end(running)
+    assert (status, error) == (0, "")
+    assert seconds < 1
+
+
+def test_exit_with_daemon_threads_that_wait(program):
+    running = program(
+        PRELUDE
+        + """
+threading.excepthook = lambda told: None
+pull = omq.PULL(bind="tcp://127.0.0.1:*")
+full = stuck()
+full.set_options(send_timeout=None)
+pair = omq.PAIR(bind="tcp://127.0.0.1:*", send_hwm=1, linger=linger)
+pair.send(b"x")
+waits = [pull.recv, pull.recv, pull.poll, lambda: pair.send(b"x"), pair.recv, pull.wait_connected,
+         lambda: omq.wait([pull])]
+for wait in waits:
+    threading.Thread(target=wait, daemon=True).start()
+while pull.readable.waiting < 3 or pair.writable.waiting + pair.readable.waiting < 2:
+    time.sleep(0.001)
+say("leaving")
+""",
+        "0.2",
+    )
+    seconds, _, status = _seconds_to_end(running)
+    assert status == 0
+    assert seconds < 2
+
+
+def test_exceptions_and_exits_in_with_blocks(program):
+    for way, status in (("sys.exit(3)", 3), ("raise ValueError", 1), ("raise KeyboardInterrupt", -2)):
+        running = program(
+            PRELUDE
+            + f"""
+with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
+    with omq.PUSH(context, connect=pull.endpoints[0]) as push:
+        push.send(b"x")
+        say("leaving")
+        {way}
+""",
+            "None",
+        )
+        seconds, _, got = _seconds_to_end(running)
+        assert seconds < 2
+        assert got in (status, 130) if status == -2 else got == status
+
+
+def test_ctrl_c_ends_a_lingering_exit(program):
+    import signal
+
+    running = program(PRELUDE + "push = stuck()\nsay('leaving')", "None")
+    assert running.line() == "leaving"
+    time.sleep(0.5)
+    assert running.process.poll() is None
+    running.process.send_signal(signal.SIGINT)
+    running.process.communicate(timeout=5)
+
+
+def test_what_is_called_at_exit_may_still_use_sockets(program):
+    source = (
+        PRELUDE
+        + """
+def farewell():
+    with omq.PULL(bind="tcp://127.0.0.1:*") as pull, omq.PUSH(connect=pull.endpoints[0]) as push:
+        push.send(b"x")
+        say(pull.recv(timeout=5))
+atexit.register(farewell)
+omq.PULL(bind="inproc://x")
+"""
+    )
+    assert program(source, "0").end() == "b'x'\n"
+    # Registered before omq is imported, so called after omq has ended: a default context is made anew.
+    late = "import atexit\natexit.register(lambda: farewell())\n" + source.replace("atexit.register(farewell)", "")
+    assert program(late, "0").end() == "b'x'\n"

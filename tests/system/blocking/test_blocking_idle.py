@@ -1,0 +1,99 @@
+"""What idle sockets cost, and what a computing thread costs the calls beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+IDLE = """
+import resource, sys, threading, time
+import omq
+
+seconds = float(sys.argv[1])
+first = omq.PULL(bind="tcp://127.0.0.1:*")
+sockets = [first, omq.PUSH(connect=first.endpoints[0]), omq.ROUTER(bind="tcp://127.0.0.1:*")]
+sockets += [omq.DEALER(connect=sockets[2].endpoints[0]) for _ in range(3)]
+sockets += [omq.PUB(bind="inproc://p"), omq.SUB(connect="inproc://p", subscribe=b""), omq.PUSH()]
+sockets += [omq.REP(bind="tcp://127.0.0.1:*")]
+sockets[1].send(b"x")
+assert first.recv(timeout=5) == b"x"
+for dealer in sockets[3:6]:
+    dealer.send(b"x")
+    assert sockets[2].recv_multipart(timeout=5)[1] == b"x"
+if sys.argv[2] == "asleep":
+    threading.Thread(target=first.recv, daemon=True).start()
+    threading.Thread(target=sockets[3].recv, daemon=True).start()
+time.sleep(0.3)
+
+def used():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime, usage.ru_nvcsw
+
+before = used()
+if sys.argv[2] == "main":
+    assert not sockets[9].poll(seconds)
+else:
+    time.sleep(seconds)
+after = used()
+print((after[0] - before[0]) / seconds, (after[1] - before[1]) / seconds)
+import os
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("how", ["idle", "asleep", "main"])
+def test_ten_idle_sockets_cost_next_to_nothing(program, how):
+    share, switches = map(float, program(IDLE, "2", how).end().split())
+    assert share < 0.002, f"{share:.2%} of a core"
+    assert switches < 20, f"{switches} wake-ups a second"
+
+
+@pytest.mark.slow
+def test_ten_idle_sockets_use_ten_milliseconds_in_ten_seconds(program):
+    share, _ = map(float, program(IDLE, "10", "idle").end().split())
+    assert share * 10 <= 0.01
+
+
+def test_calls_beside_a_computing_thread_keep_the_gil(program):
+    """A call that lets go of the GIL without need gets it back only after the switch interval, 5 ms."""
+    source = """
+import sys, threading, time
+import omq
+
+over = False
+
+def compute():
+    while not over:
+        sum(range(100))
+
+for endpoint in ("inproc://x", "tcp://127.0.0.1:*"):
+    pull = omq.PULL(bind=endpoint, recv_hwm=0)
+    push = omq.PUSH(connect=pull.endpoints[0], send_hwm=0)
+    push.wait_connected(timeout=5)
+    pull.wait_connected(timeout=5)
+    over = False
+    thread = threading.Thread(target=compute)
+    thread.start()
+    calls, began, own = 0, time.monotonic(), time.thread_time()
+    while time.monotonic() - began < 1:
+        for _ in range(100):
+            push.send(b"x" * 100)
+        received = 0
+        while received < 100:
+            try:
+                pull.recv(timeout=0)
+            except omq.ReceiveTimeout:
+                calls += 1
+                time.monotonic()
+                continue
+            received += 1
+        calls += 200
+    own = time.thread_time() - own
+    over = True
+    thread.join()
+    print(f"{calls / own:.0f} {own:.2f}", end=" ")
+    pull.close(0); push.close(0)
+"""
+    figures = [float(figure) for figure in program(source).end().split()]
+    for rate, own in zip(figures[::2], figures[1::2], strict=True):
+        assert rate > 100_000, f"{rate} calls in a second of its own"
+        assert own > 0.15, f"it ran {own} s of one"
