@@ -1,0 +1,139 @@
+"""The flusher: what a caller leaves behind leaves without it, and what was accepted does not change on the way."""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import sys
+import threading
+import time
+
+import pytest
+
+import omq
+from tests.unit.blocking.conftest import BOUND
+
+
+def _compute(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def test_tails_leave_while_their_sender_computes(tmp_path):
+    """Another process receives, so that no thread of ours needs the GIL to see the tail."""
+    import subprocess
+
+    receiver = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            """
+import sys, time, omq
+with omq.PULL(bind=sys.argv[1], busy_poll=0.001) as pull:
+    print("ready", flush=True)
+    for message in pull:
+        if message == b"end":
+            break
+        print(time.monotonic() - float(message))
+""",
+            f"ipc://{tmp_path}/s",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert receiver.stdout.readline() == "ready\n"
+    with omq.PUSH(omq.Context(), connect=f"ipc://{tmp_path}/s") as push:
+        push.wait_connected(timeout=BOUND)
+        for _ in range(60):
+            for _ in range(3):
+                push.send(b"%r" % time.monotonic())
+            _compute(0.02)
+        push.send(b"end")
+        lines = receiver.communicate(timeout=BOUND)[0].split()
+        push._context.term()
+    delays = sorted(map(float, lines))
+    assert len(delays) == 180
+    # Generous: the test machine does other things. Without the flusher a tail takes 20 ms.
+    assert statistics.median(delays) < 0.002
+    assert delays[int(len(delays) * 0.9)] < 0.01
+
+
+@pytest.mark.parametrize("size", [100, 4096, 4097, 50_000, 1 << 20])
+def test_borrowed_bytes_live_until_they_have_left(make, endpoint, size):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, send_hwm=0, recv_hwm=4)
+    count = 200 if size < 1 << 20 else 30
+    for n in range(count):
+        push.send(bytes([n % 256]) * size)
+        if n % 10 == 0:
+            gc.collect()
+    for n in range(count):
+        assert pull.recv(timeout=BOUND) == bytes([n % 256]) * size
+
+
+def test_borrowed_bytes_are_given_back_when_they_have_left(make):
+    pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
+    data = bytes(50_000)
+    before = sys.getrefcount(data)
+    for _ in range(50):
+        push.send(data)
+    for _ in range(50):
+        pull.recv(timeout=BOUND)
+    push.send(b"end")
+    assert pull.recv(timeout=BOUND) == b"end"
+    assert sys.getrefcount(data) == before
+
+
+@pytest.mark.parametrize("size", [10, 4097, 300_000])
+def test_other_buffers_may_change_once_send_has_returned(make, endpoint, size):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, send_hwm=0)
+    data = bytearray(size)
+    for n in range(50):
+        data[:] = bytes([n]) * size
+        push.send(data)
+        data[:] = b"\xff" * size
+        data.extend(b"resized")
+        del data[size:]
+    for n in range(50):
+        assert pull.recv(timeout=BOUND) == bytes([n]) * size
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ipc"])
+def test_a_close_delivers_everything(make, tmp_path, transport):
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{tmp_path}/s", recv_hwm=10)
+    chance = random.Random(5)
+    for _ in range(40):
+        size = chance.choice([1, 16, 5000, 100_000])
+        count = chance.choice([1, 3, 300]) if size < 100_000 else 20
+        push = make(omq.PUSH, connect=pull.endpoints[0])
+        if chance.random() < 0.5:
+            push.wait_connected(timeout=BOUND)
+        for n in range(count):
+            push.send(n.to_bytes(3, "big") * size)
+        closing = threading.Thread(target=push.close)
+        closing.start()
+        for n in range(count):
+            assert pull.recv(timeout=BOUND) == n.to_bytes(3, "big") * size
+        closing.join(BOUND)
+        assert not closing.is_alive()
+
+
+def test_peers_of_the_past_are_not_kept_by_a_socket_that_only_sends(make):
+    import weakref
+
+    pub = make(omq.PUB, bind="tcp://127.0.0.1:*")
+    gone = []
+    for _ in range(5):
+        sub = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"")
+        pub.wait_subscribed(timeout=BOUND)
+        for _ in range(3):
+            pub.send(b"x")
+        gone.append(weakref.ref(pub._engine.sessions[0].peer))
+        sub.stop()
+        end = time.monotonic() + BOUND
+        while pub.peers:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    gc.collect()
+    assert [one() for one in gone] == [None] * 5
