@@ -91,7 +91,7 @@ endef
 
 define in-copy
 cd build/$(1) && python="$(abspath $(PY))" && export PYTHONPATH="$$PWD" && \
-$$python -c 'import os, omq; here = os.path.dirname(os.path.dirname(os.path.abspath(omq.__file__))); assert here == os.getcwd(), here'
+$$python -c 'import importlib.util, os; at = os.path.abspath(importlib.util.find_spec("omq").origin); assert at == os.path.join(os.getcwd(), "omq", "__init__.py"), at'
 endef
 
 # The environment. One that was moved, or whose interpreter is gone, is made anew; one that a hand made is taken.
