@@ -10,7 +10,7 @@ cdef object hold(const Part *parts, Py_ssize_t count)
 
 
 cdef class RoundRobin(Outlet):
-    cdef list _open                  # peers that can be written
+    cdef list _open                  # peers that can be written; one that is alone may be blocked
     cdef Py_ssize_t _next            # index in _open of the next one's turn
     cdef readonly object queue       # deque of bytes, or tuples of bytes: accepted, given to no peer yet
     cdef Py_ssize_t _attached        # peers, writable or not
@@ -18,6 +18,7 @@ cdef class RoundRobin(Outlet):
     cdef bint _immediate
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _pump(self) except -1
+    cdef bint _has_open(self) except -1
     cdef bint _has_room(self) noexcept
     cdef int given(self, Peer peer) except -1
 

@@ -92,7 +92,9 @@ cdef class RoundRobin(Outlet):
                 self._next = 0
             peer = <Peer>self._open[self._next]
             if not peer.writable:
-                # The other end of a pipe has gone in another thread; word of it is on its way.
+                # It is blocked and alone; or a pipe whose other end has gone in another thread, with word on its way.
+                if len(self._open) == 1:
+                    return self._enqueue(parts, count)
                 self._open.remove(peer)
                 continue
             if self.hwm and peer.pending() >= self.hwm:
@@ -121,7 +123,11 @@ cdef class RoundRobin(Outlet):
         return self.hwm == 0 or self._conflate or len(self.queue) + self.parked < self.hwm
 
     cdef bint can_put(self) except -1:
-        return bool(self._open) or self._has_room()
+        return self._has_open() or self._has_room()
+
+    cdef bint _has_open(self) except -1:
+        """Whether a peer can be written."""
+        return len(self._open) > 1 or (len(self._open) == 1 and (<Peer>self._open[0]).writable)
 
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1:
         if not self._has_room():
@@ -162,7 +168,8 @@ cdef class RoundRobin(Outlet):
     cdef int blocked(self, Peer peer) except -1:
         cdef Py_ssize_t before = self.parked
         Outlet.blocked(self, peer)
-        if peer in self._open:
+        # The last one stays: to empty a list and to fill it again is to allocate it anew, each time.
+        if len(self._open) > 1 and peer in self._open:
             self._open.remove(peer)
         if self.parked < before:
             self.gate.notify()
@@ -178,19 +185,21 @@ cdef class RoundRobin(Outlet):
                 self._next = 0
             peer = <Peer>self._open[self._next]
             if not peer.writable:
+                if len(self._open) == 1:
+                    break
                 self._open.remove(peer)
                 continue
             self._next += 1
             send_held(peer, self.queue.popleft())
             self.given(peer)
-        if self.queue and self._open and not self._scheduled:
+        if self.queue and self._has_open() and not self._scheduled:
             self._scheduled = True
             self._schedule()
         return 0
 
     cdef int _flush_turn(self) except -1:
         Outlet._flush_turn(self)
-        if self.queue and self._open:
+        if self.queue and self._has_open():
             self._pump()
             self.gate.notify()
         return 0

@@ -4,11 +4,12 @@ from omq._core.peer cimport Turn
 
 
 cdef class AsyncTurn(Turn):
-    cdef list _woken                 # Waiters whose tasks are to run
+    cdef Waiter _first               # the Waiter whose task runs first; None: nobody woke up
+    cdef list _woken                 # the others
 
 
 cdef class Waiter:
-    cdef object _loop
+    cdef readonly object _loop       # where tasks look for it, and find it without a call
     cdef AsyncTurn _turn
     cdef object _callback            # the task's wake-up; None before the task has taken the waiter
     cdef object _context

@@ -20,18 +20,22 @@ cdef class AsyncTurn(Turn):
         self._woken = []
 
     cdef int finish(self) except -1:
-        cdef Waiter waiter
-        while self._woken:
-            woken = self._woken
-            self._woken = []
-            for i in range(len(woken)):
-                waiter = <Waiter>woken[i]
-                try:
-                    waiter._run()
-                except BaseException:
-                    for waiter in woken[i + 1:]:
-                        waiter._loop.call_soon(waiter._callback, waiter, context=waiter._context)
-                    raise
+        cdef Waiter waiter = self._first
+        if waiter is None:
+            return 0
+        self._first = None
+        if not self._woken:
+            return waiter._run()
+        woken = [waiter, *self._woken]
+        self._woken = []
+        for i in range(len(woken)):
+            waiter = <Waiter>woken[i]
+            try:
+                waiter._run()
+            except BaseException:
+                for waiter in woken[i + 1:]:
+                    waiter._loop.call_soon(waiter._callback, waiter, context=waiter._context)
+                raise
         return 0
 
 
@@ -43,9 +47,6 @@ cdef class Waiter:
     It carries no message. If events are being handled the task runs when they are, else as soon as the loop gets
     to it.
     """
-
-    def get_loop(self):
-        return self._loop
 
     def add_done_callback(self, callback, *, context=None):
         self._callback = callback
@@ -70,10 +71,12 @@ cdef class Waiter:
         if not self.done:
             self.done = True
             if self._callback is not None:
-                if self._turn.open:
-                    self._turn._woken.append(self)
-                else:
+                if not self._turn.open:
                     self._loop.call_soon(self._callback, self, context=self._context)
+                elif self._turn._first is None:
+                    self._turn._first = self
+                else:
+                    self._turn._woken.append(self)
         return 0
 
     cdef int _run(self) except -1:
