@@ -1,0 +1,6 @@
+# What is watched in a build with OMQ_DEBUG=1.
+
+
+cdef class Allocations:
+    cdef bint _counting
+    cdef readonly long long calls    # malloc, calloc and realloc, until `stop`

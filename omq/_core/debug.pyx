@@ -1,0 +1,101 @@
+"""What is watched in a build with OMQ_DEBUG=1: how often the interpreter allocates.
+
+The allocators of Python are the process's, and so are the counters behind them: C statics, changed under the GIL,
+which whoever calls an allocator of these two domains holds.
+"""
+
+cimport cython
+
+from omq.errors import StateError
+
+# The raw domain is left out: what the object allocator takes from it for a large object would count twice.
+cdef extern from *:
+    """
+    #ifndef OMQ_DEBUG
+    #define OMQ_DEBUG 0
+    #endif
+
+    #if OMQ_DEBUG
+    static const PyMemAllocatorDomain omq_domains[2] = {PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_OBJ};
+    static PyMemAllocatorEx omq_below[2];
+    static long long omq_calls;
+    static int omq_hooked;
+
+    static void *omq_malloc(void *below, size_t size) {
+        PyMemAllocatorEx *real = (PyMemAllocatorEx *)below;
+        omq_calls++;
+        return real->malloc(real->ctx, size);
+    }
+    static void *omq_calloc(void *below, size_t count, size_t size) {
+        PyMemAllocatorEx *real = (PyMemAllocatorEx *)below;
+        omq_calls++;
+        return real->calloc(real->ctx, count, size);
+    }
+    static void *omq_realloc(void *below, void *memory, size_t size) {
+        PyMemAllocatorEx *real = (PyMemAllocatorEx *)below;
+        omq_calls++;
+        return real->realloc(real->ctx, memory, size);
+    }
+    static void omq_free(void *below, void *memory) {
+        PyMemAllocatorEx *real = (PyMemAllocatorEx *)below;
+        real->free(real->ctx, memory);
+    }
+    static int omq_hook(void) {
+        int i;
+        if (omq_hooked)
+            return 0;
+        omq_hooked = 1;
+        for (i = 0; i < 2; i++) {
+            PyMemAllocatorEx counting = {&omq_below[i], omq_malloc, omq_calloc, omq_realloc, omq_free};
+            PyMem_GetAllocator(omq_domains[i], &omq_below[i]);
+            PyMem_SetAllocator(omq_domains[i], &counting);
+        }
+        omq_calls = 0;
+        return 1;
+    }
+    static long long omq_unhook(void) {
+        int i;
+        for (i = 0; i < 2; i++)
+            PyMem_SetAllocator(omq_domains[i], &omq_below[i]);
+        omq_hooked = 0;
+        return omq_calls;
+    }
+    #else
+    static int omq_hook(void) { return 0; }
+    static long long omq_unhook(void) { return 0; }
+    #endif
+    """
+    int OMQ_DEBUG
+    int omq_hook()
+    long long omq_unhook()
+
+DEBUG = bool(OMQ_DEBUG)
+
+
+@cython.final
+cdef class Allocations:
+    def start(self):
+        if not OMQ_DEBUG:
+            raise StateError("allocations are counted in a build with OMQ_DEBUG=1")
+        if not omq_hook():
+            raise StateError("somebody counts allocations already")
+        self._counting = True
+        self.calls = 0
+
+    def stop(self):
+        if not self._counting:
+            raise StateError("allocations are not being counted")
+        self._counting = False
+        self.calls = omq_unhook()
+        return self.calls
+
+    def __dealloc__(self):
+        if self._counting:
+            omq_unhook()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
