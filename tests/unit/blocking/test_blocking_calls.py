@@ -1,0 +1,421 @@
+"""The calls of a blocking socket: what they take, give and refuse, and how long they wait."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import gc
+import os
+import threading
+import time
+import weakref
+
+import pytest
+
+import omq
+import omq.asyncio
+from tests.unit.blocking.conftest import BOUND, Crew, asleep
+
+LARGE = bytes(range(256)) * 400  # 102,400 bytes: beyond every inline and slab limit
+
+
+@pytest.fixture(params=[0, 0.001, "adaptive"], ids=lambda spin: f"busy_poll={spin}")
+def spin(request):
+    return request.param
+
+
+# What can be sent and received
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"x",
+        b"x" * 255,
+        b"x" * 256,
+        b"x" * 4097,
+        LARGE,
+        bytearray(LARGE),
+        memoryview(LARGE)[9:],
+        array.array("i", [1]),
+    ],
+    ids=lambda data: f"{type(data).__name__}-{memoryview(data).nbytes}",
+)
+def test_every_contiguous_buffer_in_every_way(make, endpoint, data):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
+    body = memoryview(data).tobytes()
+    push.send(data)
+    assert pull.recv(timeout=BOUND) == body
+    push.send_multipart([data])
+    assert pull.recv_multipart(timeout=BOUND) == [body]
+    assert push.send_many([data, data]) == 2
+    assert pull.recv(timeout=BOUND) == body
+    buffer = bytearray(len(body) + 1)
+    assert pull.recv_into(buffer, timeout=BOUND) == len(body)
+    assert buffer[: len(body)] == body
+    push.send_multipart([b"", data, b"end"])
+    message = pull.recv_message(timeout=BOUND)
+    assert message.parts == [b"", body, b"end"]
+    assert message.peer.endpoint
+
+
+@pytest.mark.parametrize("data", ["text", 7, None, memoryview(b"abcdef")[::2]], ids=lambda data: type(data).__name__)
+def test_what_has_no_contiguous_buffer_is_a_type_error(make, inproc, data):
+    pull, push = make.linked(omq.PULL, omq.PUSH, inproc)
+    for call, argument in ((push.send, data), (push.send_multipart, [b"good", data]), (push.send_many, [data])):
+        with pytest.raises(TypeError):
+            call(argument)
+    push.send(b"next")
+    assert pull.recv() == b"next"
+
+
+def test_a_message_of_several_parts_stays_first_in_line(make, endpoint, spin):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, busy_poll=spin)
+    push.send_multipart([b"a", b"b"])
+    push.send(b"c")
+    with pytest.raises(omq.MultipartError):
+        pull.recv(timeout=BOUND)
+    with pytest.raises(omq.MultipartError):
+        pull.recv_into(bytearray(9))
+    assert pull.recv_many(timeout=BOUND)[0] == [b"a", b"b"]
+    push.send(b"too long")
+    assert pull.poll(BOUND)
+    if pull.recv_many(1, timeout=0) == [b"c"]:
+        assert pull.poll(BOUND)
+        with pytest.raises(omq.MessageTooLarge):
+            pull.recv_into(bytearray(3), timeout=BOUND)
+        assert pull.recv() == b"too long"
+
+
+def test_many_at_a_time(make, endpoint, spin):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, busy_poll=spin)
+    messages = [b"%d" % n for n in range(900)]
+    assert push.send_many(iter(messages)) == 900
+    assert push.send_many([]) == 0
+    got = pull.recv_many(10, timeout=BOUND)
+    assert 0 < len(got) <= 10
+    while len(got) < 900:
+        got += pull.recv_many(timeout=BOUND)
+    assert got == messages
+    with pytest.raises(ValueError, match="limit"):
+        pull.recv_many(0)
+
+
+def test_one_at_a_time_where_the_type_says_so(make, endpoint):
+    rep = make(omq.REP, bind=endpoint)
+    clients = [make(omq.REQ, connect=rep.endpoints[0]) for _ in range(2)]
+    for client in clients:
+        client.send(b"question")
+        client.wait_connected(timeout=BOUND)
+    time.sleep(0.05)  # both arrive
+    for _ in clients:
+        assert rep.recv_many(timeout=BOUND) == [b"question"]
+        with pytest.raises(omq.StateError):
+            rep.recv(timeout=0)
+        assert rep.send_many([b"answer"]) == 1
+    for client in clients:
+        assert client.recv_many(timeout=BOUND) == [b"answer"]
+
+
+def test_iteration_ends_when_the_socket_closes(make, crew, endpoint):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
+    crew(list, pull)
+    push.send_many([b"1", b"2"])
+    end = time.monotonic() + BOUND
+    while pull.peers[0].messages_in < 2 or pull.poll(0):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    asleep(pull)
+    pull.close()
+    assert crew.join() == [[b"1", b"2"]]
+    assert list(pull) == []
+
+
+# Time
+
+
+def test_timeouts_of_calls_and_of_options(make, inproc, spin):
+    pull, push = make.linked(omq.PULL, omq.PUSH, inproc, recv_timeout=0.05, busy_poll=spin)
+    for call in (pull.recv, pull.recv_many, pull.recv_multipart, pull.recv_message, lambda: next(pull)):
+        before = time.monotonic()
+        with pytest.raises(omq.ReceiveTimeout):
+            call()
+        assert 0.05 <= time.monotonic() - before < 1
+    before = time.monotonic()
+    with pytest.raises(TimeoutError):
+        pull.recv(timeout=0.1)
+    assert 0.1 <= time.monotonic() - before < 1
+    with pytest.raises(ValueError, match="timeout"):
+        pull.recv(timeout=-1)
+    push.close()
+
+
+def test_no_time_is_no_wait_and_still_looks_into_the_kernel(make, tmp_path):
+    pull, push = make.linked(omq.PULL, omq.PUSH, f"ipc://{tmp_path}/s")
+    with pytest.raises(omq.ReceiveTimeout):
+        pull.recv(timeout=0)
+    with pytest.raises(omq.ReceiveTimeout):
+        pull.recv(timeout=0.05)  # from here on the I/O thread is not reading
+    for n in range(200):
+        push.send(b"%d" % n)
+        push.poll(0, omq.POLL_OUT)  # what was gathered leaves
+        assert pull.recv(timeout=0) == b"%d" % n
+    before = time.monotonic()
+    for _ in range(1000):
+        with pytest.raises(omq.ReceiveTimeout):
+            pull.recv(timeout=0)
+    assert time.monotonic() - before < 1
+
+
+def test_a_socket_without_peers_accepts_send_hwm_messages(make):
+    push = make(omq.PUSH, send_hwm=7)
+    assert push.send_many([b"x"] * 20, timeout=0) == 7
+    for call in (push.send, lambda data, **more: push.send_multipart([data], **more)):
+        with pytest.raises(omq.SendTimeout):
+            call(b"x", timeout=0)
+        with pytest.raises(omq.SendTimeout):
+            call(b"x", timeout=0.05)
+    with pytest.raises(omq.SendTimeout):
+        push.send_many([b"x"], timeout=0.05)
+    assert not push.poll(0, omq.POLL_OUT)
+
+
+def test_waits_for_peers_and_subscriptions(make, endpoint):
+    pub = make(omq.PUB, bind=endpoint)
+    for wait in (pub.wait_connected, pub.wait_subscribed):
+        before = time.monotonic()
+        with pytest.raises(omq.Timeout):
+            wait(timeout=0.05)
+        assert time.monotonic() - before < 1
+        with pytest.raises(omq.Timeout):
+            wait(timeout=0)
+    sub = make(omq.SUB, connect=pub.endpoints[0], subscribe=[b"a", b"b"])
+    pub.wait_subscribed(n=2, timeout=BOUND)
+    pub.wait_subscribed(b"a", timeout=BOUND)
+    pub.wait_connected(timeout=BOUND)
+    sub.unsubscribe(b"a")
+    with pytest.raises(omq.StateError):
+        sub.wait_subscribed()
+    sub.subscribe(b"c")
+    pub.wait_subscribed(b"c", timeout=BOUND)
+    pub.send(b"a")
+    pub.send(b"c")
+    assert sub.recv(timeout=BOUND) == b"c"
+
+
+# Inproc between the twins
+
+
+@pytest.mark.parametrize("who_binds", ["blocking", "asyncio"])
+def test_the_twins_meet_over_inproc(make, crew, inproc, who_binds):
+    count = 3000
+
+    async def echo(socket):
+        for _ in range(count):
+            await socket.send(await socket.recv())
+
+    async def bind_and_echo():
+        async with omq.asyncio.DEALER(make.context, bind=inproc, recv_hwm=10) as socket:
+            await echo(socket)
+
+    async def connect_and_echo():
+        async with omq.asyncio.DEALER(make.context, connect=inproc, recv_hwm=10) as socket:
+            await echo(socket)
+
+    if who_binds == "blocking":
+        one = make(omq.DEALER, bind=inproc, recv_hwm=10)
+        crew(asyncio.run, connect_and_echo())
+    else:
+        crew(asyncio.run, bind_and_echo())
+        one = make(omq.DEALER, connect=inproc, recv_hwm=10)
+    crew(lambda: [one.send(b"%d" % n, timeout=BOUND) for n in range(count)])
+    assert [one.recv(timeout=BOUND) for _ in range(count)] == [b"%d" % n for n in range(count)]
+    crew.join()
+
+
+# Contexts
+
+
+def test_contexts_do_not_see_each_other():
+    with omq.Context() as one, omq.Context() as other:
+        first, second = omq.PULL(one, bind="inproc://x"), omq.PULL(other, bind="inproc://x")
+        push = omq.PUSH(other, connect="inproc://x")
+        push.send(b"x")
+        assert second.recv(timeout=BOUND) == b"x"
+        assert not first.poll(0.05)
+        with pytest.raises(omq.BindError):
+            omq.PULL(one, bind="inproc://x")
+
+
+def test_the_default_context_is_made_when_it_is_needed_and_after_its_end():
+    first = omq.Context.default()
+    assert omq.Context.default() is first
+    with omq.PULL() as pull:
+        assert pull._context is first
+    first.term()
+    assert omq.Context.default() is not first
+    with pytest.raises(omq.ContextTerminated):
+        omq.PULL(first)
+    omq.Context.default().term()
+
+
+def test_a_terminated_context_has_closed_everything(crew):
+    context = omq.Context()
+    pull = omq.PULL(context, bind="tcp://127.0.0.1:*")
+    push = omq.PUSH(context, connect="tcp://127.0.0.1:9")
+    unused = omq.PULL(context)
+
+    def receive():
+        with pytest.raises(omq.ClosedError):
+            pull.recv()
+
+    def wait():
+        with pytest.raises(omq.OmqError):
+            push.wait_connected()
+
+    crew(receive)
+    crew(wait)
+    asleep(pull)
+    threads = threading.active_count()
+    context.term()
+    crew.join()
+    context.term()
+    assert context.closed
+    assert threading.active_count() < threads
+    for socket in (pull, push, unused):
+        assert socket.closed
+        socket.close()
+        socket.stop()
+        with pytest.raises(omq.ClosedError):
+            socket.poll(0)
+        with pytest.raises(omq.OmqError):
+            socket.bind("tcp://127.0.0.1:*")
+        with pytest.raises(omq.OmqError):
+            socket.wait_connected()
+        repr(socket), socket.peers, socket.endpoints, socket.options
+    repr(context)
+
+
+def test_term_while_others_make_and_use_sockets(crew):
+    for _ in range(10):
+        context = omq.Context()
+        started = threading.Event()
+
+        def work(context=context, started=started):
+            try:
+                while True:
+                    with (
+                        omq.PULL(context, bind="tcp://127.0.0.1:*", linger=0) as pull,
+                        omq.PUSH(context, connect=pull.endpoints[0], linger=0) as push,
+                    ):
+                        push.send(b"x")
+                        pull.recv(timeout=BOUND)
+                        started.set()
+            except (omq.ClosedError, omq.ContextTerminated):
+                pass
+
+        for _ in range(3):
+            crew(work)
+        assert started.wait(BOUND)
+        context.term()
+    crew.join()
+
+
+# The end of a socket
+
+
+def test_a_closed_socket_refuses_everything_but_its_end(make, endpoint):
+    dealer = make(omq.DEALER, bind=endpoint)
+    dealer.close()
+    dealer.close(0)
+    dealer.stop()
+    for call in (
+        lambda: dealer.send(b"x"),
+        lambda: dealer.send_many([b"x"]),
+        lambda: dealer.send_multipart([b"x"]),
+        dealer.recv,
+        dealer.recv_many,
+        dealer.recv_multipart,
+        dealer.recv_message,
+        lambda: dealer.recv_into(bytearray(1)),
+        dealer.poll,
+        dealer.fileno,
+        lambda: dealer.bind("inproc://other"),
+        lambda: dealer.connect("inproc://other"),
+        dealer.wait_connected,
+    ):
+        with pytest.raises(omq.ClosedError):
+            call()
+
+
+def test_several_threads_may_close_one_socket(make):
+    for _ in range(20):
+        crew = Crew()
+        pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
+        for socket in (pull, push, pull, push):
+            crew(socket.close)
+        crew(push.stop)
+        crew.join()
+
+
+def test_a_constructor_that_fails_leaves_nothing(make, tmp_path):
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(omq.OptionError):
+        make(omq.PULL, no_such_option=1)
+    with pytest.raises(omq.OptionError):
+        make(omq.PULL, recv_hwm=-1)
+    assert make.context._io is None
+    taken = make(omq.PULL, bind=f"ipc://{tmp_path}/s")
+    gc.collect()
+    loop = set(os.listdir("/proc/self/fd")) - before
+    for wrong in (f"ipc://{tmp_path}/s", "nonsense", "tcp://127.0.0.1:*:*"):
+        with pytest.raises(omq.OmqError):
+            make(omq.PULL, bind=["tcp://127.0.0.1:*", wrong])
+    gc.collect()
+    assert set(os.listdir("/proc/self/fd")) - before == loop
+    taken.close()
+
+
+def test_sockets_leave_no_descriptors_and_no_objects(make, endpoint):
+    make.linked(omq.PULL, omq.PUSH, endpoint)
+    gc.collect()
+    before = sorted(os.listdir("/proc/self/fd"))
+    gone = []
+    for n in range(5):
+        name = endpoint if not endpoint.endswith("s") else f"{endpoint}{n}"
+        name = name if not name.startswith("inproc") else f"{name}{n}"
+        pull, push = omq.PULL(make.context, bind=name), omq.PUSH(make.context)
+        push.connect(pull.endpoints[0])
+        if n % 2:
+            pull.fileno()
+        push.send(b"x" * 100_000)
+        pull.recv(timeout=BOUND)
+        gone += [weakref.ref(pull), weakref.ref(push)]
+        if n % 3:
+            pull.close()
+            push.close()
+        else:
+            push.stop()
+            pull.stop()
+    del pull, push
+    end = time.monotonic() + BOUND
+    while any(one() is not None for one in gone):
+        assert time.monotonic() < end, [one() for one in gone if one() is not None]
+        gc.collect()
+        time.sleep(0.01)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_socket_that_was_never_used_and_never_closed_is_freed(make):
+    before = sorted(os.listdir("/proc/self/fd"))
+    gone = []
+    for kind in (omq.PULL, omq.PUSH, omq.SUB, omq.XPUB, omq.REP, omq.ROUTER):
+        socket = kind(make.context)
+        if kind is omq.PUSH:
+            socket.send(b"x")
+        gone.append(weakref.ref(socket))
+    del socket
+    gc.collect()
+    assert [one() for one in gone] == [None] * 6
+    assert sorted(os.listdir("/proc/self/fd")) == before

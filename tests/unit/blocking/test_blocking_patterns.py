@@ -1,0 +1,159 @@
+"""Every family of patterns with blocking sockets over every transport; the asyncio twin's tests go deeper."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import omq
+from tests.unit.blocking.conftest import BOUND
+
+
+def _until(reached):
+    end = time.monotonic() + BOUND
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_a_pipeline_shares_work_and_takes_turns(make, endpoint):
+    push = make(omq.PUSH, bind=endpoint)
+    workers = [make(omq.PULL, connect=push.endpoints[0]) for _ in range(3)]
+    push.wait_connected(3, timeout=BOUND)
+    for n in range(300):
+        push.send(b"%d" % n)
+    got = [[worker.recv(timeout=BOUND) for _ in range(100)] for worker in workers]
+    assert sorted(int(one) for messages in got for one in messages) == list(range(300))
+    assert all(sorted(map(int, messages)) == list(map(int, messages)) for messages in got)
+
+
+def test_a_pipeline_collects_from_all(make, endpoint):
+    pull = make(omq.PULL, bind=endpoint)
+    pushes = [make(omq.PUSH, connect=pull.endpoints[0]) for _ in range(3)]
+    for n in range(100):
+        for name, push in enumerate(pushes):
+            push.send(b"%d %d" % (name, n))
+    got = [tuple(map(int, pull.recv(timeout=BOUND).split())) for _ in range(300)]
+    for name in range(3):
+        assert [n for who, n in got if who == name] == list(range(100))
+
+
+def test_publishing_to_those_who_subscribed(make, endpoint):
+    pub = make(omq.PUB, bind=endpoint)
+    subs = [make(omq.SUB, connect=pub.endpoints[0], subscribe=prefix) for prefix in (b"a", b"ab", b"")]
+    pub.wait_subscribed(n=3, timeout=BOUND)
+    for word in (b"a", b"ab", b"b"):
+        pub.send_multipart([word, b"more"])
+    for sub, words in zip(subs, ([b"a", b"ab"], [b"ab"], [b"a", b"ab", b"b"]), strict=True):
+        assert [sub.recv_multipart(timeout=BOUND) for _ in words] == [[word, b"more"] for word in words]
+        assert not sub.poll(0.02)
+
+
+def test_a_forwarder_of_subscriptions(make, endpoint, inproc):
+    pub = make(omq.PUB, bind=endpoint)
+    xsub = make(omq.XSUB, connect=pub.endpoints[0])
+    xpub = make(omq.XPUB, bind=inproc)
+    sub = make(omq.SUB, connect=inproc, subscribe=b"a")
+    xsub.send(xpub.recv(timeout=BOUND))
+    pub.wait_subscribed(b"a", timeout=BOUND)
+    pub.send(b"all")
+    xpub.send(xsub.recv(timeout=BOUND))
+    assert sub.recv(timeout=BOUND) == b"all"
+    sub.unsubscribe(b"a")
+    assert xpub.recv(timeout=BOUND) == b"\0a"
+
+
+def test_requests_and_replies_in_lockstep(make, crew, endpoint):
+    rep = make(omq.REP, bind=endpoint)
+
+    def serve():
+        for _ in range(400):
+            rep.send(rep.recv(timeout=BOUND) + b"!")
+
+    def ask(name):
+        with omq.REQ(make.context, connect=rep.endpoints[0]) as req:
+            with pytest.raises(omq.StateError):
+                req.recv()
+            for n in range(100):
+                req.send(b"%d %d" % (name, n))
+                with pytest.raises(omq.StateError):
+                    req.send(b"once more")
+                assert req.recv(timeout=BOUND) == b"%d %d!" % (name, n)
+
+    crew(serve)
+    for name in range(4):
+        crew(ask, name)
+    crew.join()
+
+
+def test_a_router_names_and_reaches_each_dealer(make, endpoint):
+    router = make(omq.ROUTER, bind=endpoint, router_mandatory=True)
+    dealers = {name: make(omq.DEALER, connect=router.endpoints[0], identity=name) for name in (b"one", b"two")}
+    router.wait_connected(2, timeout=BOUND)
+    for name, dealer in dealers.items():
+        router.send_multipart([name, b"to", name])
+        assert dealer.recv_multipart(timeout=BOUND) == [b"to", name]
+        dealer.send(b"from")
+        assert router.recv_multipart(timeout=BOUND) == [name, b"from"]
+    with pytest.raises(omq.UnroutableError):
+        router.send_multipart([b"three", b"x"])
+
+
+def test_a_pair_has_one_peer(make, endpoint):
+    one, other = make.linked(omq.PAIR, omq.PAIR, endpoint)
+    third = make(omq.PAIR, connect=one.endpoints[0])
+    for n in range(100):
+        one.send(b"%d" % n)
+        other.send(other.recv(timeout=BOUND))
+        assert one.recv(timeout=BOUND) == b"%d" % n
+    third.send(b"nobody")
+    assert not one.poll(0.05)
+    third.close(0)
+
+
+def test_a_peer_that_comes_back_is_found_again(make, endpoint):
+    push = make(omq.PUSH, reconnect_interval=0.01)
+    pull = make(omq.PULL, bind=endpoint)
+    name = pull.endpoints[0]
+    push.connect(name)
+    for n in range(4):
+        push.send(b"%d" % n)
+        assert pull.recv(timeout=BOUND) == b"%d" % n
+        pull.stop()
+        _until(lambda: not push.peers)
+        pull = make(omq.PULL, bind=name)
+
+
+def test_what_has_arrived_stays_readable_when_its_sender_is_gone(make, crew, endpoint):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
+    push.send_many([b"%d" % n for n in range(500)])
+    push.close()
+    _until(lambda: not pull.peers)
+    assert [pull.recv(timeout=0) for _ in range(500)] == [b"%d" % n for n in range(500)]
+
+
+@pytest.mark.parametrize("busy_poll", [0, 0.002, "adaptive"])
+def test_a_round_trip_whatever_the_wait_is_like(make, crew, endpoint, busy_poll):
+    rep, req = make.linked(omq.REP, omq.REQ, endpoint, busy_poll=busy_poll)
+    crew(lambda: [rep.send(rep.recv(timeout=BOUND)) for _ in range(500)])
+    for n in range(500):
+        req.send(b"%d" % n)
+        assert req.recv(timeout=BOUND) == b"%d" % n
+        if n % 100 == 0:
+            time.sleep(0.03)  # the I/O thread takes over
+    crew.join()
+
+
+def test_unbind_and_disconnect(make, endpoint):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
+    name = pull.endpoints[0]
+    pull.unbind(name)
+    assert pull.endpoints == []
+    push.send(b"x")
+    assert pull.recv(timeout=BOUND) == b"x"
+    push.disconnect(name)
+    _until(lambda: not push.peers and not pull.peers)
+    for call in (pull.unbind, push.disconnect):
+        with pytest.raises(omq.EndpointError):
+            call(name)
