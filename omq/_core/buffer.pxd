@@ -54,6 +54,7 @@ cdef class Stream:
     cdef Node *_head         # first unread; owned
     cdef Node *_tail         # where bytes arrive
     cdef Py_ssize_t _scan    # offset in the tail slab of the first byte not yet looked at
+    cdef Py_ssize_t _dead    # bytes of commands before _scan in the tail slab, handled already
     cdef Py_ssize_t _need    # bytes of the frame at _scan, header included, as far as known; 0 unknown
     cdef char *_spare        # a block that catches what follows a large frame; owned
     cdef PyObject *_large    # the large frame under construction; owned by the tail node
@@ -83,6 +84,8 @@ cdef class Stream:
     cdef int feed(self, const char *data, Py_ssize_t size) except -1
     cdef void clear(self)
     cdef bint _make_room(self) noexcept nogil
+    cdef void _compact(self) noexcept nogil
+    cdef void _after_message(self) noexcept nogil
     cdef void _drop_head(self) noexcept nogil
     cdef void _settle(self) noexcept nogil
     cdef const unsigned char *_front(self, Header *header) noexcept nogil

@@ -103,7 +103,7 @@ cdef class Stream:
             self._spare = NULL
         self._head = self._tail = NULL
         self._large = NULL
-        self._scan = self._need = self.complete = self._parts = 0
+        self._scan = self._need = self._dead = self.complete = self._parts = 0
 
     # ------------------------------------------------------------------ bytes in
 
@@ -125,6 +125,10 @@ cdef class Stream:
                 tail.pos = self._scan = 0
                 tail.end = partial
                 return True
+            if self._dead >= BLOCK_SIZE // 4:
+                self._compact()
+                if BLOCK_SIZE - tail.end >= wanted:
+                    return True
         block = self._pool.get()
         if block == NULL:
             return False
@@ -133,13 +137,41 @@ cdef class Stream:
             memcpy(fresh.data, tail.data + self._scan, partial)
             fresh.end = partial
             tail.end = self._scan
-        self._scan = 0
+        self._scan = self._dead = 0
         if tail == NULL:
             self._head = fresh
         else:
             tail.next = fresh
         self._tail = fresh
         return True
+
+    cdef void _compact(self) noexcept nogil:
+        """Cuts the commands out of the tail slab: while messages wait there they would gather without end."""
+        cdef Node *tail = self._tail
+        cdef Py_ssize_t read = tail.pos
+        cdef Py_ssize_t write = 0
+        cdef Py_ssize_t whole
+        cdef Header header
+        while read < self._scan:
+            parse_header(<const unsigned char *>tail.data + read, self._scan - read, &header)
+            whole = header.length + <Py_ssize_t>header.size
+            if not header.flags & FLAG_COMMAND:
+                memmove(tail.data + write, tail.data + read, whole)
+                write += whole
+            read += whole
+        memmove(tail.data + write, tail.data + self._scan, tail.end - self._scan)
+        tail.end = write + tail.end - self._scan
+        tail.pos = self._dead = 0
+        self._scan = write
+
+    cdef void _after_message(self) noexcept nogil:
+        """A whole message is taken: commands behind the last one keep no slab."""
+        self.complete -= 1
+        if self._dead > 0 and self.complete == 0 and self._parts == 0 and self._head == self._tail:
+            if self._head != NULL and self._head.data != NULL:
+                self._head.pos = self._scan
+                self._dead = 0
+                self._settle()
 
     cdef Py_ssize_t fill(self, int fd) noexcept nogil:
         """Reads once from *fd*: the number of bytes (above 0), or FILL_*."""
@@ -254,6 +286,8 @@ cdef class Stream:
                 # Commands are handled when they arrive and skipped when messages are taken.
                 if tail == self._head and tail.pos == self._scan:
                     tail.pos += whole
+                else:
+                    self._dead += whole
                 self._scan += whole
                 self.command_data = <const char *>p + header.length
                 self.command_size = <Py_ssize_t>header.size
@@ -292,7 +326,7 @@ cdef class Stream:
         self._have = have
         self._room = room
         self._size = self._header.size
-        self._scan = self._need = 0
+        self._scan = self._need = self._dead = 0
         return 0
 
     cdef object finish_large(self):
@@ -417,9 +451,9 @@ cdef class Stream:
                 part = PyBytes_FromStringAndSize(<const char *>p + 2, size)
                 node.pos += 2 + size
                 self.more = False
-                self.complete -= 1
                 if node.pos == node.end:
                     self._settle()
+                self._after_message()
                 return part
         p = self._front(&header)
         node = self._head
@@ -437,7 +471,7 @@ cdef class Stream:
                 self._settle()
         self.more = header.flags & FLAG_MORE
         if not self.more:
-            self.complete -= 1
+            self._after_message()
         return part
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
@@ -469,5 +503,5 @@ cdef class Stream:
                     self._settle()
             if not header.flags & FLAG_MORE:
                 break
-        self.complete -= 1
+        self._after_message()
         return 0
