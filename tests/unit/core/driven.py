@@ -1,0 +1,119 @@
+"""A connection without an engine: one end of a socket pair, driven by the running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from omq._core.buffer import Pool
+from omq._core.call import AsyncCore
+from omq._core.connection import Connection
+from omq._core.outlet import RoundRobin
+from omq._core.peer import Inlet, Outlet
+from omq._core.poller import Poller
+
+
+class Session:
+    """What the engine would be told."""
+
+    def __init__(self) -> None:
+        self.commands: list[bytes] = []
+        self.messages: list[list[bytes]] = []
+        self.lost: list[Exception | None] = []
+        self.peer: Connection
+
+    def on_command(self, body: bytes) -> None:
+        self.commands.append(body)
+
+    def on_message(self, parts: list[bytes]) -> None:
+        self.messages.append(parts)
+
+    def on_lost(self, reason: Exception | None) -> None:
+        self.end(reason)
+
+    def end(self, reason: Exception | None) -> None:
+        self.lost.append(reason)
+        self.peer.close()
+
+
+class Driven(AsyncCore):
+    """The calls of a socket over one or more bare connections.
+
+    Args:
+        queue: Whether messages wait in an inlet; if not, the session gets them.
+        send_hwm: Messages.
+    """
+
+    def __init__(self, *, queue: bool = True, send_hwm: int = 0) -> None:
+        loop = asyncio.get_running_loop()
+        self.pool = Pool()
+        self.poller = Poller(self.turn)
+        self._queue = queue
+        inlet, outlet = Inlet(self.readable), RoundRobin(self.writable, send_hwm)
+        outlet.set_schedule(lambda: loop.call_soon(self._flush_turn, outlet))
+        self._assemble(inlet, outlet, asyncio._get_running_loop)
+        self._set_loop(loop)
+        loop.add_reader(self.poller.fd, self.poller.dispatch)
+        self.sessions: list[Session] = []
+        self.others: list[socket.socket] = []
+
+    def _flush_turn(self, outlet: Outlet) -> None:
+        outlet.flush_turn()
+
+    def link(self, recv_hwm: int = 0, *, buffer: int | None = None, start: bytes = b"", **limits: Any) -> socket.socket:
+        """Adds a connection; gives the other end, which blocks for 10 seconds at most."""
+        ours, theirs = socket.socketpair()
+        if buffer is not None:
+            for sock in (ours, theirs):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        ours.setblocking(False)
+        theirs.settimeout(10)
+        session = Session()
+        session.peer = Connection(
+            session, ours.detach(), self.poller, self.pool, self.inlet if self._queue else None, recv_hwm, **limits
+        )
+        self.sessions.append(session)
+        self.others.append(theirs)
+        assert self.outlet is not None
+        self.outlet.add(session.peer)
+        session.peer.start(start)
+        return theirs
+
+    @property
+    def session(self) -> Session:
+        (session,) = self.sessions
+        return session
+
+    async def feed(self, other: socket.socket, data: bytes) -> None:
+        """Writes from the other end, while this one may have to read."""
+        other.setblocking(False)
+        async with asyncio.timeout(10):
+            await asyncio.get_running_loop().sock_sendall(other, data)
+
+    async def read(self, other: socket.socket, size: int) -> bytes:
+        """Reads exactly so much at the other end."""
+        other.setblocking(False)
+        data = bytearray()
+        async with asyncio.timeout(10):
+            while len(data) < size:
+                more = await asyncio.get_running_loop().sock_recv(other, size - len(data))
+                if not more:
+                    raise EOFError(bytes(data))
+                data += more
+        return bytes(data)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self.poller.fd)
+        for session in self.sessions:
+            session.peer.close()
+        for other in self.others:
+            other.close()
+        self.poller.close()
+
+    def __enter__(self) -> Driven:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,346 @@
+"""What a connection receives: slabs, large frames, commands in between, limits, and the end."""
+
+import asyncio
+import random
+import resource
+
+import pytest
+
+from omq._core.codec import encode_frame
+from omq.errors import MultipartError, RemoteProtocolError
+from tests.unit.conftest import until
+from tests.unit.core.driven import Driven
+
+SLAB, LARGE, STEP = 131_072, 32_768, 1_048_576
+
+#: Sizes at which something changes: the header, the slab, the large frame, the steps in which its memory grows.
+SIZES = [
+    0,
+    1,
+    255,
+    256,
+    LARGE - 1,
+    LARGE,
+    LARGE + 1,
+    SLAB - 20,
+    SLAB - 9,
+    SLAB,
+    SLAB + 1,
+    STEP - 1,
+    STEP,
+    STEP + 1,
+    2 * STEP - 1,
+    2 * STEP,
+    2 * STEP + 1,
+    5 * STEP + 3,
+]
+
+
+def body(size, seed=0):
+    return random.Random(size + seed).randbytes(size)
+
+
+def message(*parts):
+    return b"".join(encode_frame(part, more=number < len(parts) - 1) for number, part in enumerate(parts))
+
+
+def command(data):
+    return encode_frame(data, command=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_frames_of_every_size(size):
+    with Driven() as core:
+        other = core.link()
+        sending = asyncio.create_task(core.feed(other, message(body(size)) + message(b"next") + message(body(size, 1))))
+        assert await core.recv(timeout=10) == body(size)
+        assert await core.recv(timeout=10) == b"next"
+        assert await core.recv(timeout=10) == body(size, 1)
+        await sending
+        assert core.session.peer.messages_in == 3
+
+
+@pytest.mark.parametrize("size", [0, 255, 256, 300])
+async def test_frames_cut_at_every_byte(size):
+    data = message(b"a") + message(b"", body(size)) + command(b"\4PINGxx") + message(b"z" * 256)
+    with Driven() as core:
+        other = core.link()
+        for cut in range(len(data) + 1):
+            other.send(data[:cut])
+            core.poller.dispatch()
+            other.send(data[cut:])
+            assert await core.recv(timeout=5) == b"a"
+            assert await core.recv_multipart(timeout=5) == [b"", body(size)]
+            assert await core.recv(timeout=5) == b"z" * 256
+        assert core.session.commands == [b"\4PINGxx"] * (len(data) + 1)
+
+
+async def test_a_byte_at_a_time():
+    data = message(body(LARGE + 5)) + message(b"x", body(300))
+    with Driven() as core:
+        other = core.link()
+        for byte in data[:200]:
+            other.send(bytes([byte]))
+            core.poller.dispatch()
+        for at in range(200, len(data), 97):
+            other.send(data[at : at + 97])
+            core.poller.dispatch()
+        assert await core.recv(timeout=5) == body(LARGE + 5)
+        assert await core.recv_multipart(timeout=5) == [b"x", body(300)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_any_frames_in_any_portions(seed):
+    """What goes in comes out, commands included, however it is cut and mixed."""
+    chance = random.Random(seed)
+    sizes = [0, 1, 2, 10, 255, 256, 1000, 5000, LARGE, LARGE + 1, SLAB, 200_000, STEP + 77]
+    wanted, commands, stream = [], [], bytearray()
+    for _ in range(60):
+        if chance.random() < 0.3:
+            commands.append(b"\7COMMAND" + body(chance.choice([0, 3, 300, LARGE + 9, 150_000])))
+            stream += command(commands[-1])
+        parts = []
+        for number in range(count := chance.choice([1, 1, 1, 2, 5])):
+            part = body(chance.choice(sizes), chance.randrange(1000))
+            parts.append(part)
+            stream += encode_frame(part, more=number < count - 1)
+            if chance.random() < 0.1:
+                commands.append(b"\6WITHIN")
+                stream += command(commands[-1])
+        wanted.append(parts)
+    with Driven() as core:
+        other = core.link(recv_hwm=chance.choice([0, 1, 3, 50]))
+
+        async def sending():
+            at = 0
+            while at < len(stream):
+                size = chance.choice([1, 10, 1000, 70_000, 300_000])
+                await core.feed(other, bytes(stream[at : at + size]))
+                at += size
+                if chance.random() < 0.3:
+                    await asyncio.sleep(0)
+
+        task = asyncio.create_task(sending())
+        for parts in wanted:
+            assert await core.recv_multipart(timeout=10) == parts
+        await task
+        await until(lambda: len(core.session.commands) == len(commands))
+        assert core.session.commands == commands
+        assert core.session.lost == []
+
+
+@pytest.mark.parametrize("size", [5, 300, 5000, LARGE + 1, 200_000])
+async def test_receiving_into_memory(size):
+    with Driven() as core:
+        other = core.link()
+        await core.feed(other, message(body(size)) * 2 + message(b"a", body(size)) + message(b"end"))
+        buffer = bytearray(size)
+        assert await core.recv_into(buffer, timeout=5) == size
+        assert buffer == body(size)
+        assert await core.recv_into(buffer, timeout=5) == size
+        with pytest.raises(MultipartError):
+            await core.recv_into(buffer, timeout=5)
+        assert await core.recv_multipart(timeout=5) == [b"a", body(size)]
+        assert await core.recv(timeout=5) == b"end"
+
+
+async def test_bytes_that_came_with_the_handshake_come_first():
+    with Driven() as core:
+        data = message(b"1") + message(b"2", b"3") + command(b"\4PING") + message(body(3000))
+        other = core.link(start=data[:-1000])
+        other.send(data[-1000:] + message(b"4"))
+        assert await core.recv(timeout=5) == b"1"
+        assert await core.recv_multipart(timeout=5) == [b"2", b"3"]
+        assert await core.recv(timeout=5) == body(3000)
+        assert await core.recv(timeout=5) == b"4"
+        assert core.session.commands == [b"\4PING"]
+
+
+async def test_without_an_inlet_the_session_gets_the_messages():
+    with Driven(queue=False) as core:
+        other = core.link()
+        other.send(message(b"1") + command(b"\1c") + message(b"2", b"3"))
+        core.poller.dispatch()
+        assert core.session.messages == [[b"1"], [b"2", b"3"]]
+        assert core.session.commands == [b"\1c"]
+
+
+# The end
+
+
+@pytest.mark.parametrize("size", [3, 300, LARGE + 1, 2 * STEP])
+async def test_the_end_comes_behind_the_data(size):
+    with Driven() as core:
+        other = core.link()
+        data = message(body(size)) * 3
+        sending = asyncio.create_task(core.feed(other, data + data[:2]))
+        sending.add_done_callback(lambda _: other.close())
+        for _ in range(3):
+            assert await core.recv(timeout=5) == body(size)
+        await until(lambda: core.session.lost != [])
+        assert core.session.lost == [None]
+        assert core.session.peer.lost
+
+
+async def test_the_end_is_read_at_once_with_what_came_before():
+    with Driven() as core:
+        other = core.link()
+        other.send(message(b"1") + message(b"2"))
+        other.close()
+        core.poller.dispatch()
+        core.poller.dispatch()
+        assert core.session.lost == [None]
+        assert [await core.recv(timeout=0), await core.recv(timeout=0)] == [b"1", b"2"]
+
+
+async def test_a_write_that_fails_leaves_what_is_unread():
+    with Driven() as core:
+        other = core.link()
+        other.send(message(b"1") + message(b"2"))
+        other.close()
+        # The first write finds the pipe broken before anything was read.
+        for _ in range(5):
+            await core.send(b"into the void")
+        assert [await core.recv(timeout=5), await core.recv(timeout=5)] == [b"1", b"2"]
+        await until(lambda: core.session.lost != [])
+        assert len(core.session.lost) == 1
+
+
+async def test_a_half_closed_connection_still_takes():
+    import socket
+
+    with Driven() as core:
+        other = core.link()
+        other.shutdown(socket.SHUT_RD)
+        for _ in range(3):
+            await core.send(b"x")
+        other.send(message(b"still"))
+        assert await core.recv(timeout=5) == b"still"
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "data", "complaint"),
+    [
+        ({"max_size": 10}, message(bytes(11)), "max_message_size=10"),
+        ({"max_size": 10}, message(b"x", bytes(11)), "max_message_size=10"),
+        ({"max_size": 10}, b"\2" + (1 << 62).to_bytes(8, "big"), "max_message_size=10"),
+        ({"max_parts": 2}, message(b"a", b"b", b"c"), "max_parts=2"),
+        ({"max_parts": 1}, message(b"", b""), "max_parts=1"),
+        ({}, b"\x08\0", "no ZMTP frame"),
+        ({}, b"\5\0", "no ZMTP frame"),
+        ({}, b"\2\x80" + bytes(7), "no ZMTP frame"),
+        ({}, b"\6" + (8_388_609).to_bytes(8, "big"), "a command is larger"),
+    ],
+)
+async def test_what_breaks_a_limit_ends_the_connection(limits, data, complaint):
+    with Driven() as core:
+        other = core.link(**limits)
+        other.send(message(b"before") + data)
+        await until(lambda: core.session.lost != [])
+        (reason,) = core.session.lost
+        assert isinstance(reason, RemoteProtocolError)
+        assert complaint in str(reason)
+        assert await core.recv(timeout=0) == b"before"
+
+
+async def test_what_keeps_the_limits_passes():
+    with Driven() as core:
+        other = core.link(max_size=10, max_parts=3)
+        await core.feed(other, message(bytes(10), bytes(10), bytes(10)) + command(bytes(100)) + message(b""))
+        assert await core.recv_multipart(timeout=5) == [bytes(10)] * 3
+        assert await core.recv(timeout=5) == b""
+
+
+# Pausing
+
+
+@pytest.mark.parametrize("hwm", [1, 2, 10])
+async def test_reading_pauses_at_the_mark_and_goes_on(hwm):
+    with Driven() as core:
+        other = core.link(recv_hwm=hwm)
+        total = 400
+        sending = asyncio.create_task(core.feed(other, message(body(50_000)) * total))
+        await until(lambda: core.session.peer.messages_in >= hwm)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        # The mark, and what one slab held besides.
+        assert core.session.peer.messages_in <= hwm + 3
+        assert not sending.done()
+        for _ in range(total):
+            assert len(await core.recv(timeout=5)) == 50_000
+        await sending
+
+
+async def test_a_paused_connection_notices_the_end_when_it_reads_on():
+    with Driven() as core:
+        other = core.link(recv_hwm=2)
+        await core.feed(other, message(b"x") * 100)
+        core.poller.dispatch()
+        other.close()
+        for _ in range(20):
+            core.poller.dispatch()
+        assert core.session.lost == []
+        for _ in range(100):
+            assert await core.recv(timeout=5) == b"x"
+        await until(lambda: core.session.lost == [None])
+
+
+# Memory
+
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize("unread", [True, False])
+async def test_commands_do_not_gather_behind_messages(unread):
+    """A peer that pings for ever while its message waits, or right behind the last one, costs no memory."""
+    with Driven(queue=True) as core:
+        other = core.link()
+        ping = command(b"\4PING" + bytes(100))
+        block = ping * 600
+        await core.feed(other, message(b"first") + ping)
+        await until(lambda: core.session.commands != [])
+        if not unread:
+            assert await core.recv(timeout=5) == b"first"
+        core.session.on_command = lambda body: None
+        before = peak()
+        for _ in range(500):
+            await core.feed(other, block)
+            await asyncio.sleep(0)
+        await core.feed(other, message(b"last", b"parts"))
+        if unread:
+            assert await core.recv(timeout=5) == b"first"
+        assert await core.recv_multipart(timeout=5) == [b"last", b"parts"]
+        assert peak() - before < 8_000  # of 30,000 KiB
+
+
+async def test_messages_between_commands_survive_their_removal():
+    with Driven() as core:
+        other = core.link()
+        wanted = 0
+        for number in range(4000):
+            data = command(b"\4PING" + bytes(number % 200)) * 3
+            if number % 3 == 0:
+                data += message(b"%d" % number, body(number % 700))
+                wanted += 1
+            await core.feed(other, data)
+        await until(lambda: len(core.session.commands) == 12_000)
+        for number in range(0, 4000, 3):
+            assert await core.recv_multipart(timeout=5) == [b"%d" % number, body(number % 700)]
+        assert core.session.peer.messages_in == wanted
+
+
+async def test_an_announcement_is_not_believed():
+    with Driven() as core:
+        before = peak()
+        others = [core.link() for _ in range(20)]
+        for other in others:
+            other.send(b"\2" + (1 << 40).to_bytes(8, "big") + b"some")
+        for _ in range(5):
+            core.poller.dispatch()
+        assert peak() - before < 40_000
+        assert all(session.lost == [] for session in core.sessions)
