@@ -10,9 +10,7 @@ from omq.transport.endpoint import parse_endpoint
 
 #: Pieces that endpoints are made of, in any order, mixed with any text.
 PIECES = st.one_of(
-    st.sampled_from(
-        ["tcp", "ipc", "inproc", "://", "*", ":", ";", "@", "[", "]", "%", ".", "-", "0", "65535"]
-    ),
+    st.sampled_from(["tcp", "ipc", "inproc", "://", "*", ":", ";", "@", "[", "]", "%", ".", "-", "0", "65535"]),
     st.sampled_from(["localhost", "127.0.0.1", "::1", "fe80::1%eth0", "xn--", "/tmp/", "\0", "é", "\udcff"]),
     st.text(st.characters(), max_size=8),
 )

@@ -101,11 +101,7 @@ def test_a_damaged_command_is_read_or_refused(value, data):
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.lists(
-        st.tuples(property_names, st.binary(max_size=300)), max_size=8, unique_by=lambda pair: pair[0].lower()
-    )
-)
+@given(st.lists(st.tuples(property_names, st.binary(max_size=300)), max_size=8, unique_by=lambda pair: pair[0].lower()))
 def test_properties_come_back_in_lower_case_and_in_order(pairs):
     parsed = command.parse_properties(command.encode_properties(dict(pairs)))
     assert list(parsed.items()) == [(name.lower(), value) for name, value in pairs]

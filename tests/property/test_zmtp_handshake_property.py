@@ -20,9 +20,7 @@ sockets = st.sampled_from(TYPES)
 identities = st.binary(max_size=255).map(lambda identity: identity.lstrip(b"\0"))
 cuts = st.lists(st.integers(0, 400), max_size=10)
 frames = st.one_of(
-    st.builds(
-        encode_command, st.sampled_from([b"READY", b"ERROR", b"HELLO", b"PING"]), st.binary(max_size=60)
-    ),
+    st.builds(encode_command, st.sampled_from([b"READY", b"ERROR", b"HELLO", b"PING"]), st.binary(max_size=60)),
     st.builds(encode_frame, st.binary(max_size=40), st.booleans(), st.booleans()).filter(lambda f: f[0] != 5),
     st.builds(lambda kind: ready({b"Socket-Type": kind.value.encode()}), sockets),
     st.just(error(b"400")),

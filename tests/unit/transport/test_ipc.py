@@ -21,9 +21,7 @@ def listen():
     opened = []
 
     def bound(path, **options):
-        sock, resolved, cleanup = ipc.listen(
-            IpcEndpoint(None if path is None else str(path)), Options(**options)
-        )
+        sock, resolved, cleanup = ipc.listen(IpcEndpoint(None if path is None else str(path)), Options(**options))
         opened.append((sock, cleanup))
         return sock, resolved, cleanup
 
@@ -240,9 +238,7 @@ def test_a_stale_file_that_another_process_is_replacing_is_left_to_it(listen, tm
 
 @pytest.mark.parametrize("before", ["nothing", "stale", "live", "file"])
 @pytest.mark.parametrize("obstacle", ["no hard links", "no room for a longer name"])
-def test_where_there_can_be_no_second_name_the_same_rules_hold(
-    listen, tmp_path, monkeypatch, before, obstacle
-):
+def test_where_there_can_be_no_second_name_the_same_rules_hold(listen, tmp_path, monkeypatch, before, obstacle):
     path = tmp_path / "socket"
     if before == "stale":
         leave_stale(path)

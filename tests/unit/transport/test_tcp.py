@@ -62,9 +62,7 @@ def port_of(sock):
 # Listening
 
 
-@pytest.mark.parametrize(
-    "text", ["tcp://127.0.0.1:*", "tcp://127.0.0.1:0", "tcp://localhost:*", "tcp://lo:*"]
-)
+@pytest.mark.parametrize("text", ["tcp://127.0.0.1:*", "tcp://127.0.0.1:0", "tcp://localhost:*", "tcp://lo:*"])
 def test_a_listener_on_loopback_is_reached_at_its_resolved_endpoint(listen, text):
     (sock,), resolved = listen(text)
     assert resolved == f"tcp://127.0.0.1:{port_of(sock)}"

@@ -107,9 +107,7 @@ def test_our_ready_is_the_answer_to_the_peers_whole_greeting():
     assert handshake.start() == GREETING
     assert handshake.receive(GREETING[:63]) == b""
     # libzmq knows "Socket-Type" and "Identity" in this spelling alone.
-    assert handshake.receive(GREETING[63:]) == ready(
-        {b"Socket-Type": b"DEALER", b"Identity": b"me", b"X-A": b"1"}
-    )
+    assert handshake.receive(GREETING[63:]) == ready({b"Socket-Type": b"DEALER", b"Identity": b"me", b"X-A": b"1"})
     assert not handshake.done
 
 
@@ -156,9 +154,7 @@ def test_every_pair_of_socket_types(ours):
             assert handshake.peer.socket_type is theirs
             assert handshake.failure() == b""
         else:
-            with pytest.raises(
-                RemoteProtocolError, match=f"{ours.value} and {theirs.value} are incompatible"
-            ):
+            with pytest.raises(RemoteProtocolError, match=f"{ours.value} and {theirs.value} are incompatible"):
                 handshake.receive(data)
             reason = f"incompatible-socket-types:{ours.value},{theirs.value}".encode()
             assert handshake.failure() == error(reason)
@@ -391,9 +387,7 @@ def test_metadata_that_do_not_fit_are_answered_with_error(properties, says, reas
     assert handshake.state is S.FAILED
 
 
-@pytest.mark.parametrize(
-    "identity", [b"", b"i" * 255, b"a\0", b"\xff"], ids=["none", "255", "inner zero", "ff"]
-)
+@pytest.mark.parametrize("identity", [b"", b"i" * 255, b"a\0", b"\xff"], ids=["none", "255", "inner zero", "ff"])
 def test_identities_that_are_allowed(identity):
     handshake = greeted()
     handshake.receive(ready({b"Socket-Type": b"ROUTER", b"IDENTITY": identity}))

@@ -42,9 +42,7 @@ def test_decode_refuses_a_length_that_is_no_multiple_of_5(text):
         z85.decode(text)
 
 
-@pytest.mark.parametrize(
-    "text", [b"#####", b"%nSc1", b"00000%nSc1"], ids=["highest", "one too much", "second group"]
-)
+@pytest.mark.parametrize("text", [b"#####", b"%nSc1", b"00000%nSc1"], ids=["highest", "one too much", "second group"])
 def test_decode_refuses_more_than_32_bits(text):
     with pytest.raises(UsageError, match="32 bits"):
         z85.decode(text)
