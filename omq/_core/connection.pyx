@@ -265,7 +265,7 @@ cdef class Connection(Peer):
                 self._hand_over()
                 self._lose(self._complaint(found))
                 return 1
-            self.session.on_command(body)
+            self._poller.call_back(self.session.on_command, body)
             if self.lost:
                 # The command ended the connection; the messages before it stay readable.
                 self.messages_in += stream.complete - before
@@ -296,7 +296,7 @@ cdef class Connection(Peer):
                 parts.append(self._stream.take_part())
                 if not self._stream.more:
                     break
-            self.session.on_message(parts)
+            self._poller.call_back(self.session.on_message, parts)
         return 0
 
     cdef int _lose(self, object reason) except -1:
@@ -307,7 +307,7 @@ cdef class Connection(Peer):
             self._leave()
             if self.outlet is not None:
                 self.outlet.lost(self)
-            self.session.on_lost(reason)
+            self._poller.call_back(self.session.on_lost, reason)
         return 0
 
     cdef int _read_on(self, bint on) except -1:

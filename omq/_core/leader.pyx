@@ -41,8 +41,31 @@ cdef extern from "<semaphore.h>" nogil:
     int sem_clockwait(sem_t *, int, const timespec *)
     int sem_wait(sem_t *)
 
-cdef extern from "<sys/epoll.h>" nogil:
-    int epoll_pwait2(int, epoll_event *, int, const timespec *, const void *)
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <sys/epoll.h>
+    #include <sys/syscall.h>
+    #include <time.h>
+    #include <unistd.h>
+    #ifndef SYS_epoll_pwait2
+    #define SYS_epoll_pwait2 441
+    #endif
+
+    /* epoll_wait with a bound in nanoseconds. Old kernels and libraries know milliseconds only, and for long waits
+       those are exact enough. */
+    static int wait_for_events(int fd, struct epoll_event *events, int count, long long left) {
+        if (left < 10000000) {
+            struct timespec rest = {left / 1000000000, left % 1000000000};
+            int n = (int)syscall(SYS_epoll_pwait2, fd, events, count, &rest, NULL, 8);
+            if (n >= 0 || errno != ENOSYS)
+                return n;
+        }
+        left = (left + 999999) / 1000000;
+        return epoll_wait(fd, events, count, left > 1000000000 ? 1000000000 : (int)left);
+    }
+    """
+    int wait_for_events(int, epoll_event *, int, long long) nogil
 
 cdef enum:
     ADAPTIVE_NS = 50000      # nanoseconds that "adaptive" spins at most
@@ -324,6 +347,7 @@ cdef class LeaderCore:
             PyErr_CheckSignals()
         finally:
             self.lock.acquire()
+        self.poller.let_out()
         return 0
 
     cdef long long _until(self, Sleeper sleeper, long long deadline) except -1:
@@ -342,7 +366,6 @@ cdef class LeaderCore:
 
     cdef int _lead(self, Sleeper sleeper, long long deadline) except -1:
         cdef epoll_event events[EVENTS]
-        cdef timespec rest
         cdef long long left, spin
         cdef long long until = self._until(sleeper, deadline)
         cdef bint on = False
@@ -377,9 +400,7 @@ cdef class LeaderCore:
                     left = until - now_ns()
                     if left < 0:
                         left = 0
-                    rest.tv_sec = left // 1000000000
-                    rest.tv_nsec = left % 1000000000
-                    n = epoll_pwait2(fd, events, EVENTS, &rest, NULL)
+                    n = wait_for_events(fd, events, EVENTS, left)
             if n < 0:
                 failure = errno
         self.lock.acquire()

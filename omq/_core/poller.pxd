@@ -26,9 +26,13 @@ cdef class Poller:
     cdef unsigned int _serial        # of the last ticket: a slot used again has another one
     cdef int _count                  # peers in the set
     cdef Peer _only                  # the one that is in it, if no other has been; else None
+    cdef unsigned long _main         # ident of the thread that runs signal handlers
+    cdef object _interruption        # what a signal handler raised within a callback; None: nothing
     cdef Turn _turn                  # None: whoever is woken is not run from here
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0
     cdef int leave(self, int fd, unsigned long long ticket) except -1
     cdef int serve(self) except -1
+    cdef int call_back(self, object function, object argument) except -1
+    cdef int let_out(self) except -1
     cdef int _tell(self, Peer peer, unsigned int events) except -1
     cdef int handle(self, epoll_event *events, int count) except -1

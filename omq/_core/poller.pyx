@@ -1,6 +1,7 @@
 """The epoll set of one socket: every connection in its data phase, and whatever wakes its callers."""
 
 cimport cython
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.errno cimport EINTR, errno
 from libc.string cimport memset
 from posix.unistd cimport close
@@ -9,12 +10,16 @@ from omq._core.peer cimport Peer, Turn
 
 import logging
 import os
+import threading
 
 cdef extern from "<sys/epoll.h>" nogil:
     int epoll_create1(int)
     int EPOLL_CLOEXEC
 
 log = logging.getLogger("omq")
+
+cdef enum:
+    ATTEMPTS = 5             # to tell a session something while signal handlers raise
 
 
 @cython.final
@@ -27,6 +32,7 @@ cdef class Poller:
 
     def __cinit__(self, Turn turn=None):
         self._turn = turn
+        self._main = threading.main_thread().ident
         self._peers = []
         self._tickets = []
         self._free = []
@@ -102,7 +108,7 @@ cdef class Poller:
         if only is not None and only.only_reads():
             # A single connection that only reads: the event can be nothing else, and a read finds out what it is.
             self._tell(only, EPOLLIN)
-            return 0
+            return self.let_out()
         n = epoll_wait(self.fd, events, EVENTS, 0)
         if n < 0:
             if errno == EINTR:
@@ -121,6 +127,34 @@ cdef class Poller:
             if self._tickets[slot] != events[i].data.u64:
                 continue
             self._tell(<Peer>self._peers[slot], events[i].events)
+        return self.let_out()
+
+    cdef int call_back(self, object function, object argument) except -1:
+        """Tells a session something. A signal handler that raises meanwhile does not keep it from hearing it."""
+        cdef int left
+        if self._turn is not None or PyThread_get_thread_ident() != self._main:
+            # In an event loop, and beside the main thread, nobody interrupts.
+            function(argument)
+            return 0
+        for left in range(ATTEMPTS, -1, -1):
+            try:
+                function(argument)
+                return 0
+            except BaseException as error:
+                # A session raises nothing of its own: Python runs signal handlers wherever Python code runs in the main
+                # thread. It hears it again, which does no harm, and the exception goes to the call that is under way.
+                if left == 0:
+                    self._interruption = None
+                    raise
+                self._interruption = error
+        return 0
+
+    cdef int let_out(self) except -1:
+        """Raises what a signal handler has raised."""
+        if self._interruption is not None:
+            error = self._interruption
+            self._interruption = None
+            raise error
         return 0
 
     cdef int _tell(self, Peer peer, unsigned int events) except -1:
