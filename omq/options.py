@@ -160,7 +160,8 @@ class Options:
         tcp_keepalive_count: Probes before the connection is given up; -1 the system's default.
         tcp_keepalive_idle: Seconds of silence before the first probe; -1 the system's default.
         tcp_keepalive_interval: Seconds between two probes; -1 the system's default.
-        send_buffer: The kernel's send buffer in bytes; `None` leaves the system's (`ZMQ_SNDBUF`).
+        send_buffer: The kernel's send buffer in bytes; `None` leaves the system's, and has 512 KiB over ipc
+            (`ZMQ_SNDBUF`).
         recv_buffer: The kernel's receive buffer in bytes; `None` leaves the system's (`ZMQ_RCVBUF`).
         backlog: Connections that may wait to be accepted (`ZMQ_BACKLOG`).
         ipv6: Names and `*` stand for IPv6 addresses too (`ZMQ_IPV6`).
