@@ -71,6 +71,7 @@ cdef class Stream:
     cdef Py_ssize_t max_parts  # parts a message may have; -1 no limit
     cdef const char *command_data
     cdef Py_ssize_t command_size
+    cdef int slabs(self) noexcept nogil
     cdef Py_ssize_t fill(self, int fd) noexcept nogil
     cdef Scan scan(self) noexcept nogil
     cdef int start_large(self) except -1

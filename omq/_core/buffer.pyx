@@ -105,6 +105,15 @@ cdef class Stream:
         self._large = NULL
         self._scan = self._need = self._dead = self.complete = self._parts = 0
 
+    cdef int slabs(self) noexcept nogil:
+        """Blocks that hold what has arrived."""
+        cdef Node *node = self._head
+        cdef int count = 0
+        while node != NULL:
+            count += node.data != NULL
+            node = node.next
+        return count + (self._spare != NULL)
+
     # ------------------------------------------------------------------ bytes in
 
     cdef bint _make_room(self) noexcept nogil:

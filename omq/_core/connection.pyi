@@ -44,6 +44,10 @@ class Connection(Peer):
     def unsent_bytes(self) -> int:
         """Bytes that the kernel does not have."""
 
+    @property
+    def slabs(self) -> int:
+        """Blocks of memory that hold what has arrived; none while nothing waits. For tests."""
+
     def start(self, received: bytes) -> None:
         """Joins the epoll set.
 

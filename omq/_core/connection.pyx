@@ -182,6 +182,10 @@ cdef class Connection(Peer):
     def unsent_bytes(self):
         return self._batch.bytes
 
+    @property
+    def slabs(self):
+        return self._stream.slabs()
+
     # ------------------------------------------------------------------ receiving
 
     cdef int on_events(self, unsigned int events) except -1:
