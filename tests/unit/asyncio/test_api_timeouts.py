@@ -147,22 +147,26 @@ async def test_send_many_says_how_far_it_came(make, inproc):
 
 
 async def test_whose_time_is_up_does_not_overtake_who_came_first(make, inproc):
-    """Both wait for room; when room comes and the second one's time is up, the order of the messages holds."""
+    """Room comes after the second one's time was up and before it has heard so: the first one's message goes first."""
+    loop = asyncio.get_running_loop()
     pull, push = make(omq.PULL, recv_hwm=1), make(omq.PUSH, send_hwm=1)
     push.bind(inproc)
     await push.send(b"0")
     first = asyncio.ensure_future(push.send(b"1"))
     await asyncio.sleep(0)
-    second = asyncio.ensure_future(push.send(b"2", timeout=0.05))
+    second = asyncio.ensure_future(push.send(b"2", timeout=0.02))
     await asyncio.sleep(0)
-    pull.connect(inproc)
-    time.sleep(0.1)  # noqa: ASYNC251 - the timer and the room are both due when the loop goes on
+    loop.call_later(0.02, pull.connect, inproc)
+    time.sleep(0.05)  # noqa: ASYNC251 - both timers are due when the loop goes on
     results = await asyncio.gather(first, second, return_exceptions=True)
     assert results[0] is None
-    got = [await pull.recv(), await pull.recv()]
+    got = [await pull.recv(timeout=5), await pull.recv(timeout=5)]
+    assert got == [b"0", b"1"]
     if results[1] is None:
-        got.append(await pull.recv())
-    assert got == [b"0", b"1", b"2"][: len(got)]
+        assert await pull.recv(timeout=5) == b"2"
+    else:
+        assert isinstance(results[1], omq.SendTimeout)
+        assert await pull.poll(0.01) == 0
 
 
 async def test_poll_gives_nothing_when_its_time_is_up(make, inproc):

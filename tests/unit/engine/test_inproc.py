@@ -7,6 +7,7 @@ import pytest
 import uvloop
 
 import omq.asyncio as omq
+from omq.engine.inproc import PipeSession
 from tests.unit.conftest import on_both_loops, until
 
 
@@ -193,6 +194,29 @@ async def test_ends_that_close_while_they_are_joined(make, inproc, worker):
             return [await pull.recv(timeout=5) for _ in range(5)]
 
     assert await worker.call(take()) == [b"%d" % number for number in range(5)]
+
+
+async def test_an_end_that_closes_in_the_middle_of_joining_leaves_no_ghost(make, inproc, worker, monkeypatch):
+    """One thread has looked whether the other's end is still there, and it ends right after."""
+    far = []
+    real = PipeSession.join
+
+    async def stop():
+        far[0].stop()
+
+    def join(self, partner):
+        worker.run(stop())
+        real(self, partner)
+
+    async def dial():
+        far.append(omq.PULL(connect=inproc, reconnect_interval=None))
+
+    push = make(omq.PUSH, bind=inproc, send_hwm=5)
+    monkeypatch.setattr(PipeSession, "join", join)
+    await worker.call(dial())
+    await until(lambda: far[0].closed)
+    await until(lambda: not push.peers)
+    assert await push.send_many([b"x"] * 10, timeout=0) == 5
 
 
 async def test_subscriptions_cross_threads_in_both_directions(make, inproc, worker):
