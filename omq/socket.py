@@ -107,6 +107,9 @@ class Socket(Face, SyncCore):
         """Runs on the I/O thread, to which the engine belongs from its first use on."""
         if not self._engine.has_loop and not self._engine.closed:
             self._engine.attach(self._io.loop)
+            self._io.look_after(self._engine)
+        if self._engine.closing:
+            raise ClosedError(f"the {self.socket_type.value} socket is closed")
         return call(*arguments) if call is not None else None
 
     # ------------------------------------------------------------------ options and subscriptions

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -238,6 +239,12 @@ class CallerDriver:
         self._core._close_descriptors()
 
 
+class Stoppable(Protocol):
+    """What lives on an I/O thread."""
+
+    def stop(self) -> None: ...
+
+
 class IoThread:
     """One thread with an event loop: it listens, dials, shakes hands and keeps time for blocking sockets."""
 
@@ -247,6 +254,7 @@ class IoThread:
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._lock = threading.RLock()  # a signal handler may call us, too
         self._over = False
+        self._wards: weakref.WeakSet[Stoppable] = weakref.WeakSet()
         self._thread = threading.Thread(target=self._run, name="omq-io", daemon=True)
         self._thread.start()
 
@@ -261,6 +269,9 @@ class IoThread:
             self._over = True
         # Nobody is to wait for ever for what no longer runs.
         self.loop.run_until_complete(self._cancel_all())
+        # A socket may have begun while the others were closed: its descriptors go with the thread.
+        for ward in list(self._wards):
+            ward.stop()
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
@@ -271,6 +282,10 @@ class IoThread:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def look_after(self, ward: Stoppable) -> None:
+        """Has a thing stopped when the thread ends, if it lives here until then."""
+        self._wards.add(ward)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function on the thread and gives its result; see `wait`."""

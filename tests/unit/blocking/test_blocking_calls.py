@@ -305,10 +305,8 @@ def test_term_while_others_make_and_use_sockets(crew):
         def work(context=context, started=started):
             try:
                 while True:
-                    with (
-                        omq.PULL(context, bind="tcp://127.0.0.1:*", linger=0) as pull,
-                        omq.PUSH(context, connect=pull.endpoints[0], linger=0) as push,
-                    ):
+                    with omq.PULL(context, linger=0) as pull, omq.PUSH(context, linger=0) as push:
+                        push.connect(pull.bind("tcp://127.0.0.1:*"))
                         push.send(b"x")
                         pull.recv(timeout=BOUND)
                         started.set()
@@ -408,6 +406,7 @@ def test_sockets_leave_no_descriptors_and_no_objects(make, endpoint):
 
 
 def test_a_socket_that_was_never_used_and_never_closed_is_freed(make):
+    gc.collect()  # what earlier tests have left
     before = sorted(os.listdir("/proc/self/fd"))
     gone = []
     for kind in (omq.PULL, omq.PUSH, omq.SUB, omq.XPUB, omq.REP, omq.ROUTER):
