@@ -68,6 +68,8 @@ async def test_idle_connections_cost_little(make, tmp_path, descriptors, kind):
         await until(lambda: all(session.peer.unsent_bytes == 0 for session in hub._engine.sessions))
         assert sum(session.peer.slabs for session in hub._engine.sessions) == 0
         gc.collect()
+        if "libasan" in Path("/proc/self/maps").read_text():
+            return  # AddressSanitizer keeps what was freed for a while
         # A slab that is kept counts with all its pages, also with those that nobody has touched.
         for now, then in zip(held(), before, strict=True):
             assert (now - then) / CONNECTIONS < LIMIT
