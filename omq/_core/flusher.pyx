@@ -1,8 +1,9 @@
 """The flusher: one thread a context that writes the batches that callers left behind.
 
-A caller that sends a little and goes off to compute holds the GIL; this thread does not need it. It wakes some
-50 us after a batch was left behind, writes it, and parks when nothing is left for a while. Where the kernel takes
-no more it asks the socket's epoll set to tell when it does, and leaves the rest to whoever watches that.
+A caller that sends a little and goes off to compute holds the GIL; this thread does not need it. It wakes when a
+batch is left behind, writes it once the last write is some 20 us old, and parks when nothing is left for a while.
+Where the kernel takes no more it asks the socket's epoll set to tell when it does, and leaves the rest to whoever
+watches that.
 """
 
 cimport cython
@@ -38,12 +39,19 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_join(pthread_t, void **)
     int pthread_sigmask(int, const sigset_t *, sigset_t *)
 
+cdef extern from "<sys/prctl.h>" nogil:
+    int prctl(int, ...)
+    int PR_SET_TIMERSLACK
+
 cdef enum:
-    NAP_NS = 50000           # nanoseconds between two looks
+    NAP_NS = 50000           # nanoseconds between the first two looks: a burst of a few messages is over
+    LONG_NAP_NS = 100000     # nanoseconds between two looks after that: a stream writes most batches by itself
+    SLACK_NS = 1000          # nanoseconds that a nap may be longer: the kernel's usual 50 us would double it
     PATIENCE = 10            # looks without work before parking
 
 
 cdef void *run(void *flusher) noexcept nogil:
+    prctl(PR_SET_TIMERSLACK, SLACK_NS)
     (<Flusher>flusher)._loop()
     return NULL
 
@@ -139,16 +147,18 @@ cdef class Flusher:
         cdef timespec nap
         cdef int idle
         nap.tv_sec = 0
-        nap.tv_nsec = NAP_NS
         while True:
             sem_wait(&self._work)
             idle = 0
+            nap.tv_nsec = NAP_NS
             while not self._over:
-                nanosleep(&nap, NULL)
+                # The first look is at once: waking up has taken long enough.
                 if self._round():
                     idle = 0
                 else:
                     idle += 1
+                nanosleep(&nap, NULL)
+                nap.tv_nsec = LONG_NAP_NS
                 if idle >= PATIENCE:
                     pthread_mutex_lock(&self._mutex)
                     self._parked = self._count == 0
