@@ -98,7 +98,12 @@ class Engine:
         self.driver.start(loop)
         if self._parent is not None:
             self._over: asyncio.Future[None] = loop.create_future()
-            self._parent.create_task(self._supervise(), name=f"omq {self.socket_type.value}")
+            supervision = self._supervise()
+            try:
+                self._parent.create_task(supervision, name=f"omq {self.socket_type.value}")
+            except BaseException:
+                supervision.close()
+                raise
         for listener in self._listeners.values():
             listener.start()
         for dialers in self._dialers.values():

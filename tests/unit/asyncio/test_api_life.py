@@ -316,6 +316,15 @@ async def test_a_failing_sibling_stops_the_groups_sockets(inproc):
     omq.PULL(bind=inproc).stop()
 
 
+async def test_a_parent_that_takes_no_more_tasks_is_the_callers_to_know(make, inproc):
+    async with asyncio.TaskGroup() as group:
+        pass
+    with pytest.raises(RuntimeError, match="finished"):
+        omq.PULL(bind=[inproc, "tcp://127.0.0.1:*"], parent=group)
+    gc.collect()
+    make(omq.PULL, bind=inproc)
+
+
 # Nothing is left
 
 
