@@ -87,6 +87,7 @@ def test_threads_hammer_one_pair_with_messages_of_every_kind(make, crew, endpoin
 
 def test_dealers_of_several_threads_and_a_router(make, crew, endpoint):
     router, dealer = make.linked(omq.ROUTER, omq.DEALER, endpoint)
+    router.set_options(router_mandatory=True)  # otherwise it drops for a peer that is full (RFC 28)
     count = 2000
 
     def echo():
