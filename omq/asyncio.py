@@ -21,7 +21,7 @@ from omq.context import Context
 from omq.engine.driver import LoopDriver
 from omq.engine.socket import Engine, Parent
 from omq.errors import *  # noqa: F403
-from omq.errors import ClosedError, StateError, Timeout
+from omq.errors import ClosedError, OptionError, StateError, Timeout
 from omq.errors import __all__ as _errors
 from omq.face import Face, several
 from omq.message import Message, Peer
@@ -54,6 +54,7 @@ class Socket(Face, AsyncCore):
         parent: Parent | None = None,
         **options: Any,
     ) -> None:
+        _refuse_spinning(options)
         context = context or Context.default()
         context.check()
         self._engine = Engine(
@@ -69,6 +70,10 @@ class Socket(Face, AsyncCore):
         except BaseException:
             self.stop()
             raise
+
+    def set_options(self, **options: Any) -> None:
+        _refuse_spinning(options)
+        super().set_options(**options)
 
     # ------------------------------------------------------------------ endpoints
 
@@ -181,6 +186,12 @@ class Socket(Face, AsyncCore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _refuse_spinning(options: dict[str, Any]) -> None:
+    """No option is accepted and ignored: an event loop sleeps as it likes."""
+    if "busy_poll" in options:
+        raise OptionError("option 'busy_poll' is for blocking sockets: an event loop does not spin for a socket")
 
 
 class PUSH(Socket):
