@@ -8,7 +8,7 @@ DIR ?=
 PY := $(VENV)/bin/python
 CORE := $(wildcard omq/_core/*.pyx omq/_core/*.pxd)
 # What a copy of the tree needs to be built and tested apart from this one.
-COPIED := pyproject.toml setup.py MANIFEST.in README.md LICENSE omq tests
+COPIED := pyproject.toml setup.py MANIFEST.in README.md LICENSE omq tests docs
 
 # Whatever environment is active outside has no say here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
