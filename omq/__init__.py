@@ -19,6 +19,7 @@ from omq.context import Context
 from omq.errors import *  # noqa: F403
 from omq.errors import __all__ as _errors
 from omq.message import Message, Peer
+from omq.monitor import Event, EventKind, HandshakeFailure, Monitor
 from omq.options import Options
 from omq.socket import (
     DEALER,
@@ -52,7 +53,11 @@ __all__ = [
     "XPUB",
     "XSUB",
     "Context",
+    "Event",
+    "EventKind",
+    "HandshakeFailure",
     "Message",
+    "Monitor",
     "Options",
     "Peer",
     "Socket",

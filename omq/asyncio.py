@@ -11,6 +11,7 @@ async def feed(url: str) -> None:
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
@@ -21,10 +22,11 @@ from omq.context import Context
 from omq.engine.driver import LoopDriver
 from omq.engine.socket import Engine, Parent
 from omq.errors import *  # noqa: F403
-from omq.errors import ClosedError, OptionError, StateError, Timeout
+from omq.errors import ClosedError, OptionError, ReceiveTimeout, StateError, Timeout
 from omq.errors import __all__ as _errors
 from omq.face import Face, several
 from omq.message import Message, Peer
+from omq.monitor import Event, EventKind, Feed, HandshakeFailure
 from omq.options import Options
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
@@ -143,6 +145,21 @@ class Socket(Face, AsyncCore):
                 raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
             raise Timeout(f"not {what} within {timeout} s")
 
+    def monitor(self, limit: int = 1000) -> Monitor:
+        """Tells what happens to the socket and its connections from now on, also before the first bind or connect.
+
+        Args:
+            limit: Events that wait at most; a reader that falls behind is told how many it has missed.
+
+        Returns:
+            An asynchronous iterator of `Event`s that ends when the socket is closed. Several may be in use.
+
+        Raises:
+            ClosedError: The socket is closed.
+            StateError: The process has forked.
+        """
+        return Monitor(self._may_monitor(), limit, self)
+
     # ------------------------------------------------------------------ life
 
     def _begin(self) -> None:
@@ -186,6 +203,70 @@ class Socket(Face, AsyncCore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class Monitor(Feed):
+    """The events of a socket, in their order: iterate over it with `async for`, or await `recv`.
+
+    It holds at most `limit` events: a reader that falls behind loses the oldest and finds an event `missed`, with
+    their number, in their place. The socket never waits for a monitor, and does not keep one that nobody holds.
+    The last event is `monitor_stopped`, when the socket is closed.
+    """
+
+    def __init__(self, engine: Engine, limit: int, owner: Socket) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+        self._owner = weakref.ref(owner)
+        super().__init__(engine, limit)
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done() and not waiter.get_loop().is_closed():
+                waiter.set_result(None)
+
+    async def recv(self, *, timeout: float | None = None) -> Event:
+        """Waits for the next event; a call that is cancelled takes none.
+
+        Args:
+            timeout: Seconds; `None` for ever, 0 never.
+
+        Raises:
+            ReceiveTimeout: None came in time.
+            ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
+            StateError: The process has forked.
+        """
+        if (event := self._take()) is not None:
+            return event
+        owner = self._owner()
+        if owner is not None and not self.closed:
+            owner._begin()  # a socket that was bound outside of any loop begins with the first await
+        del owner
+        try:
+            async with asyncio.timeout(timeout):
+                while (event := self._take()) is None:
+                    waiter = asyncio.get_running_loop().create_future()
+                    self._waiters.append(waiter)
+                    await waiter
+                return event
+        except TimeoutError:
+            raise ReceiveTimeout(f"no event within {timeout} s") from None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        try:
+            return await self.recv()
+        except ClosedError:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def _refuse_spinning(options: dict[str, Any]) -> None:
@@ -275,7 +356,11 @@ __all__ = [
     "XPUB",
     "XSUB",
     "Context",
+    "Event",
+    "EventKind",
+    "HandshakeFailure",
     "Message",
+    "Monitor",
     "Options",
     "Peer",
     "Socket",

@@ -13,6 +13,7 @@ __all__ = [
     "ContextTerminated",
     "EndpointError",
     "HandshakeError",
+    "HandshakeTimeout",
     "LocalProtocolError",
     "MechanismError",
     "MessageTooLarge",
@@ -109,6 +110,10 @@ class RemoteProtocolError(ProtocolError):
 
 class HandshakeError(OmqError):
     """The handshake with a peer failed."""
+
+
+class HandshakeTimeout(HandshakeError, TimeoutError):
+    """The handshake with a peer was not done within `handshake_timeout`."""
 
 
 class MechanismError(HandshakeError):

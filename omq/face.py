@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
+from omq.engine.report import snapshot
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, StateError
 from omq.message import Message, Peer
@@ -117,13 +118,21 @@ class Face:
 
     # ------------------------------------------------------------------ peers
 
+    def _may_monitor(self) -> Engine:
+        """The engine, for a monitor."""
+        if self._engine.generation.stale:
+            raise StateError(f"the {self.socket_type.value} socket belongs to the parent process")
+        if self.closed:
+            raise ClosedError(f"the {self.socket_type.value} socket is closed")
+        return self._engine
+
     @property
     def peers(self) -> list[Peer]:
         """A snapshot of the peers that have finished the handshake."""
-        return [_snapshot(session) for session in self._engine.sessions]
+        return [snapshot(session) for session in self._engine.sessions]
 
     def _message(self, parts: list[bytes], peer: Any) -> Message:
-        return Message(parts, _snapshot(peer.session))
+        return Message(parts, snapshot(peer.session))
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self._engine.sessions)} peers"
@@ -141,20 +150,3 @@ def _prefix(prefix: bytes) -> bytes:
     if not isinstance(prefix, bytes):
         raise TypeError(f"a prefix is bytes, not {type(prefix).__name__}: {prefix!r}")
     return prefix
-
-
-def _snapshot(session: Any) -> Peer:
-    peer, info = session.peer, session.info
-    return Peer(
-        endpoint=session.endpoint,
-        mechanism=info.mechanism.decode("ascii"),
-        identity=peer.identity or session.identity,
-        user_id=None,
-        properties=info.properties,
-        messages_in=peer.messages_in,
-        messages_out=peer.messages_out,
-        bytes_in=peer.bytes_in,
-        bytes_out=peer.bytes_out,
-        dropped=peer.dropped,
-        since=session.since,
-    )

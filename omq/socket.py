@@ -16,6 +16,7 @@ from omq.engine.driver import CallerDriver, IoThread
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, StateError, Timeout
 from omq.face import Face, several
+from omq.monitor import Monitor
 from omq.options import Options
 from omq.types import POLL_IN, UNSET, SocketType
 
@@ -173,6 +174,21 @@ class Socket(Face, SyncCore):
             if self.closed:
                 raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
             raise Timeout(f"not {what} within {timeout} s")
+
+    def monitor(self, limit: int = 1000) -> Monitor:
+        """Tells what happens to the socket and its connections from now on, also before the first bind or connect.
+
+        Args:
+            limit: Events that wait at most; a reader that falls behind is told how many it has missed.
+
+        Returns:
+            An iterator of `Event`s that ends when the socket is closed. Several may be in use.
+
+        Raises:
+            ClosedError: The socket is closed.
+            StateError: The process has forked.
+        """
+        return Monitor(self._may_monitor(), limit)
 
     # ------------------------------------------------------------------ life
 

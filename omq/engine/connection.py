@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import time
 from typing import TYPE_CHECKING
 
 from omq._core.connection import Connection
-from omq.errors import HandshakeError, ProtocolError, RemoteProtocolError
+from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError
+from omq.transport import tcp
 from omq.zmtp import command
 from omq.zmtp.handshake import Handshake, PeerInfo
 from omq.zmtp.null import Null
@@ -31,6 +33,9 @@ class WireSession:
         peer: The Cython connection, once the handshake is done.
         info: What the handshake told about the peer, once it is done.
         since: When the handshake was done, in seconds of `time.time()`.
+        mechanism: The name of its security mechanism.
+        remote_address: Where the peer is, as an endpoint; empty if unknown.
+        dropped_told: Messages dropped for the peer that monitors know of.
         ended: Done when the connection is over; the dialer waits for it.
     """
 
@@ -42,6 +47,8 @@ class WireSession:
         self.identity = b""
         self.info: PeerInfo | None = None
         self.since = 0.0
+        self.remote_address = _address(sock)
+        self.dropped_told = 0
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._dialer = dialer
         self._sock: socket.socket | None = sock
@@ -49,7 +56,9 @@ class WireSession:
         self._over = False
         self._timer: asyncio.TimerHandle | None = None
         properties = engine.properties()
-        self._handshake = Handshake(socket_type=engine.socket_type, mechanism=Null(), properties=properties)
+        mechanism = Null()
+        self.mechanism = mechanism.name.decode("ascii")
+        self._handshake = Handshake(socket_type=engine.socket_type, mechanism=mechanism, properties=properties)
 
     # ------------------------------------------------------------------ handshake
 
@@ -69,7 +78,7 @@ class WireSession:
         self._write(self._handshake.start())
 
     def _too_slow(self, timeout: float) -> None:
-        self.end(HandshakeError(f"no handshake within handshake_timeout={timeout} s"))
+        self.end(HandshakeTimeout(f"no handshake within handshake_timeout={timeout} s"))
 
     def _greet(self) -> None:
         """Reads what the peer says before traffic may flow."""
@@ -82,7 +91,7 @@ class WireSession:
             self.end(error)
             return
         if not data:
-            self.end(HandshakeError("the peer hung up during the handshake"))
+            self.end(EOFError("the peer hung up during the handshake"))
             return
         try:
             answer = self._handshake.receive(data)
@@ -194,7 +203,7 @@ class WireSession:
 
     def on_lost(self, reason: Exception | None) -> None:
         """The descriptor has come to its end."""
-        self.end(reason)
+        self.end(reason or EOFError("the peer closed the connection"))
 
     def send_subscription(self, prefix: bytes, subscribe: bool) -> None:
         assert self.info is not None
@@ -244,3 +253,15 @@ class WireSession:
             return True
         # What a unix socket accepted stands in the peer's queue already.
         return self.peer.say_goodbye() or not self.endpoint.startswith("tcp:")
+
+
+def _address(sock: socket.socket) -> str:
+    """Where the peer of a connected socket is, as an endpoint; empty if that is unknown."""
+    try:
+        address = sock.getpeername()
+    except OSError:
+        return ""  # it has gone already
+    if sock.family == socket.AF_UNIX:
+        path = os.fsdecode(address).replace("\0", "@")
+        return f"ipc://{path}" if path else ""
+    return tcp.endpoint_of(address)

@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from omq.errors import ConnectError
+from omq.event import EventKind
 from omq.transport import ipc, tcp
 from omq.transport.endpoint import IpcEndpoint, TcpEndpoint, refusal
 
@@ -36,11 +37,12 @@ class Dialer:
     async def _run(self) -> None:
         delay = self._first_delay()
         while True:
+            self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
             try:
                 sock = await self._connect()
             except Exception as error:
                 # Whatever it is (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
-                self.engine.emit("connect failed", self.endpoint, str(error))
+                self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
             else:
                 self.session = self.engine.adopt(sock, self.endpoint, self)
                 await self.session.ended
@@ -50,7 +52,9 @@ class Dialer:
             if delay is None or not self.engine.wants_peers:
                 return
             # Jitter keeps the clients of a server that returns from coming all at once.
-            await asyncio.sleep(delay * random.uniform(0.75, 1.0))
+            pause = delay * random.uniform(0.75, 1.0)
+            self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
+            await asyncio.sleep(pause)
             delay = min(delay * 2, self._ceiling())
 
     def _first_delay(self) -> float | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from omq._core.pipe import Pipe
 from omq.errors import BindError
+from omq.event import EventKind, HandshakeFailure
 from omq.types import COMPATIBLE
 from omq.zmtp.handshake import PeerInfo
 
@@ -25,6 +26,9 @@ class PipeSession:
         self.identity = b""
         self.info: PeerInfo | None = None
         self.since = time.time()
+        self.remote_address = endpoint
+        self.mechanism = ""
+        self.dropped_told = 0
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._dialer = dialer
         self._partner: PipeSession | None = None
@@ -57,6 +61,7 @@ class PipeSession:
             refusal = self.engine.pattern.refusal(self.identity)
             if refusal is None:
                 self._is_ready = True
+                self.engine.emit(EventKind.ACCEPTED if self._dialer is None else EventKind.CONNECTED, session=self)
                 self.engine.session_ready(self)
                 for prefix, subscribe in self._early:
                     self.engine.pattern.on_subscription(self, prefix, subscribe)
@@ -178,7 +183,7 @@ class InprocListener:
             return
         if client.engine.socket_type not in COMPATIBLE[engine.socket_type]:
             reason = f"{client.engine.socket_type.value} cannot talk to {engine.socket_type.value}"
-            engine.emit("handshake failed", self.endpoint, reason)
+            engine.emit(EventKind.HANDSHAKE_FAILED, self.endpoint, reason=reason, category=HandshakeFailure.PROTOCOL)
             client.engine.call(client.end, BindError(reason))
             return
         server = PipeSession(engine, self.endpoint, None)
@@ -212,7 +217,6 @@ class InprocDialer:
             return
         listener = self.engine.context.inproc.find(self.name, self)
         if listener is None:
-            self.engine.emit("connect delayed", self.endpoint)
             return
         session = self.session = PipeSession(self.engine, self.endpoint, self)
         session.ended.add_done_callback(self._again)

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from omq.event import EventKind
 from omq.transport import ipc, tcp
 from omq.transport.endpoint import IpcEndpoint, TcpEndpoint
 
@@ -54,7 +55,7 @@ class Listener:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                self.engine.emit("accept failed", self.endpoint, str(error))
+                self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 if error.errno in _SCARCE:
                     # A level-triggered loop would spin on what cannot be accepted now.
                     self.engine.loop.remove_reader(listening.fileno())
@@ -66,7 +67,7 @@ class Listener:
             except OSError as error:
                 # The peer reset the connection before it was accepted.
                 sock.close()
-                self.engine.emit("accept failed", self.endpoint, str(error))
+                self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 continue
             self.engine.adopt(sock, self.endpoint, None)
 

@@ -10,12 +10,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from omq._core.buffer import Pool
+from omq._core.leader import Generation
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
 from omq.engine.driver import Driver
 from omq.engine.inproc import InprocDialer, InprocListener, PipeSession, Registry
 from omq.engine.listener import Listener
-from omq.errors import EndpointError, StateError
+from omq.engine.report import Reporter, failure
+from omq.errors import BindError, EndpointError, StateError
+from omq.event import EventKind
 from omq.options import Options
 from omq.routing import PATTERNS
 from omq.transport.endpoint import InprocEndpoint, parse_endpoint
@@ -39,10 +42,12 @@ class Shared(Protocol):
     Attributes:
         pool: Memory for slabs and batches.
         inproc: The inproc names.
+        generation: Whether the process has forked since.
     """
 
     pool: Pool
     inproc: Registry
+    generation: Generation
 
 
 class Engine:
@@ -70,11 +75,14 @@ class Engine:
         self.socket_type = socket_type
         self.options = options
         self.context = context
+        self.generation = context.generation
         self.driver = driver
         self.lock = driver.lock
         self.pattern = PATTERNS[socket_type](socket_type, options, driver.readable, driver.writable)
         driver.assemble(self.pattern.inlet, self.pattern.outlet)
         self.pattern.on_change = self._changed
+        self.pattern.on_subscribed = self._subscribed
+        self.reporter = Reporter(self)
         self.on_stop: Callable[[], None] = lambda: None
         self.closing = False
         self.closed = False
@@ -104,6 +112,7 @@ class Engine:
             except BaseException:
                 supervision.close()
                 raise
+        self.reporter.start()
         for listener in self._listeners.values():
             listener.start()
         for dialers in self._dialers.values():
@@ -154,12 +163,16 @@ class Engine:
         """Listens; gives the resolved endpoint."""
         endpoint = parse_endpoint(text, bind=True)
         listener: Listener | InprocListener
-        if isinstance(endpoint, InprocEndpoint):
-            listener = InprocListener(self, endpoint.name)
-        else:
-            listener = Listener(self, endpoint)
+        try:
+            if isinstance(endpoint, InprocEndpoint):
+                listener = InprocListener(self, endpoint.name)
+            else:
+                listener = Listener(self, endpoint)
+        except BindError as error:
+            self.emit(EventKind.BIND_FAILED, text, reason=error)
+            raise
         self._listeners[listener.endpoint] = listener
-        self.emit("listening", listener.endpoint)
+        self.emit(EventKind.LISTENING, listener.endpoint)
         if self.has_loop:
             listener.start()
         return listener.endpoint
@@ -180,8 +193,11 @@ class Engine:
         if listener is None:
             known = ", ".join(self._listeners) or "nothing"
             raise EndpointError(f"{text!r} is not bound; bound is {known}")
+        self._unlisten(listener, "unbind")
+
+    def _unlisten(self, listener: Listener | InprocListener, reason: str) -> None:
         listener.close()
-        self.emit("closed", listener.endpoint)
+        self.emit(EventKind.CLOSED, listener.endpoint, reason=reason)
 
     def disconnect(self, text: str) -> None:
         """Stops dialling and ends the connection."""
@@ -228,7 +244,7 @@ class Engine:
         """Takes a connected descriptor over."""
         session = WireSession(self, sock, endpoint, dialer)
         self._sessions[session] = None
-        self.emit("accepted" if dialer is None else "connected", endpoint)
+        self.emit(EventKind.ACCEPTED if dialer is None else EventKind.CONNECTED, session=session)
         session.start()
         return session
 
@@ -240,19 +256,43 @@ class Engine:
         with self.lock:
             peer.set_grain(max(1, min(64, hwm // 16)) if hwm else 64)
             self.pattern.connected(session)
-        self.emit("handshake succeeded", session.endpoint)
+        self.emit(EventKind.HANDSHAKE_SUCCEEDED, session=session)
         self._changed()
 
     def session_over(self, session: WireSession | PipeSession, reason: Exception | None) -> None:
         """A session has torn itself down."""
         self._sessions.pop(session, None)
-        event = "disconnected" if session.info is not None else "handshake failed"
-        self.emit(event, session.endpoint, str(reason) if reason is not None else "")
+        why = reason or "closed by this side"
+        if session.info is None:
+            self.emit(EventKind.HANDSHAKE_FAILED, session=session, reason=why, category=failure(reason))
+        else:
+            self.reporter.tell_dropped(session)
+        self.emit(EventKind.DISCONNECTED, session=session, reason=why)
         self._changed()
 
-    def emit(self, event: str, endpoint: str, detail: str = "") -> None:
-        """Reports what happens to connections."""
-        log.debug("%s %s: %s%s", self.socket_type.value, endpoint, event, f": {detail}" if detail else "")
+    def emit(
+        self,
+        kind: EventKind,
+        endpoint: str = "",
+        *,
+        session: WireSession | PipeSession | None = None,
+        reason: str | BaseException | None = None,
+        **details: Any,
+    ) -> None:
+        """Reports what happens to the socket and its connections: to the log and to monitors. Never per message.
+
+        Args:
+            kind: What happens.
+            endpoint: Where; that of the session, if one is given.
+            session: The connection that it happens to: its peer, address and mechanism are told.
+            reason: Why, as a text or as the exception behind it.
+            **details: Further attributes of `omq.Event`.
+        """
+        self.reporter.emit(kind, endpoint or (session.endpoint if session else ""), session, reason, details)
+
+    def _subscribed(self, session: Any, prefix: bytes, subscribe: bool) -> None:
+        """A peer wants messages with this prefix, or no longer."""
+        self.emit(EventKind.SUBSCRIBED if subscribe else EventKind.UNSUBSCRIBED, session=session, prefix=prefix)
 
     def _changed(self) -> None:
         """Peers or subscriptions have changed: whoever waits for a state looks again."""
@@ -356,7 +396,7 @@ class Engine:
         self.closing = self.closed = True
         self.on_stop()
         for listener in self._listeners.values():
-            listener.close()
+            self._unlisten(listener, "the socket is closed")
         self._listeners.clear()
         for dialers in self._dialers.values():
             for dialer in dialers:
@@ -372,7 +412,7 @@ class Engine:
         if self.in_loop and self._parent is not None and not self._over.done():
             self._over.set_result(None)
         self._changed()
-        self.emit("closed", "")
+        self.reporter.stop()
 
     def abandon(self) -> None:
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""

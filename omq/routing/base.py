@@ -35,6 +35,7 @@ class Pattern:
         outlet: Where messages are accepted; `None` if the type does not send.
         sessions: Every peer that has finished its handshake.
         on_change: Called when subscriptions change.
+        on_subscribed: Told of each: the session, the prefix, and whether it begins or ends.
     """
 
     #: Whether messages of peers wait in the inlet; if not, each is given to `on_message` at once.
@@ -47,6 +48,7 @@ class Pattern:
         self.outlet: Outlet | None = None
         self.sessions: list[Session] = []
         self.on_change: Callable[[], None] = lambda: None
+        self.on_subscribed: Callable[[Session, bytes, bool], None] = lambda session, prefix, subscribe: None
 
     def refusal(self, identity: bytes) -> str | None:
         """Why one more peer cannot be admitted now, or `None` if it can."""

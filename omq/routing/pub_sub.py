@@ -59,6 +59,8 @@ class Publisher(Pattern):
             news = self.matcher.drop(prefix, slot)
             if news == 1 or (news >= 0 and self.options.xpub_verboser):
                 self._tell(CANCEL, prefix, session, news == 1)
+        if news > 0:
+            self.on_subscribed(session, prefix, subscribe)
         self.on_change()
 
     def on_message(self, session: Session, parts: list[bytes]) -> None:

@@ -30,6 +30,7 @@ TREE = {
     "RemoteProtocolError": (errors.ProtocolError,),
     "HandshakeError": (OmqError,),
     "MechanismError": (errors.HandshakeError,),
+    "HandshakeTimeout": (errors.HandshakeError, TimeoutError),
     "AuthenticationError": (errors.HandshakeError,),
 }
 

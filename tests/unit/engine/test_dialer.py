@@ -40,21 +40,13 @@ def reset(sock):
     sock.close()
 
 
-@pytest.fixture
-def reports(monkeypatch):
-    """What the engines report, as (event, endpoint, detail)."""
-    seen = []
-    monkeypatch.setattr("omq.engine.socket.Engine.emit", lambda _, *event: seen.append(event))
-    return seen
-
-
 @on_both_loops
 async def test_what_is_refused_is_dialled_again(make, reports):
     with listening() as probe:
         port = port_of(probe)
     push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", **FAST)
     await push.send(b"x")
-    await until(lambda: sum(event[0] == "connect failed" for event in reports) >= 3)
+    await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 3)
     pull = make(omq.PULL, bind=f"tcp://127.0.0.1:{port}")
     assert await pull.recv(timeout=5) == b"x"
 
@@ -63,7 +55,7 @@ async def test_what_is_refused_is_dialled_again(make, reports):
 async def test_an_ipc_path_that_is_not_there_yet(make, tmp_path, reports):
     push = make(omq.PUSH, connect=f"ipc://{tmp_path}/later", **FAST)
     await push.send(b"x")
-    await until(lambda: any(event[0] == "connect failed" for event in reports))
+    await until(lambda: any(event[0] == "connect_failed" for event in reports))
     pull = make(omq.PULL, bind=f"ipc://{tmp_path}/later")
     assert await pull.recv(timeout=5) == b"x"
 
@@ -85,7 +77,7 @@ async def test_a_reset_during_the_handshake_is_survived(make, when, reports):
         port = port_of(server)
     pull = make(omq.PULL, bind=f"tcp://127.0.0.1:{port}")
     assert await pull.recv(timeout=5) == b"kept"
-    assert any(event[0] == "handshake failed" for event in reports)
+    assert any(event[0] == "handshake_failed" for event in reports)
 
 
 @on_both_loops
@@ -105,7 +97,7 @@ async def test_without_an_interval_nothing_is_dialled_twice(make, reports):
     with listening() as server:
         push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{port_of(server)}", reconnect_interval=None)
         (await accept(server)).close()
-        await until(lambda: any(event[0] == "handshake failed" for event in reports))
+        await until(lambda: any(event[0] == "handshake_failed" for event in reports))
         for _ in range(20):
             await asyncio.sleep(0.002)
         with pytest.raises(BlockingIOError):
@@ -154,7 +146,7 @@ async def test_a_name_is_resolved_anew_each_time(make, monkeypatch):
 @on_both_loops
 async def test_a_name_that_nobody_knows_is_asked_for_again(make, reports):
     push = make(omq.PUSH, connect="tcp://no-such-host.invalid:1", **FAST)
-    await until(lambda: sum(event[0] == "connect failed" for event in reports) >= 2)
+    await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 2)
     assert push.peers == []
 
 
@@ -172,7 +164,7 @@ async def test_a_failure_of_any_kind_does_not_end_dialling(make, monkeypatch, re
     push = make(omq.PUSH, connect=f"tcp://odd.example:{port}", **FAST)
     await push.send(b"x")
     assert await pull.recv(timeout=5) == b"x"
-    assert sum(event[0] == "connect failed" for event in reports) == 3
+    assert sum(event[0] == "connect_failed" for event in reports) == 3
 
 
 @on_both_loops
@@ -288,4 +280,4 @@ async def test_running_out_of_descriptors_is_survived(make, monkeypatch, reports
     push = make(omq.PUSH, connect=pull.endpoints[0], **FAST)
     await push.send(b"x")
     assert await pull.recv(timeout=5) == b"x"
-    assert sum(event[0] == "connect failed" for event in reports) == 3
+    assert sum(event[0] == "connect_failed" for event in reports) == 3

@@ -1,0 +1,156 @@
+"""What a socket tells its monitors: once, at the place where it happens, and never per message."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+from omq.errors import AuthenticationError, HandshakeError, MechanismError, ProtocolError
+from omq.event import Event, EventKind, HandshakeFailure
+from omq.message import Peer
+
+if TYPE_CHECKING:
+    from omq.engine.connection import WireSession
+    from omq.engine.inproc import PipeSession
+    from omq.engine.socket import Engine
+
+log = logging.getLogger("omq")
+
+_TALLY = 0.5  # seconds between two looks at what was dropped, while somebody monitors
+
+
+class Monitor(Protocol):
+    """Who takes events, from whatever thread; it must not wait."""
+
+    def put(self, event: Event) -> None: ...
+
+
+class Reporter:
+    """The monitors of one socket. It does not keep them: one that nobody holds is gone."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._monitors: list[weakref.ref[Monitor]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, monitor: Monitor) -> None:
+        """Has a monitor told from now on."""
+        if not self._monitors:
+            for session in self._engine.sessions:
+                session.dropped_told = session.peer.dropped
+        self._monitors.append(weakref.ref(monitor, self._forget))
+        if self._engine.has_loop:
+            self._engine.call(self.start)
+
+    def remove(self, monitor: Monitor) -> None:
+        """Tells a monitor no longer. Idempotent."""
+        for found in tuple(self._monitors):
+            if found() is monitor:
+                self._forget(found)
+
+    def _forget(self, found: weakref.ref[Monitor]) -> None:
+        with contextlib.suppress(ValueError):
+            self._monitors.remove(found)
+
+    def emit(
+        self,
+        kind: EventKind,
+        endpoint: str,
+        session: WireSession | PipeSession | None,
+        reason: str | BaseException | None,
+        details: dict[str, Any],
+    ) -> None:
+        """Logs an event and tells the monitors; see `Engine.emit`."""
+        text = _text(reason)
+        if log.isEnabledFor(logging.DEBUG):
+            more = "".join(f" {name}={value!r}" for name, value in details.items())
+            log.debug("%s %s: %s%s%s", self._engine.socket_type.value, endpoint, kind, text and f": {text}", more)
+        if not self._monitors:
+            return
+        if session is not None:
+            details.setdefault("remote_address", session.remote_address)
+            details.setdefault("mechanism", session.mechanism)
+            details["peer"] = snapshot(session) if session.info is not None else None
+        error = reason if isinstance(reason, BaseException) else None
+        event = Event(kind=kind, time=time.time(), endpoint=endpoint, reason=text, error=error, **details)
+        for found in tuple(self._monitors):
+            monitor = found()
+            if monitor is not None:
+                monitor.put(event)
+
+    # ------------------------------------------------------------------ what was dropped
+
+    def start(self) -> None:
+        """Looks at what was dropped from time to time, while there are monitors; in the engine's thread."""
+        if self._monitors and self._timer is None and self._engine.pattern.outlet is not None:
+            self._timer = self._engine.loop.call_later(_TALLY, self._tally)
+
+    def _tally(self) -> None:
+        self._timer = None
+        if not self._engine.closed:
+            for session in self._engine.sessions:
+                self.tell_dropped(session)
+            self.start()
+
+    def tell_dropped(self, session: WireSession | PipeSession) -> None:
+        """Reports what has been dropped for a peer since the last report."""
+        dropped = session.peer.dropped
+        if self._monitors and dropped > session.dropped_told:
+            count, session.dropped_told = dropped - session.dropped_told, dropped
+            self._engine.emit(EventKind.DROPPED, session=session, reason="the peer is full", count=count)
+
+    def stop(self) -> None:
+        """The socket is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._engine.emit(EventKind.MONITOR_STOPPED)
+        self._monitors.clear()
+
+
+def failure(error: BaseException | None) -> HandshakeFailure:
+    """Why a handshake has failed, as one word."""
+    match error:
+        case None:
+            return HandshakeFailure.STOPPED
+        case MechanismError():
+            return HandshakeFailure.MECHANISM
+        case AuthenticationError():
+            return HandshakeFailure.AUTHENTICATION
+        case ProtocolError():
+            return HandshakeFailure.PROTOCOL
+        case TimeoutError():
+            return HandshakeFailure.TIMEOUT
+        case OSError() | EOFError():
+            return HandshakeFailure.HUNG_UP
+        case HandshakeError():
+            return HandshakeFailure.REFUSED
+    return HandshakeFailure.PROTOCOL
+
+
+def snapshot(session: Any) -> Peer:
+    """A peer that has finished its handshake, as users see it."""
+    peer, info = session.peer, session.info
+    return Peer(
+        endpoint=session.endpoint,
+        mechanism=info.mechanism.decode("ascii"),
+        identity=peer.identity or session.identity,
+        user_id=None,
+        properties=info.properties,
+        messages_in=peer.messages_in,
+        messages_out=peer.messages_out,
+        bytes_in=peer.bytes_in,
+        bytes_out=peer.bytes_out,
+        dropped=peer.dropped,
+        since=session.since,
+    )
+
+
+def _text(reason: str | BaseException | None) -> str:
+    if isinstance(reason, BaseException):
+        return str(reason) or type(reason).__name__
+    return reason or ""
