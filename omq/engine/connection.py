@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from omq._core.connection import Connection
+from omq.engine.lifecycle import ConnectionState, Living
 from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError
 from omq.transport import tcp
 from omq.zmtp import command
@@ -26,7 +27,7 @@ _PONGS = 65536  # unsent bytes above which a PING is not answered: its sender re
 _READ = 4096  # bytes: more than any handshake message of the mechanisms that libzmq speaks
 
 
-class WireSession:
+class WireSession(Living[ConnectionState]):
     """The supervisor of one connection: handshake, traffic, one ordered and idempotent teardown.
 
     Attributes:
@@ -42,6 +43,7 @@ class WireSession:
     peer: Connection
 
     def __init__(self, engine: Engine, sock: socket.socket, endpoint: str, dialer: Dialer | None) -> None:
+        self.state = ConnectionState.CONNECTING
         self.engine = engine
         self.endpoint = endpoint
         self.identity = b""
@@ -53,18 +55,23 @@ class WireSession:
         self._dialer = dialer
         self._sock: socket.socket | None = sock
         self._unsent = b""
-        self._over = False
         self._timer: asyncio.TimerHandle | None = None
         properties = engine.properties()
         mechanism = Null()
         self.mechanism = mechanism.name.decode("ascii")
         self._handshake = Handshake(socket_type=engine.socket_type, mechanism=mechanism, properties=properties)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the handshake is done and the connection not over."""
+        return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
+
     # ------------------------------------------------------------------ handshake
 
     def start(self) -> None:
         """Begins the handshake."""
         assert self._sock is not None
+        self.engine.session_met(self, dialled=self._dialer is not None)
         refusal = self.engine.pattern.refusal(b"")
         if refusal is not None:
             # Before the handshake: a peer that has finished its own would take itself for connected, and send.
@@ -103,7 +110,7 @@ class WireSession:
         if self._handshake.done and self._sock is not None:
             # What follows is traffic: it waits in the kernel while our last command is on its way.
             self.engine.loop.remove_reader(self._sock.fileno())
-        if self._handshake.done and not self._unsent and not self._over:
+        if self._handshake.done and not self._unsent and self.state is ConnectionState.HANDSHAKING:
             self._establish()
 
     def _write(self, data: bytes) -> None:
@@ -127,15 +134,15 @@ class WireSession:
 
     def _write_on(self) -> None:
         self._write(b"")
-        if self._handshake.done and not self._unsent and not self._over:
+        if self._handshake.done and not self._unsent and self.state is ConnectionState.HANDSHAKING:
             self._establish()
 
     def _establish(self) -> None:
         """The handshake is done: the descriptor joins the socket's epoll set."""
         assert self._sock is not None
         engine = self.engine
-        self.info = self._handshake.peer
-        self.identity = self.info.identity
+        info = self._handshake.peer
+        self.identity = info.identity
         with engine.lock:
             refusal = engine.pattern.refusal(self.identity)
         if refusal is not None:
@@ -156,11 +163,15 @@ class WireSession:
             driver.flusher,
         )
         self._sock = None
+        self.info = info
         self.since = time.time()
-        with engine.lock:
-            engine.session_ready(self)
-            if not self._over:
-                self.peer.start(self._handshake.unread)
+        try:
+            with engine.lock:
+                engine.session_ready(self)
+                if self.is_ready:
+                    self.peer.start(self._handshake.unread)
+        except OSError as error:  # the epoll set takes no more descriptors
+            self.end(error)
 
     def _release_descriptor(self) -> None:
         """The event loop forgets the descriptor; nobody else has it."""
@@ -223,9 +234,10 @@ class WireSession:
         if not self.engine.at_home:
             self.engine.post(self.end, reason)
             return
-        if self._over:
+        before = self.state
+        if before is ConnectionState.OVER:
             return
-        self._over = True
+        self.move(ConnectionState.OVER)
         if self._sock is not None:
             self._release_descriptor()
             self._sock.close()
@@ -236,7 +248,7 @@ class WireSession:
                     self.engine.pattern.disconnected(self)
                 finally:
                     self.peer.close()
-        self.engine.session_over(self, reason)
+        self.engine.session_over(self, before, reason)
         if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)
 
@@ -249,8 +261,10 @@ class WireSession:
 
     def say_goodbye(self) -> bool:
         """Ends our side of the stream. True when the peer's kernel has everything and closing loses nothing."""
-        if self.info is None or self._over:
+        if not self.is_ready:
             return True
+        if self.state is ConnectionState.READY:
+            self.move(ConnectionState.CLOSING)
         # What a unix socket accepted stands in the peer's queue already.
         return self.peer.say_goodbye() or not self.endpoint.startswith("tcp:")
 

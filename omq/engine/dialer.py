@@ -7,6 +7,7 @@ import random
 import socket
 from typing import TYPE_CHECKING, Any
 
+from omq.engine.lifecycle import DialerState, Living
 from omq.errors import ConnectError
 from omq.event import EventKind
 from omq.transport import ipc, tcp
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from omq.engine.socket import Engine
 
 
-class Dialer:
+class Dialer(Living[DialerState]):
     """Keeps one connection to an endpoint.
 
     Attributes:
@@ -25,6 +26,7 @@ class Dialer:
     """
 
     def __init__(self, engine: Engine, endpoint: TcpEndpoint | IpcEndpoint) -> None:
+        self.state = DialerState.NEW
         self.engine = engine
         self.endpoint = str(endpoint)
         self.session: WireSession | None = None
@@ -37,6 +39,7 @@ class Dialer:
     async def _run(self) -> None:
         delay = self._first_delay()
         while True:
+            self.move(DialerState.CONNECTING)
             self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
             try:
                 sock = await self._connect()
@@ -44,13 +47,16 @@ class Dialer:
                 # Whatever it is (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
                 self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
             else:
+                self.move(DialerState.CONNECTED)
                 self.session = self.engine.adopt(sock, self.endpoint, self)
                 await self.session.ended
                 if self.session.info is not None:
                     delay = self._first_delay()
                 self.session = None
             if delay is None or not self.engine.wants_peers:
+                self.move(DialerState.CLOSED)
                 return
+            self.move(DialerState.WAITING)
             # Jitter keeps the clients of a server that returns from coming all at once.
             pause = delay * random.uniform(0.75, 1.0)
             self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
@@ -113,6 +119,8 @@ class Dialer:
 
     def close(self) -> None:
         """Stops dialling and ends the connection."""
+        if self.state is not DialerState.CLOSED:
+            self.move(DialerState.CLOSED)
         if self._task is not None:
             self._task.cancel()
         if self.session is not None:

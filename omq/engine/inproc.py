@@ -8,8 +8,9 @@ import time
 from typing import TYPE_CHECKING
 
 from omq._core.pipe import Pipe
-from omq.errors import BindError
-from omq.event import EventKind, HandshakeFailure
+from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, Living
+from omq.errors import BindError, HandshakeError, RemoteProtocolError
+from omq.event import EventKind
 from omq.types import COMPATIBLE
 from omq.zmtp.handshake import PeerInfo
 
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     from omq.engine.socket import Engine
 
 
-class PipeSession:
+class PipeSession(Living[ConnectionState]):
     """The supervisor of one end of an inproc connection."""
 
     def __init__(self, engine: Engine, endpoint: str, dialer: InprocDialer | None) -> None:
+        self.state = ConnectionState.CONNECTING
         self.engine = engine
         self.endpoint = endpoint
         self.identity = b""
@@ -32,8 +34,6 @@ class PipeSession:
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._dialer = dialer
         self._partner: PipeSession | None = None
-        self._over = False
-        self._is_ready = False
         self._early: list[tuple[bytes, bool]] = []
         pattern = engine.pattern
         inlet = pattern.inlet if pattern.queues_messages else None
@@ -49,26 +49,42 @@ class PipeSession:
             one.info = PeerInfo((3, 1), theirs.socket_type, one.identity, b"", {})
         self.peer.join(partner.peer)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether this end takes part in routing."""
+        return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this end has been torn down."""
+        return self.state is ConnectionState.OVER
+
     def ready(self) -> None:
         """This end takes part in routing."""
-        if self._over:
+        if self.is_over:
             # It ended in its thread while the ends were joined in the other one, which cannot know.
             partner, self._partner = self._partner, None
             if partner is not None:
                 partner.engine.call(partner.end, None)
             return
         with self.engine.lock:
+            self.engine.session_met(self, dialled=self._dialer is not None)
             refusal = self.engine.pattern.refusal(self.identity)
             if refusal is None:
-                self._is_ready = True
-                self.engine.emit(EventKind.ACCEPTED if self._dialer is None else EventKind.CONNECTED, session=self)
                 self.engine.session_ready(self)
                 for prefix, subscribe in self._early:
                     self.engine.pattern.on_subscription(self, prefix, subscribe)
                 self._early.clear()
                 self.peer.arrive()
                 return
-        self.end(BindError(refusal))
+        self.info = None
+        self.end(HandshakeError(refusal))
+
+    def refuse(self, refusal: RemoteProtocolError) -> None:
+        """The other socket is of a type that this one cannot talk to."""
+        if not self.is_over:
+            self.engine.session_met(self, dialled=self._dialer is not None)
+            self.end(refusal)
 
     def on_message(self, parts: list[bytes]) -> None:
         """A message has arrived that no inlet takes."""
@@ -82,10 +98,10 @@ class PipeSession:
 
     def take_subscription(self, prefix: bytes, subscribe: bool) -> None:
         """The other end has subscribed, or no longer wants to be."""
-        if not self._is_ready:
+        if not self.is_ready and not self.is_over:
             # The end that is ready first subscribes at once.
             self._early.append((prefix, subscribe))
-        elif not self._over:
+        elif self.is_ready:
             with self.engine.lock:
                 self.engine.pattern.on_subscription(self, prefix, subscribe)
 
@@ -94,16 +110,17 @@ class PipeSession:
         if not self.engine.at_home:
             self.engine.post(self.end, reason)
             return
-        if self._over:
+        before = self.state
+        if before is ConnectionState.OVER:
             return
-        self._over = True
+        self.move(ConnectionState.OVER)
         with self.engine.lock:
             self.engine.pattern.disconnected(self)
             self.peer.close()
         partner, self._partner = self._partner, None
         if partner is not None:
             partner.engine.call(partner.end, None)
-        self.engine.session_over(self, reason)
+        self.engine.session_over(self, before, reason)
         if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)
 
@@ -137,7 +154,7 @@ class Registry:
     def open(self, name: str, listener: InprocListener) -> list[InprocDialer]:
         """The listener has a loop to accept in from now on; gives those who waited for it."""
         with self._lock:
-            listener.is_open = True
+            listener.move(ListenerState.ACCEPTING)
             return self._waiting.pop(name, [])
 
     def unbind(self, name: str) -> None:
@@ -148,7 +165,7 @@ class Registry:
         """Who has the name; if nobody has, the dialer waits for it."""
         with self._lock:
             listener = self._bound.get(name)
-            if listener is None or not listener.is_open:
+            if listener is None or listener.state is not ListenerState.ACCEPTING:
                 self._waiting.setdefault(name, []).append(dialer)
                 return None
             return listener
@@ -160,14 +177,14 @@ class Registry:
                 waiting.remove(dialer)
 
 
-class InprocListener:
+class InprocListener(Living[ListenerState]):
     """A bound inproc name."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.engine = engine
         self.name = name
         self.endpoint = f"inproc://{name}"
-        self.is_open = False
+        self.state = ListenerState.BOUND
         engine.context.inproc.bind(name, self)
 
     def start(self) -> None:
@@ -178,15 +195,17 @@ class InprocListener:
     def accept(self, client: PipeSession) -> None:
         """Connects to a dialer's end; runs in this engine's thread."""
         engine = self.engine
-        if engine.closing or client._over:
+        if not engine.wants_peers or client.is_over:
             client.engine.call(client.end, None)
             return
-        if client.engine.socket_type not in COMPATIBLE[engine.socket_type]:
-            reason = f"{client.engine.socket_type.value} cannot talk to {engine.socket_type.value}"
-            engine.emit(EventKind.HANDSHAKE_FAILED, self.endpoint, reason=reason, category=HandshakeFailure.PROTOCOL)
-            client.engine.call(client.end, BindError(reason))
-            return
         server = PipeSession(engine, self.endpoint, None)
+        if client.engine.socket_type not in COMPATIBLE[engine.socket_type]:
+            refusal = RemoteProtocolError(
+                f"{client.engine.socket_type.value} cannot talk to {engine.socket_type.value}"
+            )
+            server.refuse(refusal)
+            client.engine.call(client.refuse, refusal)
+            return
         client.join(server)
         server.ready()
         client.engine.call(client.ready)
@@ -195,10 +214,13 @@ class InprocListener:
         """In a forked child: there is no descriptor."""
 
     def close(self) -> None:
-        self.engine.context.inproc.unbind(self.name)
+        """Gives the name back; connections go on."""
+        if self.state is not ListenerState.CLOSED:
+            self.move(ListenerState.CLOSED)
+            self.engine.context.inproc.unbind(self.name)
 
 
-class InprocDialer:
+class InprocDialer(Living[DialerState]):
     """Connects to an inproc name now, or when it is bound, and again when the other end has gone."""
 
     def __init__(self, engine: Engine, name: str) -> None:
@@ -206,30 +228,45 @@ class InprocDialer:
         self.name = name
         self.endpoint = f"inproc://{name}"
         self.session: PipeSession | None = None
-        self._closed = False
+        self.state = DialerState.NEW
 
     def start(self) -> None:
         self.dial()
 
     def dial(self) -> None:
         """Looks the name up; runs in this engine's thread."""
-        if self._closed or not self.engine.wants_peers:
+        if self.state is DialerState.CLOSED:
             return
+        if not self.engine.wants_peers:
+            self.move(DialerState.CLOSED)
+            return
+        if self.state is not DialerState.CONNECTING:
+            self.move(DialerState.CONNECTING)
+            self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
         listener = self.engine.context.inproc.find(self.name, self)
         if listener is None:
             return
+        self.move(DialerState.CONNECTED)
         session = self.session = PipeSession(self.engine, self.endpoint, self)
         session.ended.add_done_callback(self._again)
         listener.engine.call(listener.accept, session)
 
     def _again(self, _: asyncio.Future[None]) -> None:
         self.session = None
+        if self.state is DialerState.CLOSED:
+            return
         interval = self.engine.first_reconnect_interval
-        if interval is not None and not self._closed and self.engine.wants_peers:
-            self.engine.loop.call_later(interval, self.dial)
+        if interval is None or not self.engine.wants_peers:
+            self.move(DialerState.CLOSED)
+            return
+        self.move(DialerState.WAITING)
+        self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=interval)
+        self.engine.loop.call_later(interval, self.dial)
 
     def close(self) -> None:
-        self._closed = True
+        """Stops dialling and ends the connection."""
+        if self.state is not DialerState.CLOSED:
+            self.move(DialerState.CLOSED)
         self.engine.context.inproc.forget(self.name, self)
         if self.session is not None:
             self.session.end(None)

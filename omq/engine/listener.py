@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from omq.engine.lifecycle import ListenerState, Living
 from omq.event import EventKind
 from omq.transport import ipc, tcp
 from omq.transport.endpoint import IpcEndpoint, TcpEndpoint
@@ -20,7 +21,7 @@ _ACCEPTS = 64  # connections a turn: the loop has other things to do
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class Listener:
+class Listener(Living[ListenerState]):
     """Listening sockets of one endpoint. They listen from the start and accept once there is a loop.
 
     Attributes:
@@ -38,16 +39,26 @@ class Listener:
             sock, self.endpoint, self._cleanup = ipc.listen(endpoint, engine.options)
             self._sockets = [sock]
             self._tune = ipc.tune
-        self._open = True
+        self.state = ListenerState.BOUND
 
     def start(self) -> None:
         """Begins to accept."""
-        if self._open:
+        if self.state is not ListenerState.CLOSED:
+            self.move(ListenerState.ACCEPTING)
             for sock in self._sockets:
                 self.engine.loop.add_reader(sock.fileno(), self._accept, sock)
 
+    def _pause(self) -> None:
+        """A level-triggered loop would spin on what cannot be accepted now."""
+        self.move(ListenerState.PAUSED)
+        for sock in self._sockets:
+            self.engine.loop.remove_reader(sock.fileno())
+        self.engine.loop.call_later(_BREATH, self.start)
+
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS):
+            if self.state is not ListenerState.ACCEPTING:
+                return
             try:
                 sock, _address = listening.accept()
             except (BlockingIOError, InterruptedError):
@@ -57,9 +68,7 @@ class Listener:
             except OSError as error:
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 if error.errno in _SCARCE:
-                    # A level-triggered loop would spin on what cannot be accepted now.
-                    self.engine.loop.remove_reader(listening.fileno())
-                    self.engine.loop.call_later(_BREATH, self.start)
+                    self._pause()
                 return
             try:
                 sock.setblocking(False)
@@ -73,14 +82,13 @@ class Listener:
 
     def abandon(self) -> None:
         """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""
-        self._open = False
         for sock in self._sockets:
             sock.close()
 
     def close(self) -> None:
         """Stops listening; connections that it accepted go on."""
-        if self._open:
-            self._open = False
+        if self.state is not ListenerState.CLOSED:
+            self.move(ListenerState.CLOSED)
             # The file goes first: while the socket is open nobody takes it for a stale one.
             self._cleanup()
             for sock in self._sockets:

@@ -9,6 +9,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from omq.engine.lifecycle import ConnectionState
 from omq.errors import AuthenticationError, HandshakeError, MechanismError, ProtocolError
 from omq.event import Event, EventKind, HandshakeFailure
 from omq.message import Peer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("omq")
 
+_UNKNOWN = frozenset({ConnectionState.CONNECTING, ConnectionState.HANDSHAKING})
 _TALLY = 0.5  # seconds between two looks at what was dropped, while somebody monitors
 
 
@@ -74,7 +76,7 @@ class Reporter:
         if session is not None:
             details.setdefault("remote_address", session.remote_address)
             details.setdefault("mechanism", session.mechanism)
-            details["peer"] = snapshot(session) if session.info is not None else None
+            details["peer"] = snapshot(session) if session.state not in _UNKNOWN and session.info else None
         error = reason if isinstance(reason, BaseException) else None
         event = Event(kind=kind, time=time.time(), endpoint=endpoint, reason=text, error=error, **details)
         for found in tuple(self._monitors):

@@ -15,6 +15,7 @@ from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
 from omq.engine.driver import Driver
 from omq.engine.inproc import InprocDialer, InprocListener, PipeSession, Registry
+from omq.engine.lifecycle import ConnectionState, Living, SocketState
 from omq.engine.listener import Listener
 from omq.engine.report import Reporter, failure
 from omq.errors import BindError, EndpointError, StateError
@@ -50,7 +51,7 @@ class Shared(Protocol):
     generation: Generation
 
 
-class Engine:
+class Engine(Living[SocketState]):
     """One socket, without its face.
 
     Args:
@@ -84,8 +85,7 @@ class Engine:
         self.pattern.on_subscribed = self._subscribed
         self.reporter = Reporter(self)
         self.on_stop: Callable[[], None] = lambda: None
-        self.closing = False
-        self.closed = False
+        self.state = SocketState.NEW
         self.has_loop = False
         self._parent = parent
         self._thread = 0
@@ -96,10 +96,21 @@ class Engine:
         self._draining: asyncio.Future[None] | None = None
         self._watchers: set[asyncio.Future[None]] = set()
 
+    @property
+    def closing(self) -> bool:
+        """Whether `close` or `stop` has been called."""
+        return self.state is SocketState.CLOSING or self.state is SocketState.CLOSED
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing of it lives any more."""
+        return self.state is SocketState.CLOSED
+
     # ------------------------------------------------------------------ the loop
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Everything begins to run, in this loop."""
+        self.move(SocketState.RUNNING)
         self.loop = loop
         self.has_loop = True
         self._thread = threading.get_ident()
@@ -238,18 +249,26 @@ class Engine:
     def sessions(self) -> list[WireSession | PipeSession]:
         """The peers that have finished their handshake."""
         # Other threads ask too: the tuple is made in one step.
-        return [session for session in tuple(self._sessions) if session.info is not None]
+        return [session for session in tuple(self._sessions) if session.is_ready]
 
     def adopt(self, sock: socket.socket, endpoint: str, dialer: Dialer | None) -> WireSession:
         """Takes a connected descriptor over."""
         session = WireSession(self, sock, endpoint, dialer)
         self._sessions[session] = None
-        self.emit(EventKind.ACCEPTED if dialer is None else EventKind.CONNECTED, session=session)
-        session.start()
+        try:
+            session.start()
+        except OSError as error:  # the loop takes no more descriptors
+            session.end(error)
         return session
+
+    def session_met(self, session: WireSession | PipeSession, *, dialled: bool) -> None:
+        """The two sides have met, and the handshake begins."""
+        session.move(ConnectionState.HANDSHAKING)
+        self.emit(EventKind.CONNECTED if dialled else EventKind.ACCEPTED, session=session)
 
     def session_ready(self, session: WireSession | PipeSession) -> None:
         """A handshake is done."""
+        session.move(ConnectionState.READY)
         self._sessions[session] = None
         peer = session.peer
         hwm = self.options.send_hwm
@@ -259,15 +278,18 @@ class Engine:
         self.emit(EventKind.HANDSHAKE_SUCCEEDED, session=session)
         self._changed()
 
-    def session_over(self, session: WireSession | PipeSession, reason: Exception | None) -> None:
-        """A session has torn itself down."""
+    def session_over(
+        self, session: WireSession | PipeSession, before: ConnectionState, reason: Exception | None
+    ) -> None:
+        """A session has torn itself down; *before*: how far it had come."""
         self._sessions.pop(session, None)
         why = reason or "closed by this side"
-        if session.info is None:
+        if before is ConnectionState.HANDSHAKING:
             self.emit(EventKind.HANDSHAKE_FAILED, session=session, reason=why, category=failure(reason))
-        else:
+        elif before is not ConnectionState.CONNECTING:
             self.reporter.tell_dropped(session)
-        self.emit(EventKind.DISCONNECTED, session=session, reason=why)
+        if before is not ConnectionState.CONNECTING:
+            self.emit(EventKind.DISCONNECTED, session=session, reason=why)
         self._changed()
 
     def emit(
@@ -339,7 +361,8 @@ class Engine:
         """Lets what was accepted leave, for *linger* seconds at most, then ends everything."""
         if self.closed:
             return
-        self.closing = True
+        if self.state is SocketState.RUNNING:
+            self.move(SocketState.CLOSING)
         self._changed()
         try:
             if self.has_loop and linger != 0:
@@ -393,7 +416,7 @@ class Engine:
         """Ends everything at once."""
         if self.closed:
             return
-        self.closing = self.closed = True
+        self.move(SocketState.CLOSED)
         self.on_stop()
         for listener in self._listeners.values():
             self._unlisten(listener, "the socket is closed")

@@ -1,6 +1,5 @@
 """Listening: stale files, names in use, too many descriptors, and its end."""
 
-import asyncio
 import errno
 import socket
 import stat
@@ -67,10 +66,8 @@ async def test_running_out_of_descriptors_pauses_and_goes_on(make, monkeypatch, 
                 raise OSError(errno.EMFILE, "Too many open files")
             return real.accept()
 
-    loop = asyncio.get_running_loop()
-    loop.remove_reader(real.fileno())
     inner._sockets = [Scarce()]
-    inner.start()
+    inner._pause()
     push = make(omq.PUSH, connect=pull.endpoints[0])
     await push.send(b"x")
     assert await pull.recv(timeout=5) == b"x"

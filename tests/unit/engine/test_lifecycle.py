@@ -1,0 +1,237 @@
+"""The table of states: the page that is drawn from it, and that the engine goes through every line and no other way."""
+
+import asyncio
+import importlib.util
+import logging
+from pathlib import Path
+
+import pytest
+
+import omq as blocking
+import omq.asyncio as omq
+from omq.engine import lifecycle
+from omq.engine.lifecycle import TABLE, ConnectionState, DialerState, ListenerState, Living, SocketState
+from omq.engine.report import Reporter
+from tests.unit.conftest import on_both_loops, until
+from tests.unit.engine.wire import RawPeer
+
+DOCS = Path(__file__).parents[3] / "docs"
+PARTS = [SocketState, ListenerState, DialerState, ConnectionState]
+
+
+class Timeline:
+    """Every move of every part, and every event, in their order."""
+
+    def __init__(self):
+        self.moves = []  # (source, target, events before it)
+        self.events = []  # kinds
+
+    def seen(self, source, target):
+        return any((was, now) == (source, target) for was, now, _ in self.moves)
+
+
+@pytest.fixture
+def timeline(monkeypatch):
+    line = Timeline()
+    move, emit = Living.move, Reporter.emit
+
+    def record_move(part, target):
+        line.moves.append((part.state, target, len(line.events)))
+        move(part, target)
+
+    def record_event(reporter, kind, *arguments):
+        line.events.append(kind)
+        emit(reporter, kind, *arguments)
+
+    monkeypatch.setattr(Living, "move", record_move)
+    monkeypatch.setattr(Reporter, "emit", record_event)
+    return line
+
+
+# The table
+
+
+def test_the_page_is_what_the_table_says():
+    spec = importlib.util.spec_from_file_location("draw_lifecycle", DOCS / "draw_lifecycle.py")
+    drawing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawing)
+    page = drawing.PAGE.read_text(encoding="utf-8")
+    assert page == drawing.page(), "python docs/draw_lifecycle.py draws it anew"
+    for row in TABLE:
+        assert f"{row.source.name} --> {row.target.name}: " in page
+    for states in PARTS:
+        for state in states:
+            assert f"| {state.name} | {state.value} |" in page
+
+
+@pytest.mark.parametrize("states", PARTS)
+def test_every_state_is_reached_and_leads_to_the_last(states):
+    first, *_, last = states
+    ways = {(row.source, row.target) for row in TABLE if type(row.source) is states}
+    assert all(type(target) is states for _, target in ways)
+    assert not any(source is last for source, _ in ways)
+    for start, goal in [(first, one) for one in states] + [(one, last) for one in states]:
+        reached = {start}
+        for _ in states:
+            reached |= {target for source, target in ways if source in reached}
+        assert goal in reached
+
+
+def test_no_way_stands_there_twice():
+    assert len({(row.source, row.target) for row in TABLE}) == len(TABLE)
+
+
+class Part(Living):
+    def __init__(self, state):
+        self.state = state
+
+
+def test_a_way_that_is_not_in_the_table_raises():
+    part = Part(SocketState.CLOSED)
+    with pytest.raises(AssertionError, match="Part cannot go from CLOSED to RUNNING"):
+        part.move(SocketState.RUNNING)
+    assert part.state is SocketState.CLOSED
+
+
+def test_a_way_that_is_not_in_the_table_is_logged_where_users_are(monkeypatch, caplog):
+    monkeypatch.setattr(lifecycle, "STRICT", False)
+    part = Part(DialerState.CLOSED)
+    with caplog.at_level(logging.ERROR, "omq"):
+        part.move(DialerState.WAITING)
+    assert part.state is DialerState.WAITING
+    assert "Part cannot go from CLOSED to WAITING" in caplog.text
+
+
+# The engine on its ways
+
+
+async def _sockets_and_listeners(make, timeline, tmp_path):
+    def outside():
+        """Without a loop."""
+        return [
+            omq.PULL(),
+            omq.PULL(bind="tcp://127.0.0.1:*"),
+            omq.PULL(connect="tcp://127.0.0.1:9"),
+            omq.PULL(bind="inproc://lifecycle-outside"),
+        ]
+
+    for made in await asyncio.to_thread(outside):
+        made.stop()
+    for how in ("accepting", "paused", "back"):
+        pull = make(omq.PULL, bind=f"ipc://{tmp_path}/{how}")
+        (listener,) = pull._engine._listeners.values()
+        if how != "accepting":
+            pull._engine.emit(omq.EventKind.ACCEPT_FAILED)  # the listener does that before it pauses
+            listener._pause()
+        if how == "back":
+            await until(lambda part=listener: part.state is ListenerState.ACCEPTING)
+        pull.stop()
+
+
+async def _connections(make, timeline):
+    for end in ("stop", "close", "raw", "disconnect"):
+        pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+        (where,) = pull.endpoints
+        push = make(omq.PUSH, connect=where, reconnect_interval=0.01)
+        await push.wait_connected(timeout=5)
+        if end == "raw":
+            (await RawPeer.dial(where)).close()
+            await until(lambda: omq.EventKind.HANDSHAKE_FAILED in timeline.events)
+        if end == "disconnect":
+            push.disconnect(where)
+        if end == "stop":
+            pull.stop()
+            # Nobody is there any more: the dialer tries, and waits.
+            await until(lambda: timeline.seen(DialerState.CONNECTING, DialerState.WAITING))
+            dialer = push._engine._dialers[where][0]
+            await until(lambda part=dialer: part.state is DialerState.WAITING)
+        push.stop()
+        await pull.close()
+
+
+async def _dialers(make, timeline, inproc):
+    waiting = make(omq.PUSH, connect=inproc)
+    waiting.disconnect(inproc)
+    with blocking.Context() as context, blocking.PULL(context, bind=inproc):
+        # The answer comes from another thread: the one who asked ends before it does.
+        push = make(omq.PUSH, context, connect=inproc)
+        push.stop()
+        await until(lambda: timeline.seen(ConnectionState.CONNECTING, ConnectionState.OVER))
+
+
+@on_both_loops
+async def test_the_engine_goes_every_way_of_the_table_and_tells_of_it(make, timeline, inproc, tmp_path):
+    await _sockets_and_listeners(make, timeline, tmp_path)
+    await _connections(make, timeline)
+    await _dialers(make, timeline, inproc)
+    ways = {(source, target) for source, target, _ in timeline.moves}
+    assert ways == {(row.source, row.target) for row in TABLE}
+    for row in TABLE:
+        if row.tells:
+            assert any(
+                _told(row.tells.split(", "), timeline.events[max(before - 1, 0) :])
+                for source, target, before in timeline.moves
+                if (source, target) == (row.source, row.target)
+            ), f"{row} is not told"
+
+
+def _told(tells, events):
+    """Whether the first of the kinds comes at once, and the others later."""
+    for number, kind in enumerate(tells):
+        near = events[:3] if number == 0 else events
+        found = [place for place, event in enumerate(near) if event.value in kind.split(" | ")]
+        if not found:
+            return False
+        events = events[found[0] + 1 :]
+    return True
+
+
+# The end
+
+
+@on_both_loops
+@pytest.mark.parametrize("way", ["stop", "close", "peer", "disconnect"])
+async def test_every_end_of_a_connection_has_the_same_order_and_happens_once(make, endpoint, monkeypatch, way):
+    pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint, reconnect_interval=None)
+    (session,) = push._engine.sessions
+    order = []
+    engine, pattern = push._engine, push._engine.pattern
+    disconnected, emit = pattern.disconnected, Reporter.emit
+
+    def leave_routing(leaving):
+        order.append("routing")
+        disconnected(leaving)
+
+    def record(reporter, kind, *arguments):
+        if reporter is engine.reporter and kind == "disconnected":
+            order.append("event" if getattr(session.peer, "fd", -1) == -1 else "event before the descriptor is closed")
+        emit(reporter, kind, *arguments)
+
+    monkeypatch.setattr(pattern, "disconnected", leave_routing)
+    monkeypatch.setattr(Reporter, "emit", record)
+    session.ended.add_done_callback(lambda _: order.append("done"))
+    if way == "stop":
+        push.stop()
+    elif way == "close":
+        await push.close()
+    elif way == "peer":
+        pull.stop()
+    else:
+        push.disconnect(pull.endpoints[0])
+    await until(lambda: "done" in order)
+    session.end(None)
+    session.end(OSError("again"))
+    push.stop()
+    assert order == ["routing", "event", "done"]
+    assert session.state is ConnectionState.OVER
+
+
+@on_both_loops
+async def test_a_closing_socket_takes_peers_over_inproc_while_it_has_something_for_them(make, inproc):
+    push = make(omq.PUSH, bind=inproc)
+    await push.send(b"x")
+    closing = asyncio.create_task(push.close())
+    await asyncio.sleep(0)
+    pull = make(omq.PULL, connect=inproc)
+    assert await pull.recv(timeout=5) == b"x"
+    await asyncio.wait_for(closing, 5)
