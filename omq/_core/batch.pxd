@@ -4,12 +4,15 @@ cimport cython
 from cpython.object cimport PyObject
 
 from omq._core.buffer cimport Pool
-from omq._core.lock cimport pthread_mutex_t
+from omq._core.codec cimport SHORT_HEADER, SHORT_SIZE
+from omq._core.lock cimport drop_flag, take_flag
+from libc.string cimport memcpy
 
 cdef enum:
     INLINE_LIMIT = 4096      # bytes: a payload up to this is copied, a larger one is borrowed
     BATCH_BYTES = 65536      # bytes at which a batch leaves
     BATCH_MESSAGES = 256     # messages at which a batch leaves
+    SEGMENT_BYTES = 8192     # an arena segment above this is not extended
     SPARSE_NS = 20000        # nanoseconds since the last write after which a message is written at once
 
 cdef enum:
@@ -49,8 +52,8 @@ cdef class Batch:
     cdef Py_ssize_t messages  # not wholly sent: those of a segment count until its last byte is out
     cdef int grain           # messages a segment has at most: how exact `messages` is
     cdef int error           # errno of the last FLUSH_ERROR
-    # What a thread without the GIL needs; guarded by the mutex where `shared`.
-    cdef pthread_mutex_t mutex
+    # What a thread without the GIL needs; guarded by the flag where `shared`.
+    cdef int _taken          # atomic: somebody works on the batch
     cdef bint shared         # a Flusher may write it too
     cdef bint queued         # the Flusher knows that something was left in it
     cdef bint stuck          # the Flusher found the kernel full; the epoll set tells when it is not
@@ -60,8 +63,7 @@ cdef class Batch:
     cdef unsigned int interest  # EPOLL* watched for
     cdef unsigned long long ticket  # what the epoll set tells with an event
     cdef long long last_write  # nanoseconds on the monotonic clock
-    cdef void hold(self) noexcept
-    cdef void let_go(self) noexcept
+    cdef void _wait(self) noexcept
     cdef int want(self, unsigned int interest) noexcept nogil
     cdef bint flush_late(self, long long now) noexcept nogil
     cdef int put(self, const Part *part, int flags) except -1
@@ -76,3 +78,34 @@ cdef class Batch:
     cdef Segment *_append(self) except NULL
     cdef Segment *_open(self) except NULL
     cdef void _sent(self, Py_ssize_t size) noexcept nogil
+
+    cdef inline void hold(self) noexcept:
+        """Keeps the Flusher out, where there is one."""
+        if self.shared and not take_flag(&self._taken):
+            self._wait()
+
+    cdef inline void let_go(self) noexcept:
+        if self.shared:
+            drop_flag(&self._taken)
+
+    cdef inline bint append(self, const Part *part) noexcept:
+        """A short message of one part behind others, in few steps; False where there is more to do than that."""
+        cdef Segment *last
+        cdef char *p
+        if (part.size > SHORT_SIZE or self._used + SHORT_HEADER + part.size > self._capacity
+                or self._first == self._count):
+            return False
+        last = self._segments + self._count - 1
+        if last.base != NULL or last.size >= SEGMENT_BYTES or last.messages >= self.grain:
+            return False
+        p = self._arena + self._used
+        p[0] = 0
+        p[1] = <char>part.size
+        memcpy(p + SHORT_HEADER, part.data, part.size)
+        last.size += SHORT_HEADER + part.size
+        last.messages += 1
+        self._used += SHORT_HEADER + part.size
+        self.bytes += SHORT_HEADER + part.size
+        self.total += SHORT_HEADER + part.size
+        self.messages += 1
+        return True

@@ -11,16 +11,11 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
+from posix.time cimport nanosleep, timespec
 
 from omq._core.buffer cimport BLOCK_SIZE, Pool
 from omq._core.codec cimport LONG_HEADER, write_header
-from omq._core.lock cimport (
-    hold_mutex,
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-)
+from omq._core.lock cimport drop_flag, take_flag
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
@@ -48,7 +43,6 @@ cdef extern from "<sys/epoll.h>" nogil:
 
 cdef enum:
     VECTOR = 64              # segments a system call takes
-    SEGMENT_BYTES = 8192     # an arena segment above this is not extended
     FIRST_SEGMENTS = 16
 
 
@@ -58,24 +52,22 @@ cdef class Batch:
         self._pool = pool
         self.grain = 64
         self.fd = self.poll_fd = -1
-        pthread_mutex_init(&self.mutex, NULL)
 
     def __dealloc__(self):
-        # Nobody else has it any more; and in a forked child the mutex may be held for ever.
+        # Nobody else has it any more; and in a forked child the flag may be up for ever.
         self.shared = False
         self.clear()
-        pthread_mutex_destroy(&self.mutex)
         free(self._segments)
         free(self._done)
 
-    cdef void hold(self) noexcept:
-        """Keeps the Flusher out, where there is one."""
-        if self.shared:
-            hold_mutex(&self.mutex)
-
-    cdef void let_go(self) noexcept:
-        if self.shared:
-            pthread_mutex_unlock(&self.mutex)
+    cdef void _wait(self) noexcept:
+        """Waits for the Flusher, which may be in a system call: without the GIL."""
+        cdef timespec moment
+        moment.tv_sec = 0
+        moment.tv_nsec = 1000
+        with nogil:
+            while not take_flag(&self._taken):
+                nanosleep(&moment, NULL)
 
     cdef void clear(self):
         """Drops everything; what was not sent is gone."""
@@ -107,7 +99,7 @@ cdef class Batch:
         if self._ndone == 0 and (self._arena == NULL or self._first != self._count):
             return
         while True:
-            # Dropping a reference may run anything: not under the mutex.
+            # Dropping a reference may run anything: not under the flag.
             self.hold()
             n = min(self._ndone, <int>FIRST_SEGMENTS)
             self._ndone -= n
@@ -345,7 +337,8 @@ cdef class Batch:
         """Writes what was left behind, on the Flusher's thread; whether to look again."""
         cdef bint again = False
         cdef int status
-        pthread_mutex_lock(&self.mutex)
+        if not take_flag(&self._taken):
+            return True  # its caller is at work
         if self.fd >= 0 and self.bytes > 0 and not self.stuck and not self.failed:
             if now - self.last_write < SPARSE_NS:
                 again = True  # its caller is at work and writes by itself
@@ -358,5 +351,5 @@ cdef class Batch:
                 elif status == FLUSH_ERROR:
                     self.failed = True
         self.queued = again
-        pthread_mutex_unlock(&self.mutex)
+        drop_flag(&self._taken)
         return again

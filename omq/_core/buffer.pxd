@@ -80,6 +80,7 @@ cdef class Stream:
     cdef bint head_more(self) noexcept nogil
     cdef const char *peek(self, Py_ssize_t *size) noexcept nogil
     cdef object take_part(self)
+    cdef object take_short(self)
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
     cdef int skip(self) except -1
     cdef int feed(self, const char *data, Py_ssize_t size) except -1

@@ -12,7 +12,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove, memset
 
-from omq._core.codec cimport FLAG_COMMAND, FLAG_LONG, FLAG_MORE, LONG_HEADER, Header, parse_header
+from omq._core.codec cimport FLAG_COMMAND, FLAG_LONG, FLAG_MORE, LONG_HEADER, SHORT_HEADER, Header, parse_header
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
@@ -446,24 +446,36 @@ cdef class Stream:
         size[0] = <Py_ssize_t>header.size
         return <const char *>body
 
-    cdef object take_part(self):
-        """The next part of a whole message, as `bytes`; sets `more`."""
+    cdef inline object take_short(self):
+        """The common case in as few steps as possible: a short last frame in the slab; None if it is something else."""
         cdef Node *node = self._head
         cdef const unsigned char *p
         cdef Py_ssize_t size
+        if node.data == NULL or node.pos == node.end:
+            return None
+        p = <const unsigned char *>node.data + node.pos
+        if p[0] != 0:
+            return None
+        size = p[1]
+        part = PyBytes_FromStringAndSize(<const char *>p + SHORT_HEADER, size)
+        node.pos += SHORT_HEADER + size
+        self.more = False
+        if node.pos == node.end:
+            self._settle()
+        if self._dead > 0:
+            self._after_message()
+        else:
+            self.complete -= 1
+        return part
+
+    cdef object take_part(self):
+        """The next part of a whole message, as `bytes`; sets `more`."""
+        cdef Node *node
+        cdef const unsigned char *p
         cdef Header header
-        # The common case in as few steps as possible: a short last frame in the slab (flags are zero).
-        if node.data != NULL and node.pos < node.end:
-            p = <const unsigned char *>node.data + node.pos
-            if p[0] == 0:
-                size = p[1]
-                part = PyBytes_FromStringAndSize(<const char *>p + 2, size)
-                node.pos += 2 + size
-                self.more = False
-                if node.pos == node.end:
-                    self._settle()
-                self._after_message()
-                return part
+        part = self.take_short()
+        if part is not None:
+            return part
         p = self._front(&header)
         node = self._head
         if p == NULL:

@@ -8,6 +8,7 @@ cdef enum:
     FLAG_COMMAND = 4     # a command, not a part of a message
     SHORT_HEADER = 2     # bytes
     LONG_HEADER = 9      # bytes
+    SHORT_SIZE = 255     # bytes of a body that a short header announces at most
 
 cdef struct Header:
     uint64_t size        # bytes of body that follow the header

@@ -115,7 +115,7 @@ cdef class Connection(Peer):
         self._batch.clear()
 
     def abandon(self):
-        """In a forked child: closes the descriptor, and nothing else; the epoll set and the mutex are the parent's."""
+        """In a forked child: closes the descriptor, and nothing else; the epoll set is the parent's."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = -1
@@ -353,6 +353,12 @@ cdef class Connection(Peer):
         self.more = self._stream.more
         return part
 
+    cdef object take_alone(self):
+        part = self._stream.take_short()
+        if part is not None:
+            return part
+        return None if self._stream.head_more() else self._stream.take_part()
+
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
         return self._stream.take_into(into, size)
 
@@ -369,12 +375,21 @@ cdef class Connection(Peer):
         if self._broken:
             return 0
         batch.hold()
+        if count == 1 and batch.bytes and batch.append(parts):
+            # The common case while messages gather: nothing to decide.
+            if (batch.bytes < BATCH_BYTES and batch.messages < BATCH_MESSAGES
+                    and not (batch.stuck or batch.failed or batch._ndone)):
+                batch.let_go()
+                self.messages_out += 1
+                return 0
+            count = 0
         try:
             first = batch.bytes == 0
-            for i in range(count - 1):
-                batch.put(parts + i, FLAG_MORE)
-            batch.put(parts + count - 1, 0)
-            batch.end_message()
+            if count:
+                for i in range(count - 1):
+                    batch.put(parts + i, FLAG_MORE)
+                batch.put(parts + count - 1, 0)
+                batch.end_message()
             self.messages_out += 1
             status = self._decide(first)
         finally:
@@ -428,7 +443,7 @@ cdef class Connection(Peer):
         return at - start
 
     cdef int _decide(self, bint first) except? -1:
-        """Whole messages stand in the batch, whose mutex is held: write them now, or let them gather. FLUSH_*."""
+        """Whole messages stand in the batch, which is held: write them now, or let them gather. FLUSH_*."""
         cdef Batch batch = self._batch
         cdef int status = FLUSH_NOTHING
         cdef long long now
@@ -460,7 +475,7 @@ cdef class Connection(Peer):
         return status
 
     cdef int _push(self) noexcept:
-        """Hands the batch, whose mutex is held, to the kernel. FLUSH_*."""
+        """Hands the batch, which is held, to the kernel. FLUSH_*."""
         cdef Batch batch = self._batch
         cdef int status
         if self._flusher is not None and batch.bytes > 2 * BATCH_BYTES:
@@ -476,7 +491,7 @@ cdef class Connection(Peer):
         return status
 
     cdef int _after(self, int status) except -1:
-        """What a write has led to; the mutex is free again."""
+        """What a write has led to; the batch is let go of."""
         if self._batch._ndone or status == FLUSH_DONE:
             self._batch.reap()
         if status == FLUSH_NOTHING:

@@ -1,5 +1,7 @@
 # Waiting on a blocking socket: one thread leads, the others follow.
 
+cimport cython
+
 from omq._core.lock cimport SocketLock, sem_t
 from omq._core.peer cimport Gate, Inlet, Outlet
 from omq._core.poller cimport Poller
@@ -59,8 +61,7 @@ cdef class LeaderCore:
     cdef long long _spin             # nanoseconds to look before sleeping; 0 never
     cdef bint _adaptive              # spin only while that has been worth it lately
     cdef int _luck                   # above 0: waits have been short
-    cdef int _enter(self) except -1
-    cdef int _leave(self) except -1
+    cdef int _refuse(self) except -1
     cdef int _signal(self) except -1
     cdef int _tell(self) except -1
     cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1
@@ -69,3 +70,18 @@ cdef class LeaderCore:
     cdef int _lead(self, Sleeper sleeper, long long deadline) except -1
     cdef int _follow(self, Sleeper sleeper, long long deadline) except -1
     cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1
+
+    @cython.final
+    cdef inline int _enter(self) except -1:
+        if self._generation.stale or self.closed:
+            self._refuse()
+        self.lock.acquire()
+        if self.closed:
+            # Closed while the lock was waited for.
+            self.lock.release()
+            self._refuse()
+        return 0
+
+    @cython.final
+    cdef inline int _leave(self) except -1:
+        return self.lock.release()

@@ -278,18 +278,11 @@ cdef class LeaderCore:
 
     # ------------------------------------------------------------------ entering and leaving
 
-    cdef int _enter(self) except -1:
+    cdef int _refuse(self) except -1:
+        """Says why the socket is of no use."""
         if self._generation.stale:
             raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
-        self.lock.acquire()
-        if self.closed:
-            self.lock.release()
-            raise ClosedError(f"the {self._name()} socket is closed")
-        return 0
-
-    cdef int _leave(self) except -1:
-        self.lock.release()
-        return 0
+        raise ClosedError(f"the {self._name()} socket is closed")
 
     cdef int _signal(self) except -1:
         if not self._signalled and self._event >= 0:

@@ -1,5 +1,8 @@
 # Two locks: one among threads that hold the GIL, one with a thread that never does.
 
+cimport cython
+from cpython.pythread cimport PyThread_get_thread_ident
+
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
         pass
@@ -18,6 +21,7 @@ cdef extern from "<semaphore.h>" nogil:
     int sem_post(sem_t *)
 
 
+@cython.final
 cdef class SocketLock:
     cdef unsigned long _owner        # ident of the thread that has it; 0 nobody
     cdef int _depth                  # how often that thread has taken it
@@ -25,11 +29,51 @@ cdef class SocketLock:
     cdef sem_t _free                 # posted by a release while somebody waits
     cdef bint _posted                # it is, and nobody has woken up yet: a holder in a loop would pile them up
     cdef list deferred               # functions that others want called under the lock, by whoever has it
-    cdef int acquire(self) except -1
-    cdef bint try_acquire(self) noexcept
-    cdef int release(self) except -1
     cdef int _run_deferred(self) except -1
     cdef int _wait(self, unsigned long me) except -1
+
+    cdef inline int acquire(self) except -1:
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self._owner == 0:
+            self._owner = me
+            self._depth = 1
+        elif self._owner == me:
+            self._depth += 1
+        else:
+            self._wait(me)
+        return 0
+
+    cdef inline bint try_acquire(self) noexcept:
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self._owner == 0:
+            self._owner = me
+            self._depth = 1
+        elif self._owner == me:
+            self._depth += 1
+        else:
+            return False
+        return True
+
+    cdef inline int release(self) except -1:
+        if self._depth == 1 and self.deferred:
+            self._run_deferred()
+        self._depth -= 1
+        if self._depth == 0:
+            self._owner = 0
+            if self._waiters and not self._posted:
+                self._posted = True
+                sem_post(&self._free)
+        return 0
+
+
+cdef extern from *:
+    """
+    /* A lock for sections that are short, or that the other side need not wait for: taking it is one instruction. */
+    static inline int take_flag(int *flag) { return !__atomic_exchange_n(flag, 1, __ATOMIC_ACQUIRE); }
+    static inline void drop_flag(int *flag) { __atomic_store_n(flag, 0, __ATOMIC_RELEASE); }
+    """
+    bint take_flag(int *flag) noexcept nogil
+    void drop_flag(int *flag) noexcept nogil
 
 
 cdef inline void hold_mutex(pthread_mutex_t *mutex) noexcept:

@@ -1,7 +1,6 @@
 """The lock of a socket that several threads share."""
 
 cimport cython
-from cpython.pythread cimport PyThread_get_thread_ident
 
 import logging
 
@@ -29,17 +28,6 @@ cdef class SocketLock:
     def __exit__(self, *exception):
         self.release()
 
-    cdef int acquire(self) except -1:
-        cdef unsigned long me = PyThread_get_thread_ident()
-        if self._owner == 0:
-            self._owner = me
-            self._depth = 1
-        elif self._owner == me:
-            self._depth += 1
-        else:
-            self._wait(me)
-        return 0
-
     cdef int _wait(self, unsigned long me) except -1:
         self._waiters += 1
         while self._owner != 0:
@@ -49,28 +37,6 @@ cdef class SocketLock:
         self._waiters -= 1
         self._owner = me
         self._depth = 1
-        return 0
-
-    cdef bint try_acquire(self) noexcept:
-        cdef unsigned long me = PyThread_get_thread_ident()
-        if self._owner == 0:
-            self._owner = me
-            self._depth = 1
-        elif self._owner == me:
-            self._depth += 1
-        else:
-            return False
-        return True
-
-    cdef int release(self) except -1:
-        if self._depth == 1 and self.deferred:
-            self._run_deferred()
-        self._depth -= 1
-        if self._depth == 0:
-            self._owner = 0
-            if self._waiters and not self._posted:
-                self._posted = True
-                sem_post(&self._free)
         return 0
 
     cdef int _run_deferred(self) except -1:

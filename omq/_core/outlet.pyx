@@ -16,6 +16,9 @@ from collections import deque
 
 from omq.errors import StateError, UnroutableError
 
+cdef extern from "Python.h":
+    Py_ssize_t Py_SIZE(object)  # of a deque: its length, without a call
+
 cdef enum:
     SCRATCH = 16384          # bytes: a message whose frames fit is encoded once for all subscribers
     FEW_PARTS = 16           # parts for which no memory is allocated
@@ -86,7 +89,7 @@ cdef class RoundRobin(Outlet):
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         cdef Peer peer
         while True:
-            if self.queue or not self._open:
+            if Py_SIZE(self.queue) or not self._open:
                 return self._enqueue(parts, count)
             if self._next >= len(self._open):
                 self._next = 0

@@ -43,6 +43,7 @@ cdef class Peer:
     cdef bint head_more(self) noexcept
     cdef const char *peek(self, Py_ssize_t *size) except NULL
     cdef object take_part(self)
+    cdef object take_alone(self)
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
     cdef int skip(self) except -1
     cdef int refill(self) except -1

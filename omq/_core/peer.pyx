@@ -112,6 +112,10 @@ cdef class Peer:
         """The next part, as bytes; sets `more`."""
         raise AssertionError("nothing to take")
 
+    cdef object take_alone(self):
+        """The next message, if it has one part; None if it has several, and then it stays."""
+        return None if self.head_more() else self.take_part()
+
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
         """Copies a one-part message; -1 if it is larger than *size*, and then it stays."""
         raise AssertionError("nothing to take")
@@ -243,9 +247,9 @@ cdef class Inlet:
         cdef Peer peer = self._front()
         if peer is None:
             return None
-        if peer.head_more():
+        part = peer.take_alone()
+        if part is None:
             raise MultipartError("the next message has several parts: take it with recv_multipart()")
-        part = peer.take_part()
         self._taken(peer, len(<bytes>part))
         return part
 
@@ -254,9 +258,9 @@ cdef class Inlet:
         cdef Peer peer = self._front()
         if peer is None:
             return None
-        if peer.head_more():
+        part = peer.take_alone()
+        if part is None:
             return self._whole(peer)
-        part = peer.take_part()
         self._taken(peer, len(<bytes>part))
         return part
 
