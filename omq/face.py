@@ -135,7 +135,7 @@ class Face:
         return Message(parts, snapshot(peer.session))
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{len(self._engine.sessions)} peers"
+        state = "closed" if self.closed else f"{self._engine.peer_count} peers"
         return " ".join([f"<{type(self).__module__}.{self.socket_type.value}", *self.endpoints, f"{state}>"])
 
 

@@ -27,6 +27,8 @@ cdef class AsyncGate(Gate):
     cdef Py_ssize_t waiting          # calls in it
     cdef int enter(self, Call call) except -1
     cdef int leave(self, Call call) except -1
+    cdef int _wake_apart(self) except -1
+    cdef bint is_first(self, Call call) except -1
     cdef object _watcher             # a Future that is done at the next notification; None: nobody watches
 
 
@@ -63,7 +65,9 @@ cdef class Call:
     cdef Py_ssize_t _progress        # send_many: messages accepted so far
     cdef object _step(self)
     cdef object _attempt(self)
-    cdef bint _may_attempt(self, AsyncGate gate)
+    cdef bint _may_attempt(self, AsyncGate gate) except -1
+    cdef object _address(self)
+    cdef int _keep_parts(self) except -1
     cdef int _stand(self) except -1
     cdef int _leave(self) except -1
     cdef int _end(self) except -1

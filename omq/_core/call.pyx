@@ -64,10 +64,37 @@ cdef class AsyncGate(Gate):
                 self._watcher.set_result(None)
             self._watcher = None
         if self.waiting:
+            if self.apart:
+                return self._wake_apart()
             first = <Call>self.waiters[0]
             if first._waiter is not None:
                 first._waiter.wake()
         return 0
+
+    cdef int _wake_apart(self) except -1:
+        """Wakes the first call of each address, and those without one."""
+        cdef Call call
+        cdef set seen = set()
+        for call in self.waiters:
+            address = call._address()
+            if address is None or address not in seen:
+                seen.add(address)
+                if call._waiter is not None:
+                    call._waiter.wake()
+        return 0
+
+    cdef bint is_first(self, Call call) except -1:
+        """Whether nobody who came before this call waits for the same; a call that does not stand here comes last."""
+        cdef Call other
+        if not self.apart:
+            return self.waiting == 0 or self.waiters[0] is call
+        address = call._address()
+        for other in self.waiters:
+            if other is call:
+                break
+            if address is not None and other._address() == address:
+                return False
+        return True
 
     cdef int enter(self, Call call) except -1:
         self.waiters.append(call)
@@ -79,7 +106,7 @@ cdef class AsyncGate(Gate):
             first = self.waiters[0] is call
             self.waiters.remove(call)
             self.waiting -= 1
-            if first:
+            if first or self.apart:
                 self.notify()
         return 0
 
@@ -280,13 +307,33 @@ cdef class Call:
             self._end()
             raise
 
-    cdef bint _may_attempt(self, AsyncGate gate):
+    cdef bint _may_attempt(self, AsyncGate gate) except -1:
         """Whether it is this call's turn: whoever came before goes first, also when our time is up."""
         if self._operation == OP_POLL:
             return True  # takes nothing from anybody
-        if self._state == STATE_WAITING:
-            return gate.waiters[0] is self
-        return gate.waiting == 0
+        if gate.waiting == 0:
+            return True
+        if gate.apart and self._operation == OP_SEND_PARTS:
+            self._keep_parts()
+        return gate.is_first(self)
+
+    cdef object _address(self):
+        """Whom a message is for, where it names somebody; None for all other calls."""
+        if self._operation != OP_SEND_PARTS or type(self._argument) is not tuple or not self._argument:
+            return None
+        first = (<tuple>self._argument)[0]
+        if type(first) is bytes:
+            return first
+        try:
+            return bytes(memoryview(first))
+        except (TypeError, ValueError, BufferError):
+            return None  # its own attempt says so
+
+    cdef int _keep_parts(self) except -1:
+        """Takes the parts from wherever they come, once: it may be a generator, and sending may be tried again."""
+        if type(self._argument) is not tuple and not isinstance(self._argument, (bytes, bytearray, memoryview, str)):
+            self._argument = tuple(self._argument)
+        return 0
 
     def _yield(self):
         self._state = STATE_YIELDED
@@ -415,8 +462,7 @@ cdef class Call:
 
     cdef object _send_parts(self):
         cdef Parts parts
-        if type(self._argument) is not tuple and not isinstance(self._argument, (bytes, bytearray, memoryview, str)):
-            self._argument = tuple(self._argument)  # once: it may be a generator, and this may be tried again
+        self._keep_parts()
         open_parts(&parts, self._argument, True)
         try:
             self._complete = self._core.outlet.put(parts.parts, parts.count)

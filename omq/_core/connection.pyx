@@ -177,6 +177,8 @@ cdef class Connection(Peer):
 
     def set_recv_hwm(self, Py_ssize_t hwm):
         self._hwm = hwm
+        if self._stopped and self.inlet is not None and (hwm == 0 or self._stream.complete < hwm):
+            self.inlet._resume(self)
 
     @property
     def unsent_bytes(self):

@@ -110,7 +110,7 @@ cdef class Sleeper:
 
 @cython.final
 cdef class SyncGate(Gate):
-    """Wakes the first of the calls that wait; it passes the wake-up on if there is more."""
+    """Wakes the first of the calls that wait (all, where they wait apart); it passes the wake-up on if there is more."""
 
     def __cinit__(self, LeaderCore core):
         self._core = core
@@ -130,7 +130,10 @@ cdef class SyncGate(Gate):
 
     cdef int notify(self) except -1:
         if self.count:
-            (<Sleeper>self._sleepers[0]).wake()
+            if self.apart:
+                self.wake_all()
+            else:
+                (<Sleeper>self._sleepers[0]).wake()
         if self._core._truth >= 0:
             self._core._tell()
         if self._watchers:

@@ -10,7 +10,7 @@ from omq._core.clock cimport now_ns
 from omq._core.codec cimport FLAG_MORE, LONG_HEADER, write_header
 from omq._core.inlet cimport ReplyInlet, RequestInlet
 from omq._core.matcher cimport Matcher
-from omq._core.peer cimport TURN_MESSAGES, Outlet, Peer
+from omq._core.peer cimport TURN_MESSAGES, Gate, Outlet, Peer
 
 from collections import deque
 
@@ -433,10 +433,12 @@ cdef class SubscriberOutlet(FanOut):
 cdef class Addressed(Outlet):
     """ROUTER: the first part names the peer (RFC 28)."""
 
-    def __init__(self, gate, hwm, mandatory):
+    def __init__(self, Gate gate, hwm, mandatory):
         self.hwm = hwm
         self.table = {}
         self.mandatory_ = mandatory
+        # A message for a full peer keeps none for another peer waiting.
+        gate.apart = True
 
     def set_mandatory(self, bint mandatory):
         self.mandatory_ = mandatory
@@ -455,6 +457,13 @@ cdef class Addressed(Outlet):
     cdef int opened(self, Peer peer) except -1:
         Outlet.opened(self, peer)
         self.gate.notify()
+        return 0
+
+    cdef int blocked(self, Peer peer) except -1:
+        Outlet.blocked(self, peer)
+        # It may have taken a part of what waited.
+        if self.mandatory_ and peer.parked < self.hwm:
+            self.gate.notify()
         return 0
 
     cdef bint can_put(self) except -1:
@@ -516,6 +525,8 @@ cdef class ReplyOutlet(Outlet):
         inlet.envelope = None
         # The next request may be here already, and can be taken from now on.
         inlet.gate.notify()
+        if client.attached and self.hwm and client.pending() >= self.hwm and client.writable:
+            client.flush()
         if not client.attached or (self.hwm and client.pending() >= self.hwm):
             # Nobody waits any more, or somebody who does not read: RFC 28 has the reply discarded.
             client.dropped += 1

@@ -9,6 +9,7 @@ cdef enum:
 
 cdef class Gate:
     # Where calls wait: the two twins wait in their own ways.
+    cdef bint apart                  # calls wait for different peers: none stands behind another's
     cdef int notify(self) except -1
 
 

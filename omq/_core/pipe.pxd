@@ -16,9 +16,12 @@ cdef class Pipe(Peer):
     cdef object _on_empty            # called when what waits is taken; None: nobody asked
     cdef bint _reopening             # word that there is room is on its way through _post
     cdef bint _posted                # an arrival is on its way through _post
+    cdef bint _conflate              # only the newest message is kept
+    cdef object _newest              # of a conflating end: what its partner sent last; None: it is in _ring
     cdef long long _sent             # bytes
     cdef readonly bint lost
     cdef int _arrive(self) except -1
     cdef int _taken(self) except -1
+    cdef int _make_room(self) except -1
     cdef int _reopen(self) except -1
     cdef int _reach(self, bint arrival) except -1

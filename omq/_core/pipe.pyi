@@ -13,6 +13,7 @@ class Pipe(Peer):
         capacity: Messages that wait here before the other end must (`recv_hwm`); 0 for no bound.
         post: Calls a function without arguments in this end's thread; `None` where nobody else is.
         lock: Guards this end where threads share it; `None`: only its own thread touches it.
+        conflate: A message takes the place of one that nobody has taken yet.
     """
 
     def __init__(
@@ -22,6 +23,7 @@ class Pipe(Peer):
         capacity: int,
         post: Callable[..., None] | None,
         lock: SocketLock | None = None,
+        conflate: bool = False,
     ) -> None: ...
     @property
     def lost(self) -> bool: ...

@@ -23,11 +23,12 @@ cdef class Pipe(Peer):
         capacity: Messages that wait here before the other end must (recv_hwm); 0 for no bound.
         post: Calls a function without arguments in this end's thread.
         lock: Guards this end where threads share it; None: only its own thread touches it.
+        conflate: A message takes the place of one that nobody has taken yet.
 
     An end without a partner is a mailbox: its owner puts messages into it with `deposit`.
     """
 
-    def __init__(self, session, Inlet inlet, Py_ssize_t capacity, post, SocketLock lock=None):
+    def __init__(self, session, Inlet inlet, Py_ssize_t capacity, post, SocketLock lock=None, bint conflate=False):
         self.session = session
         self.inlet = inlet
         self._ring = deque()
@@ -35,6 +36,7 @@ cdef class Pipe(Peer):
         self._thread = PyThread_get_thread_ident()
         self._post = post
         self._lock = lock
+        self._conflate = conflate
 
     def join(self, Pipe partner not None):
         """Connects the two ends."""
@@ -54,7 +56,7 @@ cdef class Pipe(Peer):
 
     def set_recv_hwm(self, Py_ssize_t hwm):
         self._capacity = hwm
-        self._taken()
+        self._make_room()
 
     def deposit(self, message, session):
         """Puts a message (bytes, or a tuple of them) into this end, as if the peer of *session* had sent it."""
@@ -126,12 +128,16 @@ cdef class Pipe(Peer):
         return self._taken()
 
     cdef int _taken(self) except -1:
-        cdef Pipe partner = self.partner
         if self._senders:
             self.session = self._senders.popleft()
-        # Half of the ring free before the sender goes on: not a wake-up a message.
-        if partner is not None and not partner.writable and 2 * len(self._ring) <= self._capacity:
-            partner._reach(False)
+        return self._make_room()
+
+    cdef int _make_room(self) except -1:
+        """Has the partner go on when there is room: half of the ring, not a wake-up a message."""
+        cdef Pipe partner = self.partner
+        if partner is not None and not partner.writable:
+            if self._capacity == 0 or 2 * len(self._ring) <= self._capacity:
+                partner._reach(False)
         return 0
 
     def reopen(self):
@@ -150,7 +156,11 @@ cdef class Pipe(Peer):
         cdef Py_ssize_t i
         if partner is None:
             return 0
-        partner._ring.append(hold(parts, count))
+        if partner._conflate:
+            # Another thread may be at the ring: it is that one which puts the message there.
+            partner._newest = hold(parts, count)
+        else:
+            partner._ring.append(hold(parts, count))
         self.messages_out += 1
         partner.messages_in += 1
         for i in range(count):
@@ -197,10 +207,14 @@ cdef class Pipe(Peer):
 
     def arrive(self):
         self._posted = False
-        if self._ring:
+        if self._ring or self._newest is not None:
             self._arrive()
 
     cdef int _arrive(self) except -1:
+        if self._newest is not None:
+            message, self._newest = self._newest, None
+            self._ring.clear()
+            self._ring.append(message)
         if self.inlet is not None:
             self.inlet.arrived(self)
             return 0

@@ -37,8 +37,9 @@ class PipeSession(Living[ConnectionState]):
         self._early: list[tuple[bytes, bool]] = []
         pattern = engine.pattern
         inlet = pattern.inlet if pattern.queues_messages else None
+        conflate = engine.options.conflate and inlet is not None
         recv_hwm = engine.options.recv_hwm if not engine.options.conflate else 0
-        self.peer = Pipe(self, inlet, recv_hwm, engine.post, engine.driver.pipe_lock)
+        self.peer = Pipe(self, inlet, recv_hwm, engine.post, engine.driver.pipe_lock, conflate)
 
     def join(self, partner: PipeSession) -> None:
         """Connects two ends; afterwards each engine is told in its own thread."""

@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from omq._core.buffer import Pool
 from omq._core.leader import Generation
@@ -247,9 +247,15 @@ class Engine(Living[SocketState]):
 
     @property
     def sessions(self) -> list[WireSession | PipeSession]:
-        """The peers that have finished their handshake."""
+        """The peers that have finished their handshake and take part in routing."""
         # Other threads ask too: the tuple is made in one step.
-        return [session for session in tuple(self._sessions) if session.is_ready]
+        found = cast("tuple[WireSession | PipeSession, ...]", tuple(self.pattern.sessions))
+        return [session for session in found if session.is_ready]
+
+    @property
+    def peer_count(self) -> int:
+        """How many they are."""
+        return len(self.pattern.sessions)
 
     def adopt(self, sock: socket.socket, endpoint: str, dialer: Dialer | None) -> WireSession:
         """Takes a connected descriptor over."""
@@ -270,10 +276,7 @@ class Engine(Living[SocketState]):
         """A handshake is done."""
         session.move(ConnectionState.READY)
         self._sessions[session] = None
-        peer = session.peer
-        hwm = self.options.send_hwm
         with self.lock:
-            peer.set_grain(max(1, min(64, hwm // 16)) if hwm else 64)
             self.pattern.connected(session)
         self.emit(EventKind.HANDSHAKE_SUCCEEDED, session=session)
         self._changed()
@@ -352,8 +355,6 @@ class Engine(Living[SocketState]):
         with self.lock:
             self.options = options
             self.pattern.reconfigure(options)
-            for session in self.sessions:
-                session.peer.set_recv_hwm(options.recv_hwm)
 
     # ------------------------------------------------------------------ the end
 

@@ -33,7 +33,7 @@ class Pattern:
     Attributes:
         inlet: Where received messages are taken; `None` if the type does not receive.
         outlet: Where messages are accepted; `None` if the type does not send.
-        sessions: Every peer that has finished its handshake.
+        sessions: Every peer that takes part, in the order of their coming.
         on_change: Called when subscriptions change.
         on_subscribed: Told of each: the session, the prefix, and whether it begins or ends.
     """
@@ -46,7 +46,7 @@ class Pattern:
         self.options = options
         self.inlet: Inlet | None = None
         self.outlet: Outlet | None = None
-        self.sessions: list[Session] = []
+        self.sessions: dict[Session, None] = {}
         self.on_change: Callable[[], None] = lambda: None
         self.on_subscribed: Callable[[Session, bytes, bool], None] = lambda session, prefix, subscribe: None
 
@@ -56,14 +56,15 @@ class Pattern:
 
     def connected(self, session: Session) -> None:
         """A peer has finished its handshake; its queue is ready."""
-        self.sessions.append(session)
+        self.sessions[session] = None
+        session.peer.set_grain(_grain(self.options.send_hwm))
         if self.outlet is not None:
             self.outlet.add(session.peer)
 
     def disconnected(self, session: Session) -> None:
         """A peer is gone; what it sent stays in the inlet."""
         if session in self.sessions:
-            self.sessions.remove(session)
+            del self.sessions[session]
             if self.outlet is not None:
                 self.outlet.remove(session.peer)
 
@@ -76,8 +77,15 @@ class Pattern:
     def reconfigure(self, options: Options) -> None:
         """Options have changed while the socket is in use."""
         self.options = options
+        for session in tuple(self.sessions):
+            self._tune(session)
         if self.outlet is not None:
             self.outlet.set_hwm(options.send_hwm)
+
+    def _tune(self, session: Session) -> None:
+        """The marks have changed."""
+        session.peer.set_grain(_grain(self.options.send_hwm))
+        session.peer.set_recv_hwm(0 if self.options.conflate else self.options.recv_hwm)
 
     @property
     def idle(self) -> bool:
@@ -85,3 +93,8 @@ class Pattern:
         if self.outlet is None:
             return True
         return self.outlet.idle and not any(session.peer.unsent for session in self.sessions)
+
+
+def _grain(hwm: int) -> int:
+    """How exactly unsent messages are counted: to a sixteenth of the mark, and never worse than 64."""
+    return max(1, min(64, hwm // 16)) if hwm else 64

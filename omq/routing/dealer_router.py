@@ -69,4 +69,6 @@ class Router(Pattern):
 
     def reconfigure(self, options: Options) -> None:
         super().reconfigure(options)
+        for session in tuple(self._waiting):
+            self._tune(session)
         self.outlet.set_mandatory(options.router_mandatory)

@@ -1,0 +1,190 @@
+"""One text for both twins: asyncio sockets live in a loop of their own here, and each call waits for its result."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import uvloop
+
+import omq
+import omq.asyncio
+
+BOUND = 15.0  # seconds that one wait of a test may take
+
+
+class Awaited:
+    """An asyncio socket whose methods can be called from outside of its loop."""
+
+    def __init__(self, twin: AsyncioTwin, socket: omq.asyncio.Socket) -> None:
+        self._twin = twin
+        self._socket = socket
+
+    def __getattr__(self, name: str) -> Any:
+        found = self._twin.call(lambda: getattr(self._socket, name))
+        if not callable(found):
+            return found
+        return lambda *arguments, **options: self._twin.call(lambda: found(*arguments, **options))
+
+
+class Twin:
+    """Makes sockets of one twin, in a context of the test's own."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self.context: Any = None
+        self._made: list[Any] = []
+
+    def __call__(self, kind: str, *, context: Any = None, **options: Any) -> Any:
+        socket = self.make(kind, context or self.context, options)
+        self._made.append(socket)
+        return socket
+
+    def make(self, kind: str, context: Any, options: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def spawn(self, socket: Any, call: str, *arguments: Any, **options: Any) -> Waiting:
+        """Has a call run beside the test."""
+        return Waiting(lambda: getattr(socket, call)(*arguments, **options))
+
+    def stop(self) -> None:
+        for socket in self._made:
+            socket.stop()
+
+
+class Waiting:
+    """A call that runs in a thread."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._outcome: Any = None
+        self._failure: BaseException | None = None
+
+        def run() -> None:
+            try:
+                self._outcome = work()
+            except BaseException as error:
+                self._failure = error
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def done(self, within: float = 0) -> bool:
+        self._thread.join(within)
+        return not self._thread.is_alive()
+
+    def result(self) -> Any:
+        assert self.done(BOUND), "the call hangs"
+        if self._failure is not None:
+            raise self._failure
+        return self._outcome
+
+
+class BlockingTwin(Twin):
+    name = "blocking"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.context = omq.Context()
+
+    def make(self, kind: str, context: Any, options: dict[str, Any]) -> Any:
+        return getattr(omq, kind)(context, **options)
+
+    def stop(self) -> None:
+        super().stop()
+        self.context.term(linger=0)
+
+
+class AsyncioTwin(Twin):
+    name = "asyncio"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.context = omq.asyncio.Context()
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def call(self, work: Callable[[], Any]) -> Any:
+        """Does something in the loop; what has to be awaited is."""
+
+        async def run() -> Any:
+            result = work()
+            return await result if inspect.isawaitable(result) else result
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(2 * BOUND)
+
+    def make(self, kind: str, context: Any, options: dict[str, Any]) -> Any:
+        return Awaited(self, self.call(lambda: getattr(omq.asyncio, kind)(context, **options)))
+
+    def stop(self) -> None:
+        super().stop()
+        self.call(lambda: asyncio.sleep(0.01))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+TWINS = {twin.name: twin for twin in (BlockingTwin, AsyncioTwin)}
+
+
+@pytest.fixture(params=list(TWINS))
+def twin(request: pytest.FixtureRequest) -> Iterator[Twin]:
+    """Makes sockets: `twin("PUSH", bind=...)`; each test runs with both twins."""
+    made = TWINS[request.param]()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def inproc() -> str:
+    """A fresh inproc name."""
+    return f"inproc://conformance-{next(_names)}"
+
+
+@pytest.fixture(params=["tcp", "ipc", "inproc"])
+def endpoint(request: pytest.FixtureRequest, tmp_path: Any, inproc: str) -> str:
+    """An endpoint to bind, once for each transport."""
+    return {"tcp": "tcp://127.0.0.1:*", "ipc": f"ipc://{tmp_path}/s", "inproc": inproc}[request.param]
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Waits for what no call waits for."""
+    end = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.001)
+
+
+def fill(socket: Any, limit: int, *parts: bytes, timeout: float = 0) -> int:
+    """Sends numbered messages until there is no room; how many were accepted, *limit* at most."""
+    if not parts:
+        try:
+            return int(socket.send_many([b"%d" % number for number in range(limit)], timeout=timeout))
+        except omq.SendTimeout:
+            return 0
+    for number in range(limit):
+        try:
+            socket.send_multipart([*parts, b"%d" % number], timeout=timeout)
+        except omq.SendTimeout:
+            return number
+    return limit
+
+
+def drain(socket: Any, quiet: float = 0.1) -> list[Any]:
+    """Everything that arrives until nothing comes for a while."""
+    got: list[Any] = []
+    while socket.poll(quiet):
+        got += socket.recv_many()
+    return got
