@@ -62,7 +62,9 @@ class Socket(Face, AsyncCore):
         self._engine = Engine(
             self.socket_type, Options.parse(self.socket_type, options), context, LoopDriver(self), parent
         )
-        self._engine.on_stop = self._mark_closed
+        self._assemble(self._engine.pattern.inlet, self._engine.pattern.outlet, asyncio._get_running_loop)
+        mark_closed = weakref.WeakMethod(self._mark_closed)
+        self._engine.on_stop = lambda: (mark_closed() or _nothing)()
         self._take_options()
         try:
             for endpoint in several(bind):
@@ -196,6 +198,16 @@ class Socket(Face, AsyncCore):
         self._mark_closed()
         self._engine.stop()
 
+    def _end_dropped(self) -> None:
+        self._engine.context.keep(self)
+        self._engine.on_stop = self._mark_closed
+        self._engine.post(self._close_dropped)
+
+    def _close_dropped(self) -> None:
+        """Runs in the socket's loop."""
+        self._closing = self._engine.loop.create_task(self.close())
+        self._closing.add_done_callback(lambda _: self._engine.context.release(self))
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -267,6 +279,10 @@ class Monitor(Feed):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _refuse_spinning(options: dict[str, Any]) -> None:

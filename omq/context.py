@@ -55,6 +55,7 @@ class Context:
         self._terminated = False
         self._ended = False
         self._sockets: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._dropped: set[Any] = set()
         Context._all.add(self)
 
     @classmethod
@@ -97,6 +98,14 @@ class Context:
         """Takes a blocking socket in: `term` and the interpreter's exit close it."""
         self._sockets.add(socket)
 
+    def keep(self, socket: Any) -> None:
+        """Holds a socket that its owner has dropped until it is closed."""
+        self._dropped.add(socket)
+
+    def release(self, socket: Any) -> None:
+        """It is."""
+        self._dropped.discard(socket)
+
     def term(self, linger: Any = None) -> None:
         """Closes every blocking socket and ends the threads (`zmq_ctx_term(3)`). Idempotent; goes on if interrupted.
 
@@ -107,7 +116,8 @@ class Context:
             return
         self._terminated = True
         # All of them at once: the last one is not to wait for the sum.
-        closing = [(socket, socket.begin_close(UNSET if linger is None else linger)) for socket in list(self._sockets)]
+        linger = UNSET if linger is None else linger
+        closing = [(socket, socket.begin_close(linger)) for socket in list(self._sockets)]
         for socket, future in closing:
             socket.finish_close(future)
         with self._io_lock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -29,6 +31,26 @@ class Face:
     def closed(self) -> bool:
         """Whether the socket is closed, or closing."""
         return self._engine.closing
+
+    # ------------------------------------------------------------------ dropped
+
+    def __del__(self) -> None:
+        # Nothing here may wait: any thread may be the one that drops the last reference, or collects it.
+        engine = getattr(self, "_engine", None)
+        if engine is None or engine.closing or engine.generation.stale or sys.is_finalizing():
+            return
+        in_use = engine.in_use
+        complaint = f"unclosed {self!r}" if in_use else ""
+        if in_use and engine.in_loop:
+            self._end_dropped()
+        else:
+            engine.stop()
+        if complaint:
+            warnings.warn(complaint, ResourceWarning, stacklevel=2, source=self)
+
+    def _end_dropped(self) -> None:
+        """Has the loop close the socket, with its linger, and lives until it is."""
+        raise NotImplementedError
 
     # ------------------------------------------------------------------ options
 

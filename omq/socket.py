@@ -250,6 +250,18 @@ class Socket(Face, SyncCore):
         else:
             self._engine.stop()
 
+    def _end_dropped(self) -> None:
+        self._context.keep(self)
+        self._context.register(self)  # the garbage collector may have taken it out
+        self._engine.driver.hold(self)
+        self._engine.post(self._close_dropped)
+
+    def _close_dropped(self) -> None:
+        """Runs on the I/O thread."""
+        self._mark_closed()
+        self._closing = self._engine.loop.create_task(self._engine.close(self.options.linger))
+        self._closing.add_done_callback(lambda _: self._context.release(self))
+
     def abandon(self) -> None:
         """In a forked child: closes the descriptors that it inherited, which are the parent's too."""
         self._abandon()

@@ -2,6 +2,8 @@
 
 cimport cython
 
+from cpython.object cimport PyObject
+
 from omq._core.lock cimport SocketLock, sem_t
 from omq._core.peer cimport Gate, Inlet, Outlet
 from omq._core.poller cimport Poller
@@ -30,7 +32,7 @@ cdef class Sleeper:
 
 
 cdef class SyncGate(Gate):
-    cdef LeaderCore _core
+    cdef PyObject *_core             # the LeaderCore, borrowed: a loop holds gates, and must not hold sockets; NULL: gone
     cdef object _sleepers            # deque of Sleeper, first come first
     cdef int count                   # of them
     cdef int wake_all(self) except -1

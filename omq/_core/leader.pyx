@@ -7,6 +7,7 @@ I/O thread, has something for them, or the leader's place is free. The lock is n
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 from libc.errno cimport EINTR, errno
@@ -113,7 +114,7 @@ cdef class SyncGate(Gate):
     """Wakes the first of the calls that wait (all, where they wait apart); it passes the wake-up on if there is more."""
 
     def __cinit__(self, LeaderCore core):
-        self._core = core
+        self._core = <PyObject *>core
         self._sleepers = deque()
         self._watchers = []
 
@@ -134,8 +135,8 @@ cdef class SyncGate(Gate):
                 self.wake_all()
             else:
                 (<Sleeper>self._sleepers[0]).wake()
-        if self._core._truth >= 0:
-            self._core._tell()
+        if self._core != NULL and (<LeaderCore>self._core)._truth >= 0:
+            (<LeaderCore>self._core)._tell()
         if self._watchers:
             watchers = self._watchers
             self._watchers = []
@@ -154,6 +155,7 @@ def settle(watcher):
         watcher.set_result(None)
 
 
+@cython.no_gc_clear  # its end needs the gates; cycles are broken in the attributes that the class above adds
 cdef class LeaderCore:
     """Where the threads that call on one socket wait.
 
@@ -176,6 +178,10 @@ cdef class LeaderCore:
             raise OSError(errno, os.strerror(errno))
 
     def __dealloc__(self):
+        if self.readable is not None:
+            self.readable._core = NULL
+        if self.writable is not None:
+            self.writable._core = NULL
         if self._event >= 0:
             close(self._event)
         if self._truth >= 0:

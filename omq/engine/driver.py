@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from omq._core.call import AsyncCore
 from omq._core.flusher import Flusher
 from omq._core.lock import SocketLock
-from omq._core.peer import Gate, Inlet, Outlet
+from omq._core.peer import Gate, Outlet
 from omq._core.poller import Poller
 from omq._core.sync import SyncCore
 from omq.errors import ContextTerminated, StateError
@@ -36,11 +36,15 @@ class Driver(Protocol):
         lock: Held while queues and peers are touched.
         pipe_lock: The same for inproc pipes; `None` where one thread owns them.
         poller: The epoll set of the socket's connections.
+        readable: Where calls wait for messages.
+        writable: Where calls wait for room.
         flusher: Who writes what callers left behind; `None` where the loop's turn ends it.
     """
 
     lock: contextlib.AbstractContextManager[Any]
     poller: Poller
+    readable: Gate
+    writable: Gate
 
     @property
     def pipe_lock(self) -> SocketLock | None: ...
@@ -48,14 +52,8 @@ class Driver(Protocol):
     @property
     def flusher(self) -> Flusher | None: ...
 
-    @property
-    def readable(self) -> Gate: ...
-
-    @property
-    def writable(self) -> Gate: ...
-
-    def assemble(self, inlet: Inlet | None, outlet: Outlet | None) -> None:
-        """The queues are there."""
+    def assemble(self, outlet: Outlet | None) -> None:
+        """The queue for what is sent is there, if the type has one."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop is there, and runs in this thread."""
@@ -66,12 +64,18 @@ class Driver(Protocol):
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A Future that is done when something has left."""
 
+    def hold(self, core: Any) -> None:
+        """Keeps the socket from now on: its owner has dropped it, and its last messages are to leave."""
+
     def stop(self) -> None:
         """Nothing is to be driven any more."""
 
 
 class LoopDriver:
-    """The asyncio twin: everything happens in the caller's loop, under no lock."""
+    """The asyncio twin: everything happens in the caller's loop, under no lock.
+
+    The loop does not hold the socket by it: one that its owner drops is to be closed.
+    """
 
     pipe_lock = None
     flusher = None
@@ -79,20 +83,13 @@ class LoopDriver:
     def __init__(self, core: AsyncCore) -> None:
         self.lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self.poller = Poller(core.turn)
-        self._core = core
+        self.readable: Gate = core.readable
+        self.writable: Gate = core.writable
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outlet: Outlet | None = None
+        self._watch = core.writable.watch
 
-    @property
-    def readable(self) -> Gate:
-        return self._core.readable
-
-    @property
-    def writable(self) -> Gate:
-        return self._core.writable
-
-    def assemble(self, inlet: Inlet | None, outlet: Outlet | None) -> None:
-        self._core._assemble(inlet, outlet, asyncio._get_running_loop)
+    def assemble(self, outlet: Outlet | None) -> None:
         self._outlet = outlet
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -105,7 +102,10 @@ class LoopDriver:
         pass
 
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        return self._core.writable.watch(loop)
+        return self._watch(loop)
+
+    def hold(self, core: Any) -> None:
+        pass  # nothing here needs it
 
     def stop(self) -> None:
         # A loop that is closed has forgotten its readers.
@@ -120,6 +120,8 @@ class CallerDriver:
     The I/O thread watches the epoll set until a caller sleeps in it. It then looks every 20 ms whether there has
     been a call since; when there has not, the owner is away and it watches again. While a caller sleeps on and on
     it looks ever more rarely, and the call that ends the sleep tells it.
+
+    The I/O thread does not hold the socket by it: one that its owner drops is to be closed.
     """
 
     def __init__(self, core: SyncCore, flusher: Flusher) -> None:
@@ -127,31 +129,37 @@ class CallerDriver:
         self.pipe_lock = core.lock
         self.poller = core.poller
         self.flusher = flusher
-        self._core = core
+        self.readable: Gate = core.readable
+        self.writable: Gate = core.writable
+        self._watch_writable = core.writable.watch
+        self._core: Callable[[], SyncCore | None] = weakref.ref(core)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outlet: Outlet | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = _AWAY
         self._calls = 0
+        self._watches = False  # the loop watches the epoll set
         self._stopped = False
 
-    @property
-    def readable(self) -> Gate:
-        return self._core.readable
-
-    @property
-    def writable(self) -> Gate:
-        return self._core.writable
-
-    def assemble(self, inlet: Inlet | None, outlet: Outlet | None) -> None:
+    def assemble(self, outlet: Outlet | None) -> None:
         self._outlet = outlet
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._core._set_thread(self._post(self._give_way), self._post(self._attend))
+        core = self._core()
+        assert core is not None
+        core._set_thread(self._post(self._give_way), self._post(self._attend))
         if self._outlet is not None:
-            self._outlet.set_schedule(self._post(self._core.flush_turn))
+            self._outlet.set_schedule(self._post(self._flush_turn))
         self._watch()
+
+    def hold(self, core: SyncCore) -> None:
+        self._core = lambda: core
+
+    def _flush_turn(self) -> None:
+        core = self._core()
+        if core is not None:
+            core.flush_turn()
 
     def _post(self, function: Callable[[], None]) -> Callable[[], None]:
         """Has a function called on the I/O thread."""
@@ -166,25 +174,32 @@ class CallerDriver:
 
     def _watch(self) -> None:
         assert self._loop is not None
-        if not self._stopped and not self._core.watched:
-            self._core.set_watched(True)
-            self._core.set_drowsy(False)
+        core = self._core()
+        if core is not None and not self._stopped and not self._watches:
+            self._watches = True
+            core.set_watched(True)
+            core.set_drowsy(False)
             self._loop.add_reader(self.poller.fd, self._dispatch)
 
     def _dispatch(self) -> None:
-        if self._core.attended and not self._core.published:
+        core = self._core()
+        if core is None:
+            return  # it is being dropped at this very moment, and will be held
+        if core.attended and not core.published:
             self._give_way()
         else:
-            self._core.dispatch()
+            core.dispatch()
 
     def _give_way(self) -> None:
         """A caller is there and does the work."""
         assert self._loop is not None
-        if self._stopped or not self._core.watched or self._core.published:
+        core = self._core()
+        if core is None or self._stopped or not self._watches or core.published:
             return
-        self._core.set_watched(False)
+        self._watches = False
+        core.set_watched(False)
         self._loop.remove_reader(self.poller.fd)
-        self._calls = self._core.calls
+        self._calls = core.calls
         self._look_again(_AWAY)
 
     def _look_again(self, pause: float) -> None:
@@ -195,14 +210,15 @@ class CallerDriver:
     def _look(self) -> None:
         """Is the owner away?"""
         self._timer = None
-        if self._stopped or self._core.watched:
+        core = self._core()
+        if core is None or self._stopped or self._watches:
             return
-        calls, self._calls = self._calls, self._core.calls
-        if self._core.published:
+        calls, self._calls = self._calls, core.calls
+        if core.published:
             self._watch()
-        elif self._core.attended:
+        elif core.attended:
             slower = min(self._pause * 2, _DROWSY) if calls == self._calls else _AWAY
-            self._core.set_drowsy(slower > _AWAY)
+            core.set_drowsy(slower > _AWAY)
             self._look_again(slower)
         elif calls != self._calls:
             self._look_again(_AWAY)
@@ -220,23 +236,28 @@ class CallerDriver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._stopped and not self._core.watched:
-            if self._core.published:
+        core = self._core()
+        if core is not None and not self._stopped and not self._watches:
+            if core.published:
                 self._watch()
             else:
                 self._look_again(_AWAY)
 
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        return self._core.writable.watch(loop)
+        return self._watch_writable(loop)
 
     def stop(self) -> None:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._loop is not None and self._core.watched:
+        core = self._core()
+        if self._loop is not None and self._watches:
+            self._watches = False
             self._loop.remove_reader(self.poller.fd)
-            self._core.set_watched(False)
-        self._core._close_descriptors()
+            if core is not None:
+                core.set_watched(False)
+        if core is not None:
+            core._close_descriptors()
 
 
 class Stoppable(Protocol):

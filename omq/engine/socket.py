@@ -50,6 +50,12 @@ class Shared(Protocol):
     inproc: Registry
     generation: Generation
 
+    def keep(self, socket: Any) -> None:
+        """Holds a socket that its owner has dropped until it is closed."""
+
+    def release(self, socket: Any) -> None:
+        """It is."""
+
 
 class Engine(Living[SocketState]):
     """One socket, without its face.
@@ -80,7 +86,7 @@ class Engine(Living[SocketState]):
         self.driver = driver
         self.lock = driver.lock
         self.pattern = PATTERNS[socket_type](socket_type, options, driver.readable, driver.writable)
-        driver.assemble(self.pattern.inlet, self.pattern.outlet)
+        driver.assemble(self.pattern.outlet)
         self.pattern.on_change = self._changed
         self.pattern.on_subscribed = self._subscribed
         self.reporter = Reporter(self)
@@ -93,7 +99,7 @@ class Engine(Living[SocketState]):
         self._dialers: dict[str, list[Dialer | InprocDialer]] = {}
         self._sessions: dict[WireSession | PipeSession, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._draining: asyncio.Future[None] | None = None
+        self._drains: list[asyncio.Future[None]] = []
         self._watchers: set[asyncio.Future[None]] = set()
 
     @property
@@ -226,6 +232,11 @@ class Engine(Living[SocketState]):
     def endpoints(self) -> list[str]:
         """What is bound, resolved."""
         return list(self._listeners)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it has, or had, endpoints or a loop, and must be closed."""
+        return self.has_loop or bool(self._listeners or self._dialers)
 
     @property
     def first_reconnect_interval(self) -> float | None:
@@ -391,13 +402,17 @@ class Engine(Living[SocketState]):
             with self.lock:
                 if self.pattern.idle:
                     return
-                watcher = self._draining = self.driver.watch_writable(self.loop)
+                watcher = self.driver.watch_writable(self.loop)
             left = None if deadline is None else deadline - self.loop.time()
+            self._drains.append(watcher)
             try:
                 async with asyncio.timeout(left):
-                    await watcher
+                    # Others may wait for the same.
+                    await asyncio.shield(watcher)
             except TimeoutError:
                 return
+            finally:
+                self._drains.remove(watcher)
 
     async def _say_goodbye(self, deadline: float | None) -> None:
         limit = self.loop.time() + _GOODBYE
@@ -431,8 +446,9 @@ class Engine(Living[SocketState]):
         for task in self._tasks:
             task.cancel()
         self.driver.stop()
-        if self._draining is not None and not self._draining.done() and self.in_loop:
-            self._draining.set_result(None)
+        for drain in self._drains:
+            if not drain.done() and self.in_loop:
+                drain.set_result(None)
         if self.in_loop and self._parent is not None and not self._over.done():
             self._over.set_result(None)
         self._changed()

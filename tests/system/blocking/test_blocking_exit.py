@@ -157,7 +157,7 @@ def farewell():
         push.send(b"x")
         say(pull.recv(timeout=5))
 atexit.register(farewell)
-omq.PULL(bind="inproc://x")
+kept = omq.PULL(bind="inproc://x")
 """
     )
     assert program(source, "0").end() == "b'x'\n"

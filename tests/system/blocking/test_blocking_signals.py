@@ -81,11 +81,12 @@ def _interrupt(program, source, *arguments):
 def test_ctrl_c_interrupts_a_call_that_receives(program, call, options):
     source = PRELUDE + (
         """
-peer = omq.DEALER(bind="tcp://127.0.0.1:*")
-one = omq.DEALER(connect=peer.endpoints[0], send_hwm=2, **options)
-one.wait_connected(timeout=5)
 if "POLL_OUT" in sys.argv[2]:
     peer, one, _ = full()
+else:
+    peer = omq.DEALER(bind="tcp://127.0.0.1:*")
+    one = omq.DEALER(connect=peer.endpoints[0], send_hwm=2, **options)
+    one.wait_connected(timeout=5)
 """
         + INTERRUPTED.replace("CALL", RECEIVING[call])
         + """

@@ -1,0 +1,108 @@
+"""Sockets that nobody closes: when the last reference goes they close in their loop, with their linger, and say so."""
+
+import asyncio
+import gc
+import os
+
+import pytest
+
+import omq.asyncio as omq
+from tests.unit.conftest import on_both_loops, until
+
+dropping = pytest.warns(ResourceWarning, match="unclosed <omq.asyncio.P")
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@on_both_loops
+async def test_a_dropped_socket_is_closed_and_its_descriptors_too(make, endpoint, tmp_path):
+    before = descriptors()
+    pull = omq.PULL(bind=endpoint)
+    push = omq.PUSH(connect=pull.endpoints[0])
+    await push.wait_connected(timeout=5)
+    await pull.wait_connected(timeout=5)
+    where = pull.endpoints[0]
+    with dropping:
+        del pull
+    with dropping:
+        del push
+    await until(lambda: descriptors() == before)
+    await omq.PULL(bind=where).close()  # the name is free
+    assert list(tmp_path.iterdir()) == []
+
+
+@on_both_loops
+async def test_what_a_dropped_socket_has_accepted_leaves(make, inproc):
+    push = omq.PUSH(connect=inproc)
+    await push.send_many([b"%d" % number for number in range(100)])
+    with dropping:
+        del push
+    await asyncio.sleep(0.02)
+    gc.collect()
+    pull = make(omq.PULL, bind=inproc)
+    assert [await pull.recv(timeout=5) for _ in range(100)] == [b"%d" % number for number in range(100)]
+    await until(lambda: not pull.peers)
+
+
+@on_both_loops
+async def test_a_socket_in_a_cycle_goes_with_the_cycle(make, endpoint):
+    before = descriptors()
+    pull = omq.PULL(bind=endpoint)
+    cycle = {"socket": pull}
+    cycle["self"] = cycle
+    with dropping:
+        del pull, cycle
+        gc.collect()
+    await until(lambda: descriptors() == before)
+
+
+@on_both_loops
+async def test_a_call_that_waits_holds_its_socket(make, endpoint):
+    pull = omq.PULL(bind=endpoint)
+    push = make(omq.PUSH, connect=pull.endpoints[0])
+    waiting = asyncio.create_task(pull.recv())
+    await asyncio.sleep(0)
+    with dropping:
+        del pull
+        gc.collect()
+        await push.send(b"x")
+        assert await asyncio.wait_for(waiting, 5) == b"x"
+        del waiting
+
+
+async def test_a_socket_that_was_never_used_goes_silently():
+    before = descriptors()
+    for _ in range(20):
+        omq.PULL()
+    assert descriptors() == before
+
+
+async def test_a_parent_sees_the_end_of_a_dropped_socket(endpoint):
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        pull = omq.PULL(bind=endpoint, parent=group)
+        with dropping:
+            del pull
+
+
+def test_a_socket_whose_loop_is_closed_leaves_nothing(tmp_path):
+    before = descriptors()
+
+    async def use():
+        return omq.PULL(bind=f"ipc://{tmp_path}/s")
+
+    pull = asyncio.run(use())
+    with dropping:
+        del pull
+    assert descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_socket_bound_outside_of_any_loop_leaves_nothing(tmp_path):
+    before = descriptors()
+    pull = omq.PULL(bind=f"ipc://{tmp_path}/s")
+    with dropping:
+        del pull
+    assert descriptors() == before
+    assert list(tmp_path.iterdir()) == []
