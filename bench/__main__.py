@@ -43,6 +43,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=5, help="rounds of A B C (default 5)")
     add("--seconds", type=float, default=1.0, help="length of a measured burst (default 1)")
     add("--subscribers", type=int, default=8, help="processes that a PUB serves (default 8)")
+    add("--connections", type=int, default=10_000, help="connections of one socket (default 10000)")
     add("--peers", help=f"only these, separated by commas, of: {', '.join(PEERS)}")
     add("--check", action="store_true", help="exit 1 if a target is missed, 3 if one could not be measured")
     add("--json", type=Path, metavar="FILE", help="write every round there too")
@@ -59,6 +60,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"no peer {name!r}; known are: {', '.join(PEERS)}")
     if found.rounds < 1 or found.seconds <= 0 or found.subscribers < 1:
         parser.error("--rounds, --seconds and --subscribers are above 0")
+    if found.connections < 100:
+        parser.error("--connections is 100 or more")
     return found
 
 
@@ -108,7 +111,7 @@ def _command(name: str, arguments: argparse.Namespace) -> str:
     words = ["python -m bench", name]
     words += [f"--size {size}" for size in arguments.size]
     words += [f"--transport {transport}" for transport in arguments.transport]
-    for option, usual in (("rounds", 5), ("seconds", 1.0), ("subscribers", 8)):
+    for option, usual in (("rounds", 5), ("seconds", 1.0), ("subscribers", 8), ("connections", 10_000)):
         if (value := getattr(arguments, option)) != usual:
             words.append(f"--{option} {value:g}")
     return " ".join(words)
@@ -120,7 +123,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.scenario:
         _list()
         return 0
-    settings = Settings(tuple(arguments.size), tuple(arguments.transport), arguments.seconds, arguments.subscribers)
+    settings = Settings(
+        tuple(arguments.size),
+        tuple(arguments.transport),
+        arguments.seconds,
+        arguments.subscribers,
+        arguments.connections,
+    )
     verdicts: list[str] = []
     written: list[dict[str, object]] = []
     found: list[Findings]

@@ -79,12 +79,14 @@ class Settings:
         transports: `tcp`, `ipc`; empty for the scenario's own.
         seconds: How long a measured burst should last.
         subscribers: Processes that a PUB serves.
+        connections: Connections of one socket.
     """
 
     sizes: tuple[int, ...] = ()
     transports: tuple[str, ...] = ()
     seconds: float = 1.0
     subscribers: int = 8
+    connections: int = 10_000
 
 
 @dataclass(frozen=True)

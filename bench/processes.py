@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,10 @@ class Worker:
         if key not in facts:
             raise self._failure(facts.get("error", f"said {facts} instead of {key!r}"))
         return facts[key] if len(facts) == 1 else facts
+
+    def pause(self) -> None:
+        """Stops the process, as ctrl-Z does; it never goes on."""
+        self._process.send_signal(signal.SIGSTOP)
 
     def _failure(self, what: str) -> RunError:
         self._errors.seek(0)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import uvloop
 
 from bench.link import Link
+from bench.peers import hub, workers
 
 PROBE = b"?"
 FAN_BATCH = 100
@@ -164,6 +165,10 @@ ROLES: dict[str, Role] = {
     "pub": pub,
     "sub": sub,
     "inproc": inproc,
+    "spout": workers.spout_async,
+    "worker": workers.worker_async,
+    "pull-crowd": hub.pull_crowd_async,
+    "pub-crowd": hub.pub_crowd_async,
 }
 
 

@@ -11,6 +11,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any
 
 from bench.link import Link
+from bench.peers.crowd import crowd
 
 
 def _listen(endpoint: str) -> tuple[socket.socket, str]:
@@ -121,6 +122,7 @@ def compute(link: Link, job: dict[str, Any]) -> None:
 
 ROLES: dict[str, Callable[[Link, dict[str, Any]], None]] = {
     "compute": compute,
+    "crowd": crowd,
     "pull": pull,
     "push": push,
     "rep": rep,

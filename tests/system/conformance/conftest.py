@@ -50,6 +50,10 @@ class Twin:
     def make(self, kind: str, context: Any, options: dict[str, Any]) -> Any:
         raise NotImplementedError
 
+    def wait(self, work: Callable[[], Any]) -> Any:
+        """Does something that is awaited in one of the twins."""
+        return work()
+
     def spawn(self, socket: Any, call: str, *arguments: Any, **options: Any) -> Waiting:
         """Has a call run beside the test."""
         return Waiting(lambda: getattr(socket, call)(*arguments, **options))
@@ -119,6 +123,9 @@ class AsyncioTwin(Twin):
             return await result if inspect.isawaitable(result) else result
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(2 * BOUND)
+
+    def wait(self, work: Callable[[], Any]) -> Any:
+        return self.call(work)
 
     def make(self, kind: str, context: Any, options: dict[str, Any]) -> Any:
         return Awaited(self, self.call(lambda: getattr(omq.asyncio, kind)(context, **options)))

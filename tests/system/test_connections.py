@@ -1,0 +1,29 @@
+"""Ten thousand connections of one socket: all of them are served, and an idle one costs little."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from bench.crowd import KINDS, connections
+from bench.peers.crowd import SPARE
+
+LIMIT = 32  # KiB that an idle connection may take
+
+count = pytest.mark.parametrize(
+    "count",
+    [500, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])],
+)
+
+
+@count
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("peer", ["omq", "omq-asyncio"])
+def test_every_connection_is_served_and_costs_little(peer, kind, count):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count + SPARE:
+        pytest.skip(f"a process may open {hard} descriptors, {count + SPARE} are needed")
+    found = connections(peer, kind, count)
+    assert found["served"] == count
+    assert found["each"] < LIMIT
