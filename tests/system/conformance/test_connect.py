@@ -1,0 +1,284 @@
+"""Connect, bind, unbind, disconnect, immediate, and many sockets at once: libzmq's tests of these names."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import omq
+from tests.system.conformance.conftest import BOUND, drain, fill, until
+
+
+@pytest.fixture
+def later(twin, endpoint):
+    """An endpoint that nobody is bound to yet."""
+    probe = twin("PULL", bind=endpoint)
+    name = probe.endpoints[0]
+    probe.close(0)
+    return name
+
+
+# bind_after_connect_tcp
+
+
+def test_bind_after_connect_three_messages_arrive_in_order(twin, later):
+    dealer = twin("DEALER", connect=later, reconnect_interval=0.01)
+    for body in (b"foobar", b"baz", b"buzz"):
+        dealer.send(body)
+    bound = twin("DEALER", bind=later)
+    assert [bound.recv(timeout=BOUND) for _ in range(3)] == [b"foobar", b"baz", b"buzz"]
+    bound.send(b"back")
+    assert dealer.recv(timeout=BOUND) == b"back"
+
+
+# inproc_connect
+
+
+@pytest.mark.parametrize("first", ["bind", "connect"])
+def test_inproc_connect_pair_both_ways(twin, inproc, first):
+    one = twin("PAIR")
+    other = twin("PAIR")
+    for socket in (one, other) if first == "bind" else (other, one):
+        socket.bind(inproc) if socket is one else socket.connect(inproc)
+    one.send(b"there")
+    assert other.recv(timeout=BOUND) == b"there"
+    other.send(b"and back")
+    assert one.recv(timeout=BOUND) == b"and back"
+
+
+def test_inproc_connect_a_publisher_drops_until_it_is_bound(twin, inproc):
+    pub = twin("PUB", connect=inproc)
+    pub.send(b"nobody hears this")
+    sub = twin("SUB", bind=inproc, subscribe=b"")
+    pub.wait_subscribed(timeout=BOUND)
+    pub.send(b"this is heard")
+    assert sub.recv(timeout=BOUND) == b"this is heard"
+    assert not sub.poll(0.02)
+
+
+def test_inproc_connect_ten_before_the_bind(twin, inproc):
+    pushes = [twin("PUSH", connect=inproc) for _ in range(10)]
+    for number, push in enumerate(pushes):
+        push.send(b"%d" % number)
+    pull = twin("PULL", bind=inproc)
+    assert sorted(int(pull.recv(timeout=BOUND)) for _ in range(10)) == list(range(10))
+
+
+def test_inproc_connect_fifty_races_of_bind_and_connect(twin, inproc):
+    """Whichever is first, they meet, in another thread each."""
+    for number in range(50):
+        name = f"{inproc}-{number}"
+        pull, push = twin("PULL"), twin("PUSH")
+        binding = twin.spawn(pull, "bind", name)
+        connecting = twin.spawn(push, "connect", name)
+        push.send(b"%d" % number)
+        assert pull.recv(timeout=BOUND) == b"%d" % number
+        binding.result(), connecting.result()
+        pull.stop(), push.stop()
+
+
+@pytest.mark.parametrize("kind", ["ROUTER", "PUSH", "SUB", "REQ"])
+def test_inproc_connect_only_then_close(twin, inproc, kind):
+    socket = twin(kind, connect=inproc)
+    start = time.monotonic()
+    socket.close(0)
+    assert time.monotonic() - start < 1
+    # A name that somebody has waited for can be had.
+    assert twin("REP", bind=inproc).endpoints == [inproc]
+
+
+def test_inproc_connect_unbind_then_rebind(twin, inproc):
+    pull = twin("PULL", bind=inproc)
+    with pytest.raises(omq.BindError):
+        twin("PULL", bind=inproc)
+    pull.unbind(inproc)
+    other = twin("PULL", bind=inproc)
+    push = twin("PUSH", connect=inproc)
+    push.send(b"to the second")
+    assert other.recv(timeout=BOUND) == b"to the second"
+    assert not pull.poll(0.02)
+
+
+def test_inproc_connect_tells_identities(twin, inproc):
+    router = twin("ROUTER", bind=inproc)
+    dealer = twin("DEALER", connect=inproc, identity=b"named")
+    dealer.send_multipart([b"a", b"b"])
+    assert router.recv_multipart(timeout=BOUND) == [b"named", b"a", b"b"]
+
+
+# immediate
+
+
+def test_immediate_off_one_queue_waits_and_all_go_to_who_is_there(twin, later, tmp_path):
+    """omq departs: there is one queue, and a dead endpoint takes no share of it (libzmq gives it half)."""
+    live = twin("PULL", bind=f"ipc://{tmp_path}/live")
+    push = twin("PUSH", connect=[later, live.endpoints[0]])
+    for number in range(10):
+        push.send(b"%d" % number)
+    assert [int(live.recv(timeout=BOUND)) for _ in range(10)] == list(range(10))
+
+
+def test_immediate_on_all_ten_go_to_the_live_one(twin, later, tmp_path):
+    live = twin("PULL", bind=f"ipc://{tmp_path}/live")
+    push = twin("PUSH", connect=[later, live.endpoints[0]], immediate=True)
+    for number in range(10):
+        push.send(b"%d" % number, timeout=BOUND)
+    assert [int(live.recv(timeout=BOUND)) for _ in range(10)] == list(range(10))
+
+
+def test_immediate_a_broken_connection_accepts_nothing_until_it_is_back(twin, later):
+    back = twin("DEALER", bind=later)
+    front = twin("DEALER", connect=later, immediate=True, reconnect_interval=0.01)
+    back.send(b"hello")
+    assert front.recv(timeout=BOUND) == b"hello"
+    front.send(b"hello", timeout=0)
+    assert back.recv(timeout=BOUND) == b"hello"
+    back.stop()
+    until(lambda: not front.peers)
+    assert not front.poll(0, omq.POLL_OUT)
+    with pytest.raises(omq.SendTimeout):
+        front.send(b"lost", timeout=0)
+    again = twin("DEALER", bind=later)
+    front.send(b"here again", timeout=BOUND)
+    assert again.recv(timeout=BOUND) == b"here again"
+
+
+# disconnect_inproc, term_endpoint
+
+
+def test_disconnect_inproc_takes_the_subscription_back(twin, endpoint):
+    xpub = twin("XPUB", bind=endpoint)
+    sub = twin("SUB", subscribe=b"foo")
+    xpub.send_multipart([b"foo", b"before"])
+    name = xpub.endpoints[0]
+    sub.connect(name)
+    assert xpub.recv(timeout=BOUND) == b"\1foo"
+    xpub.send_multipart([b"foo", b"heard"])
+    assert sub.recv_multipart(timeout=BOUND) == [b"foo", b"heard"]
+    sub.disconnect(name)
+    assert xpub.recv(timeout=BOUND) == b"\0foo"
+    xpub.send_multipart([b"foo", b"after"])
+    assert not sub.poll(0.02)
+
+
+def test_term_endpoint_after_disconnect_send_has_no_peer(twin, endpoint):
+    pull = twin("PULL", bind=endpoint)
+    push = twin("PUSH", connect=pull.endpoints[0], send_hwm=3)
+    push.send(b"ABC")
+    assert pull.recv(timeout=BOUND) == b"ABC"
+    push.disconnect(pull.endpoints[0])
+    until(lambda: not push.peers and not pull.peers)
+    # One queue: exactly the mark is accepted, for whoever comes next.
+    assert fill(push, 10) == 3
+    push.connect(pull.endpoints[0])
+    assert [int(m) for m in drain(pull)] == [0, 1, 2]
+
+
+def test_term_endpoint_unbind_keeps_connections_and_takes_no_new_one(twin, endpoint):
+    """omq departs: connections that came in go on (libzmq ends them)."""
+    push = twin("PUSH", bind=endpoint)
+    name = push.endpoints[0]
+    pull = twin("PULL", connect=name)
+    push.send(b"ABC")
+    assert pull.recv(timeout=BOUND) == b"ABC"
+    push.unbind(name)
+    push.send(b"DEF")
+    assert pull.recv(timeout=BOUND) == b"DEF"
+    late = twin("PULL", connect=name)
+    with pytest.raises(omq.Timeout):
+        late.wait_connected(timeout=0.1)
+
+
+@pytest.mark.parametrize("wildcard", ["tcp://127.0.0.1:*", "tcp://127.0.0.1:0", "ipc://*"])
+def test_term_endpoint_unbind_by_what_bind_gave_and_not_by_the_wildcard(twin, wildcard):
+    pull = twin("PULL")
+    name = pull.bind(wildcard)
+    assert name != wildcard
+    with pytest.raises(omq.EndpointError, match="bound"):
+        pull.unbind(wildcard)
+    pull.unbind(name)
+    assert pull.endpoints == []
+    with pytest.raises(omq.EndpointError):
+        pull.unbind(name)
+
+
+def test_last_endpoint_every_bind_is_told(twin, tmp_path, inproc):
+    pull = twin("PULL")
+    given = [pull.bind(name) for name in ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*", f"ipc://{tmp_path}/s", inproc)]
+    assert pull.endpoints == given
+    assert len(set(given)) == 4
+    for number, name in enumerate(given):
+        push = twin("PUSH", connect=name)
+        push.send(b"%d" % number)
+        assert pull.recv(timeout=BOUND) == b"%d" % number
+
+
+def test_disconnect_of_what_was_never_connected_says_so(twin, endpoint):
+    push = twin("PUSH")
+    with pytest.raises(omq.EndpointError, match="not connected"):
+        push.disconnect("tcp://127.0.0.1:1")
+
+
+# shutdown_stress, many_sockets, system
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_shutdown_stress_a_hundred_sockets_closed_in_the_middle_of_connecting(twin, endpoint, round_):
+    server = twin("PUB", bind=endpoint)
+    sockets = [twin("SUB", connect=server.endpoints[0], subscribe=b"") for _ in range(100)]
+    start = time.monotonic()
+    for socket in sockets[::2]:
+        socket.stop()
+    for socket in sockets[1::2]:
+        socket.close()
+    assert time.monotonic() - start < BOUND
+    until(lambda: not server.peers)
+    # And it serves on.
+    last = twin("SUB", connect=server.endpoints[0], subscribe=b"")
+    server.wait_subscribed(timeout=BOUND)
+    server.send(b"still here")
+    assert last.recv(timeout=BOUND) == b"still here"
+
+
+def test_many_sockets_a_thousand_live_side_by_side(twin, inproc):
+    """There is no MAX_SOCKETS: the system's own limits hold."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4000:
+        pytest.skip(f"the process may open {hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4000), hard))
+    try:
+        pull = twin("PULL", bind=inproc)
+        pushes = [twin("PUSH", connect=inproc) for _ in range(1000)]
+        for number, push in enumerate(pushes):
+            push.send(b"%d" % number)
+        assert sorted(int(pull.recv(timeout=BOUND)) for _ in range(1000)) == list(range(1000))
+        for push in pushes:
+            push.stop()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_many_sockets_at_the_limit_of_descriptors_fail_cleanly(twin, tmp_path):
+    import os
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pull = twin("PULL", bind=f"ipc://{tmp_path}/good")
+    push = twin("PUSH", connect=pull.endpoints[0])
+    push.wait_connected(timeout=BOUND)
+    made = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+    try:
+        with pytest.raises(OSError, match="open files"):  # noqa: PT012
+            for _ in range(100):
+                made.append(twin("PULL", bind="tcp://127.0.0.1:*"))  # noqa: PERF401
+        push.send(b"unharmed")
+        assert pull.recv(timeout=BOUND) == b"unharmed"
+    finally:
+        for socket in made:
+            socket.stop()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    until(lambda: twin("PULL", bind="tcp://127.0.0.1:*").endpoints)
