@@ -21,6 +21,7 @@ from omq.errors import __all__ as _errors
 from omq.message import Message, Peer
 from omq.monitor import Event, EventKind, HandshakeFailure, Monitor
 from omq.options import Options
+from omq.security import CurveClient, CurveServer, PlainClient, PlainServer, curve_keypair, curve_public
 from omq.socket import (
     DEALER,
     PAIR,
@@ -53,6 +54,8 @@ __all__ = [
     "XPUB",
     "XSUB",
     "Context",
+    "CurveClient",
+    "CurveServer",
     "Event",
     "EventKind",
     "HandshakeFailure",
@@ -60,9 +63,13 @@ __all__ = [
     "Monitor",
     "Options",
     "Peer",
+    "PlainClient",
+    "PlainServer",
     "Socket",
     "SocketType",
     "__version__",
+    "curve_keypair",
+    "curve_public",
     "wait",
     *_errors,
 ]

@@ -28,6 +28,7 @@ from omq.face import Face, several
 from omq.message import Message, Peer
 from omq.monitor import Event, EventKind, Feed, HandshakeFailure
 from omq.options import Options
+from omq.security import CurveClient, CurveServer, PlainClient, PlainServer, curve_keypair, curve_public
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
 
@@ -372,6 +373,8 @@ __all__ = [
     "XPUB",
     "XSUB",
     "Context",
+    "CurveClient",
+    "CurveServer",
     "Event",
     "EventKind",
     "HandshakeFailure",
@@ -379,8 +382,12 @@ __all__ = [
     "Monitor",
     "Options",
     "Peer",
+    "PlainClient",
+    "PlainServer",
     "Socket",
     "SocketType",
     "__version__",
+    "curve_keypair",
+    "curve_public",
     *_errors,
 ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from omq.errors import OptionError
-from omq.types import SocketType
+from omq.types import Security, SocketType
 
 _T = SocketType
 _ANY: Final = frozenset(SocketType)
@@ -92,6 +92,19 @@ def _reconnect(value: Any) -> float | tuple[float, float] | None:
     return (first, ceiling) if isinstance(value, tuple) else first
 
 
+def _security(value: Any) -> Security | None:
+    if value is not None and not isinstance(value, Security):
+        raise ValueError("a PlainServer, PlainClient, CurveServer or CurveClient, or None")
+    return value
+
+
+def _domain(value: Any) -> str:
+    # RFC 27, Message Format: string fields are at most 255 characters and are ASCII only.
+    if not isinstance(value, str) or len(value) > 255 or not value.isascii():
+        raise ValueError("at most 255 characters of ASCII")
+    return value
+
+
 def _prefixes(value: Any) -> tuple[bytes, ...]:
     values = (value,) if isinstance(value, bytes | str) else value
     if not isinstance(values, Iterable):
@@ -103,9 +116,14 @@ def _prefixes(value: Any) -> tuple[bytes, ...]:
 
 
 def _option(
-    default: Any, check: Callable[[Any], Any], types: frozenset[SocketType] = _ANY, *, live: bool = False
+    default: Any,
+    check: Callable[[Any], Any],
+    types: frozenset[SocketType] = _ANY,
+    *,
+    live: bool = False,
+    secret: bool = False,
 ) -> Any:
-    return field(default=default, metadata={"check": check, "types": types, "live": live})
+    return field(default=default, metadata={"check": check, "types": types, "live": live, "secret": secret})
 
 
 _HWM = _whole(0, 2**31 - 1)
@@ -169,6 +187,12 @@ class Options:
         bind_device: The network device that traffic is bound to; `None` for any (`ZMQ_BINDTODEVICE`).
         busy_poll: Seconds that a blocking call looks for a message before it sleeps; 0 sleeps at once;
             `"adaptive"` looks for 50 us at most, while recent waits were short.
+        security: How peers prove who they are, and whether traffic is encrypted: a `PlainServer`, `PlainClient`,
+            `CurveServer` or `CurveClient`; `None` for neither (`ZMQ_PLAIN_*`, `ZMQ_CURVE_*`). Not for inproc.
+        zap_domain: The domain that a ZAP handler is asked about; where there is no `security` it is asked only if this
+            is set (RFC 27; `ZMQ_ZAP_DOMAIN`).
+        zap_enforce_domain: Let nobody in when `zap_domain` is set and no ZAP handler is bound, and ask none when it is
+            not set (`ZMQ_ZAP_ENFORCE_DOMAIN`).
     """
 
     send_hwm: int = _option(1000, _HWM, live=True)
@@ -206,6 +230,9 @@ class Options:
     tos: int = _option(0, _whole(0, 255))
     bind_device: str | None = _option(None, _device)
     busy_poll: float | str = _option(0.0, _spin, live=True)
+    security: Security | None = _option(None, _security, secret=True)  # noqa: RUF009 - it never changes
+    zap_domain: str = _option("", _domain)
+    zap_enforce_domain: bool = _option(False, _flag)
 
     @classmethod
     def parse(cls, socket_type: SocketType, given: dict[str, Any], base: Options | None = None) -> Options:
@@ -232,7 +259,9 @@ class Options:
             try:
                 checked[name] = spec["check"](value)
             except ValueError as wanted:
-                raise OptionError(f"option {name}={value!r}: must be {wanted}") from None
+                # What was meant to be a key or a password is not repeated.
+                shown = f"<{type(value).__name__}>" if spec["secret"] else repr(value)
+                raise OptionError(f"option {name}={shown}: must be {wanted}") from None
         return dataclasses.replace(base, **checked) if base is not None else cls(**checked)
 
     @staticmethod

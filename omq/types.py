@@ -1,7 +1,8 @@
 """The socket types and which of them may talk to each other (RFC 23, RFC 28 and their companions)."""
 
+from abc import ABC, abstractmethod
 from enum import Enum
-from typing import Final
+from typing import Any, ClassVar, Final
 
 
 class SocketType(Enum):
@@ -75,3 +76,34 @@ class Unset(Enum):
 
 #: Stands for an argument that was left out: the socket's own option holds.
 UNSET: Final = Unset.UNSET
+
+
+class Security(ABC):
+    """What the option `security` takes: how peers prove who they are; see `omq.security`.
+
+    Attributes:
+        name: The mechanism, as RFC 23 spells it.
+        as_server: This side lets others in; a client proves itself to a server.
+    """
+
+    name: ClassVar[str]
+    as_server: ClassVar[bool]
+
+    @abstractmethod
+    def begin(self, cookies: Any) -> Any:
+        """A fresh mechanism for one connection.
+
+        Args:
+            cookies: What locks the cookies of one socket's connections (`omq.zmtp.curve.CookieKeys`).
+        """
+
+    def judge(self, credentials: tuple[bytes, ...]) -> Any:
+        """Whether a peer with these credentials may come in: a truth value, an awaitable of one, or `None`.
+
+        `None` leaves it to a ZAP handler (RFC 27).
+        """
+        return None
+
+    def user_of(self, credentials: tuple[bytes, ...]) -> str | None:
+        """Who a peer with these credentials is."""
+        return None

@@ -3,8 +3,9 @@
 cimport cython
 from cpython.object cimport PyObject
 
-from omq._core.buffer cimport Pool
+from omq._core.pool cimport Pool
 from omq._core.codec cimport SHORT_HEADER, SHORT_SIZE
+from omq._core.crypto cimport Session
 from omq._core.lock cimport drop_flag, take_flag
 from libc.string cimport memcpy
 
@@ -13,6 +14,7 @@ cdef enum:
     BATCH_BYTES = 65536      # bytes at which a batch leaves
     BATCH_MESSAGES = 256     # messages at which a batch leaves
     SEGMENT_BYTES = 8192     # an arena segment above this is not extended
+    SEALED_INLINE = 65536    # bytes: a sealed payload up to this stands in the arena, a larger one in its own memory
     SPARSE_NS = 20000        # nanoseconds since the last write after which a message is written at once
 
 cdef enum:
@@ -37,6 +39,8 @@ cdef struct Segment:
 @cython.final
 cdef class Batch:
     cdef Pool _pool
+    cdef Session session     # seals what is put in; None: it leaves in the clear
+    cdef Py_ssize_t quick    # bytes of payload up to which `append` serves; -1: it does not, all is sealed
     cdef char *_arena        # owned; a pooled block while _capacity is BLOCK_SIZE
     cdef Py_ssize_t _capacity  # bytes
     cdef Py_ssize_t _used    # bytes
@@ -67,6 +71,10 @@ cdef class Batch:
     cdef int want(self, unsigned int interest) noexcept nogil
     cdef bint flush_late(self, long long now) noexcept nogil
     cdef int put(self, const Part *part, int flags) except -1
+    cdef void secure(self, Session session) noexcept
+    cdef int _put_sealed(self, const Part *part, int flags) except -1
+    cdef int _put_sealed_large(self, const Part *part, int flags) except -1
+    cdef int put_frames(self, const char *data, Py_ssize_t size) except -1
     cdef int copy(self, const char *data, Py_ssize_t size) except -1
     cdef int end_message(self) except -1
     cdef int flush(self, int fd) noexcept nogil
@@ -92,7 +100,7 @@ cdef class Batch:
         """A short message of one part behind others, in few steps; False where there is more to do than that."""
         cdef Segment *last
         cdef char *p
-        if (part.size > SHORT_SIZE or self._used + SHORT_HEADER + part.size > self._capacity
+        if (part.size > self.quick or self._used + SHORT_HEADER + part.size > self._capacity
                 or self._first == self._count):
             return False
         last = self._segments + self._count - 1

@@ -1,4 +1,4 @@
-from omq._core.buffer import Pool
+from omq._core.pool import Pool
 
 class Batch:
     """What a connection has accepted and the kernel has not.

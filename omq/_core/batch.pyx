@@ -13,8 +13,9 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.time cimport nanosleep, timespec
 
-from omq._core.buffer cimport BLOCK_SIZE, Pool
-from omq._core.codec cimport LONG_HEADER, write_header
+from omq._core.pool cimport BLOCK_SIZE, Pool
+from omq._core.codec cimport FLAG_COMMAND, FLAG_MORE, LONG_HEADER, SHORT_SIZE, Header, parse_header, write_header
+from omq._core.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_MORE, Session
 from omq._core.lock cimport drop_flag, take_flag
 
 cdef extern from "<sys/uio.h>" nogil:
@@ -51,6 +52,7 @@ cdef class Batch:
     def __cinit__(self, Pool pool not None):
         self._pool = pool
         self.grain = 64
+        self.quick = SHORT_SIZE
         self.fd = self.poll_fd = -1
 
     def __dealloc__(self):
@@ -68,6 +70,11 @@ cdef class Batch:
         with nogil:
             while not take_flag(&self._taken):
                 nanosleep(&moment, NULL)
+
+    cdef void secure(self, Session session) noexcept:
+        """Has everything sealed from now on; None: nothing."""
+        self.session = session
+        self.quick = SHORT_SIZE if session is None else -1
 
     cdef void clear(self):
         """Drops everything; what was not sent is gone."""
@@ -201,6 +208,8 @@ cdef class Batch:
         cdef Segment *segment
         cdef unsigned char *p
         cdef int length
+        if self.session is not None:
+            return self._put_sealed(part, SEALED_MORE if flags & FLAG_MORE else 0)
         self._reserve(LONG_HEADER + inline)
         segment = self._open()
         p = <unsigned char *>self._arena + self._used
@@ -222,6 +231,71 @@ cdef class Batch:
                 self._foreign = True
         return 0
 
+    cdef int _put_sealed(self, const Part *part, int flags) except -1:
+        """Appends one sealed frame; *flags* are SEALED_*. It is encrypted where it stands."""
+        cdef Py_ssize_t size = SEALED_EXTRA + part.size
+        cdef Segment *segment
+        cdef unsigned char *p
+        cdef int length
+        if part.size > SEALED_INLINE:
+            return self._put_sealed_large(part, flags)
+        self._reserve(LONG_HEADER + size)
+        segment = self._open()
+        p = <unsigned char *>self._arena + self._used
+        length = write_header(p, 0, size)
+        memcpy(p + length + SEALED_EXTRA, part.data, part.size)
+        if self.session.seal_frame(p + length, flags, part.size) < 0:
+            self.failed = True
+            return 0
+        segment.size += length + size
+        self._used += length + size
+        self.bytes += length + size
+        self.total += length + size
+        return 0
+
+    cdef int _put_sealed_large(self, const Part *part, int flags) except -1:
+        """As `_put_sealed`, in memory of its own; other threads may run meanwhile."""
+        cdef Py_ssize_t size = SEALED_EXTRA + part.size
+        cdef bytes frame = PyBytes_FromStringAndSize(NULL, LONG_HEADER + size)
+        cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(frame)
+        cdef Session session = self.session
+        cdef Segment *segment
+        cdef int status
+        write_header(p, 0, size)
+        with nogil:
+            memcpy(p + LONG_HEADER + SEALED_EXTRA, part.data, part.size)
+            status = session.seal_frame(p + LONG_HEADER, flags, part.size)
+        if status < 0:
+            self.failed = True
+            return 0
+        segment = self._append()
+        segment.base = <char *>p
+        segment.size = LONG_HEADER + size
+        segment.owner = <PyObject *>frame
+        Py_INCREF(frame)
+        self.bytes += LONG_HEADER + size
+        self.total += LONG_HEADER + size
+        return 0
+
+    cdef int put_frames(self, const char *data, Py_ssize_t size) except -1:
+        """Appends whole frames that are encoded in the clear: as they are, or sealed one by one."""
+        cdef Header header
+        cdef Part part
+        cdef int flags
+        if self.session is None:
+            return self.copy(data, size)
+        while parse_header(<const unsigned char *>data, size, &header) == 1:
+            part.data = data + header.length
+            part.size = <Py_ssize_t>header.size
+            part.owner = NULL
+            flags = SEALED_COMMAND if header.flags & FLAG_COMMAND else 0
+            if header.flags & FLAG_MORE:
+                flags |= SEALED_MORE
+            self._put_sealed(&part, flags)
+            data += header.length + part.size
+            size -= header.length + part.size
+        return 0
+
     cdef int copy(self, const char *data, Py_ssize_t size) except -1:
         """Appends bytes that are encoded already."""
         cdef Segment *segment
@@ -235,6 +309,8 @@ cdef class Batch:
         return 0
 
     cdef int end_message(self) except -1:
+        if self._count == 0:
+            return 0  # no nonce was left for it
         self._segments[self._count - 1].messages += 1
         self.messages += 1
         return 0

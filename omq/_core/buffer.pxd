@@ -1,14 +1,14 @@
-# Blocks of memory, and the stream of frames that a connection has received.
+# The stream of frames that a connection has received.
 
 cimport cython
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 
 from omq._core.codec cimport Header
+from omq._core.crypto cimport Session
+from omq._core.pool cimport BLOCK_SIZE, NODE_SIZE, Pool
 
 cdef enum:
-    BLOCK_SIZE = 131072      # bytes of data that a pooled block holds
-    NODE_SIZE = 64           # bytes that a block has before them: room for a Node
     LARGE_FRAME = 32768      # a body above this is read by the kernel into the bytes object that the user gets
     LARGE_STEP = 1048576     # bytes first allocated for a large body: memory grows with what arrives
     COMMAND_LIMIT = 8388608  # bytes a command may have (a subscription to a long topic is one)
@@ -28,15 +28,7 @@ cdef enum Scan:
     SCAN_TOO_LARGE
     SCAN_TOO_MANY_PARTS
     SCAN_COMMAND_TOO_LARGE
-
-
-@cython.final
-cdef class Pool:
-    cdef void **_free        # cached blocks; owned
-    cdef int _count          # blocks cached
-    cdef int _limit          # blocks kept at most
-    cdef char *get(self) noexcept nogil
-    cdef void put(self, char *block) noexcept nogil
+    SCAN_NOT_OPENED          # a sealed frame is not what it should be: Stream.found tells why
 
 
 cdef struct Node:
@@ -51,6 +43,9 @@ cdef struct Node:
 @cython.final
 cdef class Stream:
     cdef Pool _pool
+    cdef Session session     # opens what arrives; None: it arrives in the clear
+    cdef int found           # OPEN_* of the frame that did not open, or the flags of the last large one
+    cdef Scan _wrong         # what is wrong with a large sealed frame; SCAN_STARVED: nothing
     cdef Node *_head         # first unread; owned
     cdef Node *_tail         # where bytes arrive
     cdef Py_ssize_t _scan    # offset in the tail slab of the first byte not yet looked at
@@ -74,6 +69,8 @@ cdef class Stream:
     cdef int slabs(self) noexcept nogil
     cdef Py_ssize_t fill(self, int fd) noexcept nogil
     cdef Scan scan(self) noexcept nogil
+    cdef Scan _scan_sealed(self) noexcept nogil
+    cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil
     cdef int start_large(self) except -1
     cdef object finish_large(self)
     cdef int _resize(self, Py_ssize_t room) except -1

@@ -1,11 +1,4 @@
-class Pool:
-    """Blocks of memory that connections borrow for their slabs and batches.
-
-    Args:
-        limit: How many unused blocks are kept for the next borrower.
-    """
-
-    def __init__(self, limit: int = 16) -> None: ...
+from omq._core.pool import Pool
 
 class Stream:
     """The frames that a connection has received and nobody has taken yet.

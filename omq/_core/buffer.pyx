@@ -5,14 +5,29 @@ Python objects in `take_part`, one a call, when the user asks. `fill` and `scan`
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove, memset
 
-from omq._core.codec cimport FLAG_COMMAND, FLAG_LONG, FLAG_MORE, LONG_HEADER, SHORT_HEADER, Header, parse_header
+from omq._core.codec cimport (
+    FLAG_COMMAND,
+    FLAG_LONG,
+    FLAG_MORE,
+    LONG_HEADER,
+    SHORT_HEADER,
+    Header,
+    parse_header,
+)
+from omq._core.crypto cimport (
+    OPEN_NO_MESSAGE,
+    SEALED_COMMAND,
+    SEALED_EXTRA,
+    SEALED_MORE,
+    Session,
+)
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
@@ -38,36 +53,6 @@ cdef extern from "Python.h":
 cdef enum:
     MIN_ROOM = 8192                         # bytes below which a slab is not read into again
     BEHIND_LARGE = 16384                    # bytes read beyond a large frame: what follows is most likely large too
-
-
-@cython.final
-cdef class Pool:
-    """Blocks of `BLOCK_SIZE` bytes, the last one given back first out, so that it is still in the cache."""
-
-    def __cinit__(self, int limit=16):
-        self._limit = limit
-        self._free = <void **>malloc(limit * sizeof(void *))
-        if self._free == NULL:
-            raise MemoryError()
-
-    def __dealloc__(self):
-        while self._count > 0:
-            self._count -= 1
-            free(self._free[self._count])
-        free(self._free)
-
-    cdef char *get(self) noexcept nogil:
-        if self._count > 0:
-            self._count -= 1
-            return <char *>self._free[self._count]
-        return <char *>malloc(NODE_SIZE + BLOCK_SIZE)
-
-    cdef void put(self, char *block) noexcept nogil:
-        if self._count < self._limit:
-            self._free[self._count] = block
-            self._count += 1
-        else:
-            free(block)
 
 
 cdef inline Node *slab(char *block) noexcept nogil:
@@ -260,6 +245,8 @@ cdef class Stream:
         cdef Header header
         cdef Py_ssize_t available, whole
         cdef int state
+        if self.session is not None:
+            return self._scan_sealed()
         if self._large != NULL:
             return SCAN_LARGE_DONE if self._have == self._room else SCAN_STARVED
         tail = self._tail
@@ -307,6 +294,77 @@ cdef class Stream:
             else:
                 self._parts = 0
                 self.complete += 1
+
+    cdef Scan _scan_sealed(self) noexcept nogil:
+        """As `scan`: opens sealed frames where they stand, and leaves plain ones in their place."""
+        cdef Node *tail = self._tail
+        cdef unsigned char *p
+        cdef Header header
+        cdef Py_ssize_t available, whole, spare
+        cdef int state, flags
+        cdef Scan wrong
+        if self._wrong != SCAN_STARVED:
+            return self._wrong
+        if self._large != NULL:
+            return SCAN_LARGE_DONE if self._have == self._room else SCAN_STARVED
+        if tail == NULL or tail.data == NULL:
+            return SCAN_STARVED
+        while True:
+            p = <unsigned char *>tail.data + self._scan
+            available = tail.end - self._scan
+            state = parse_header(p, available, &header)
+            if state <= 0:
+                self._need = LONG_HEADER
+                if state < 0:
+                    return SCAN_BAD_HEADER
+                self._settle()
+                return SCAN_STARVED
+            # libzmq sends MESSAGE in a frame of a message, the RFC calls it a command: both are taken.
+            if header.size < SEALED_EXTRA or header.flags & FLAG_MORE:
+                self.found = OPEN_NO_MESSAGE
+                return SCAN_NOT_OPENED
+            # Whether it is a command is known when it is open: what is too large for both ends here.
+            if self.max_size >= 0 and header.size - SEALED_EXTRA > <uint64_t>self.max_size:
+                if header.size - SEALED_EXTRA > COMMAND_LIMIT:
+                    return SCAN_TOO_LARGE
+            whole = header.length + <Py_ssize_t>header.size
+            if header.size > <uint64_t>(available - header.length):
+                if header.size > LARGE_FRAME:
+                    self._header = header
+                    return SCAN_LARGE
+                self._need = whole
+                return SCAN_STARVED
+            flags = self.session.open_in_place(p, &header, &spare)
+            if flags < 0:
+                self.found = flags
+                return SCAN_NOT_OPENED
+            wrong = self._judge(flags, header.size - SEALED_EXTRA)
+            if wrong != SCAN_STARVED:
+                return wrong
+            if tail == self._head and tail.pos == self._scan:
+                tail.pos += spare
+            else:
+                self._dead += spare
+            self._scan += whole
+            if flags & SEALED_COMMAND:
+                self.command_data = <const char *>p + header.length + SEALED_EXTRA
+                self.command_size = <Py_ssize_t>header.size - SEALED_EXTRA
+                return SCAN_COMMAND
+            if flags & SEALED_MORE:
+                self._parts += 1
+            else:
+                self._parts = 0
+                self.complete += 1
+
+    cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil:
+        """Whether an opened frame is within the limits: SCAN_STARVED, or what is wrong with it."""
+        if flags & SEALED_COMMAND:
+            return SCAN_COMMAND_TOO_LARGE if size > COMMAND_LIMIT else SCAN_STARVED
+        if self.max_size >= 0 and size > <uint64_t>self.max_size:
+            return SCAN_TOO_LARGE
+        if self.max_parts >= 0 and self._parts >= self.max_parts:
+            return SCAN_TOO_MANY_PARTS
+        return SCAN_STARVED
 
     cdef int start_large(self) except -1:
         """Gives the large frame at `_scan` its own memory and moves there what has arrived of it."""
@@ -362,6 +420,15 @@ cdef class Stream:
         if self._spare != NULL:
             self._pool.put(self._spare)
             self._spare = NULL
+        if self.session is not None:
+            payload = self.session.open_large(<bytes>node.body, &self.found)
+            self._wrong = SCAN_NOT_OPENED if self.found < 0 else self._judge(self.found, PyBytes_GET_SIZE(payload))
+            if self._wrong != SCAN_STARVED:
+                return None
+            Py_DECREF(<object>node.body)
+            Py_INCREF(payload)
+            node.body = <PyObject *>payload
+            node.flags = FLAG_COMMAND if self.found & SEALED_COMMAND else FLAG_MORE if self.found & SEALED_MORE else 0
         flags = node.flags
         if flags & FLAG_COMMAND:
             body = <object>node.body

@@ -30,6 +30,7 @@ cdef class Connection(Peer):
     cdef int _read_on(self, bint on) except -1
     cdef int _decide(self, bint first) except? -1
     cdef int _push(self) noexcept
+    cdef bint _spent(self) noexcept
     cdef int _after(self, int status) except -1
     cdef int _join(self) except -1
     cdef int _leave(self) except -1

@@ -1,9 +1,10 @@
 from typing import Any
 
-from omq._core.buffer import Pool
+from omq._core.crypto import Session
 from omq._core.flusher import Flusher
 from omq._core.peer import Inlet, Peer
 from omq._core.poller import Poller
+from omq._core.pool import Pool
 
 class Connection(Peer):
     """A connected descriptor after its handshake.
@@ -18,6 +19,7 @@ class Connection(Peer):
         max_size: Bytes that one part may have; `None` for no limit.
         max_parts: Parts that one message may have; `None` for no limit.
         flusher: Who writes what is left behind; `None`: the outlet, when the loop's turn ends.
+        cipher: What seals and opens the traffic (RFC 26); `None`: it goes in the clear.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Connection(Peer):
         max_size: int | None = None,
         max_parts: int | None = None,
         flusher: Flusher | None = None,
+        cipher: Session | None = None,
     ) -> None: ...
     @property
     def fd(self) -> int:

@@ -7,6 +7,7 @@ The engine owns handshake and lifecycle; it is told through the session: `on_com
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t
 from posix.unistd cimport close
 
 from omq._core.batch cimport (
@@ -30,25 +31,29 @@ from omq._core.buffer cimport (
     SCAN_COMMAND_TOO_LARGE,
     SCAN_LARGE,
     SCAN_LARGE_DONE,
+    SCAN_NOT_OPENED,
     SCAN_STARVED,
     SCAN_TOO_LARGE,
     SCAN_TOO_MANY_PARTS,
-    Pool,
     Scan,
     Stream,
 )
 from omq._core.clock cimport now_ns
 from omq._core.codec cimport FLAG_MORE
+from omq._core.crypto cimport Session
 from omq._core.flusher cimport Flusher
 from omq._core.peer cimport TURN_BYTES, Inlet, Peer
+from omq._core.pool cimport Pool
 from omq._core.poller cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, Poller
 
 import os
 
-from omq.errors import RemoteProtocolError
+from omq._core.crypto import explain
+from omq.errors import LocalProtocolError, RemoteProtocolError
 
 cdef extern from "<sys/socket.h>" nogil:
     int shutdown(int, int)
+    int SHUT_RDWR
     int SHUT_WR
 
 cdef extern from "<sys/ioctl.h>" nogil:
@@ -69,10 +74,11 @@ cdef class Connection(Peer):
         inlet: Where its messages are taken; None gives them to `session.on_message`.
         recv_hwm: Messages; 0 for no bound.
         flusher: Who writes what is left behind; None: the outlet, when the loop's turn ends.
+        cipher: What seals and opens the traffic; None: it goes in the clear.
     """
 
     def __init__(self, session, int fd, Poller poller not None, Pool pool not None, Inlet inlet, recv_hwm,
-                 max_size=None, max_parts=None, Flusher flusher=None):
+                 max_size=None, max_parts=None, Flusher flusher=None, Session cipher=None):
         self.session = session
         self.fd = fd
         self.inlet = inlet
@@ -81,6 +87,8 @@ cdef class Connection(Peer):
         self._stream = Stream(pool, max_size, max_parts)
         self._hwm = recv_hwm
         self._flusher = flusher
+        self._batch.secure(cipher)
+        self._stream.session = cipher
         self._batch.shared = flusher is not None
         self._batch.fd = fd
         self._batch.interest = EPOLLIN | EPOLLRDHUP
@@ -234,7 +242,9 @@ cdef class Connection(Peer):
             if got == FILL_EMPTY:
                 break
             over = True
-            if got == FILL_NO_MEMORY:
+            if self._spent():
+                reason = LocalProtocolError("the nonces of this connection are used up (RFC 26, The MESSAGE Command)")
+            elif got == FILL_NO_MEMORY:
                 reason = MemoryError("no memory for what the peer sends")
             elif got != FILL_EOF:
                 reason = OSError(self._stream.error, os.strerror(self._stream.error))
@@ -287,6 +297,8 @@ cdef class Connection(Peer):
             return RemoteProtocolError(f"a message has more than max_parts={self._stream.max_parts} parts")
         if found == SCAN_COMMAND_TOO_LARGE:
             return RemoteProtocolError(f"a command is larger than {COMMAND_LIMIT} bytes")
+        if found == SCAN_NOT_OPENED:
+            return RemoteProtocolError(explain(self._stream.found))
         return RemoteProtocolError("bytes that are no ZMTP frame (RFC 23, Framing)")
 
     cdef int _hand_over(self) except -1:
@@ -402,6 +414,8 @@ cdef class Connection(Peer):
         cdef Batch batch = self._batch
         cdef bint first
         cdef int status
+        if batch.session is not None:
+            return self.send(parts, count)  # nobody else can open what is sealed for this peer
         if self._broken:
             return 0
         batch.hold()
@@ -520,7 +534,13 @@ cdef class Connection(Peer):
             self._batch.let_go()
             if self.outlet is not None:
                 self.outlet.remove(self)
+            if self._spent():
+                shutdown(self.fd, SHUT_RDWR)  # the reading side finds the end, and says why
         return 0
+
+    cdef bint _spent(self) noexcept:
+        """No nonce is left, so nothing can be sent any more."""
+        return self._batch.session is not None and self._batch.session.sent == <uint64_t>-1
 
     cpdef int control(self, bytes frames) except -1:
         cdef int status = FLUSH_NOTHING
@@ -528,7 +548,7 @@ cdef class Connection(Peer):
             return 0
         self._batch.hold()
         try:
-            self._batch.copy(PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
+            self._batch.put_frames(PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
             if not self._blocked:
                 status = self._push()
         finally:

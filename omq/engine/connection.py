@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from omq._core.connection import Connection
 from omq.engine.lifecycle import ConnectionState, Living
@@ -15,7 +17,7 @@ from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemotePr
 from omq.transport import tcp
 from omq.zmtp import command
 from omq.zmtp.handshake import Handshake, PeerInfo
-from omq.zmtp.null import Null
+from omq.zmtp.mechanism import Question
 
 if TYPE_CHECKING:
     from omq.engine.dialer import Dialer
@@ -35,6 +37,7 @@ class WireSession(Living[ConnectionState]):
         info: What the handshake told about the peer, once it is done.
         since: When the handshake was done, in seconds of `time.time()`.
         mechanism: The name of its security mechanism.
+        user_id: Who the peer is, as authentication has found; `None` if nobody knows.
         remote_address: Where the peer is, as an endpoint; empty if unknown.
         dropped_told: Messages dropped for the peer that monitors know of.
         ended: Done when the connection is over; the dialer waits for it.
@@ -56,8 +59,11 @@ class WireSession(Living[ConnectionState]):
         self._sock: socket.socket | None = sock
         self._unsent = b""
         self._timer: asyncio.TimerHandle | None = None
+        self._deciding: asyncio.Task[None] | None = None
+        self.user_id: str | None = None
+        self._metadata: Mapping[bytes, bytes] = {}
         properties = engine.properties()
-        mechanism = Null()
+        mechanism = engine.admission.mechanism()
         self.mechanism = mechanism.name.decode("ascii")
         self._handshake = Handshake(socket_type=engine.socket_type, mechanism=mechanism, properties=properties)
 
@@ -85,7 +91,8 @@ class WireSession(Living[ConnectionState]):
         self._write(self._handshake.start())
 
     def _too_slow(self, timeout: float) -> None:
-        self.end(HandshakeTimeout(f"no handshake within handshake_timeout={timeout} s"))
+        hint = self._handshake.hint
+        self.end(HandshakeTimeout(f"no handshake within handshake_timeout={timeout} s" + (hint and f": {hint}")))
 
     def _greet(self) -> None:
         """Reads what the peer says before traffic may flow."""
@@ -98,20 +105,41 @@ class WireSession(Living[ConnectionState]):
             self.end(error)
             return
         if not data:
-            self.end(EOFError("the peer hung up during the handshake"))
+            hint = self._handshake.hint
+            self.end(EOFError("the peer hung up during the handshake" + (hint and f": {hint}")))
             return
+        self._go_on(self._handshake.receive, data)
+
+    def _go_on(self, step: Callable[..., bytes], *arguments: Any) -> None:
+        """Takes the handshake a step further and writes what it wants to be written."""
         try:
-            answer = self._handshake.receive(data)
+            answer = step(*arguments)
         except (ProtocolError, HandshakeError) as error:
             self._write(self._handshake.failure())
             self.end(error)
             return
         self._write(answer)
-        if self._handshake.done and self._sock is not None:
-            # What follows is traffic: it waits in the kernel while our last command is on its way.
-            self.engine.loop.remove_reader(self._sock.fileno())
-        if self._handshake.done and not self._unsent and self.state is ConnectionState.HANDSHAKING:
+        if self.state is not ConnectionState.HANDSHAKING or self._sock is None:
+            return
+        engine = self.engine
+        engine.admission.watch_cookies()
+        if self._handshake.done or self._handshake.question is not None:
+            # What follows is traffic, or belongs to an answer that is not given: it waits in the kernel.
+            engine.loop.remove_reader(self._sock.fileno())
+        if self._handshake.question is not None:
+            self._deciding = engine.spawn(self._decide(self._handshake.question), "omq admission")
+        elif self._handshake.done and not self._unsent:
             self._establish()
+
+    async def _decide(self, question: Question) -> None:
+        """Has the mechanism's question answered, however long that takes within the handshake's time."""
+        verdict = await self.engine.admission.decide(question, _ip_of(self._sock))
+        if self.state is not ConnectionState.HANDSHAKING or self._sock is None:
+            return
+        self._deciding = None
+        self.user_id, self._metadata = verdict.user_id, verdict.metadata
+        self.engine.loop.add_reader(self._sock.fileno(), self._greet)
+        self._go_on(self._handshake.answer, verdict.refusal, verdict.why)
 
     def _write(self, data: bytes) -> None:
         """Writes handshake bytes; a peer that takes none of them runs into the handshake timeout."""
@@ -144,7 +172,7 @@ class WireSession(Living[ConnectionState]):
         info = self._handshake.peer
         self.identity = info.identity
         with engine.lock:
-            refusal = engine.pattern.refusal(self.identity)
+            refusal = engine.pattern.refusal(info.identity)
         if refusal is not None:
             self.end(HandshakeError(refusal))
             return
@@ -161,9 +189,10 @@ class WireSession(Living[ConnectionState]):
             options.max_message_size,
             options.max_parts,
             driver.flusher,
+            self._handshake.session,
         )
         self._sock = None
-        self.info = info
+        self.info = dataclasses.replace(info, properties={**info.properties, **self._metadata})
         self.since = time.time()
         try:
             with engine.lock:
@@ -238,6 +267,8 @@ class WireSession(Living[ConnectionState]):
         if before is ConnectionState.OVER:
             return
         self.move(ConnectionState.OVER)
+        if self._deciding is not None:
+            self._deciding.cancel()
         if self._sock is not None:
             self._release_descriptor()
             self._sock.close()
@@ -279,3 +310,14 @@ def _address(sock: socket.socket) -> str:
         path = os.fsdecode(address).replace("\0", "@")
         return f"ipc://{path}" if path else ""
     return tcp.endpoint_of(address)
+
+
+def _ip_of(sock: socket.socket | None) -> str:
+    """The peer's IP address, as ZAP wants it (RFC 27, Message Format); empty where there is none."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return ""
+    try:
+        address: str = sock.getpeername()[0]
+    except OSError:
+        return ""
+    return address.partition("%")[0]

@@ -26,6 +26,7 @@ class PipeSession(Living[ConnectionState]):
         self.engine = engine
         self.endpoint = endpoint
         self.identity = b""
+        self.user_id: str | None = None
         self.info: PeerInfo | None = None
         self.since = time.time()
         self.remote_address = endpoint
@@ -157,6 +158,12 @@ class Registry:
         with self._lock:
             listener.move(ListenerState.ACCEPTING)
             return self._waiting.pop(name, [])
+
+    def is_open(self, name: str) -> bool:
+        """Whether somebody listens on a name now."""
+        with self._lock:
+            listener = self._bound.get(name)
+            return listener is not None and listener.state is ListenerState.ACCEPTING
 
     def unbind(self, name: str) -> None:
         with self._lock:

@@ -141,7 +141,7 @@ def snapshot(session: Any) -> Peer:
         endpoint=session.endpoint,
         mechanism=info.mechanism.decode("ascii"),
         identity=peer.identity or session.identity,
-        user_id=None,
+        user_id=session.user_id,
         properties=info.properties,
         messages_in=peer.messages_in,
         messages_out=peer.messages_out,

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
 
-from omq._core.buffer import Pool
 from omq._core.leader import Generation
+from omq._core.pool import Pool
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
 from omq.engine.driver import Driver
@@ -18,6 +18,7 @@ from omq.engine.inproc import InprocDialer, InprocListener, PipeSession, Registr
 from omq.engine.lifecycle import ConnectionState, Living, SocketState
 from omq.engine.listener import Listener
 from omq.engine.report import Reporter, failure
+from omq.engine.zap import Admission
 from omq.errors import BindError, EndpointError, StateError
 from omq.event import EventKind
 from omq.options import Options
@@ -92,6 +93,7 @@ class Engine(Living[SocketState]):
         self.reporter = Reporter(self)
         self.on_stop: Callable[[], None] = lambda: None
         self.state = SocketState.NEW
+        self.admission = Admission(self)
         self.has_loop = False
         self._parent = parent
         self._thread = 0
@@ -445,6 +447,7 @@ class Engine(Living[SocketState]):
             session.end(None)
         for task in self._tasks:
             task.cancel()
+        self.admission.stop()
         self.driver.stop()
         for drain in self._drains:
             if not drain.done() and self.in_loop:

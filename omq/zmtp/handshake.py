@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Final
 
 from omq._core.codec import FrameDecoder
+from omq._core.crypto import Session
 from omq.errors import HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.types import COMPATIBLE, SENDS_IDENTITY, SocketType
 from omq.zmtp.command import PROPERTIES_LIMIT, Command, encode_properties, error, parse_command, quoted
@@ -157,6 +158,16 @@ class Handshake:
         return self._mechanism.question
 
     @property
+    def session(self) -> Session | None:
+        """What seals and opens the traffic, once `done`; `None` where it goes in the clear."""
+        return self._mechanism.session
+
+    @property
+    def hint(self) -> str:
+        """What the peer's silence, or its hanging up, most likely means now; empty for nothing in particular."""
+        return self._mechanism.hint if self._state in (_S.SECURITY, _S.ASKING) else ""
+
+    @property
     def peer_error(self) -> bytes | None:
         """The reason in the peer's ERROR command, as it came, or `None` when it has sent none.
 
@@ -197,12 +208,13 @@ class Handshake:
             raise
         return self._mechanism.outgoing()
 
-    def answer(self, refusal: bytes | None = None) -> bytes:
+    def answer(self, refusal: bytes | None = None, why: str = "") -> bytes:
         """Answers the open `question`.
 
         Args:
             refusal: `None` lets the peer in. Else the reason that `failure` will give, such as `b"400"`,
                 or `b""` to hang up without a word.
+            why: More about a refusal, for our own log alone.
 
         Returns:
             The bytes to write now.
@@ -215,7 +227,7 @@ class Handshake:
         """
         self._move(_E.ANSWER)
         try:
-            self._mechanism.answer(refusal)
+            self._mechanism.answer(refusal, why)
             self._go_on()
         except (RemoteProtocolError, HandshakeError):
             self._move(_E.FAIL)
@@ -229,7 +241,8 @@ class Handshake:
             An ERROR frame where it helps the peer and the RFC allows one: its metadata do not fit, or it
             was not let in. Else nothing (RFC 23, Error Handling: signal any other error by closing).
         """
-        return self._failure or self._mechanism.failure()
+        failure = self._failure or self._mechanism.failure()
+        return failure if self._mechanism.reports else b""
 
     def _move(self, event: HandshakeEvent) -> None:
         following = TRANSITIONS[self._state].get(event)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final
 
-from omq.errors import AuthenticationError, HandshakeError, LocalProtocolError, RemoteProtocolError
+from omq._core.crypto import Session
+from omq.errors import AuthenticationError, HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.zmtp.command import Command, error, parse_error, quoted
 
 #: What handles a command's body, and the phase that follows when it raises nothing.
@@ -49,6 +50,7 @@ class Mechanism(ABC):
         question: What the engine has to answer before it goes on, or `None`.
         peer_properties: The peer's metadata by lower-case name, once it has sent them.
         peer_error: The reason of the peer's ERROR command, unescaped, once it has sent one.
+        session: What seals and opens the traffic, once both sides have agreed; `None` where it is in the clear.
     """
 
     #: The name in the greeting: 1 to 20 of A-Z, digits and "-_.+".
@@ -59,6 +61,10 @@ class Mechanism(ABC):
     agreed: ClassVar[Enum]
     #: For each phase the commands that the peer may send in it. Every phase is a key.
     steps: ClassVar[Mapping[Enum, Mapping[bytes, Step]]]
+    #: For a phase: what its end without an answer most likely means.
+    hints: ClassVar[Mapping[Enum, str]] = {}
+    #: Whether an ERROR of ours may follow what the peer has sent last.
+    reports: ClassVar[bool] = True
 
     def __init__(self, first: Enum, *, as_server: bool = False) -> None:
         if as_server and not self.has_roles:
@@ -68,6 +74,7 @@ class Mechanism(ABC):
         self.question: Question | None = None
         self.peer_properties: dict[bytes, bytes] | None = None
         self.peer_error: bytes | None = None
+        self.session: Session | None = None
         self._frames: list[bytes] = []  # to be written, in this order
         self._failure = b""
 
@@ -87,6 +94,11 @@ class Mechanism(ABC):
     def done(self) -> bool:
         """Both sides have agreed, and both sides' metadata are known."""
         return self.phase is self.agreed
+
+    @property
+    def hint(self) -> str:
+        """What the peer's silence, or its hanging up, most likely means now; empty for nothing in particular."""
+        return self.hints.get(self.phase, "")
 
     def outgoing(self) -> bytes:
         """Takes the frames that are to be written now."""
@@ -114,12 +126,13 @@ class Mechanism(ABC):
             kind = AuthenticationError if self.peer_error in _ZAP_REFUSALS else HandshakeError
             raise kind(f"the peer refused the handshake: {quoted(self.peer_error, 255)}")
 
-    def answer(self, refusal: bytes | None) -> None:
+    def answer(self, refusal: bytes | None, why: str = "") -> None:
         """Answers the open question.
 
         Args:
             refusal: `None` lets the peer in. Else the reason for its ERROR command, such as `b"400"`, or
                 `b""` to hang up without a word, as ZAP's status 300 asks.
+            why: More about a refusal, for our own log alone.
 
         Raises:
             LocalProtocolError: No question is open.
@@ -131,7 +144,7 @@ class Mechanism(ABC):
         self._failure = error(refusal) if refusal else b""
         self.question = None
         if refusal is not None:
-            raise AuthenticationError(f"the peer was not let in: {quoted(refusal)}")
+            raise AuthenticationError(f"the peer was not let in: {quoted(refusal)}" + (why and f", {why}"))
         self._admitted()
 
     def failure(self) -> bytes:
@@ -141,3 +154,7 @@ class Mechanism(ABC):
     def _on_error(self, body: bytes) -> None:
         """The step for ERROR, which each mechanism puts into its table (RFC 23, Error Handling)."""
         self.peer_error = parse_error(body).reason
+
+    def _on_rival(self, body: bytes) -> None:
+        """The step for HELLO where a client awaits an answer: greetings do not tell two clients (RFC 23, Topology)."""
+        raise MechanismError(f"both sides are clients of {self.name.decode()}: one has to be its server")

@@ -18,12 +18,12 @@ LAYERS = {
     "face": {"cli", "zmq", "spark"},
     "system": {"broker", "pzq", "goby"},
     "store": {"store"},
-    "public": {"", "socket", "asyncio", "face", "context", "monitor", "proxy"},
+    "public": {"", "socket", "asyncio", "face", "context", "monitor", "proxy", "security"},
     "engine": {"engine"},
     "middle": {"routing", "transport"},
     "zmtp": {"zmtp"},
     "core": {"_core"},
-    "base": {"errors", "options", "types", "message", "event", "security", "_version"},
+    "base": {"errors", "options", "types", "message", "event", "_version"},
 }
 ORDER = list(LAYERS)
 LAYER_OF = {room: layer for layer, rooms in LAYERS.items() for room in rooms}

@@ -6,12 +6,12 @@ import asyncio
 import socket
 from typing import Any
 
-from omq._core.buffer import Pool
 from omq._core.call import AsyncCore
 from omq._core.connection import Connection
 from omq._core.outlet import RoundRobin
 from omq._core.peer import Inlet, Outlet
 from omq._core.poller import Poller
+from omq._core.pool import Pool
 
 
 class Session:

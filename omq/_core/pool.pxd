@@ -1,0 +1,16 @@
+# Blocks of memory that connections borrow.
+
+cimport cython
+
+cdef enum:
+    BLOCK_SIZE = 131072      # bytes of data that a pooled block holds
+    NODE_SIZE = 64           # bytes that a block has before them: room for a Node
+
+
+@cython.final
+cdef class Pool:
+    cdef void **_free        # cached blocks; owned
+    cdef int _count          # blocks cached
+    cdef int _limit          # blocks kept at most
+    cdef char *get(self) noexcept nogil
+    cdef void put(self, char *block) noexcept nogil

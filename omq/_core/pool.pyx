@@ -1,0 +1,34 @@
+"""Blocks of memory that connections borrow."""
+
+cimport cython
+from libc.stdlib cimport free, malloc
+
+
+@cython.final
+cdef class Pool:
+    """Blocks of `BLOCK_SIZE` bytes, the last one given back first out, so that it is still in the cache."""
+
+    def __cinit__(self, int limit=16):
+        self._limit = limit
+        self._free = <void **>malloc(limit * sizeof(void *))
+        if self._free == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        while self._count > 0:
+            self._count -= 1
+            free(self._free[self._count])
+        free(self._free)
+
+    cdef char *get(self) noexcept nogil:
+        if self._count > 0:
+            self._count -= 1
+            return <char *>self._free[self._count]
+        return <char *>malloc(NODE_SIZE + BLOCK_SIZE)
+
+    cdef void put(self, char *block) noexcept nogil:
+        if self._count < self._limit:
+            self._free[self._count] = block
+            self._count += 1
+        else:
+            free(block)

@@ -1,0 +1,240 @@
+"""Who may come in: the security option is asked, and a ZAP handler of the same context where there is one (RFC 27)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from omq._core.call import AsyncCore
+from omq.engine.driver import LoopDriver
+from omq.errors import RemoteProtocolError
+from omq.options import Options
+from omq.types import SocketType
+from omq.zmtp.command import parse_properties, quoted
+from omq.zmtp.curve import CookieKeys
+from omq.zmtp.mechanism import Mechanism, Question
+from omq.zmtp.null import Null
+
+if TYPE_CHECKING:
+    from omq.engine.socket import Engine
+
+log = logging.getLogger("omq")
+
+#: Where a handler binds (RFC 27, Architecture).
+ENDPOINT: Final = "inproc://zeromq.zap.01"
+
+_NAME: Final = ENDPOINT.removeprefix("inproc://")
+_VERSION: Final = b"1.0"
+_REQUEST_ID: Final = b"1"  # each question has a connection of its own, as in libzmq
+_REPLY: Final = 7  # frames, the delimiter included
+_STATUS: Final = re.compile(rb"[2345]00")
+_TEXT_LIMIT: Final = 255  # octets of a string field
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided about a peer.
+
+    Attributes:
+        refusal: `None` lets it in; else the reason for its ERROR command, empty to say nothing.
+        why: More about a refusal, for our own log.
+        user_id: Who it is; `None` if nobody knows.
+        metadata: What the handler wants to be known about it, by lower-case name.
+    """
+
+    refusal: bytes | None = None
+    why: str = ""
+    user_id: str | None = None
+    metadata: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
+class Admission:
+    """The door of one socket.
+
+    Args:
+        engine: The socket.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._cookies: CookieKeys | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def mechanism(self) -> Mechanism:
+        """A fresh mechanism for one connection."""
+        options = self._engine.options
+        if options.security is None:
+            # RFC 27, The NULL Mechanism: libzmq asks where a domain is set, and nowhere else.
+            return Null(ask=bool(options.zap_domain))
+        if self._cookies is None and options.security.as_server:
+            self._cookies = CookieKeys()
+        mechanism: Mechanism = options.security.begin(self._cookies)
+        return mechanism
+
+    def watch_cookies(self) -> None:
+        """Has the cookie keys forgotten in time; called when a handshake has gone on."""
+        if self._timer is None and self._cookies is not None and self._cookies.in_use:
+            self._timer = self._engine.loop.call_later(CookieKeys.LIFETIME, self._rotate)
+
+    def _rotate(self) -> None:
+        assert self._cookies is not None
+        self._timer = None
+        self._cookies.rotate()
+        self.watch_cookies()
+
+    def stop(self) -> None:
+        """The socket is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._cookies = None
+
+    async def decide(self, question: Question, address: str) -> Verdict:
+        """Whether a peer may come in. Who asks has a timeout of its own.
+
+        Args:
+            question: What its mechanism wants to know.
+            address: The peer's IP address; empty over ipc.
+        """
+        security = self._engine.options.security
+        answer: Any = None
+        user_id = None
+        if security is not None:
+            user_id = security.user_of(question.credentials)
+            try:
+                answer = security.judge(question.credentials)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+            except Exception as error:
+                # Its text may hold a password, and so may the frames of its traceback: neither is told.
+                log.error("%s: authentication raised %s%s", security.name, type(error).__name__, _where(error))
+                return Verdict(b"500", f"the function that decides raised {type(error).__name__}")
+            if answer is not None and not answer:
+                return Verdict(b"400", f"{_who(question, user_id)} is not authorized")
+        return await self._ask(question, address, user_id, answer is not None or question.mechanism != b"PLAIN")
+
+    async def _ask(self, question: Question, address: str, user_id: str | None, optional: bool) -> Verdict:
+        """Asks the handler, if there is one, and if it is to be asked."""
+        options = self._engine.options
+        if not options.zap_enforce_domain or options.zap_domain:
+            if self._engine.context.inproc.is_open(_NAME):
+                return await self._consult(question, address, user_id)
+            if options.zap_enforce_domain:
+                return Verdict(b"", f"zap_enforce_domain is set and no ZAP handler is bound at {ENDPOINT}")
+        if optional:
+            return Verdict(user_id=user_id)
+        return Verdict(b"", f"PlainServer(None) leaves it to a ZAP handler, and none is bound at {ENDPOINT}")
+
+    async def _consult(self, question: Question, address: str, user_id: str | None) -> Verdict:
+        options = self._engine.options
+        request = [
+            b"",
+            _VERSION,
+            _REQUEST_ID,
+            options.zap_domain.encode(),
+            address.encode("ascii"),
+            options.identity,
+            question.mechanism,
+            *question.credentials,
+        ]
+        with_handler = _Asker(self._engine)
+        try:
+            reply = await with_handler.ask(request)
+        except EOFError:
+            return Verdict(b"", "the ZAP handler has gone without an answer")
+        finally:
+            with_handler.stop()
+        try:
+            return _read(reply, user_id)
+        except RemoteProtocolError as error:
+            return Verdict(b"", str(error))
+
+
+class _Asker(AsyncCore):
+    """A DEALER that asks the handler one question (RFC 27, Architecture)."""
+
+    closed = False
+
+    def __init__(self, engine: Engine) -> None:
+        from omq.engine.socket import Engine  # which has an Admission itself
+
+        options = Options(linger=0.0, reconnect_interval=None)
+        self._engine = Engine(SocketType.DEALER, options, engine.context, LoopDriver(self))
+        self.send_timeout = self.recv_timeout = None
+        self._set_loop(engine.loop)
+        self._engine.attach(engine.loop)
+
+    def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        pass
+
+    async def ask(self, request: list[bytes]) -> list[bytes]:
+        """One question, one answer.
+
+        Raises:
+            EOFError: The handler has gone.
+        """
+        engine = self._engine
+        engine.connect(ENDPOINT)
+        await engine.wait_until(lambda: bool(engine.sessions), None)
+        await self.send_multipart(request)
+        lost = asyncio.ensure_future(engine.wait_until(lambda: not engine.sessions, None))
+        reply = asyncio.ensure_future(self.recv_multipart())
+        try:
+            await asyncio.wait((reply, lost), return_when=asyncio.FIRST_COMPLETED)
+            if reply.done():
+                return reply.result()
+            raise EOFError
+        finally:
+            lost.cancel()
+            reply.cancel()
+
+    def stop(self) -> None:
+        self._mark_closed()
+        self._engine.stop()
+
+
+def _read(reply: list[bytes], user_id: str | None) -> Verdict:
+    """What a handler's reply says (RFC 27, Message Format).
+
+    Raises:
+        RemoteProtocolError: It is malformed.
+    """
+    if len(reply) != _REPLY:
+        raise RemoteProtocolError(f"a ZAP reply of {len(reply)} frames instead of {_REPLY} (RFC 27)")
+    delimiter, version, request_id, status, text, who, metadata = reply
+    if delimiter:
+        raise RemoteProtocolError("a ZAP reply whose delimiter is not empty (RFC 27)")
+    if version != _VERSION:
+        raise RemoteProtocolError(f"a ZAP reply of version {quoted(version)} instead of '1.0' (RFC 27)")
+    if request_id != _REQUEST_ID:
+        raise RemoteProtocolError(f"a ZAP reply to the request {quoted(request_id)}, which was not made (RFC 27)")
+    if not _STATUS.fullmatch(status):
+        raise RemoteProtocolError(f"a ZAP reply with the status {quoted(status)}: 200, 300, 400 or 500 (RFC 27)")
+    if len(text) > _TEXT_LIMIT or len(who) > _TEXT_LIMIT:
+        raise RemoteProtocolError("a ZAP reply with a text of more than 255 bytes (RFC 27)")
+    try:
+        properties = parse_properties(metadata)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"a ZAP reply with {error}") from None
+    if status == b"200":
+        return Verdict(user_id=who.decode("utf-8", "backslashreplace") or user_id, metadata=properties)
+    # RFC 27: 300 is temporary. libzmq hangs up without a word, so that the peer comes again by itself.
+    refusal = b"" if status == b"300" else status
+    return Verdict(refusal, f"the ZAP handler says {status.decode()} {quoted(text, 255)}")
+
+
+def _who(question: Question, user_id: str | None) -> str:
+    return f"the {'key' if question.mechanism == b'CURVE' else 'user'} {user_id!r}"
+
+
+def _where(error: Exception) -> str:
+    """The place where it was raised; nothing of the values there."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""

@@ -1,0 +1,251 @@
+"""Security: who may talk, and who may read along (RFC 24, PLAIN; RFC 25 and 26, CURVE).
+
+    public, secret = omq.curve_keypair()
+
+    rep = omq.REP(bind="tcp://*:5555", security=omq.CurveServer(secret, authorize={client_key}))
+    req = omq.REQ(connect="tcp://host:5555", security=omq.CurveClient(server_key, my_public, my_secret))
+
+One of these objects goes into `security=`; it may serve several sockets. PLAIN sends user name and password in the
+clear: it tells users apart where the network can be trusted. CURVE encrypts and authenticates everything, and takes the
+server's public key to be known to its clients. inproc never leaves the process and has neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Mapping
+from hmac import compare_digest
+from typing import Any, ClassVar
+
+from omq._core.crypto import Secret
+from omq.errors import UsageError
+from omq.types import Security
+from omq.zmtp import curve, plain, z85
+
+#: Decides about a user; a coroutine function may take its time.
+Authenticate = Callable[[bytes, bytes], bool | Awaitable[bool]]
+#: Decides about a client's public key, which it gets as 40 characters of Z85.
+Authorize = Callable[[bytes], bool | Awaitable[bool]]
+
+__all__ = [
+    "CurveClient",
+    "CurveServer",
+    "PlainClient",
+    "PlainServer",
+    "curve_keypair",
+    "curve_public",
+    "z85_decode",
+    "z85_encode",
+]
+
+_KEY = curve.KEY_SIZE
+_KEY_TEXT = 40  # characters of a key in Z85
+
+
+class PlainServer(Security):
+    """Lets in who has a user name and its password.
+
+    Args:
+        authenticate: A function, or coroutine function, of user name and password (bytes) that says whether they fit;
+            or a mapping of passwords by user name (bytes or str), which may change while it is in use; `None` leaves
+            it to the ZAP handler at `inproc://zeromq.zap.01` (RFC 27).
+    """
+
+    name: ClassVar[str] = "PLAIN"
+    as_server: ClassVar[bool] = True
+
+    def __init__(self, authenticate: Authenticate | Mapping[Any, Any] | None) -> None:
+        if authenticate is not None and not callable(authenticate) and not isinstance(authenticate, Mapping):
+            raise UsageError(
+                f"authenticate is a function, a mapping of passwords by user name, or None, not a"
+                f" {type(authenticate).__name__}"
+            )
+        self._authenticate = authenticate
+
+    def begin(self, cookies: Any) -> plain.PlainServer:
+        return plain.PlainServer()
+
+    def judge(self, credentials: tuple[bytes, ...]) -> Any:
+        username, password = credentials
+        if self._authenticate is None:
+            return None
+        if callable(self._authenticate):
+            return self._authenticate(username, password)
+        return _fits(self._authenticate, username, password)
+
+    def user_of(self, credentials: tuple[bytes, ...]) -> str | None:
+        return credentials[0].decode("utf-8", "backslashreplace")
+
+    def __repr__(self) -> str:
+        return "PlainServer(...)"
+
+
+class PlainClient(Security):
+    """Shows a user name and a password to the server, in the clear.
+
+    Args:
+        username: At most 255 bytes; a `str` is sent as UTF-8.
+        password: Likewise.
+    """
+
+    name: ClassVar[str] = "PLAIN"
+    as_server: ClassVar[bool] = False
+
+    def __init__(self, username: bytes | str, password: bytes | str) -> None:
+        self._username = _credential("username", username)
+        self._password = _credential("password", password)
+
+    def begin(self, cookies: Any) -> plain.PlainClient:
+        return plain.PlainClient(self._username, self._password)
+
+    def __repr__(self) -> str:
+        return f"PlainClient({self._username!r}, ...)"
+
+
+class CurveServer(Security):
+    """Lets in who knows our public key, and holds the secret half of a key that is authorized.
+
+    Args:
+        secret_key: Our permanent secret key.
+        authorize: The public keys that may come in: a set or another container, which may change while it is in use; or
+            a function, or coroutine function, that gets a key as 40 characters of Z85 (bytes) and says whether it may.
+            `None` admits every key, unless a ZAP handler at `inproc://zeromq.zap.01` refuses it (RFC 27).
+
+    Attributes:
+        public_key: What clients need as their `server_key`, as Z85.
+    """
+
+    name: ClassVar[str] = "CURVE"
+    as_server: ClassVar[bool] = True
+
+    def __init__(self, secret_key: bytes | str, authorize: Authorize | Container[Any] | None = None) -> None:
+        if isinstance(authorize, bytes | str):
+            raise UsageError("authorize is a set of keys, or a function: put the only key into a set")
+        if authorize is not None and not callable(authorize) and not hasattr(authorize, "__contains__"):
+            raise UsageError(f"authorize is a set of keys, a function, or None, not a {type(authorize).__name__}")
+        self._secret = Secret(secret_key)
+        self._public = self._secret.public()
+        self._authorize = authorize
+        self.public_key = z85.encode(self._public)
+
+    def begin(self, cookies: Any) -> curve.CurveServer:
+        return curve.CurveServer(self._public, self._secret, cookies)
+
+    def judge(self, credentials: tuple[bytes, ...]) -> Any:
+        if self._authorize is None:
+            return None
+        text = z85.encode(credentials[0])
+        if callable(self._authorize):
+            return self._authorize(text)
+        # Hashes of bytes are seeded by the interpreter, so the time of a look-up tells nothing about the keys.
+        forms = (credentials[0], text, text.decode("ascii"))
+        return any(form in self._authorize for form in forms)
+
+    def user_of(self, credentials: tuple[bytes, ...]) -> str | None:
+        return z85.encode(credentials[0]).decode("ascii")
+
+    def __repr__(self) -> str:
+        return f"CurveServer(public_key={self.public_key!r})"
+
+
+class CurveClient(Security):
+    """Proves to a server that we hold a key, and makes sure that it is the right server.
+
+    Args:
+        server_key: The server's permanent public key.
+        public_key: Our permanent public key; `None` for the one that belongs to `secret_key`.
+        secret_key: Our permanent secret key; `None` makes a key pair of its own, for servers that admit every key.
+    """
+
+    name: ClassVar[str] = "CURVE"
+    as_server: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        server_key: bytes | str,
+        public_key: bytes | str | None = None,
+        secret_key: bytes | str | None = None,
+    ) -> None:
+        if public_key is not None and secret_key is None:
+            raise UsageError("a public_key needs its secret_key")
+        self._server = _public(server_key, "server_key")
+        self._secret = Secret(secret_key)
+        self._public = self._secret.public()
+        if public_key is not None and not compare_digest(_public(public_key, "public_key"), self._public):
+            raise UsageError("public_key is not the public half of secret_key")
+        if self._secret.shared(self._server) is None:
+            raise UsageError("server_key is no public key: it has a low order")
+        self.public_key = z85.encode(self._public)
+
+    def begin(self, cookies: Any) -> curve.CurveClient:
+        return curve.CurveClient(self._server, self._public, self._secret)
+
+    def __repr__(self) -> str:
+        return f"CurveClient(server_key={z85.encode(self._server)!r}, public_key={self.public_key!r})"
+
+
+def curve_keypair() -> tuple[bytes, bytes]:
+    """Makes a key pair for CURVE (`zmq_curve_keypair(3)`).
+
+    Returns:
+        The public and the secret key, 40 characters of Z85 each.
+    """
+    secret = Secret()
+    return z85.encode(secret.public()), z85.encode(secret.reveal())
+
+
+def curve_public(secret_key: bytes | str) -> bytes:
+    """The public key that belongs to a secret key (`zmq_curve_public(3)`), as 40 characters of Z85.
+
+    Raises:
+        UsageError: It is neither 32 bytes nor 40 characters of Z85.
+    """
+    return z85.encode(Secret(secret_key).public())
+
+
+def z85_encode(data: bytes) -> bytes:
+    """Encodes bytes, a multiple of 4, as printable text (RFC 32; `zmq_z85_encode(3)`).
+
+    Raises:
+        UsageError: The length is no multiple of 4.
+    """
+    return z85.encode(data)
+
+
+def z85_decode(text: bytes | str) -> bytes:
+    """Decodes what `z85_encode` gives (`zmq_z85_decode(3)`).
+
+    Raises:
+        UsageError: It is not Z85.
+    """
+    return z85.decode(text)
+
+
+def _public(key: bytes | str, name: str) -> bytes:
+    """A public key as 32 octets."""
+    if isinstance(key, bytes) and len(key) == _KEY:
+        return key
+    if not isinstance(key, bytes | str) or len(key) != _KEY_TEXT:
+        size = f"{len(key)} of them" if isinstance(key, bytes | str) else f"a {type(key).__name__}"
+        raise UsageError(f"{name} has 32 bytes, or 40 characters of Z85, not {size}")
+    return z85.decode(key)
+
+
+def _credential(name: str, value: bytes | str) -> bytes:
+    octets = value.encode() if isinstance(value, str) else value
+    if not isinstance(octets, bytes) or len(octets) > plain.CREDENTIAL_LIMIT:
+        what = f"{len(octets)} bytes" if isinstance(octets, bytes) else f"a {type(value).__name__}"
+        raise UsageError(f"{name} has at most {plain.CREDENTIAL_LIMIT} bytes, not {what} (RFC 24)")
+    return octets
+
+
+def _fits(passwords: Mapping[Any, Any], username: bytes, password: bytes) -> bool:
+    """Whether the password is the user's; takes as long for a user that there is not."""
+    known = passwords.get(username)
+    if known is None:
+        try:
+            known = passwords.get(username.decode())
+        except UnicodeDecodeError:
+            known = None
+    expected = known.encode() if isinstance(known, str) else known
+    right = compare_digest(password, expected if expected is not None else bytes(len(password)))
+    return right and expected is not None

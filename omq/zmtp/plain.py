@@ -1,0 +1,135 @@
+"""The PLAIN mechanism: a user name and a password, in the clear (RFC 24; RFC 23, The PLAIN Security Mechanism)."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import ClassVar, Final
+
+from omq.errors import LocalProtocolError, RemoteProtocolError
+from omq.zmtp.command import encode_command, encode_properties, parse_properties, ready
+from omq.zmtp.mechanism import Mechanism, Question, Step
+
+CREDENTIAL_LIMIT: Final = 255  # bytes of a user name, and of a password (RFC 24, The HELLO Command)
+
+
+class PlainPhase(Enum):
+    """Where a PLAIN handshake stands."""
+
+    START = "the greetings are still under way"
+    HELLO_SENT = "client: HELLO is sent, WELCOME is awaited"
+    INITIATE_SENT = "client: INITIATE is sent, READY is awaited"
+    HELLO_AWAITED = "server: HELLO is awaited"
+    ASKING = "server: a question is open"
+    INITIATE_AWAITED = "server: WELCOME is sent, INITIATE is awaited"
+    AGREED = "READY is sent, and received"
+    REFUSED = "the server has sent ERROR"
+
+
+class PlainClient(Mechanism):
+    """The client's side.
+
+    Args:
+        username: At most 255 bytes.
+        password: At most 255 bytes.
+    """
+
+    name = b"PLAIN"
+    has_roles = True
+    agreed = PlainPhase.AGREED
+
+    def __init__(self, username: bytes, password: bytes) -> None:
+        super().__init__(PlainPhase.START)
+        if max(len(username), len(password)) > CREDENTIAL_LIMIT:
+            raise LocalProtocolError("a user name and a password have 255 bytes at most (RFC 24, The HELLO Command)")
+        self._hello = encode_command(b"HELLO", _counted(username) + _counted(password))
+        self._metadata = b""
+
+    def start(self, properties: Mapping[bytes, bytes]) -> None:
+        self._metadata = encode_properties(properties)
+        self._frames.append(self._hello)
+        self._hello = b""
+        self.phase = PlainPhase.HELLO_SENT
+
+    def _admitted(self) -> None:
+        raise LocalProtocolError("a client of PLAIN asks nothing")
+
+    def _on_welcome(self, body: bytes) -> None:
+        if body:
+            raise RemoteProtocolError(f"a WELCOME of PLAIN with {len(body)} bytes too many (RFC 24)")
+        self._frames.append(encode_command(b"INITIATE", self._metadata))
+
+    def _on_ready(self, body: bytes) -> None:
+        self.peer_properties = parse_properties(body)
+
+    steps: ClassVar[Mapping[Enum, Mapping[bytes, Step]]] = {
+        PlainPhase.START: {},
+        PlainPhase.HELLO_SENT: {
+            b"WELCOME": (_on_welcome, PlainPhase.INITIATE_SENT),
+            b"ERROR": (Mechanism._on_error, PlainPhase.REFUSED),
+            b"HELLO": (Mechanism._on_rival, PlainPhase.REFUSED),
+        },
+        PlainPhase.INITIATE_SENT: {
+            b"READY": (_on_ready, PlainPhase.AGREED),
+            b"ERROR": (Mechanism._on_error, PlainPhase.REFUSED),
+        },
+        PlainPhase.AGREED: {},
+        PlainPhase.REFUSED: {},
+    }
+    hints: ClassVar[Mapping[Enum, str]] = {
+        PlainPhase.HELLO_SENT: "it did not answer the user name and password",
+        PlainPhase.INITIATE_SENT: "it had let us in, and then did not take our metadata",
+    }
+
+
+class PlainServer(Mechanism):
+    """The server's side. What it asks is whether user name and password fit (`Question.credentials`)."""
+
+    name = b"PLAIN"
+    has_roles = True
+    agreed = PlainPhase.AGREED
+
+    def __init__(self) -> None:
+        super().__init__(PlainPhase.START, as_server=True)
+        self._properties: Mapping[bytes, bytes] = {}
+
+    def start(self, properties: Mapping[bytes, bytes]) -> None:
+        self._properties = properties
+        self.phase = PlainPhase.HELLO_AWAITED
+
+    def _on_hello(self, body: bytes) -> None:
+        username, rest = _take(body)
+        password, rest = _take(rest)
+        if rest:
+            raise RemoteProtocolError(f"a HELLO of PLAIN with {len(rest)} bytes too many (RFC 24, The HELLO Command)")
+        self.question = Question(self.name, (username, password))
+
+    def _admitted(self) -> None:
+        self._frames.append(encode_command(b"WELCOME"))
+        self.phase = PlainPhase.INITIATE_AWAITED
+
+    def _on_initiate(self, body: bytes) -> None:
+        self.peer_properties = parse_properties(body)
+        self._frames.append(ready(self._properties))
+
+    steps: ClassVar[Mapping[Enum, Mapping[bytes, Step]]] = {
+        PlainPhase.START: {},
+        PlainPhase.HELLO_AWAITED: {b"HELLO": (_on_hello, PlainPhase.ASKING)},
+        PlainPhase.ASKING: {},
+        PlainPhase.INITIATE_AWAITED: {b"INITIATE": (_on_initiate, PlainPhase.AGREED)},
+        PlainPhase.AGREED: {},
+        PlainPhase.REFUSED: {},
+    }
+    hints: ClassVar[Mapping[Enum, str]] = {
+        PlainPhase.HELLO_AWAITED: "it sent no HELLO: is it a server of PLAIN, too?",
+        PlainPhase.INITIATE_AWAITED: "it was let in, and then did not go on",
+    }
+
+
+def _counted(octets: bytes) -> bytes:
+    return bytes((len(octets),)) + octets
+
+
+def _take(body: bytes) -> tuple[bytes, bytes]:
+    """A counted field and what follows; the content is a secret, so no error shows any of it."""
+    if not body or len(body) <= body[0]:
+        raise RemoteProtocolError("a HELLO of PLAIN that ends inside a field (RFC 24, The HELLO Command)")
+    return body[1 : 1 + body[0]], body[1 + body[0] :]
