@@ -52,7 +52,7 @@ cdef class Batch:
     cdef int _ndone
     cdef bint _foreign       # a segment stands in the caller's memory
     cdef Py_ssize_t bytes    # not sent
-    cdef long long total     # bytes put in, ever
+    cdef long long total     # bytes put in, ever, but for those that were dropped
     cdef Py_ssize_t messages  # not wholly sent: those of a segment count until its last byte is out
     cdef int grain           # messages a segment has at most: how exact `messages` is
     cdef int error           # errno of the last FLUSH_ERROR

@@ -86,6 +86,7 @@ cdef class Batch:
                 self._ndone += 1
         self._first = self._count = 0
         self._foreign = False
+        self.total -= self.bytes
         self.bytes = self.messages = 0
         self.let_go()
         self.reap()

@@ -1,0 +1,145 @@
+"""Monitors and listeners in programs of their own: Ctrl-C, a fork, and a process without descriptors to spare."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+import omq
+
+SCARCE = """
+import asyncio, os, resource, sys
+import omq, omq.asyncio
+
+def spend_all_but(count):
+    '''Leaves so many descriptors to open.'''
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + count, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+def say(event):
+    print(event.kind, event.error.errno if event.kind == "accept_failed" else "", flush=True)
+"""
+
+BLOCKING = """
+pull = omq.PULL(bind=sys.argv[1])
+monitor = pull.monitor()
+spend_all_but(6)
+print(pull.endpoints[0], flush=True)
+while (event := monitor.recv(timeout=10)).kind != "accept_failed":
+    pass
+say(event)
+assert pull.recv(timeout=15) == b"after all"
+print("received", flush=True)
+pull.close()
+"""
+
+ASYNC = """
+async def main():
+    pull = omq.asyncio.PULL(bind=sys.argv[1])
+    monitor = pull.monitor()
+    spend_all_but(6)
+    print(pull.endpoints[0], flush=True)
+    while (event := await monitor.recv(timeout=10)).kind != "accept_failed":
+        pass
+    say(event)
+    assert await pull.recv(timeout=15) == b"after all"
+    print("received", flush=True)
+    await pull.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("twin", [BLOCKING, ASYNC], ids=["blocking", "asyncio"])
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+def test_a_listener_without_descriptors_tells_and_recovers(program, twin, scheme, tmp_path):
+    running = program(SCARCE + twin, "tcp://127.0.0.1:*" if scheme == "tcp" else f"ipc://{tmp_path}/s")
+    endpoint = running.line()
+    address = endpoint.partition("://")[2]
+    strangers = []
+    for _ in range(20):
+        if scheme == "tcp":
+            host, _, port = address.partition(":")
+            strangers.append(socket.create_connection((host, int(port))))
+        else:
+            strangers.append(socket.socket(socket.AF_UNIX))
+            strangers[-1].connect(address)
+    assert running.line() == "accept_failed 24"  # EMFILE
+    # It does not spin meanwhile.
+    before = _seconds_of(running.process.pid)
+    time.sleep(0.5)
+    assert _seconds_of(running.process.pid) - before < 0.25
+    for stranger in strangers:
+        stranger.close()
+    with omq.Context() as context, omq.PUSH(context, connect=endpoint) as push:
+        push.send(b"after all")
+        assert running.line() == "received"
+        running.end()
+
+
+def _seconds_of(pid: int) -> float:
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("call", ["monitor.recv()", "monitor.recv(timeout=60)", "for event in monitor: pass"])
+def test_ctrl_c_interrupts_a_reader(program, call):
+    running = program(f"""
+import omq
+with omq.PULL(bind="tcp://127.0.0.1:*") as pull, pull.monitor() as monitor:
+    print("ready", flush=True)
+    try:
+        {call}
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    # Nothing is broken by it.
+    where = pull.bind("tcp://127.0.0.1:*")
+    event = monitor.recv(timeout=5)
+    print(event.kind, event.endpoint == where, flush=True)
+""")
+    assert running.line() == "ready"
+    time.sleep(0.2)
+    running.process.send_signal(signal.SIGINT)
+    assert running.line() == "interrupted"
+    assert running.line() == "listening True"
+    running.end()
+
+
+def test_the_monitor_of_a_forked_child_raises(program):
+    running = program("""
+import os, sys, threading
+import omq, omq.asyncio
+
+pull = omq.PULL(bind="tcp://127.0.0.1:*")
+other = omq.asyncio.PULL(bind="tcp://127.0.0.1:*")
+monitors = [pull.monitor(), other.monitor()]
+pull.bind("tcp://127.0.0.1:*")  # an event waits
+# A lock that another thread held is held for ever in the child.
+held = threading.Event()
+def hold():
+    with monitors[0]._changed:
+        held.set()
+        threading.Event().wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    code = 0
+    for call in (monitors[0].recv, monitors[1]._take, pull.monitor, other.monitor, lambda: next(monitors[0])):
+        try:
+            call()
+        except omq.StateError:
+            continue
+        code = 1
+    repr(monitors)
+    for monitor in monitors:
+        monitor.close()
+    os._exit(code)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+os._exit(0)
+""")
+    assert running.end() == "0\n"

@@ -1,0 +1,141 @@
+"""Monitors of blocking sockets: threads that wait for events. What events tell is tested in the asyncio twin."""
+
+import itertools
+import threading
+import time
+
+import pytest
+
+import omq
+from tests.unit.blocking.conftest import BOUND
+
+Kind = omq.EventKind
+
+
+def told(monitor, *kinds):
+    """The next events, which are to be of these kinds."""
+    events = [monitor.recv(timeout=BOUND) for _ in kinds]
+    assert [event.kind for event in events] == list(kinds)
+    return events
+
+
+def sleeps(thread):
+    """Gives a thread the time to fall asleep."""
+    thread.join(0.05)
+    assert thread.is_alive()
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "ipc://{}/s", "inproc://monitored"])
+def test_a_client_that_reconnects_and_its_server_are_followed_from_the_first_step(make, endpoint, tmp_path):
+    pull = make(omq.PULL)
+    server = pull.monitor()
+    where = pull.bind(endpoint.format(tmp_path))
+    push = make(omq.PUSH, reconnect_interval=0.02)
+    client = push.monitor()
+    push.connect(where)
+    told(client, Kind.CONNECT_DELAYED, Kind.CONNECTED, Kind.HANDSHAKE_SUCCEEDED)
+    _, _, agreed = told(server, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
+    assert agreed.peer.endpoint == where
+    pull.close()
+    assert sorted(event.kind for event in server) == ["closed", "disconnected", "monitor_stopped"]
+    _, retried, _ = told(client, Kind.DISCONNECTED, Kind.CONNECT_RETRIED, Kind.CONNECT_DELAYED)
+    assert 0 < retried.delay <= 0.02
+
+
+def test_a_bind_that_fails_is_told_and_raised(make):
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    other = make(omq.PULL)
+    monitor = other.monitor()
+    with pytest.raises(omq.BindError) as raised:
+        other.bind(pull.endpoints[0])
+    (failed,) = told(monitor, Kind.BIND_FAILED)
+    assert failed.error is raised.value
+
+
+def test_subscriptions_are_told_whoever_reads_them(make, crew):
+    """The thread that receives handles them while it leads, the I/O thread otherwise."""
+    xpub = make(omq.XPUB, bind="tcp://127.0.0.1:*")
+    monitor = xpub.monitor()
+    sub = make(omq.SUB, connect=xpub.endpoints[0])
+    told(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
+    crew(lambda: xpub.recv(timeout=BOUND))
+    sub.subscribe(b"a")
+    assert crew.join() == [b"\1a"]
+    sub.subscribe(b"b")
+    first, second = told(monitor, Kind.SUBSCRIBED, Kind.SUBSCRIBED)
+    assert (first.prefix, second.prefix) == (b"a", b"b")
+
+
+@pytest.mark.parametrize("end", ["close", "stop", "term"])
+def test_threads_that_read_end_with_the_socket(make, crew, end):
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    monitor = pull.monitor()
+    readers = [crew(lambda: [event.kind for event in monitor]) for _ in range(3)]
+    sleeps(readers[0])
+    if end == "term":
+        make.context.term()
+    else:
+        getattr(pull, end)()
+    assert sorted(itertools.chain(*crew.join())) == ["closed", "monitor_stopped"]
+    with pytest.raises(omq.ClosedError):
+        monitor.recv()
+    with pytest.raises(omq.ClosedError):
+        pull.monitor()
+
+
+def test_closing_a_monitor_wakes_its_readers(make, crew):
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    with pull.monitor() as monitor:
+        reader = crew(lambda: list(monitor))
+        sleeps(reader)
+        monitor.close()
+        assert crew.join() == [[]]
+    assert not pull._engine.reporter._monitors
+
+
+def test_timeouts(make):
+    monitor = make(omq.PULL).monitor()
+    for timeout in (0, 0.05):
+        begun = time.monotonic()
+        with pytest.raises(omq.ReceiveTimeout):
+            monitor.recv(timeout=timeout)
+        assert timeout <= time.monotonic() - begun < timeout + 5
+
+
+def test_nothing_is_lost_or_told_twice_among_threads(make, crew):
+    pull = make(omq.PULL)
+    monitor = pull.monitor(limit=50)
+    readers = [crew(lambda: list(monitor)) for _ in range(3)]
+    lagging = pull.monitor(limit=50)
+    for _ in range(100):
+        pull.unbind(pull.bind("tcp://127.0.0.1:*"))
+    pull.close()
+    assert all(not reader.is_alive() or reader.join(BOUND) is None for reader in readers)
+    events = list(itertools.chain(*crew.join()))
+    missed = sum(event.count for event in events if event.kind is Kind.MISSED)
+    assert sum(event.kind is not Kind.MISSED for event in events) + missed == 201
+    kept = list(lagging)
+    assert (kept[0].kind, kept[0].count, len(kept)) == (Kind.MISSED, 151, 51)
+
+
+def test_the_monitor_of_a_dropped_socket_ends(make, crew):
+    pull = omq.PULL(make.context, bind="tcp://127.0.0.1:*")
+    monitor = pull.monitor()
+    reader = crew(lambda: [event.kind for event in monitor])
+    sleeps(reader)
+    with pytest.warns(ResourceWarning):
+        del pull
+    assert crew.join() == [["closed", "monitor_stopped"]]
+
+
+def test_a_reader_that_sleeps_uses_no_time(make):
+    monitor = make(omq.PULL, bind="tcp://127.0.0.1:*").monitor()
+    before = time.process_time()
+    reader = threading.Thread(target=lambda: list(monitor))
+    reader.start()
+    sleeps(reader)
+    reader.join(0.3)
+    assert time.process_time() - before < 0.1
+    monitor.close()
+    reader.join(BOUND)
+    assert not reader.is_alive()
