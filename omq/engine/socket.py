@@ -127,10 +127,13 @@ class Engine(Living[SocketState]):
             self._over: asyncio.Future[None] = loop.create_future()
             supervision = self._supervise()
             try:
-                self._parent.create_task(supervision, name=f"omq {self.socket_type.value}")
+                task = self._parent.create_task(supervision, name=f"omq {self.socket_type.value}")
             except BaseException:
                 supervision.close()
                 raise
+            # A task that is cancelled before its first step never runs, and neither does what it would do at its end.
+            if hasattr(task, "add_done_callback"):
+                task.add_done_callback(lambda _: self.stop())
         self.reporter.start()
         for listener in self._listeners.values():
             listener.start()

@@ -192,6 +192,21 @@ async def test_two_closes_at_once_both_return(make, inproc):
     await asyncio.wait_for(asyncio.gather(*closing), 5)
 
 
+@pytest.mark.parametrize("how", ["cancelled", "gives up"])
+async def test_a_close_that_ends_early_ends_the_other_well(make, inproc, how):
+    """Both wait for the same thing; what ends one of them must not look like the other's cancellation."""
+    push = make(omq.PUSH, connect=inproc)
+    await push.send(b"x")
+    waiting = asyncio.create_task(push.close())
+    other = asyncio.create_task(push.close(linger=None if how == "cancelled" else 0.01))
+    await asyncio.sleep(0)
+    if how == "cancelled":
+        other.cancel()
+    await asyncio.wait([other])
+    assert other.cancelled() == (how == "cancelled")
+    await asyncio.wait_for(waiting, 2)
+
+
 async def test_stop_ends_a_close_that_lingers(make, inproc):
     push = make(omq.PUSH, connect=inproc)
     await push.send(b"x")
@@ -272,6 +287,21 @@ async def test_a_parent_that_is_cancelled_stops_its_sockets(endpoint):
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 5)
     assert all(socket.closed for socket in sockets)
+
+
+@on_both_loops
+async def test_a_group_that_ends_at_once_stops_its_sockets(endpoint):
+    """The socket's task in the group is cancelled before it has run a step."""
+    made = []
+
+    async def main():
+        async with asyncio.TaskGroup() as group:
+            made.append(omq.PULL(bind=endpoint, parent=group))
+            raise LookupError
+
+    with pytest.raises(ExceptionGroup):
+        await main()
+    assert made[0].closed
 
 
 @on_both_loops

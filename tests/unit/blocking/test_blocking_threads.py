@@ -179,6 +179,16 @@ def test_close_wakes_all_that_sleep(make, crew, endpoint, times):
         one.recv(timeout=0)
 
 
+def test_a_close_that_gives_up_ends_one_that_waits_for_ever(make, crew):
+    push = make(omq.PUSH, connect="inproc://nobody")
+    push.send(b"x")
+    crew(push.close)
+    while not push.closed:
+        time.sleep(0.001)
+    push.close(linger=0.01)
+    crew.join()
+
+
 def test_poll_beside_recv(make, crew, endpoint):
     pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
     done = threading.Event()
