@@ -141,6 +141,15 @@ cdef class ReplyInlet(ShapedInlet):
 cdef class RequestInlet(ShapedInlet):
     """REQ: only the reply of the peer that was asked counts (RFC 28)."""
 
+    cdef int arrived(self, Peer peer) except -1:
+        # RFC 28: what nobody asked for is discarded. It goes at once: left to wait it would fill the peer's queue,
+        # and a full queue is not read, so that the end of the peer would show only after the next request went there.
+        if self.awaiting and peer is self.asked:
+            return Inlet.arrived(self, peer)
+        while peer.ready():
+            peer.skip()
+        return 0
+
     cdef list _shape(self, Peer peer, list parts):
         cdef Py_ssize_t head = 0
         if not self.awaiting or peer is not self.asked:
@@ -167,13 +176,16 @@ cdef class RequestInlet(ShapedInlet):
             self.gone = True
 
     cdef int clear(self) except -1:
-        """Drops what has arrived: none of it can answer the request that goes out now."""
+        """Drops what has arrived: none of it can answer the next request."""
         cdef Peer peer = self._head
         self._stash = None
         while peer is not None:
             while peer.ready():
                 peer.skip()
             peer = peer.next_ready
+        if self._paused:
+            for peer in tuple(self._paused):
+                self._resume(peer)
         return 0
 
     cdef bint hopeless(self) except -1:
@@ -181,7 +193,7 @@ cdef class RequestInlet(ShapedInlet):
         return self.gone and not self.has_message()
 
     cdef int _deliver(self) except -1:
-        self._stash = None
         self.awaiting = False
         self.asked = None
+        self.clear()
         return 0

@@ -310,3 +310,30 @@ async def test_a_broker_of_router_and_dealer_carries_both_ways(make, inproc):
     await rep.send_multipart([b"C", b"D"])
     await router.send_multipart(await dealer.recv_multipart())
     assert await req.recv_multipart() == [b"C", b"D"]
+
+
+async def test_what_nobody_asked_for_does_not_hide_the_end_of_a_peer(make):
+    """A REQ whose queue is full of strays would not read, and so send its next request to a server that is gone."""
+    router = make(omq.ROUTER, bind="tcp://127.0.0.1:*")
+    req = make(omq.REQ, connect=router.endpoints[0], recv_hwm=2, reconnect_interval=None)
+    await req.send(b"name")
+    name, *_ = await router.recv_multipart()
+    for _ in range(10):
+        await router.send_multipart([name, b"", b"again"])
+    assert await req.recv() == b"again"
+    await router.close()
+    await until(lambda: not req.peers)
+
+
+async def test_strays_do_not_answer_the_next_request(make, endpoint):
+    router, req = await make.linked(omq.ROUTER, omq.REQ, endpoint)
+    await req.send(b"1")
+    name, *_ = await router.recv_multipart()
+    for _ in range(10):
+        await router.send_multipart([name, b"", b"first"])
+    assert await req.recv() == b"first"
+    await until(lambda: req.peers[0].messages_in == 10)
+    await req.send(b"2")
+    await router.recv_multipart()
+    await router.send_multipart([name, b"", b"second"])
+    assert await req.recv() == b"second"
