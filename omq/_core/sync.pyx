@@ -79,8 +79,9 @@ cdef class SyncCore(LeaderCore):
             raise StateError(f"a {self._name()} socket does not receive")
         self._enter()
         try:
-            self.calls += 1
+            # A call that is refused does no work: whoever makes only such calls is away for the I/O thread.
             result = self._try(how, argument)
+            self.calls += 1
             if result is None:
                 # What this socket has gathered leaves before it waits.
                 if self.outlet is not None and self.outlet._dirty:
@@ -265,7 +266,6 @@ cdef class SyncCore(LeaderCore):
             raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
         self._enter()
         try:
-            self.calls += 1
             gate = self.readable if wanted & 1 else self.writable
             if self.outlet is not None and self.outlet._dirty:
                 self.outlet._flush_turn()
@@ -273,6 +273,7 @@ cdef class SyncCore(LeaderCore):
                 while True:
                     ready = self._ready(wanted)
                     if ready == 0 and sleeper is None:
+                        self.calls += 1
                         self.poller.serve()
                         ready = self._ready(wanted)
                     if ready or not in_time or deadline <= now_ns():

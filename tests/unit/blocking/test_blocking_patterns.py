@@ -7,7 +7,7 @@ import time
 import pytest
 
 import omq
-from tests.unit.blocking.conftest import BOUND
+from tests.unit.blocking.conftest import BOUND, asleep
 
 
 def _until(reached):
@@ -157,3 +157,24 @@ def test_unbind_and_disconnect(make, endpoint):
     for call in (pull.unbind, push.disconnect):
         with pytest.raises(omq.EndpointError):
             call(name)
+
+
+@pytest.mark.parametrize("call", ["recv", "recv_multipart", "poll"])
+def test_calls_that_do_no_work_do_not_keep_the_io_thread_away(make, crew, call):
+    """A REQ that has asked nothing refuses to receive, without a look at its connections: somebody else has to look."""
+    rep, req = make.linked(omq.REP, omq.REQ, "tcp://127.0.0.1:*", reconnect_interval=None)
+    # While a caller sleeps in the socket, the I/O thread hands the connections over to it.
+    req.send(b"x")
+    crew(lambda: req.recv(timeout=BOUND))
+    asleep(req)
+    rep.send(rep.recv(timeout=BOUND))
+    crew.join()
+    rep.close()
+    end = time.monotonic() + BOUND
+    while req.peers:
+        assert time.monotonic() < end, "the end of the peer is never seen"
+        try:
+            assert not getattr(req, call)(timeout=0)
+        except omq.StateError:
+            pass
+        time.sleep(0.001)
