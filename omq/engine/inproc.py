@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from omq._core.peer import Gate, Inlet
 from omq._core.pipe import Pipe
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, Living
 from omq.errors import BindError, HandshakeError, RemoteProtocolError
@@ -37,7 +38,8 @@ class PipeSession(Living[ConnectionState]):
         self._partner: PipeSession | None = None
         self._early: list[tuple[bytes, bool]] = []
         pattern = engine.pattern
-        inlet = pattern.inlet if pattern.queues_messages else None
+        # What the other end sends before this one is ready waits apart: this one may be refused yet.
+        inlet = Inlet(Gate()) if pattern.queues_messages else None
         conflate = engine.options.conflate and inlet is not None
         recv_hwm = engine.options.recv_hwm if not engine.options.conflate else 0
         self.peer = Pipe(self, inlet, recv_hwm, engine.post, engine.driver.pipe_lock, conflate)
@@ -77,13 +79,22 @@ class PipeSession(Living[ConnectionState]):
                 for prefix, subscribe in self._early:
                     self.engine.pattern.on_subscription(self, prefix, subscribe)
                 self._early.clear()
-                self.peer.arrive()
+                self._open_inlet()
                 return
         self.info = None
         self.end(HandshakeError(refusal))
 
-    def refuse(self, refusal: RemoteProtocolError) -> None:
-        """The other socket is of a type that this one cannot talk to."""
+    def _open_inlet(self) -> None:
+        """What has arrived, and will, can be taken; unless the peer is one of those that wait to be admitted."""
+        pattern = self.engine.pattern
+        if not pattern.queues_messages:
+            self.peer.arrive()
+        elif self in pattern.sessions:
+            assert pattern.inlet is not None
+            self.peer.hand_to(pattern.inlet)
+
+    def refuse(self, refusal: RemoteProtocolError | HandshakeError) -> None:
+        """The two sockets cannot talk to each other, or this one does not want to now."""
         if not self.is_over:
             self.engine.session_met(self, dialled=self._dialer is not None)
             self.end(refusal)
@@ -257,6 +268,12 @@ class InprocDialer(Living[DialerState]):
         self.move(DialerState.CONNECTED)
         session = self.session = PipeSession(self.engine, self.endpoint, self)
         session.ended.add_done_callback(self._again)
+        with self.engine.lock:
+            refusal = self.engine.pattern.refusal(b"")
+        if refusal is not None:
+            # Before they meet: the other end would take itself for connected, and send.
+            session.refuse(HandshakeError(refusal))
+            return
         listener.engine.call(listener.accept, session)
 
     def _again(self, _: asyncio.Future[None]) -> None:

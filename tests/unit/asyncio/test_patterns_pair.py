@@ -81,3 +81,17 @@ async def test_what_waits_goes_to_the_next_peer(make, endpoint):
 async def test_without_a_peer_exactly_send_hwm_are_accepted(make, inproc):
     one = make(omq.PAIR, bind=inproc, send_hwm=3)
     assert await one.send_many([b"x"] * 10, timeout=0) == 3
+
+
+async def test_nothing_comes_from_a_peer_that_is_refused(make):
+    """Over inproc the end that was dialled is ready first, and has something to send."""
+    one = make(omq.PAIR, bind="inproc://pair-one")
+    other = make(omq.PAIR, bind="inproc://pair-other")
+    await one.send(b"first")
+    await other.send(b"second")
+    both = make(omq.PAIR, connect=["inproc://pair-one", "inproc://pair-other"], reconnect_interval=0.01)
+    assert (await both.recv_message(timeout=5)).parts == [b"first"]
+    assert await both.poll(0.05) == 0
+    one.stop()
+    # The message is still there: it never went to the peer that refused it.
+    assert await both.recv(timeout=5) == b"second"
