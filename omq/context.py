@@ -11,6 +11,7 @@ import weakref
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
+from omq._core.alarm import Alarm
 from omq._core.flusher import Flusher
 from omq._core.leader import Generation
 from omq._core.pool import Pool
@@ -48,6 +49,7 @@ class Context:
         self.pool = Pool()
         self.inproc = Registry()
         self.flusher = Flusher()
+        self.alarm = Alarm()
         self.generation = Generation()
         self._pid = os.getpid()
         self._io: IoThread | None = None
@@ -74,7 +76,7 @@ class Context:
         with self._io_lock:
             self.check()
             if self._io is None:
-                self._io = IoThread()
+                self._io = IoThread(self.alarm)
             return self._io
 
     @property
@@ -125,6 +127,7 @@ class Context:
         if io is not None:
             io.stop()
         self.flusher.stop()
+        self.alarm.close()
         self._ended = True
 
     def abandon(self) -> None:

@@ -49,9 +49,8 @@ class Socket(Face, SyncCore):
         context.check()
         self._context = context
         self._io: IoThread
-        self._engine = Engine(
-            self.socket_type, Options.parse(self.socket_type, options), context, CallerDriver(self, context.flusher)
-        )
+        driver = CallerDriver(self, context.flusher, context.alarm)
+        self._engine = Engine(self.socket_type, Options.parse(self.socket_type, options), context, driver)
         self._assemble(self._engine.pattern.inlet, self._engine.pattern.outlet, context.generation)
         self._take_options()
         context.register(self)

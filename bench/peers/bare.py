@@ -11,6 +11,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any
 
 from bench.link import Link
+from bench.peers import sparse
 from bench.peers.crowd import crowd
 
 
@@ -108,6 +109,45 @@ def req(link: Link, job: dict[str, Any]) -> None:
         link.tell(trips=trips)
 
 
+class _Plain:
+    """A stream socket with the calls that `bench.peers.sparse` makes; it accepts when it is first read."""
+
+    listener: socket.socket
+    connection: socket.socket | None = None
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def open(self, _kind: str) -> _Plain:
+        return self
+
+    def bind(self, _sock: _Plain, endpoint: str) -> str:
+        self.listener, resolved = _listen(endpoint)
+        return resolved
+
+    def connect(self, _sock: _Plain, endpoint: str) -> None:
+        self.connection = _dial(endpoint)
+
+    def send(self, message: bytes) -> None:
+        assert self.connection is not None
+        self.connection.sendall(message)
+
+    def recv(self) -> bytes:
+        if self.connection is None:
+            self.connection = _prompt(self.listener.accept()[0])
+        return self.connection.recv(self._size, socket.MSG_WAITALL)
+
+
+def drip(link: Link, job: dict[str, Any]) -> None:
+    """Every message of a burst is a system call of its own: what the machine itself takes to deliver the last."""
+    sparse.drip(_Plain(job["size"]), link, job)
+
+
+def drops(link: Link, job: dict[str, Any]) -> None:
+    """The other side of `drip`."""
+    sparse.drops(_Plain(job["size"]), link, job)
+
+
 def compute(link: Link, job: dict[str, Any]) -> None:
     """No socket at all: what a process that computes in pure Python gets done in a second."""
     while True:
@@ -123,6 +163,8 @@ def compute(link: Link, job: dict[str, Any]) -> None:
 ROLES: dict[str, Callable[[Link, dict[str, Any]], None]] = {
     "compute": compute,
     "crowd": crowd,
+    "drip": drip,
+    "drops": drops,
     "pull": pull,
     "push": push,
     "rep": rep,

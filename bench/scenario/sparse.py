@@ -26,7 +26,7 @@ def _tails(settings: Settings) -> list[Case]:
     cases = []
     for transport in settings.transports or ("tcp",):
         load = Load(transport, 8, settings.seconds)
-        runs = {peer: partial(tails, peer, load) for peer in PEERS}
+        runs = {peer: partial(tails, peer, load) for peer in (*PEERS, "bare")}
         title = f"lag of the last of 3 messages, before 50 ms of computing, over {transport}"
         cases.append(Case(title, "omq", runs, (P50, P99), (Target(300.0), Target(1000.0, metric=P99)), rounds=2))
     return cases
@@ -50,7 +50,7 @@ SCENARIOS = (
     Scenario(
         "blocking-tail",
         "three messages and then 50 ms of pure Python, 500 times: when the last of the three arrives",
-        PEERS,
+        (*PEERS, "bare"),
         _tails,
     ),
     Scenario("blocking-idle", "CPU used in 10 s by a process with ten idle blocking sockets", PEERS, _silence),

@@ -21,6 +21,7 @@ cdef class Connection(Peer):
     cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
     cdef bint _ending                # the kernel has reported the end: read up to it
     cdef bint _parting               # our side of the stream is ended
+    cdef int _short_burst            # messages of a burst that may still be written through
     cdef bint _dense                 # the last batch left because it was full
     cdef readonly bint lost          # the connection is over; what has arrived can be taken
     cdef int _read(self) except -1

@@ -51,6 +51,9 @@ import os
 from omq._core.crypto import explain
 from omq.errors import LocalProtocolError, RemoteProtocolError
 
+cdef enum:
+    SHORT_BURST = 3          # messages right behind one that was written through that are written through as well
+
 cdef extern from "<sys/socket.h>" nogil:
     int shutdown(int, int)
     int SHUT_RDWR
@@ -477,6 +480,13 @@ cdef class Connection(Peer):
             if self.outlet is None or not (self._dense or self.outlet.gathers):
                 now = now_ns()
                 if self.outlet is None or now - batch.last_write > SPARSE_NS:
+                    self._short_burst = SHORT_BURST
+                    batch.last_write = now
+                    status = self._push()
+                elif self._short_burst > 0 and self._flusher is not None:
+                    # So far it may be a burst of a few messages, after which the caller goes off to compute: for the
+                    # flusher another core may have to wake up, which takes longer than these system calls.
+                    self._short_burst -= 1
                     batch.last_write = now
                     status = self._push()
             if status == FLUSH_NOTHING:

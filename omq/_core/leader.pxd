@@ -59,7 +59,8 @@ cdef class LeaderCore:
     cdef object _unwatch             # has the I/O thread stop watching
     cdef readonly unsigned long long calls  # that have waited or received: tells whether the owner is here
     cdef bint drowsy                 # the I/O thread looks rarely for an absent owner: tell it when a call leaves
-    cdef object _attend              # has the I/O thread look for an absent owner again
+    cdef object _attend              # has the I/O thread look for an absent owner again, now
+    cdef object _rouse               # the same in a moment
     cdef long long _spin             # nanoseconds to look before sleeping; 0 never
     cdef bint _adaptive              # spin only while that has been worth it lately
     cdef int _luck                   # above 0: waits have been short

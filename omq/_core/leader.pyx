@@ -192,9 +192,10 @@ cdef class LeaderCore:
         self.outlet = outlet
         self._generation = generation
 
-    def _set_thread(self, unwatch, attend):
+    def _set_thread(self, unwatch, attend, rouse):
         self._unwatch = unwatch
         self._attend = attend
+        self._rouse = rouse
 
     def _set_spin(self, long long nanoseconds, bint adaptive):
         self._spin = nanoseconds
@@ -467,7 +468,7 @@ cdef class LeaderCore:
             gate.notify()
         if self.drowsy:
             self.drowsy = False
-            self._attend()
+            self._rouse()
         return 0
 
     def fileno(self):

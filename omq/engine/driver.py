@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from omq._core.alarm import Alarm
 from omq._core.call import AsyncCore
 from omq._core.flusher import Flusher
 from omq._core.lock import SocketLock
@@ -119,12 +120,13 @@ class CallerDriver:
 
     The I/O thread watches the epoll set until a caller sleeps in it. It then looks every 20 ms whether there has
     been a call since; when there has not, the owner is away and it watches again. While a caller sleeps on and on
-    it looks ever more rarely, and the call that ends the sleep tells it.
+    it looks ever more rarely, and the call that ends the sleep has it look again 20 ms later; without waking it, for
+    it would wake on the caller's core.
 
     The I/O thread does not hold the socket by it: one that its owner drops is to be closed.
     """
 
-    def __init__(self, core: SyncCore, flusher: Flusher) -> None:
+    def __init__(self, core: SyncCore, flusher: Flusher, alarm: Alarm) -> None:
         self.lock: contextlib.AbstractContextManager[Any] = core.lock
         self.pipe_lock = core.lock
         self.poller = core.poller
@@ -133,6 +135,7 @@ class CallerDriver:
         self.writable: Gate = core.writable
         self._watch_writable = core.writable.watch
         self._core: Callable[[], SyncCore | None] = weakref.ref(core)
+        self._alarm = alarm
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outlet: Outlet | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -148,7 +151,8 @@ class CallerDriver:
         self._loop = loop
         core = self._core()
         assert core is not None
-        core._set_thread(self._post(self._give_way), self._post(self._attend))
+        rouse = functools.partial(self._alarm.set, self._attend)
+        core._set_thread(self._post(self._give_way), self._post(self._attend), rouse)
         if self._outlet is not None:
             self._outlet.set_schedule(self._post(self._flush_turn))
         self._watch()
@@ -269,12 +273,13 @@ class Stoppable(Protocol):
 class IoThread:
     """One thread with an event loop: it listens, dials, shakes hands and keeps time for blocking sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, alarm: Alarm) -> None:
         import uvloop
 
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._lock = threading.RLock()  # a signal handler may call us, too
         self._over = False
+        self._alarm = alarm
         self._wards: weakref.WeakSet[Stoppable] = weakref.WeakSet()
         self._thread = threading.Thread(target=self._run, name="omq-io", daemon=True)
         self._thread.start()
@@ -285,7 +290,9 @@ class IoThread:
         # Signals are the main thread's.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         asyncio.set_event_loop(self.loop)
+        self.loop.add_reader(self._alarm.fd, self._alarm.ring)
         self.loop.run_forever()
+        self.loop.remove_reader(self._alarm.fd)
         with self._lock:
             self._over = True
         # Nobody is to wait for ever for what no longer runs.
