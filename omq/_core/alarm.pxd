@@ -2,5 +2,5 @@
 
 
 cdef class Alarm:
-    cdef readonly int fd             # timerfd, readable when the time has come; owned, -1 once closed
+    cdef readonly int fd             # timerfd, readable when the time has come; owned, -1 before open() and once closed
     cdef list _calls                 # what is to be called then

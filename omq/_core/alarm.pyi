@@ -3,15 +3,18 @@
 from collections.abc import Callable
 
 class Alarm:
-    """Has functions called on the I/O thread 20 ms later.
-
-    Raises:
-        OSError: There is no descriptor for it.
-    """
+    """Has functions called on the I/O thread 20 ms later."""
 
     @property
     def fd(self) -> int:
-        """Readable when the time has come: then call `ring`."""
+        """Readable when the time has come: then call `ring`. -1 before `open` and after `close`."""
+
+    def open(self) -> None:
+        """Takes a descriptor; before that `set` only remembers.
+
+        Raises:
+            OSError: There is none.
+        """
 
     def set(self, function: Callable[[], None]) -> None:
         """Has *function* called, once; from any thread that holds the GIL."""

@@ -28,12 +28,15 @@ cdef enum:
 cdef class Alarm:
     def __cinit__(self):
         self._calls = []
-        self.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
-        if self.fd < 0:
-            raise OSError(errno, os.strerror(errno))
+        self.fd = -1
 
     def __dealloc__(self):
         self.close()
+
+    def open(self):
+        self.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
+        if self.fd < 0:
+            raise OSError(errno, os.strerror(errno))
 
     def close(self):
         if self.fd >= 0:

@@ -280,6 +280,7 @@ class IoThread:
         self._lock = threading.RLock()  # a signal handler may call us, too
         self._over = False
         self._alarm = alarm
+        alarm.open()
         self._wards: weakref.WeakSet[Stoppable] = weakref.WeakSet()
         self._thread = threading.Thread(target=self._run, name="omq-io", daemon=True)
         self._thread.start()
