@@ -83,7 +83,7 @@ def test_inproc_connect_only_then_close(twin, inproc, kind):
     socket = twin(kind, connect=inproc)
     start = time.monotonic()
     socket.close(0)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
     # A name that somebody has waited for can be had.
     assert twin("REP", bind=inproc).endpoints == [inproc]
 

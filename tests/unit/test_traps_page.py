@@ -1,0 +1,72 @@
+"""The page of traps names tests that are there, and no test passes for lack of an assertion."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+PAGE = TESTS.parent / "docs" / "explanation" / "traps.md"
+NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
+
+
+def rows():
+    """Trap and tests, as the page has them."""
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    return [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines[2:]]
+
+
+def functions(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+@pytest.mark.parametrize("trap", rows(), ids=lambda row: row[0][:40])
+def test_every_trap_has_a_test_that_is_there(trap):
+    assert len(trap) == 2
+    named = NAMED.findall(trap[1])
+    assert named or trap[1].startswith("not applicable"), "a trap without a test or a reason"
+    for path, name in named:
+        assert name in {function.name for function in functions(TESTS / path)}, f"{path} has no {name}"
+
+
+def test_the_page_is_not_empty():
+    assert len(rows()) > 30
+
+
+def asserts(function, helpers):
+    """Whether something in a test can fail: an assertion, an expected error, a bounded wait, or a helper with one."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert | ast.Raise):
+            return True
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in SAYING or name in helpers:
+                return True
+    return False
+
+
+#: Calls that fail by themselves.
+SAYING = {
+    "raises",
+    "timeout",
+    "warns",
+    "fail",
+    "until",
+    "wait_for",
+    "run_state_machine_as_test",
+    "join",
+    "end",
+    "check",
+}
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS)))
+def test_every_test_asserts_something(path):
+    found = functions(path)
+    helpers = {one.name for one in found if not one.name.startswith("test_") and asserts(one, set())}
+    empty = [one.name for one in found if one.name.startswith("test_") and not asserts(one, helpers)]
+    assert not empty, f"nothing in these can fail: {empty}"
