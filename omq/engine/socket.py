@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, cast
 
 from omq._core.leader import Generation
@@ -16,6 +18,7 @@ from omq.engine.dialer import Dialer
 from omq.engine.driver import Driver
 from omq.engine.inproc import InprocDialer, InprocListener, PipeSession, Registry
 from omq.engine.lifecycle import ConnectionState, Living, SocketState
+from omq.engine.linger import Linger
 from omq.engine.listener import Listener
 from omq.engine.report import Reporter, failure
 from omq.engine.zap import Admission
@@ -27,9 +30,6 @@ from omq.transport.endpoint import InprocEndpoint, parse_endpoint
 from omq.types import SENDS_IDENTITY, SocketType
 
 log = logging.getLogger("omq")
-
-_GOODBYE = 1.0  # seconds at most that closing waits for the peers' kernels when linger has no end
-_GLANCE = 0.002  # seconds between two looks at them
 
 
 class Parent(Protocol):
@@ -101,7 +101,7 @@ class Engine(Living[SocketState]):
         self._dialers: dict[str, list[Dialer | InprocDialer]] = {}
         self._sessions: dict[WireSession | PipeSession, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._drains: list[asyncio.Future[None]] = []
+        self._linger = Linger(self)
         self._watchers: set[asyncio.Future[None]] = set()
 
     @property
@@ -383,82 +383,48 @@ class Engine(Living[SocketState]):
         self._changed()
         try:
             if self.has_loop and linger != 0:
-                deadline = None if linger is None else self.loop.time() + linger
-                await self._drain(deadline)
-                await self._say_goodbye(deadline)
+                await self._linger.wait(linger)
         finally:
             tasks = tuple(self._tasks)
             self.stop()
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _drain(self, deadline: float | None) -> None:
-        """Waits until nothing that was accepted waits; listeners and dialers go on while it does."""
-        outlet = self.pattern.outlet
-        if outlet is None:
-            return
-        self.driver.take_over()
+    def say_goodbye(self) -> bool:
+        """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
+        if self.closed:
+            return True
+        # Every one of them is asked, each time.
         with self.lock:
-            outlet.draining = True
-            outlet.flush_turn()
-            for session in self.sessions:
-                session.peer.flush_now()
-        while not self.closed:
-            with self.lock:
-                if self.pattern.idle:
-                    return
-                watcher = self.driver.watch_writable(self.loop)
-            left = None if deadline is None else deadline - self.loop.time()
-            self._drains.append(watcher)
-            try:
-                async with asyncio.timeout(left):
-                    # Others may wait for the same.
-                    await asyncio.shield(watcher)
-            except TimeoutError:
-                return
-            finally:
-                self._drains.remove(watcher)
-
-    async def _say_goodbye(self, deadline: float | None) -> None:
-        limit = self.loop.time() + _GOODBYE
-        if deadline is not None:
-            limit = min(limit, deadline)
-        while not self.closed:
-            # Every one of them is asked, each time.
-            with self.lock:
-                gone = [session.say_goodbye() for session in tuple(self._sessions)]
-            if all(gone):
-                return
-            if self.loop.time() >= limit:
-                return
-            await asyncio.sleep(_GLANCE)
+            gone = [session.say_goodbye() for session in tuple(self._sessions)]
+        return all(gone)
 
     def stop(self) -> None:
-        """Ends everything at once."""
+        """Ends everything at once, in one order, once."""
         if self.closed:
             return
         self.move(SocketState.CLOSED)
-        self.on_stop()
-        for listener in self._listeners.values():
-            self._unlisten(listener, "the socket is closed")
-        self._listeners.clear()
-        for dialers in self._dialers.values():
-            for dialer in dialers:
-                dialer.close()
-        self._dialers.clear()
-        for session in tuple(self._sessions):
-            session.end(None)
+        # The last one in is the first one out; each happens, whatever those before it raise.
+        with contextlib.ExitStack() as steps:
+            for step in reversed(self._last_steps()):
+                steps.callback(step)
+
+    def _last_steps(self) -> list[Callable[[], object]]:
+        steps: list[Callable[[], object]] = [self.on_stop]
+        steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self._listeners.values()]
+        steps += [dialer.close for dialers in self._dialers.values() for dialer in dialers]
+        steps += [self._listeners.clear, self._dialers.clear]
+        steps += [session.end for session in self._sessions]
+        steps += [self._cancel_tasks, self.admission.stop, self.driver.stop, self._linger.stop, self._leave_parent]
+        return [*steps, self._changed, self.reporter.stop]
+
+    def _cancel_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
-        self.admission.stop()
-        self.driver.stop()
-        for drain in self._drains:
-            if not drain.done() and self.in_loop:
-                drain.set_result(None)
+
+    def _leave_parent(self) -> None:
         if self.in_loop and self._parent is not None and not self._over.done():
             self._over.set_result(None)
-        self._changed()
-        self.reporter.stop()
 
     def abandon(self) -> None:
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""

@@ -1,0 +1,71 @@
+"""What closing waits for: that everything accepted has left, and then that the peers' kernels have it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omq.engine.socket import Engine
+
+_GOODBYE = 1.0  # seconds at most that closing waits for the peers' kernels when linger has no end
+_GLANCE = 0.002  # seconds between two looks at them
+
+
+class Linger:
+    """The patience of one socket that closes; several may close it at once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def wait(self, linger: float | None) -> None:
+        """Waits for *linger* seconds at most, `None` for ever; not beyond the socket's end."""
+        deadline = None if linger is None else self._engine.loop.time() + linger
+        await self._drain(deadline)
+        await self._say_goodbye(deadline)
+
+    async def _drain(self, deadline: float | None) -> None:
+        """Waits until nothing that was accepted waits; listeners and dialers go on while it does."""
+        engine = self._engine
+        outlet = engine.pattern.outlet
+        if outlet is None:
+            return
+        engine.driver.take_over()
+        with engine.lock:
+            outlet.draining = True
+            outlet.flush_turn()
+            for session in engine.sessions:
+                session.peer.flush_now()
+        while not engine.closed:
+            with engine.lock:
+                if engine.pattern.idle:
+                    return
+                watcher = engine.driver.watch_writable(engine.loop)
+            left = None if deadline is None else deadline - engine.loop.time()
+            self._waiting.append(watcher)
+            try:
+                async with asyncio.timeout(left):
+                    # Others may wait for the same.
+                    await asyncio.shield(watcher)
+            except TimeoutError:
+                return
+            finally:
+                self._waiting.remove(watcher)
+
+    async def _say_goodbye(self, deadline: float | None) -> None:
+        """Waits until the kernels of the peers have what has left: closing a descriptor earlier may destroy it."""
+        loop = self._engine.loop
+        limit = loop.time() + _GOODBYE
+        if deadline is not None:
+            limit = min(limit, deadline)
+        while not self._engine.say_goodbye():
+            if loop.time() >= limit:
+                return
+            await asyncio.sleep(_GLANCE)
+
+    def stop(self) -> None:
+        """The socket is closed: nobody waits for it any more."""
+        for watcher in self._waiting:
+            if not watcher.done() and not watcher.get_loop().is_closed():
+                watcher.set_result(None)
