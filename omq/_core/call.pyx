@@ -343,7 +343,7 @@ cdef class Call:
     cdef object _suspend(self):
         cdef AsyncCore core = self._core
         # What this socket has gathered leaves before it waits.
-        if core.outlet is not None and core.outlet._dirty:
+        if core.outlet is not None and core.outlet._dirty is not None:
             core.outlet._flush_turn()
         self._waiter = Waiter.__new__(Waiter)
         self._waiter._loop = core._loop

@@ -87,7 +87,8 @@ cdef class Outlet:
     cdef public Py_ssize_t hwm       # messages; 0 no bound
     cdef object _schedule            # called without arguments: have flush_turn called when this turn ends
     cdef bint _scheduled
-    cdef list _dirty                 # peers with a batch that waits for the end of the turn
+    cdef Peer _dirty                 # a peer with a batch that waits for the end of the turn; None: there is none
+    cdef list _others                # more of them; most turns have one, for which no list is made
     cdef public bint draining        # closing waits for what is here: it leaves with the loop's turns, which tell
     cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold

@@ -322,7 +322,7 @@ cdef class Outlet:
 
     def __cinit__(self, Gate gate not None, *_):
         self.gate = gate
-        self._dirty = []
+        self._others = []
 
     def set_schedule(self, schedule):
         self._schedule = schedule
@@ -345,7 +345,10 @@ cdef class Outlet:
             if peer.dirty:
                 # A socket that only sends never ends a turn: the peers of its life would gather here.
                 peer.dirty = False
-                self._dirty.remove(peer)
+                if self._dirty is not peer:
+                    self._others.remove(peer)
+                else:
+                    self._dirty = self._others.pop() if self._others else None
             self.parked -= peer.parked
             peer.parked = 0
             self.detach(peer)
@@ -396,7 +399,10 @@ cdef class Outlet:
         """*peer* holds a batch that has not left; it is to leave when the socket turns to something else."""
         if not peer.dirty:
             peer.dirty = True
-            self._dirty.append(peer)
+            if self._dirty is None:
+                self._dirty = peer
+            else:
+                self._others.append(peer)
         return 0
 
     cdef int defer(self, Peer peer) except -1:
@@ -408,13 +414,18 @@ cdef class Outlet:
         return 0
 
     cdef int _flush_turn(self) except -1:
-        cdef Peer peer
+        cdef Peer peer = self._dirty
+        cdef list others = self._others if self._others else None
         self._scheduled = False
-        if self._dirty:
-            dirty = self._dirty
-            self._dirty = []
-            for peer in dirty:
-                peer.dirty = False
-                peer.end_turn()
+        if peer is not None:
+            self._dirty = None
+            if others is not None:
+                self._others = []
+            peer.dirty = False
+            peer.end_turn()
+            if others is not None:
+                for peer in others:
+                    peer.dirty = False
+                    peer.end_turn()
             self.gate.notify()
         return 0

@@ -84,7 +84,7 @@ cdef class SyncCore(LeaderCore):
             self.calls += 1
             if result is None:
                 # What this socket has gathered leaves before it waits.
-                if self.outlet is not None and self.outlet._dirty:
+                if self.outlet is not None and self.outlet._dirty is not None:
                     self.outlet._flush_turn()
                 # One look at the descriptors before anything else, if the peer has been ahead, or there is no time.
                 if self._behind or (timeout is not None and timeout == 0):
@@ -267,7 +267,7 @@ cdef class SyncCore(LeaderCore):
         self._enter()
         try:
             gate = self.readable if wanted & 1 else self.writable
-            if self.outlet is not None and self.outlet._dirty:
+            if self.outlet is not None and self.outlet._dirty is not None:
                 self.outlet._flush_turn()
             try:
                 while True:
