@@ -36,7 +36,7 @@ cdef struct Node:
     char *data               # bytes behind this struct in the same block; NULL for a large frame
     Py_ssize_t pos           # offset in data of the first unread byte
     Py_ssize_t end           # offset in data behind the last byte received
-    PyObject *body           # the large frame; strong reference, NULL for a slab
+    PyObject *body           # the large frame; strong reference, NULL for a slab and for one that stands in a target
     int flags                # FLAG_* of the large frame
 
 
@@ -52,10 +52,15 @@ cdef class Stream:
     cdef Py_ssize_t _dead    # bytes of commands before _scan in the tail slab, handled already
     cdef Py_ssize_t _need    # bytes of the frame at _scan, header included, as far as known; 0 unknown
     cdef char *_spare        # a block that catches what follows a large frame; owned
-    cdef PyObject *_large    # the large frame under construction; owned by the tail node
+    cdef Node *_large        # the large frame under construction, a node of the chain; NULL: none
+    cdef char *_memory       # where it is put together: in its body, or in the target
     cdef Py_ssize_t _have    # bytes of it that arrived
     cdef Py_ssize_t _room    # bytes it has memory for
     cdef uint64_t _size      # bytes it will have
+    cdef char *_target       # the caller's memory for the next message, if that is one large frame; NULL: none
+    cdef Py_ssize_t _target_size  # bytes
+    cdef Node *_aimed        # the large frame that stands in the target; NULL: none
+    cdef Py_ssize_t _aimed_size  # bytes that it has, or will have
     cdef Header _header      # of the frame that SCAN_LARGE announces
     cdef Py_ssize_t _parts   # parts seen of the message under way
     cdef Py_ssize_t complete  # whole messages that can be taken
@@ -72,6 +77,9 @@ cdef class Stream:
     cdef Scan _scan_sealed(self) noexcept nogil
     cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil
     cdef int start_large(self) except -1
+    cdef bint aim(self, char *into, Py_ssize_t size) noexcept
+    cdef int withdraw(self) except -1
+    cdef bint _fits_target(self, int flags, uint64_t size) noexcept nogil
     cdef object finish_large(self)
     cdef int _resize(self, Py_ssize_t room) except -1
     cdef bint head_more(self) noexcept nogil

@@ -87,7 +87,7 @@ cdef class Stream:
             self._pool.put(self._spare)
             self._spare = NULL
         self._head = self._tail = NULL
-        self._large = NULL
+        self._large = self._aimed = NULL
         self._scan = self._need = self._dead = self.complete = self._parts = 0
 
     cdef int slabs(self) noexcept nogil:
@@ -193,7 +193,7 @@ cdef class Stream:
                 if self._spare == NULL:
                     return FILL_NO_MEMORY
             rest = self._room - self._have
-            iov[0].iov_base = bytes_data(self._large) + self._have
+            iov[0].iov_base = self._memory + self._have
             iov[0].iov_len = rest
             iov[1].iov_base = self._spare + NODE_SIZE
             iov[1].iov_len = BEHIND_LARGE
@@ -373,23 +373,32 @@ cdef class Stream:
         # A frame announces what it likes: memory follows what arrives (one step ahead), not the announcement.
         cdef Py_ssize_t room = LARGE_STEP
         cdef Node *node
+        cdef bint aimed
         if self._header.size <= LARGE_STEP:
             room = <Py_ssize_t>self._header.size
-        body = PyBytes_FromStringAndSize(NULL, room)
+        aimed = self._fits_target(self._header.flags & ~FLAG_LONG, self._header.size)
+        body = None if aimed else PyBytes_FromStringAndSize(NULL, room)
         node = <Node *>malloc(sizeof(Node))
         if node == NULL:
             raise MemoryError()
         memset(node, 0, sizeof(Node))
-        memcpy(PyBytes_AS_STRING(body), tail.data + self._scan + self._header.length, have)
+        if aimed:
+            room = <Py_ssize_t>self._header.size
+            self._memory = self._target
+            self._aimed = node
+            self._aimed_size = room
+        else:
+            Py_INCREF(body)
+            node.body = <PyObject *>body
+            self._memory = PyBytes_AS_STRING(<bytes>body)
+        memcpy(self._memory, tail.data + self._scan + self._header.length, have)
         node.flags = self._header.flags & ~FLAG_LONG
         tail.end = self._scan
         tail.next = node
         self._tail = node
         if tail == self._head and tail.pos == tail.end:
             self._drop_head()
-        Py_INCREF(body)
-        node.body = <PyObject *>body
-        self._large = node.body
+        self._large = node
         self._have = have
         self._room = room
         self._size = self._header.size
@@ -404,16 +413,14 @@ cdef class Stream:
         cdef int flags
         node = self._head
         before = NULL
-        while node.body != self._large:
+        while node != self._large:
             before = node
             node = node.next
         if <uint64_t>self._room < self._size:
             room = self._room * 2
             if <uint64_t>room > self._size:
                 room = <Py_ssize_t>self._size
-            node.body = NULL
             self._resize(room)
-            node.body = self._large
             self._room = room
             return None
         self._large = NULL
@@ -453,10 +460,50 @@ cdef class Stream:
 
     cdef int _resize(self, Py_ssize_t room) except -1:
         # The reference moves into the call and out of it again: nobody else may hold the object.
-        cdef PyObject *body = self._large
-        self._large = NULL
+        cdef PyObject *body = self._large.body
+        self._large.body = NULL
         resize_bytes(&body, room)
-        self._large = body
+        self._large.body = body
+        self._memory = bytes_data(body)
+        return 0
+
+    cdef bint _fits_target(self, int flags, uint64_t size) noexcept nogil:
+        """Whether a large frame can stand in the target: it is the next message, and all of it."""
+        return (self._target != NULL and self._aimed == NULL and self.session is None and self.complete == 0
+                and self._parts == 0 and flags == 0 and size <= <uint64_t>self._target_size)
+
+    cdef bint aim(self, char *into, Py_ssize_t size) noexcept:
+        """Offers memory for the next message until `withdraw`; whether a large frame stands there already."""
+        cdef Node *node = self._large
+        self._target = into
+        self._target_size = size
+        if node != NULL and self._fits_target(node.flags, self._size) and self._have <= BLOCK_SIZE:
+            # It has only begun: what has come moves over.
+            memcpy(into, self._memory, self._have)
+            Py_DECREF(<object>node.body)
+            node.body = NULL
+            self._memory = into
+            self._room = self._aimed_size = <Py_ssize_t>self._size
+            self._aimed = node
+        return self._aimed != NULL
+
+    cdef int withdraw(self) except -1:
+        """Takes the offer back; what has come there moves into memory of its own."""
+        cdef Node *node = self._aimed
+        cdef char *target = self._target
+        self._target = NULL
+        self._aimed = NULL
+        if node != NULL:
+            try:
+                body = PyBytes_FromStringAndSize(NULL, self._aimed_size)
+            except MemoryError:
+                self.clear()
+                raise
+            memcpy(PyBytes_AS_STRING(body), target, self._have if node == self._large else PyBytes_GET_SIZE(body))
+            Py_INCREF(body)
+            node.body = <PyObject *>body
+            if node == self._large:
+                self._memory = PyBytes_AS_STRING(body)
         return 0
 
     # ------------------------------------------------------------------ messages out
@@ -508,6 +555,9 @@ cdef class Stream:
         cdef Header header
         cdef const unsigned char *body = self._front(&header)
         if body == NULL:
+            if self._head == self._aimed:
+                size[0] = self._aimed_size
+                return self._target
             size[0] = bytes_size(self._head.body)
             return bytes_data(self._head.body)
         size[0] = <Py_ssize_t>header.size
@@ -546,6 +596,8 @@ cdef class Stream:
         p = self._front(&header)
         node = self._head
         if p == NULL:
+            if node == self._aimed:
+                self.withdraw()  # somebody else takes it than whose memory it is in
             part = <object>node.body
             Py_DECREF(part)
             self._head = node.next
@@ -568,7 +620,8 @@ cdef class Stream:
         cdef const char *body = self.peek(&has)
         if has > size:
             return -1
-        memcpy(into, body, has)
+        if body != into:
+            memcpy(into, body, has)
         self.skip()
         return has
 
@@ -579,7 +632,9 @@ cdef class Stream:
         while True:
             if self._front(&header) == NULL:
                 node = self._head
-                Py_DECREF(<object>node.body)
+                if node == self._aimed:
+                    self._aimed = NULL
+                Py_XDECREF(node.body)
                 self._head = node.next
                 if self._tail == node:
                     self._tail = NULL

@@ -24,6 +24,8 @@ cdef class Connection(Peer):
     cdef int _short_burst            # messages of a burst that may still be written through
     cdef bint _dense                 # the last batch left because it was full
     cdef readonly bint lost          # the connection is over; what has arrived can be taken
+    cdef bint _filled(self) noexcept
+    cdef int _begin_large(self) except -1
     cdef int _read(self) except -1
     cdef int _digest(self) except -1
     cdef int _hand_over(self) except -1

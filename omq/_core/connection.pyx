@@ -115,6 +115,8 @@ cdef class Connection(Peer):
     def close(self):
         """Leaves the epoll set and closes the descriptor. What has arrived can still be taken."""
         self.lost = True
+        if self.inlet is not None and self.inlet._growing is self:
+            self.inlet._growing = None
         self.writable = False
         if self.fd >= 0:
             if self._flusher is not None:
@@ -239,6 +241,8 @@ cdef class Connection(Peer):
                 turn -= got
                 if self._digest():
                     return 0
+                if self._filled():
+                    break  # the next one finds memory of the next call
                 if got < self._stream.asked and not self._ending:
                     break
                 continue
@@ -273,7 +277,7 @@ cdef class Connection(Peer):
             if found == SCAN_COMMAND:
                 body = PyBytes_FromStringAndSize(stream.command_data, stream.command_size)
             elif found == SCAN_LARGE:
-                stream.start_large()
+                self._begin_large()
                 continue
             elif found == SCAN_LARGE_DONE:
                 body = stream.finish_large()
@@ -378,6 +382,37 @@ cdef class Connection(Peer):
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
         return self._stream.take_into(into, size)
+
+    cdef bint aim(self, char *into, Py_ssize_t size) except -1:
+        return self._stream.aim(into, size)
+
+    cdef int withdraw(self) except -1:
+        try:
+            self._stream.withdraw()
+        except MemoryError as error:
+            self._lose(error)
+        return 0
+
+    cdef int _begin_large(self) except -1:
+        """A large frame begins: in the memory of a call that waits for it, if there is one, or in its own."""
+        cdef Inlet inlet = self.inlet
+        cdef Stream stream = self._stream
+        if inlet is None:
+            return stream.start_large()
+        inlet._growing = self
+        if inlet._target == NULL or inlet._aiming is not None or inlet._head is not None:
+            return stream.start_large()
+        stream.aim(inlet._target, inlet._target_size)
+        stream.start_large()
+        if stream._aimed != NULL:
+            inlet._aiming = self
+        else:
+            stream.withdraw()
+        return 0
+
+    cdef bint _filled(self) noexcept:
+        """A large frame stands whole in the memory of the call that waits for it."""
+        return self._stream._aimed != NULL and self._stream._large == NULL
 
     cdef int skip(self) except -1:
         return self._stream.skip()

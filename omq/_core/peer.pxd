@@ -46,6 +46,8 @@ cdef class Peer:
     cdef object take_part(self)
     cdef object take_alone(self)
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
+    cdef bint aim(self, char *into, Py_ssize_t size) except -1
+    cdef int withdraw(self) except -1
     cdef int skip(self) except -1
     cdef int refill(self) except -1
     # sending
@@ -66,7 +68,13 @@ cdef class Inlet:
     cdef Py_ssize_t _turn            # messages left of the head's turn
     cdef Py_ssize_t _turn_bytes      # bytes left of it
     cdef list _paused                # peers that stopped reading because recv_hwm messages wait
+    cdef char *_target               # memory of a call that waits for one message; NULL: none
+    cdef Py_ssize_t _target_size     # bytes
+    cdef Peer _aiming                # the peer that has the use of it
+    cdef Peer _growing               # the peer that has last begun a large frame, if that is not whole
     cdef Peer last                   # the peer that the last message came from
+    cdef bint offer(self, char *into, Py_ssize_t size) except -1
+    cdef int withdraw(self) except -1
     cdef int arrived(self, Peer peer) except -1
     cdef int paused(self, Peer peer) except -1
     cdef Peer _front(self)

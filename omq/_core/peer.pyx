@@ -120,6 +120,14 @@ cdef class Peer:
         """Copies a one-part message; -1 if it is larger than *size*, and then it stays."""
         raise AssertionError("nothing to take")
 
+    cdef bint aim(self, char *into, Py_ssize_t size) except -1:
+        """Offers memory for the next message until `withdraw`; whether what arrives goes there by itself."""
+        return False
+
+    cdef int withdraw(self) except -1:
+        """Takes the offer of `aim` back."""
+        return 0
+
     cdef int skip(self) except -1:
         """Drops the rest of the first message."""
         raise AssertionError("nothing to take")
@@ -169,6 +177,32 @@ cdef class Inlet:
     def __cinit__(self, Gate gate not None, *_):
         self.gate = gate
         self._paused = []
+
+    cdef bint offer(self, char *into, Py_ssize_t size) except -1:
+        """A call waits for one message and has memory for it: a large frame may be read straight into it.
+
+        Until `withdraw`. False: another call has made such an offer before.
+        """
+        cdef Peer peer = self._growing
+        if self._target != NULL:
+            return False
+        self._target = into
+        self._target_size = size
+        if peer is not None and self._head is None:
+            if peer.aim(into, size):
+                self._aiming = peer
+            else:
+                peer.withdraw()
+        return True
+
+    cdef int withdraw(self) except -1:
+        """Takes the offer back: what has come into that memory moves out of it."""
+        cdef Peer peer = self._aiming
+        self._target = NULL
+        self._aiming = None
+        if peer is not None:
+            peer.withdraw()
+        return 0
 
     cdef int arrived(self, Peer peer) except -1:
         """*peer* has messages to take."""
@@ -311,6 +345,8 @@ cdef class Inlet:
             return -3
         if peer.head_more():
             raise MultipartError("the next message has several parts: take it with recv_multipart()")
+        if self._aiming is not None and self._aiming is not peer and into == self._target:
+            self.withdraw()  # another one was first
         has = peer.take_into(into, size)
         if has >= 0:
             self._taken(peer, has)

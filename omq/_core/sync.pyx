@@ -42,10 +42,9 @@ cdef class SyncCore(LeaderCore):
 
     # ------------------------------------------------------------------ receiving
 
-    cdef object _try(self, int how, object argument):
+    cdef object _try(self, int how, object argument, Py_buffer *into):
         """One attempt; None if there is no message."""
         cdef Inlet inlet = self.inlet
-        cdef Py_buffer view
         cdef Py_ssize_t got
         if how == TAKE_ONE:
             return inlet.take()
@@ -54,22 +53,19 @@ cdef class SyncCore(LeaderCore):
         if how == TAKE_MANY:
             return inlet.take_many(argument)
         if how == TAKE_INTO:
-            open_target(argument, &view)
-            try:
-                got = inlet.take_into(<char *>view.buf, view.len)
-            finally:
-                PyBuffer_Release(&view)
+            got = inlet.take_into(<char *>into.buf, into.len)
             if got == -3:
                 return None
             if got < 0:
                 raise MessageTooLarge(
-                    f"the next message is larger than the buffer of {view.len} bytes; it stays first in line"
+                    f"the next message is larger than the buffer of {into.len} bytes; it stays first in line"
                 )
             return got
         parts = inlet.take_message()
         return None if parts is None else self._message(parts, inlet.last)
 
-    cdef object _take(self, int how, object argument, object timeout):
+    cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=NULL):
+        cdef bint offered = False
         cdef Sleeper sleeper
         cdef long long deadline
         cdef bint in_time = True
@@ -80,16 +76,18 @@ cdef class SyncCore(LeaderCore):
         self._enter()
         try:
             # A call that is refused does no work: whoever makes only such calls is away for the I/O thread.
-            result = self._try(how, argument)
+            result = self._try(how, argument, into)
             self.calls += 1
             if result is None:
+                if into != NULL:
+                    offered = self.inlet.offer(<char *>into.buf, into.len)
                 # What this socket has gathered leaves before it waits.
                 if self.outlet is not None and self.outlet._dirty is not None:
                     self.outlet._flush_turn()
                 # One look at the descriptors before anything else, if the peer has been ahead, or there is no time.
                 if self._behind or (timeout is not None and timeout == 0):
                     self.poller.serve()
-                    result = self._try(how, argument)
+                    result = self._try(how, argument, into)
             if result is None:
                 if timeout is not None and timeout == 0:
                     raise ReceiveTimeout("no message is there")
@@ -104,7 +102,7 @@ cdef class SyncCore(LeaderCore):
                         in_time = self._sleep(sleeper, deadline)
                         if self.closed:
                             raise ClosedError(f"the {self._name()} socket was closed while a call waited")
-                        result = self._try(how, argument)
+                        result = self._try(how, argument, into)
                 finally:
                     self._stand_up(self.readable, sleeper)
             self._behind = self.inlet._head is not None and self.inlet._head.ready() > 0
@@ -112,7 +110,11 @@ cdef class SyncCore(LeaderCore):
                 self._tell()
             return result
         finally:
-            self._leave()
+            try:
+                if offered:
+                    self.inlet.withdraw()
+            finally:
+                self._leave()
 
     def recv(self, *, timeout=UNSET):
         cdef object message
@@ -139,7 +141,12 @@ cdef class SyncCore(LeaderCore):
         return self._take(TAKE_MANY, limit, timeout)
 
     def recv_into(self, buffer, *, timeout=UNSET):
-        return self._take(TAKE_INTO, buffer, timeout)
+        cdef Py_buffer view
+        open_target(buffer, &view)
+        try:
+            return self._take(TAKE_INTO, None, timeout, &view)
+        finally:
+            PyBuffer_Release(&view)
 
     def recv_message(self, *, timeout=UNSET):
         return self._take(TAKE_MESSAGE, None, timeout)

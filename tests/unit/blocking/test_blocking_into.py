@@ -1,0 +1,217 @@
+"""recv_into: a large frame goes from the kernel into the caller's buffer, and nothing of anybody's is lost by that."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+
+import omq
+from tests.unit.blocking.conftest import BOUND, Crew, Sockets, asleep
+from tests.unit.engine.wire import GREETING, frames, ready
+
+LARGE = 3_000_000
+
+
+def body(size: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def raw_push(pull: Any) -> socket.socket:
+    """A connection that speaks ZMTP by hand, so that a test decides which bytes have arrived."""
+    peers = len(pull.peers)
+    sock = socket.create_connection(("127.0.0.1", int(pull.endpoints[0].rpartition(":")[2])))
+    sock.sendall(GREETING)
+    data = b""
+    while len(data) < 64:
+        data += sock.recv(4096)
+    sock.sendall(ready(b"PUSH"))
+    pull.wait_connected(peers + 1, timeout=BOUND)
+    return sock
+
+
+def arrived(pull: Any, size: int) -> None:
+    """Waits until so many bytes have been read from all peers together."""
+    end = time.monotonic() + BOUND
+    while sum(peer.bytes_in for peer in pull.peers) < size:
+        assert time.monotonic() < end, "the bytes do not arrive"
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("transport", ["tcp://127.0.0.1:*", "ipc://*"])
+def test_sizes_of_every_kind_come_whole_and_in_order(make: Sockets, crew: Crew, transport: str) -> None:
+    pull, push = make.linked(omq.PULL, omq.PUSH, transport, max_message_size=None)
+    sizes = [0, 1, 300, 32_768, 32_769, 70_000, 1 << 20, (1 << 20) + 1, 5_000_000, 10, 200_000, 40_000] * 3
+    crew(lambda: [push.send(body(size, seed)) for seed, size in enumerate(sizes)])
+    buffer = bytearray(5_000_000)
+    for seed, size in enumerate(sizes):
+        assert pull.recv_into(buffer, timeout=BOUND) == size
+        assert buffer[:size] == body(size, seed)
+    crew.join()
+
+
+def test_a_large_frame_takes_no_memory_of_its_own(make: Sockets, crew: Crew) -> None:
+    pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
+    message, buffer = bytes(64 << 20), bytearray(b"x") * (64 << 20)
+    send = crew(push.send, message)
+    tracemalloc.start()
+    try:
+        assert pull.recv_into(buffer, timeout=BOUND) == len(message)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    send.join(BOUND)
+    assert buffer == message
+    # A step of what a frame that waits for nobody gets at first may have been taken before the call came.
+    assert peak < 4 << 20
+
+
+def test_a_call_that_runs_out_of_time_in_a_frame_loses_nothing_of_it(make: Sockets) -> None:
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    message = body(LARGE)
+    wire = frames(message)
+    with raw_push(pull) as sock:
+        sock.sendall(wire[: LARGE // 2])
+        with pytest.raises(omq.ReceiveTimeout):
+            pull.recv_into(bytearray(LARGE), timeout=0.2)
+        other = bytearray(LARGE)
+        with pytest.raises(omq.ReceiveTimeout):
+            pull.recv_into(other, timeout=0.05)
+        del other[:]  # nothing reaches into it any more
+        sock.sendall(wire[LARGE // 2 :])
+        assert pull.recv(timeout=BOUND) == message
+
+
+def test_another_peer_may_be_first(make: Sockets, crew: Crew) -> None:
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    slow, quick = body(LARGE, 1), body(LARGE, 2)
+    wire = frames(slow)
+    with raw_push(pull) as one, raw_push(pull) as other:
+        one.sendall(wire[:1_000_000])
+        arrived(pull, 1_000_000)
+        buffer = bytearray(LARGE)
+        crew(lambda: pull.recv_into(buffer, timeout=BOUND))
+        asleep(pull)
+        other.sendall(frames(quick))
+        assert crew.join() == [LARGE]
+        assert buffer == quick
+        one.sendall(wire[1_000_000:])
+        assert pull.recv_into(buffer, timeout=BOUND) == LARGE
+        assert buffer == slow
+
+
+def test_a_small_message_of_another_peer_may_be_first(make: Sockets, crew: Crew) -> None:
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    slow = body(LARGE, 1)
+    wire = frames(slow)
+    with raw_push(pull) as one, raw_push(pull) as other:
+        buffer = bytearray(LARGE)
+        crew(lambda: pull.recv_into(buffer, timeout=BOUND))
+        asleep(pull)
+        one.sendall(wire[:1_000_000])
+        arrived(pull, 900_000)
+        other.sendall(frames(b"quick"))
+        assert crew.join() == [5]
+        assert buffer[:5] == b"quick"
+        one.sendall(wire[1_000_000:])
+        assert pull.recv(timeout=BOUND) == slow
+
+
+def test_a_frame_that_does_not_fit_stays(make: Sockets) -> None:
+    pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
+    message = body(LARGE)
+    push.send(message, timeout=BOUND)
+    with pytest.raises(omq.MessageTooLarge, match=f"{LARGE - 1}"):
+        pull.recv_into(bytearray(LARGE - 1), timeout=BOUND)
+    buffer = bytearray(LARGE)
+    assert pull.recv_into(buffer, timeout=BOUND) == LARGE
+    assert buffer == message
+
+
+def test_a_message_of_large_parts_stays(make: Sockets) -> None:
+    pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
+    parts = [body(LARGE, 1), body(LARGE, 2)]
+    push.send_multipart(parts, timeout=BOUND)
+    with pytest.raises(omq.MultipartError):
+        pull.recv_into(bytearray(2 * LARGE), timeout=BOUND)
+    assert pull.recv_multipart(timeout=BOUND) == parts
+
+
+def test_threads_that_receive_in_different_ways_share_the_messages(make: Sockets, crew: Crew) -> None:
+    pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
+    messages = [body(100_000 + 7 * i, i) for i in range(60)]
+    got: list[bytes] = []
+    lock = threading.Lock()
+
+    def into() -> None:
+        buffer = bytearray(200_000)
+        while True:
+            size = pull.recv_into(buffer, timeout=BOUND)
+            if size == 3:
+                return
+            with lock:
+                got.append(bytes(buffer[:size]))
+
+    def plain() -> None:
+        while (message := pull.recv(timeout=BOUND)) != b"end":
+            with lock:
+                got.append(message)
+
+    for work in (into, plain, into):
+        crew(work)
+    for message in [*messages, b"end", b"end", b"end"]:
+        push.send(message, timeout=BOUND)
+    crew.join()
+    assert sorted(got) == sorted(messages)
+
+
+def test_a_peer_that_goes_in_the_middle_leaves_the_call_waiting_for_the_next(make: Sockets, crew: Crew) -> None:
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    buffer = bytearray(LARGE)
+    crew(lambda: pull.recv_into(buffer, timeout=BOUND))
+    asleep(pull)
+    with raw_push(pull) as sock:
+        sock.sendall(frames(body(LARGE))[: LARGE // 2])
+        arrived(pull, LARGE // 4)
+    with raw_push(pull) as sock:
+        sock.sendall(frames(body(LARGE, 2)))
+        assert crew.join() == [LARGE]
+    assert buffer == body(LARGE, 2)
+
+
+def test_closing_in_the_middle_lets_the_buffer_go(make: Sockets, crew: Crew) -> None:
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    buffer = bytearray(LARGE)
+
+    def wait() -> None:
+        with pytest.raises(omq.ClosedError):
+            pull.recv_into(buffer, timeout=BOUND)
+
+    crew(wait)
+    asleep(pull)
+    with raw_push(pull) as sock:
+        sock.sendall(frames(body(LARGE))[: LARGE // 2])
+        arrived(pull, LARGE // 4)
+        pull.stop()
+        crew.join()
+    buffer += b"x"  # an exported buffer could not grow
+
+
+def test_a_filtered_frame_does_not_end_the_call(make: Sockets, crew: Crew) -> None:
+    pub = make(omq.PUB, bind="tcp://127.0.0.1:*")
+    sub = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"a")
+    pub.wait_subscribed(b"a", timeout=BOUND)
+    wanted = b"a" + body(LARGE)
+    pub.set_options(send_hwm=0)
+    buffer = bytearray(LARGE + 1)
+    crew(lambda: sub.recv_into(buffer, timeout=BOUND))
+    asleep(sub)
+    pub.send(b"b" + body(LARGE))
+    pub.send(wanted)
+    assert crew.join() == [LARGE + 1]
+    assert buffer == wanted
