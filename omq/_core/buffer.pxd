@@ -12,6 +12,15 @@ cdef enum:
     LARGE_FRAME = 32768      # a body above this is read by the kernel into the bytes object that the user gets
     LARGE_STEP = 1048576     # bytes first allocated for a large body: memory grows with what arrives
     COMMAND_LIMIT = 8388608  # bytes a command may have (a subscription to a long topic is one)
+    PARTS_CEILING = 1048576  # parts a message may have unless max_parts says otherwise
+
+cdef extern from *:
+    """
+    #define MESSAGE_CEILING (1LL << 32)
+    #define NO_LIMIT 0x7fffffffffffffffLL
+    """
+    const long long MESSAGE_CEILING  # bytes of an unfinished message that are kept while there is no max_message_size
+    const long long NO_LIMIT
 
 cdef enum:
     FILL_EOF = 0             # the peer has closed its side
@@ -26,6 +35,7 @@ cdef enum Scan:
     SCAN_LARGE_DONE          # a large frame is whole: call finish_large, with the GIL
     SCAN_BAD_HEADER
     SCAN_TOO_LARGE
+    SCAN_ENDLESS             # the ceiling is reached and the message goes on
     SCAN_TOO_MANY_PARTS
     SCAN_COMMAND_TOO_LARGE
     SCAN_NOT_OPENED          # a sealed frame is not what it should be: Stream.found tells why
@@ -67,8 +77,10 @@ cdef class Stream:
     cdef Py_ssize_t asked    # bytes that the last fill had room for
     cdef int error           # errno of the last FILL_ERROR
     cdef bint more           # take_part: another part of the same message follows
-    cdef long long max_size  # bytes a part may have; -1 no limit
-    cdef Py_ssize_t max_parts  # parts a message may have; -1 no limit
+    cdef long long max_size  # bytes a message may have, all parts together
+    cdef long long ceiling   # bytes that may have arrived of an unfinished message, whatever it announces
+    cdef uint64_t _left      # bytes that the message under way may still have
+    cdef Py_ssize_t max_parts  # parts a message may have
     cdef const char *command_data
     cdef Py_ssize_t command_size
     cdef int slabs(self) noexcept nogil
@@ -76,6 +88,9 @@ cdef class Stream:
     cdef Scan scan(self) noexcept nogil
     cdef Scan _scan_sealed(self) noexcept nogil
     cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil
+    cdef Scan _judge_large(self) noexcept nogil
+    cdef Scan _refuse(self, uint64_t size) noexcept nogil
+    cdef void _count(self, bint more, uint64_t size) noexcept nogil
     cdef int start_large(self) except -1
     cdef bint aim(self, char *into, Py_ssize_t size) noexcept
     cdef int withdraw(self) except -1

@@ -64,10 +64,12 @@ cdef inline Node *slab(char *block) noexcept nogil:
 
 @cython.final
 cdef class Stream:
-    def __cinit__(self, Pool pool not None, max_size=None, max_parts=None):
+    def __cinit__(self, Pool pool not None, max_size=None, max_parts=None, long long ceiling=MESSAGE_CEILING):
         self._pool = pool
-        self.max_size = -1 if max_size is None else max_size
-        self.max_parts = -1 if max_parts is None else max_parts
+        self.max_size = NO_LIMIT if max_size is None else max_size
+        self.max_parts = PARTS_CEILING if max_parts is None else max_parts
+        self._left = <uint64_t>self.max_size
+        self.ceiling = ceiling if max_size is None else NO_LIMIT
 
     def __dealloc__(self):
         self.clear()
@@ -89,6 +91,7 @@ cdef class Stream:
         self._head = self._tail = NULL
         self._large = self._aimed = NULL
         self._scan = self._need = self._dead = self.complete = self._parts = 0
+        self._left = <uint64_t>self.max_size
 
     cdef int slabs(self) noexcept nogil:
         """Blocks that hold what has arrived."""
@@ -248,7 +251,7 @@ cdef class Stream:
         if self.session is not None:
             return self._scan_sealed()
         if self._large != NULL:
-            return SCAN_LARGE_DONE if self._have == self._room else SCAN_STARVED
+            return self._judge_large()
         tail = self._tail
         if tail == NULL or tail.data == NULL:
             return SCAN_STARVED
@@ -265,12 +268,8 @@ cdef class Stream:
             if header.flags & FLAG_COMMAND:
                 if header.size > COMMAND_LIMIT:
                     return SCAN_COMMAND_TOO_LARGE
-            else:
-                # RFC 23: no limit is given; this one is the receiver's own (ZMQ_MAXMSGSIZE).
-                if self.max_size >= 0 and header.size > <uint64_t>self.max_size:
-                    return SCAN_TOO_LARGE
-                if self.max_parts >= 0 and self._parts >= self.max_parts:
-                    return SCAN_TOO_MANY_PARTS
+            elif header.size > self._left or self._parts >= self.max_parts:
+                return self._refuse(header.size)
             if header.size > <uint64_t>(available - header.length):
                 if header.size > LARGE_FRAME:
                     self._header = header
@@ -289,11 +288,37 @@ cdef class Stream:
                 self.command_size = <Py_ssize_t>header.size
                 return SCAN_COMMAND
             self._scan += whole
-            if header.flags & FLAG_MORE:
-                self._parts += 1
-            else:
+            self._count(header.flags & FLAG_MORE, header.size)
+
+    cdef Scan _refuse(self, uint64_t size) noexcept nogil:
+        """What is wrong with one more part, or SCAN_STARVED.
+
+        RFC 23 gives no limits; these are the receiver's own, on what one peer can make us hold before there is a
+        message that recv_hwm could count.
+        """
+        if size > self._left:
+            return SCAN_ENDLESS if self._left == 0 and self.ceiling != NO_LIMIT else SCAN_TOO_LARGE
+        return SCAN_TOO_MANY_PARTS if self._parts >= self.max_parts else SCAN_STARVED
+
+    cdef Scan _judge_large(self) noexcept nogil:
+        if self._have < self._room:
+            return SCAN_STARVED
+        if self._room >= self.ceiling and <uint64_t>self._room < self._size:
+            return SCAN_ENDLESS
+        return SCAN_LARGE_DONE
+
+    cdef inline void _count(self, bint more, uint64_t size) noexcept nogil:
+        """One more part is whole."""
+        if more:
+            self._parts += 1
+            self._left -= size
+            if <uint64_t>self.max_size - self._left >= <uint64_t>self.ceiling:
+                self._left = 0
+        else:
+            self.complete += 1
+            if self._parts:
                 self._parts = 0
-                self.complete += 1
+                self._left = <uint64_t>self.max_size
 
     cdef Scan _scan_sealed(self) noexcept nogil:
         """As `scan`: opens sealed frames where they stand, and leaves plain ones in their place."""
@@ -306,7 +331,7 @@ cdef class Stream:
         if self._wrong != SCAN_STARVED:
             return self._wrong
         if self._large != NULL:
-            return SCAN_LARGE_DONE if self._have == self._room else SCAN_STARVED
+            return self._judge_large()
         if tail == NULL or tail.data == NULL:
             return SCAN_STARVED
         while True:
@@ -324,9 +349,8 @@ cdef class Stream:
                 self.found = OPEN_NO_MESSAGE
                 return SCAN_NOT_OPENED
             # Whether it is a command is known when it is open: what is too large for both ends here.
-            if self.max_size >= 0 and header.size - SEALED_EXTRA > <uint64_t>self.max_size:
-                if header.size - SEALED_EXTRA > COMMAND_LIMIT:
-                    return SCAN_TOO_LARGE
+            if header.size - SEALED_EXTRA > self._left and header.size - SEALED_EXTRA > COMMAND_LIMIT:
+                return self._refuse(header.size - SEALED_EXTRA)
             whole = header.length + <Py_ssize_t>header.size
             if header.size > <uint64_t>(available - header.length):
                 if header.size > LARGE_FRAME:
@@ -350,21 +374,13 @@ cdef class Stream:
                 self.command_data = <const char *>p + header.length + SEALED_EXTRA
                 self.command_size = <Py_ssize_t>header.size - SEALED_EXTRA
                 return SCAN_COMMAND
-            if flags & SEALED_MORE:
-                self._parts += 1
-            else:
-                self._parts = 0
-                self.complete += 1
+            self._count(flags & SEALED_MORE, header.size - SEALED_EXTRA)
 
     cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil:
         """Whether an opened frame is within the limits: SCAN_STARVED, or what is wrong with it."""
         if flags & SEALED_COMMAND:
             return SCAN_COMMAND_TOO_LARGE if size > COMMAND_LIMIT else SCAN_STARVED
-        if self.max_size >= 0 and size > <uint64_t>self.max_size:
-            return SCAN_TOO_LARGE
-        if self.max_parts >= 0 and self._parts >= self.max_parts:
-            return SCAN_TOO_MANY_PARTS
-        return SCAN_STARVED
+        return self._refuse(size)
 
     cdef int start_large(self) except -1:
         """Gives the large frame at `_scan` its own memory and moves there what has arrived of it."""
@@ -451,11 +467,7 @@ cdef class Stream:
                     self._scan = before.end
             free(node)
             return body
-        if flags & FLAG_MORE:
-            self._parts += 1
-        else:
-            self._parts = 0
-            self.complete += 1
+        self._count(flags & FLAG_MORE, bytes_size(node.body))
         return None
 
     cdef int _resize(self, Py_ssize_t room) except -1:

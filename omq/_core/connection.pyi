@@ -16,10 +16,11 @@ class Connection(Peer):
         pool: Where blocks come from.
         inlet: Where its messages are taken; `None` gives them to `session.on_message`.
         recv_hwm: Messages that may wait before reading stops; 0 for no bound.
-        max_size: Bytes that one part may have; `None` for no limit.
-        max_parts: Parts that one message may have; `None` for no limit.
+        max_size: Bytes that one message may have, all parts together; `None` for no limit.
+        max_parts: Parts that one message may have; `None` for 1048576.
         flusher: Who writes what is left behind; `None`: the outlet, when the loop's turn ends.
         cipher: What seals and opens the traffic (RFC 26); `None`: it goes in the clear.
+        ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
     """
 
     def __init__(
@@ -34,6 +35,8 @@ class Connection(Peer):
         max_parts: int | None = None,
         flusher: Flusher | None = None,
         cipher: Session | None = None,
+        *,
+        ceiling: int = ...,
     ) -> None: ...
     @property
     def fd(self) -> int:

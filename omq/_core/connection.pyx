@@ -26,9 +26,11 @@ from omq._core.buffer cimport (
     FILL_EMPTY,
     FILL_EOF,
     FILL_NO_MEMORY,
+    MESSAGE_CEILING,
     SCAN_BAD_HEADER,
     SCAN_COMMAND,
     SCAN_COMMAND_TOO_LARGE,
+    SCAN_ENDLESS,
     SCAN_LARGE,
     SCAN_LARGE_DONE,
     SCAN_NOT_OPENED,
@@ -81,13 +83,14 @@ cdef class Connection(Peer):
     """
 
     def __init__(self, session, int fd, Poller poller not None, Pool pool not None, Inlet inlet, recv_hwm,
-                 max_size=None, max_parts=None, Flusher flusher=None, Session cipher=None):
+                 max_size=None, max_parts=None, Flusher flusher=None, Session cipher=None, *,
+                 ceiling=MESSAGE_CEILING):
         self.session = session
         self.fd = fd
         self.inlet = inlet
         self._poller = poller
         self._batch = Batch(pool)
-        self._stream = Stream(pool, max_size, max_parts)
+        self._stream = Stream(pool, max_size, max_parts, ceiling)
         self._hwm = recv_hwm
         self._flusher = flusher
         self._batch.secure(cipher)
@@ -299,7 +302,10 @@ cdef class Connection(Peer):
 
     def _complaint(self, int found):
         if found == SCAN_TOO_LARGE:
-            return RemoteProtocolError(f"a part is larger than max_message_size={self._stream.max_size} bytes")
+            return RemoteProtocolError(f"a message is larger than max_message_size={self._stream.max_size} bytes")
+        if found == SCAN_ENDLESS:
+            ceiling = self._stream.ceiling
+            return RemoteProtocolError(f"a message goes on after {ceiling} bytes, and max_message_size does not allow more")
         if found == SCAN_TOO_MANY_PARTS:
             return RemoteProtocolError(f"a message has more than max_parts={self._stream.max_parts} parts")
         if found == SCAN_COMMAND_TOO_LARGE:

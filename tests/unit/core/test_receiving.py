@@ -1,6 +1,7 @@
 """What a connection receives: slabs, large frames, commands in between, limits, and the end."""
 
 import asyncio
+import contextlib
 import random
 import resource
 from pathlib import Path
@@ -228,6 +229,13 @@ async def test_a_half_closed_connection_still_takes():
         ({"max_size": 10}, message(bytes(11)), "max_message_size=10"),
         ({"max_size": 10}, message(b"x", bytes(11)), "max_message_size=10"),
         ({"max_size": 10}, b"\2" + (1 << 62).to_bytes(8, "big"), "max_message_size=10"),
+        ({"max_size": 10}, message(b"12345", b"", b"123456"), "max_message_size=10"),
+        ({"max_size": 10}, b"\1\5abcde\3" + (1 << 40).to_bytes(8, "big"), "max_message_size=10"),
+        ({"max_size": 100_000}, message(bytes(60_000), bytes(40_001)), "max_message_size=100000"),
+        ({"max_size": 10}, message(b"12345", b"", b"12345", b"x"), "max_message_size=10"),
+        ({"ceiling": 100}, message(bytes(60), bytes(40), b"x"), "after 100 bytes"),
+        ({"ceiling": 100_000}, message(bytes(60_000), bytes(60_000), b"", b"x"), "after 100000 bytes"),
+        ({"ceiling": 1 << 20}, b"\2" + (1 << 40).to_bytes(8, "big") + bytes(1 << 20), "after 1048576 bytes"),
         ({"max_parts": 2}, message(b"a", b"b", b"c"), "max_parts=2"),
         ({"max_parts": 1}, message(b"", b""), "max_parts=1"),
         ({}, b"\x08\0", "no ZMTP frame"),
@@ -239,7 +247,7 @@ async def test_a_half_closed_connection_still_takes():
 async def test_what_breaks_a_limit_ends_the_connection(limits, data, complaint):
     with Driven() as core:
         other = core.link(**limits)
-        other.send(message(b"before") + data)
+        await core.feed(other, message(b"before") + data)
         await until(lambda: core.session.lost != [])
         (reason,) = core.session.lost
         assert isinstance(reason, RemoteProtocolError)
@@ -250,9 +258,49 @@ async def test_what_breaks_a_limit_ends_the_connection(limits, data, complaint):
 async def test_what_keeps_the_limits_passes():
     with Driven() as core:
         other = core.link(max_size=10, max_parts=3)
-        await core.feed(other, message(bytes(10), bytes(10), bytes(10)) + command(bytes(100)) + message(b""))
-        assert await core.recv_multipart(timeout=5) == [bytes(10)] * 3
-        assert await core.recv(timeout=5) == b""
+        await core.feed(other, message(bytes(4), b"", bytes(6)) * 2 + command(bytes(100)) + message(bytes(10)))
+        assert await core.recv_multipart(timeout=5) == [bytes(4), b"", bytes(6)]
+        assert await core.recv_multipart(timeout=5) == [bytes(4), b"", bytes(6)]
+        assert await core.recv(timeout=5) == bytes(10)
+
+
+async def test_the_ceiling_is_for_what_is_not_whole():
+    with Driven() as core:
+        other = core.link(ceiling=100)
+        for parts in ([bytes(1000)], [bytes(50), bytes(1000)], [bytes(100)], [bytes(99), b"", b"x"]):
+            await core.feed(other, message(*parts))
+            assert await core.recv_multipart(timeout=5) == parts
+        assert core.session.lost == []
+
+
+async def test_large_parts_count_together_and_each_message_anew():
+    with Driven() as core:
+        other = core.link(max_size=100_000, max_parts=2)
+        await core.feed(other, message(bytes(60_000), bytes(40_000)) * 2 + message(bytes(100_000)))
+        for _ in range(2):
+            assert [len(part) for part in await core.recv_multipart(timeout=5)] == [60_000, 40_000]
+        assert len(await core.recv(timeout=5)) == 100_000
+
+
+@pytest.mark.parametrize("size", [0, 1])
+async def test_a_flood_of_tiny_parts_ends_at_the_built_in_bound(size):
+    """A message that never ends is one that recv_hwm never counts."""
+    with Driven() as core:
+        other = core.link()
+        flood = (b"\1" + bytes([size]) + bytes(size)) * 65536
+        with contextlib.suppress(OSError):
+            for _ in range(17):
+                await core.feed(other, flood)
+        await until(lambda: core.session.lost != [])
+        assert "max_parts=1048576" in str(core.session.lost[0])
+
+
+async def test_as_many_parts_as_the_built_in_bound_pass():
+    with Driven() as core:
+        other = core.link()
+        await core.feed(other, b"\1\0" * (2**20 - 1) + b"\0\0" + message(b"next"))
+        assert len(await core.recv_multipart(timeout=5)) == 2**20
+        assert await core.recv(timeout=5) == b"next"
 
 
 # Pausing
