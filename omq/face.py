@@ -110,19 +110,25 @@ class Face:
     def subscribe(self, prefix: bytes) -> None:
         """Asks publishers for messages whose first part starts with *prefix*; SUB and XSUB.
 
+        On an XPUB with `xpub_manual`: puts a subscription in force for the peer that the last message came from.
+
         Raises:
-            StateError: The type has no subscriptions.
+            StateError: The type has no subscriptions; or XPUB has received none.
         """
         with self._engine.lock:
             self._subscriber().subscribe(_prefix(prefix))
 
     def unsubscribe(self, prefix: bytes) -> None:
-        """Takes one `subscribe` of the same prefix back; SUB and XSUB."""
+        """Takes one `subscribe` of the same prefix back; SUB and XSUB.
+
+        On an XPUB with `xpub_manual`: ends a subscription of the peer that the last message came from.
+        """
         with self._engine.lock:
             self._subscriber().unsubscribe(_prefix(prefix))
 
     def _subscriber(self) -> Any:
-        self._engine.require_type(SocketType.SUB, SocketType.XSUB)
+        if not self._engine.options.xpub_manual:
+            self._engine.require_type(SocketType.SUB, SocketType.XSUB)
         if self.closed:
             raise ClosedError(f"the {self.socket_type.value} socket is closed")
         return self._engine.pattern

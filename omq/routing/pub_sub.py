@@ -7,6 +7,7 @@ from omq._core.matcher import Matcher
 from omq._core.outlet import FanOut, SubscriberOutlet
 from omq._core.peer import Gate, Inlet
 from omq._core.pipe import Pipe
+from omq.errors import StateError
 from omq.options import Options
 from omq.routing.base import Pattern, Session
 from omq.types import SocketType
@@ -27,7 +28,9 @@ class Publisher(Pattern):
         )
         self._mail: Pipe | None = None
         # What does not fit into the mail, by prefix: a change, and its undoing takes it out again.
-        self._late: dict[bytes, tuple[bytes, Session]] = {}
+        self._late: dict[object, tuple[bytes, Session]] = {}
+        # ZMQ_XPUB_MANUAL: what peers have asked for; the application says what is in force.
+        self._wanted = Matcher() if options.xpub_manual else None
         if socket_type is SocketType.XPUB:
             self.inlet = Inlet(readable)
             # Subscriptions, and messages that XSUB users send upstream, wait here for the XPUB's user.
@@ -41,14 +44,23 @@ class Publisher(Pattern):
     def disconnected(self, session: Session) -> None:
         if session in self.sessions:
             slot = session.peer.slot
+            if self._wanted is not None:
+                for prefix in self._wanted.prefixes_of(slot):
+                    self._tell(CANCEL, prefix, session, True)
+                self._wanted.remove_slot(slot)
             for prefix in self.matcher.remove_slot(slot):
-                self._tell(CANCEL, prefix, session, True)
+                if self._wanted is None:
+                    self._tell(CANCEL, prefix, session, True)
             super().disconnected(session)
             self.outlet.release(slot)
             self.on_change()
 
     def on_subscription(self, session: Session, prefix: bytes, subscribe: bool) -> None:
         slot = session.peer.slot
+        if self._wanted is not None:
+            news = self._wanted.add(prefix, slot) if subscribe else self._wanted.drop(prefix, slot)
+            self._tell(SUBSCRIBE if subscribe else CANCEL, prefix, session, news > 0)
+            return
         if subscribe:
             news = self.matcher.add(prefix, slot)
             # ZMQ_XPUB_VERBOSE: every subscription is news; otherwise only the first one of a prefix.
@@ -62,6 +74,26 @@ class Publisher(Pattern):
         if news > 0:
             self.on_subscribed(session, prefix, subscribe)
         self.on_change()
+
+    def subscribe(self, prefix: bytes) -> None:
+        """With xpub_manual: the peer that the last message came from gets messages with this prefix."""
+        self._put_in_force(prefix, True)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """With xpub_manual: that peer gets them no longer."""
+        self._put_in_force(prefix, False)
+
+    def _put_in_force(self, prefix: bytes, subscribe: bool) -> None:
+        assert self._mail is not None
+        session: Session | None = self._mail.session
+        if session is None:
+            raise StateError("xpub_manual: no subscription has been received yet that this could be for")
+        if session in self.sessions:  # else it has gone meanwhile, and its subscriptions with it
+            slot = session.peer.slot
+            news = self.matcher.add(prefix, slot) if subscribe else self.matcher.drop(prefix, slot)
+            if news > 0:
+                self.on_subscribed(session, prefix, subscribe)
+            self.on_change()
 
     def on_message(self, session: Session, parts: list[bytes]) -> None:
         # RFC 29 and ZMTP 3.0: a message that starts with 1 or 0 is a subscription or its end.
@@ -80,9 +112,12 @@ class Publisher(Pattern):
             return
         if not self._late and self._mail_has_room():
             self._mail.deposit(kind + prefix, session)
-        elif change and self._late.pop(prefix, None) is None:
+            return
+        # With xpub_manual each peer's changes are news; otherwise those of all of them together.
+        key = prefix if self._wanted is None else (session, prefix)
+        if change and self._late.pop(key, None) is None:
             # The user lags. Changes of one prefix alternate, so no more is kept than the subscriptions differ.
-            self._late[prefix] = (kind + prefix, session)
+            self._late[key] = (kind + prefix, session)
             self._mail.call_when_empty(self._deliver_late)
 
     def _deliver_late(self) -> None:

@@ -266,6 +266,95 @@ async def test_verbose_passes_duplicates(make, endpoint, verboser):
     assert await xpub.recv(timeout=5) == b"\0A"
 
 
+# behaviour.md, "xpub_manual"
+
+
+async def test_xpub_manual_puts_in_force_what_the_application_says(make, endpoint):
+    """The peer asks for A and gets B, and the cancellation is mapped likewise."""
+    xpub = make(omq.XPUB, bind=endpoint, xpub_manual=True)
+    sub = make(omq.SUB, connect=xpub.endpoints[0], subscribe=[b"A", b"B"])
+    assert sorted([await xpub.recv(timeout=5), await xpub.recv(timeout=5)]) == [b"\1A", b"\1B"]
+    xpub.subscribe(b"B")
+    await xpub.wait_subscribed(b"B", timeout=5)
+    await xpub.send(b"A no")
+    await xpub.send(b"B yes")
+    assert await sub.recv(timeout=5) == b"B yes"
+    sub.unsubscribe(b"A")
+    assert await xpub.recv(timeout=5) == b"\0A"
+    xpub.unsubscribe(b"B")
+    await xpub.send(b"B no more")
+    assert await sub.poll(0.05) == 0
+
+
+async def test_xpub_manual_passes_every_peers_subscription_and_serves_each_alone(make, endpoint):
+    xpub = make(omq.XPUB, bind=endpoint, xpub_manual=True)
+    first = make(omq.XSUB, connect=xpub.endpoints[0])
+    await first.send(b"\1A")
+    assert await xpub.recv(timeout=5) == b"\1A"
+    xpub.subscribe(b"XA")
+    second = make(omq.XSUB, connect=xpub.endpoints[0])
+    await second.send(b"\1A")
+    assert await xpub.recv(timeout=5) == b"\1A"
+    xpub.subscribe(b"XB")
+    await xpub.send(b"XA")
+    await xpub.send(b"XB")
+    assert await first.recv(timeout=5) == b"XA"
+    assert await second.recv(timeout=5) == b"XB"
+    assert await first.poll(0.02) == await second.poll(0.02) == 0
+
+
+async def test_xpub_manual_tells_each_end_of_a_subscription_when_a_peer_goes(make, endpoint):
+    """Also where another peer has the same one; and what was put in force for the peer goes with it."""
+    xpub = make(omq.XPUB, bind=endpoint, xpub_manual=True)
+    stays = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"A")
+    assert await xpub.recv(timeout=5) == b"\1A"
+    xpub.subscribe(b"Q")
+    goes = make(omq.SUB, connect=xpub.endpoints[0], subscribe=[b"A", b"B"])
+    assert sorted([await xpub.recv(timeout=5), await xpub.recv(timeout=5)]) == [b"\1A", b"\1B"]
+    xpub.subscribe(b"Q")
+    xpub.subscribe(b"R")
+    await xpub.wait_subscribed(n=3, timeout=5)
+    goes.stop()
+    assert sorted([await xpub.recv(timeout=5), await xpub.recv(timeout=5)]) == [b"\0A", b"\0B"]
+    assert xpub._engine.pattern.subscriptions(None) == 1
+    # The peer that these words came from has gone: nothing is left to map.
+    xpub.subscribe(b"Z")
+    assert xpub._engine.pattern.subscriptions(None) == 1
+    assert len(stays.peers) == 1
+
+
+async def test_xpub_manual_lets_user_messages_through(make, endpoint):
+    xpub, xsub = await make.linked(omq.XPUB, omq.XSUB, endpoint, xpub_manual=True)
+    await xsub.send(b"\2hello")
+    assert await xpub.recv(timeout=5) == b"\2hello"
+    xpub.subscribe(b"T")
+    await xpub.send(b"T1")
+    assert await xsub.recv(timeout=5) == b"T1"
+
+
+async def test_xpub_manual_keeps_the_changes_that_a_slow_application_has_not_read(make, endpoint):
+    """No more of them than recv_hwm and what differs; and those of two peers are not mixed up."""
+    xpub = make(omq.XPUB, bind=endpoint, xpub_manual=True, recv_hwm=1)
+    subs = [make(omq.SUB, connect=xpub.endpoints[0]) for _ in range(2)]
+    await xpub.wait_connected(2, timeout=5)
+    for sub in subs:
+        for letter in (b"A", b"B", b"C"):
+            sub.subscribe(letter)
+        sub.unsubscribe(b"C")
+    seen = [await xpub.recv(timeout=5) for _ in range(4)]
+    while await xpub.poll(0.05):
+        seen.append(await xpub.recv(timeout=5))
+    assert seen.count(b"\1A") == seen.count(b"\1B") == 2
+    assert seen.count(b"\1C") == seen.count(b"\0C")
+
+
+async def test_an_xpub_subscribes_only_by_hand_and_to_something(make, endpoint):
+    with pytest.raises(omq.StateError, match="SUB, XSUB"):
+        make(omq.XPUB, bind=endpoint).subscribe(b"A")
+    with pytest.raises(omq.StateError, match="no subscription has been received"):
+        make(omq.XPUB, xpub_manual=True).subscribe(b"A")
+
+
 async def test_the_welcome_message_greets_each_subscriber_once(make, endpoint):
     xpub = make(omq.XPUB, bind=endpoint, xpub_welcome_message=b"W hello")
     for _ in range(2):
