@@ -489,8 +489,8 @@ cdef class Stream:
         cdef Node *node = self._large
         self._target = into
         self._target_size = size
-        if node != NULL and self._fits_target(node.flags, self._size) and self._have <= BLOCK_SIZE:
-            # It has only begun: what has come moves over.
+        if node != NULL and self._fits_target(node.flags, self._size):
+            # It has begun: what has come moves over, which it would have to in the end.
             memcpy(into, self._memory, self._have)
             Py_DECREF(<object>node.body)
             node.body = NULL
