@@ -467,7 +467,7 @@ cdef class Stream:
                     self._scan = before.end
             free(node)
             return body
-        self._count(flags & FLAG_MORE, bytes_size(node.body))
+        self._count(flags & FLAG_MORE, self._aimed_size if node == self._aimed else bytes_size(node.body))
         return None
 
     cdef int _resize(self, Py_ssize_t room) except -1:
