@@ -193,6 +193,10 @@ def test_a_peer_that_goes_in_the_middle_leaves_the_call_waiting_for_the_next(mak
     with raw_push(pull) as sock:
         sock.sendall(frames(body(LARGE))[: LARGE // 2])
         arrived(pull, LARGE // 4)
+    end = time.monotonic() + BOUND
+    while pull.peers:
+        assert time.monotonic() < end, "the peer does not go"
+        time.sleep(0.001)
     with raw_push(pull) as sock:
         sock.sendall(frames(body(LARGE, 2)))
         assert crew.join() == [LARGE]
