@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -17,6 +18,10 @@ from omq.types import Security, SocketType
 
 _T = SocketType
 _ANY: Final = frozenset(SocketType)
+_AGES: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
+
+#: What `reconnect_stop` knows.
+RECONNECT_STOPS: Final = ("refused", "handshake failed", "after disconnect")
 
 
 def _whole(low: int, high: int, *, none: bool = False) -> Callable[[Any], Any]:
@@ -31,17 +36,53 @@ def _whole(low: int, high: int, *, none: bool = False) -> Callable[[Any], Any]:
     return check
 
 
-def _seconds(*, none: bool, positive: bool = False) -> Callable[[Any], Any]:
+def _seconds(*, none: bool, positive: bool = False, most: float = _AGES) -> Callable[[Any], Any]:
     def check(value: Any) -> float | None:
         if value is None and none:
             return None
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not (value > 0 if positive else value >= 0) or value != value:
-            wanted = "seconds above 0" if positive else "seconds, 0 or more"
+        # Neither infinity nor "not a number" is within the bounds.
+        if not number or not 0 <= value <= most or (positive and value == 0):
+            wanted = f"seconds {'above' if positive else 'from'} 0{' and' if positive else ''} up to {most:.15g}"
             raise ValueError(wanted + (", or None" if none else ""))
         return float(value)
 
     return check
+
+
+def _ttl(value: Any) -> float | None:
+    if value is None:
+        return None
+    wanted = "seconds, 0 or from 0.1 to 6553.5 (tenths, rounded down), or None"
+    try:
+        seconds: float = _seconds(none=False, most=6553.5)(value)
+    except ValueError:
+        raise ValueError(wanted) from None
+    # RFC 37, Connection Heartbeating: 16 bits of tenths of a second.
+    tenths = math.floor(seconds * 10 + 1e-6)
+    if seconds > 0 and tenths == 0:
+        raise ValueError(wanted)
+    return tenths / 10
+
+
+def _system_or(low: int, high: int) -> Callable[[Any], Any]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not (value == -1 or low <= value <= high):
+            raise ValueError(f"a whole number from {low} to {high}, or -1")
+        return value
+
+    return check
+
+
+def _reasons(value: Any) -> frozenset[str]:
+    values = (value,) if isinstance(value, str) else value
+    wanted = "any of " + ", ".join(repr(one) for one in RECONNECT_STOPS)
+    if not isinstance(values, Iterable):
+        raise ValueError(wanted)
+    reasons = tuple(values)
+    if not all(isinstance(one, str) and one in RECONNECT_STOPS for one in reasons):
+        raise ValueError(wanted)
+    return frozenset(reasons)
 
 
 def _flag(value: Any) -> bool:
@@ -75,11 +116,11 @@ def _spin(value: Any) -> float | str:
     try:
         return float(_seconds(none=False)(value))
     except ValueError:
-        raise ValueError('seconds, 0 or more, or "adaptive"') from None
+        raise ValueError(f'seconds from 0 up to {_AGES:.15g}, or "adaptive"') from None
 
 
 def _reconnect(value: Any) -> float | tuple[float, float] | None:
-    wanted = "seconds above 0, a pair (first, ceiling) of them, or None for never"
+    wanted = f"seconds above 0 and up to {_AGES:.15g}, a pair (first, ceiling) of them, or None for never"
     if value is None:
         return None
     steps = value if isinstance(value, tuple) else (value, value)
@@ -150,13 +191,26 @@ class Options:
             (`ZMQ_ROUTING_ID`).
         reconnect_interval: Seconds between two attempts to connect; a pair grows from the first to the
             second, with jitter; `None` never reconnects (`ZMQ_RECONNECT_IVL`, `ZMQ_RECONNECT_IVL_MAX`).
+        reconnect_stop: What ends the attempts to connect for good: `"refused"` that nobody listens, `"handshake
+            failed"` that a handshake came to nothing, `"after disconnect"` that a peer which was connected has
+            gone; one or several (`ZMQ_RECONNECT_STOP`).
         connect_timeout: Seconds that one attempt to connect may take; `None` leaves it to the system
             (`ZMQ_CONNECT_TIMEOUT`).
         handshake_timeout: Seconds within which a new peer must finish its handshake; `None` for no limit
             (`ZMQ_HANDSHAKE_IVL`).
-        max_message_size: Bytes that one received part may have; a larger one ends its connection; `None` for
-            no limit (`ZMQ_MAXMSGSIZE`).
-        max_parts: Parts that one received message may have; more end the connection; `None` for no limit.
+        heartbeat_interval: Seconds between two PINGs to each peer; `None` sends none (`ZMQ_HEARTBEAT_IVL`).
+        heartbeat_timeout: Seconds after a PING within which something has to arrive, or the connection ends;
+            `None` for `heartbeat_interval` (`ZMQ_HEARTBEAT_TIMEOUT`).
+        heartbeat_ttl: Seconds of silence after which our peers may give us up, told to them with each PING; tenths
+            count; `None` and 0 leave it to them (`ZMQ_HEARTBEAT_TTL`).
+        max_handshakes: Connections of one bound endpoint (tcp, ipc) that may be in their handshake; one more ends
+            the oldest of them; `None` for no limit.
+        max_connections: Connections that one bound endpoint (tcp, ipc) keeps; more are closed at once; `None` for no
+            limit.
+        max_message_size: Bytes that one received message may have, all its parts together; a larger one ends its
+            connection before it is read; `None` for no limit, but of a message that is not whole no more than 4
+            GiB are kept (`ZMQ_MAXMSGSIZE`).
+        max_parts: Parts that one received message may have; more end the connection; `None` for 1048576.
         conflate: Keep only the newest message, in each direction (`ZMQ_CONFLATE`).
         router_mandatory: `send` to an unknown identity raises `UnroutableError` instead of dropping
             (`ZMQ_ROUTER_MANDATORY`).
@@ -168,6 +222,8 @@ class Options:
             (`ZMQ_REQ_CORRELATE`).
         xpub_verbose: Pass every subscription to the application, not only new ones (`ZMQ_XPUB_VERBOSE`).
         xpub_verboser: Pass every unsubscription too (`ZMQ_XPUB_VERBOSER`).
+        xpub_manual: Subscriptions of peers come to the application, and only what it then asks for with
+            `subscribe` and `unsubscribe` is in force for that peer (`ZMQ_XPUB_MANUAL`).
         xpub_nodrop: `send` waits for a full subscriber instead of dropping (`ZMQ_XPUB_NODROP`).
         xpub_welcome_message: Sent to each new subscriber; `None` for none (`ZMQ_XPUB_WELCOME_MSG`).
         invert_matching: Send to subscribers that do not match; set on both sides (`ZMQ_INVERT_MATCHING`).
@@ -178,6 +234,8 @@ class Options:
         tcp_keepalive_count: Probes before the connection is given up; -1 the system's default.
         tcp_keepalive_idle: Seconds of silence before the first probe; -1 the system's default.
         tcp_keepalive_interval: Seconds between two probes; -1 the system's default.
+        tcp_user_timeout: Seconds that sent bytes may stay unacknowledged before the system ends the connection, and
+            an attempt to connect unanswered; `None` leaves it to the system (`ZMQ_TCP_MAXRT`).
         send_buffer: The kernel's send buffer in bytes; `None` leaves the system's, and has 512 KiB over ipc
             (`ZMQ_SNDBUF`).
         recv_buffer: The kernel's receive buffer in bytes; `None` leaves the system's (`ZMQ_RCVBUF`).
@@ -202,8 +260,14 @@ class Options:
     linger: float | None = _option(None, _seconds(none=True), live=True)
     identity: bytes = _option(b"", _identity)
     reconnect_interval: float | tuple[float, float] | None = _option(0.1, _reconnect)
+    reconnect_stop: frozenset[str] = _option(frozenset(), _reasons)
     connect_timeout: float | None = _option(None, _seconds(none=True, positive=True))
     handshake_timeout: float | None = _option(30.0, _seconds(none=True, positive=True))
+    heartbeat_interval: float | None = _option(None, _seconds(none=True, positive=True))
+    heartbeat_timeout: float | None = _option(None, _seconds(none=True, positive=True))
+    heartbeat_ttl: float | None = _option(None, _ttl)
+    max_handshakes: int | None = _option(1000, _whole(1, 2**31 - 1, none=True))
+    max_connections: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
     max_message_size: int | None = _option(None, _whole(0, 2**63 - 1, none=True))
     max_parts: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
     conflate: bool = _option(False, _flag, _CONFLATING)
@@ -214,15 +278,17 @@ class Options:
     req_correlate: bool = _option(False, _flag, _REQS)
     xpub_verbose: bool = _option(False, _flag, _XPUBS)
     xpub_verboser: bool = _option(False, _flag, _XPUBS)
+    xpub_manual: bool = _option(False, _flag, _XPUBS)
     xpub_nodrop: bool = _option(False, _flag, _PUBLISHERS)
     xpub_welcome_message: bytes | None = _option(None, _octets, _XPUBS)
     invert_matching: bool = _option(False, _flag, frozenset({_T.PUB, _T.XPUB, _T.SUB, _T.XSUB}))
     subscribe: tuple[bytes, ...] = _option((), _prefixes, frozenset({_T.SUB, _T.XSUB}))
     immediate: bool = _option(False, _flag)
     tcp_keepalive: int = _option(-1, _TRISTATE)
-    tcp_keepalive_count: int = _option(-1, _whole(-1, 127))
-    tcp_keepalive_idle: int = _option(-1, _whole(-1, 32767))
-    tcp_keepalive_interval: int = _option(-1, _whole(-1, 32767))
+    tcp_keepalive_count: int = _option(-1, _system_or(1, 127))
+    tcp_keepalive_idle: int = _option(-1, _system_or(1, 32767))
+    tcp_keepalive_interval: int = _option(-1, _system_or(1, 32767))
+    tcp_user_timeout: float | None = _option(None, _seconds(none=True, positive=True, most=2147483.0))
     send_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
     recv_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
     backlog: int = _option(100, _whole(1, 2**31 - 1))

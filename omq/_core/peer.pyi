@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 class Gate:
@@ -70,6 +71,12 @@ class Inlet:
     def __init__(self, gate: Gate, *arguments: Any) -> None: ...
     @property
     def gate(self) -> Gate: ...
+    def watch_pauses(self, function: Callable[[], None] | None) -> list[Peer]:
+        """Calls *function* once, without arguments, when the next peer stops reading.
+
+        Returns:
+            The peers that have stopped reading, because `recv_hwm` messages of theirs wait, and have not gone on.
+        """
 
 class Outlet:
     """Gives messages to peers; which ones is the business of the classes derived from it.

@@ -221,7 +221,20 @@ cdef class Inlet:
     cdef int paused(self, Peer peer) except -1:
         """*peer* reads no more until what it has is taken."""
         self._paused.append(peer)
+        if self._on_pause is not None:
+            function = self._on_pause
+            self._on_pause = None
+            function()
         return 0
+
+    def watch_pauses(self, function):
+        """Calls *function* once, without arguments, when the next peer stops reading.
+
+        Returns:
+            The peers that have stopped reading, because recv_hwm messages of theirs wait, and have not gone on.
+        """
+        self._on_pause = function
+        return [peer for peer in self._paused]
 
     cdef int _pop(self) except -1:
         cdef Peer peer = self._head

@@ -20,6 +20,7 @@ from omq.zmtp.handshake import Handshake, PeerInfo
 from omq.zmtp.mechanism import Question
 
 if TYPE_CHECKING:
+    from omq.engine.entrance import Entrance
     from omq.engine.dialer import Dialer
     from omq.engine.socket import Engine
 
@@ -45,7 +46,14 @@ class WireSession(Living[ConnectionState]):
 
     peer: Connection
 
-    def __init__(self, engine: Engine, sock: socket.socket, endpoint: str, dialer: Dialer | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        sock: socket.socket,
+        endpoint: str,
+        dialer: Dialer | None,
+        entrance: Entrance | None = None,
+    ) -> None:
         self.state = ConnectionState.CONNECTING
         self.engine = engine
         self.endpoint = endpoint
@@ -56,6 +64,7 @@ class WireSession(Living[ConnectionState]):
         self.dropped_told = 0
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._dialer = dialer
+        self._entrance = entrance
         self._sock: socket.socket | None = sock
         self._unsent = b""
         self._timer: asyncio.TimerHandle | None = None
@@ -173,6 +182,8 @@ class WireSession(Living[ConnectionState]):
         self.identity = info.identity
         with engine.lock:
             refusal = engine.pattern.refusal(info.identity)
+        if refusal is None and self._entrance is not None:
+            refusal = self._entrance.admit(self)
         if refusal is not None:
             self.end(HandshakeError(refusal))
             return
@@ -198,6 +209,7 @@ class WireSession(Living[ConnectionState]):
             with engine.lock:
                 engine.session_ready(self)
                 if self.is_ready:
+                    engine.heartbeat.begin(self)
                     self.peer.start(self._handshake.unread)
         except OSError as error:  # the epoll set takes no more descriptors
             self.end(error)
@@ -227,7 +239,8 @@ class WireSession(Living[ConnectionState]):
                 pattern.on_subscription(self, prefix, True)
             case command.Cancel(prefix):
                 pattern.on_subscription(self, prefix, False)
-            case command.Ping(context=context):
+            case command.Ping(ttl, context):
+                self.engine.heartbeat.pinged(self, ttl)
                 # RFC 37, Connection Heartbeating: answer with the context that came.
                 if self.peer.unsent_bytes < _PONGS:
                     self.peer.control(command.pong(context))
@@ -269,6 +282,9 @@ class WireSession(Living[ConnectionState]):
         self.move(ConnectionState.OVER)
         if self._deciding is not None:
             self._deciding.cancel()
+        self.engine.heartbeat.end(self)
+        if self._entrance is not None:
+            self._entrance.leave(self)
         if self._sock is not None:
             self._release_descriptor()
             self._sock.close()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import socket
-from typing import TYPE_CHECKING, Any
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from omq.engine.lifecycle import DialerState, Living
 from omq.errors import ConnectError
@@ -16,6 +20,12 @@ from omq.transport.endpoint import IpcEndpoint, TcpEndpoint, refusal
 if TYPE_CHECKING:
     from omq.engine.connection import WireSession
     from omq.engine.socket import Engine
+
+_STAGGER: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
+
+#: What says that nobody listens; for ipc the file may be missing, too.
+_REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
+_NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
 
 
 class Dialer(Living[DialerState]):
@@ -37,34 +47,38 @@ class Dialer(Living[DialerState]):
         self._task = self.engine.spawn(self._run(), f"omq dial {self.endpoint}")
 
     async def _run(self) -> None:
-        delay = self._first_delay()
-        while True:
-            self.move(DialerState.CONNECTING)
-            self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
-            try:
-                sock = await self._connect()
-            except Exception as error:
-                # Whatever it is (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
-                self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
-            else:
-                self.move(DialerState.CONNECTED)
-                self.session = self.engine.adopt(sock, self.endpoint, self)
-                await self.session.ended
-                if self.session.info is not None:
-                    delay = self._first_delay()
-                self.session = None
+        delay = self.engine.first_reconnect_interval
+        while self.engine.wants_peers:
+            outcome = await self._keep()
+            if outcome == "after disconnect":
+                delay = self.engine.first_reconnect_interval
+            if outcome in self.engine.options.reconnect_stop:
+                break
             if delay is None or not self.engine.wants_peers:
-                self.move(DialerState.CLOSED)
-                return
+                break
             self.move(DialerState.WAITING)
             # Jitter keeps the clients of a server that returns from coming all at once.
             pause = delay * random.uniform(0.75, 1.0)
             self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
             await asyncio.sleep(pause)
             delay = min(delay * 2, self._ceiling())
+        self.move(DialerState.CLOSED)
 
-    def _first_delay(self) -> float | None:
-        return self.engine.first_reconnect_interval
+    async def _keep(self) -> str:
+        """Connects, and waits until the connection is over; gives what became of it, as `reconnect_stop` names it."""
+        self.move(DialerState.CONNECTING)
+        self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
+        try:
+            sock = await self._connect()
+        except Exception as error:
+            # Whatever it is (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
+            self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
+            return "refused" if isinstance(error, OSError) and error.errno in _REFUSED else "failed"
+        self.move(DialerState.CONNECTED)
+        session = self.session = self.engine.adopt(sock, self.endpoint, self)
+        await session.ended
+        self.session = None
+        return "handshake failed" if session.info is None else "after disconnect"
 
     def _ceiling(self) -> float:
         interval = self.engine.options.reconnect_interval
@@ -83,21 +97,58 @@ class Dialer(Living[DialerState]):
             raise ConnectError(f"{self.endpoint}: no connection within connect_timeout={timeout} s") from None
 
     async def _connect_tcp(self, target: TcpEndpoint) -> socket.socket:
-        """Tries every address of the name in turn; the name is resolved anew each time."""
-        options = self.engine.options
+        """Tries the addresses of the name, which is resolved anew each time: an address may have moved."""
         assert target.host is not None
-        infos = await self._resolve(target.host, target.port)
+        infos = tcp.candidates(await self._resolve(target.host, target.port))
         source: list[tcp.AddrInfo] = []
         if target.source is not None:
             source = tcp.known(*target.source, interfaces=True) or await self._resolve(*target.source)
-        error: OSError = ConnectError(f"{self.endpoint}: the name has no address")
-        for family, _, _, _, address in tcp.candidates(infos):
-            try:
-                sock = tcp.prepare(family, target, options, source)
-                return await self._reach(sock, address)
-            except OSError as failure:
-                error = failure
-        raise error
+        if not infos:
+            raise ConnectError(f"{self.endpoint}: the name has no address")
+        if len(infos) == 1:
+            return await self._try(infos[0], target, source)
+        return await self._race(infos, target, source)
+
+    async def _race(
+        self, infos: Sequence[tcp.AddrInfo], target: TcpEndpoint, source: Sequence[tcp.AddrInfo]
+    ) -> socket.socket:
+        """Happy eyeballs (RFC 8305, section 5): an address a quarter of a second, or when another has failed.
+
+        The first connection wins; the other attempts end, and what they have connected is closed.
+        """
+        waiting = deque(infos)
+        running: set[asyncio.Task[socket.socket]] = set()
+        failures: list[BaseException] = []
+        try:
+            while waiting or running:
+                if waiting:
+                    running.add(self.engine.loop.create_task(self._try(waiting.popleft(), target, source)))
+                patience = _STAGGER if waiting else None
+                done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for attempt in done:
+                    running.discard(attempt)
+                    error = attempt.exception()
+                    if error is None:
+                        # Others that have just connected, too, are called off below.
+                        running.update(done - {attempt})
+                        return attempt.result()
+                    failures.append(error)
+        finally:
+            for attempt in running:
+                attempt.cancel()
+                attempt.add_done_callback(_discard)
+        # Refusals say the least: another failure tells more.
+        raise next((one for one in failures if getattr(one, "errno", 0) not in _REFUSED), failures[-1])
+
+    async def _try(self, info: tcp.AddrInfo, target: TcpEndpoint, source: Sequence[tcp.AddrInfo]) -> socket.socket:
+        sock = await self._reach(tcp.prepare(info[0], target, self.engine.options, source), info[4])
+        if _leads_to_itself(sock):
+            # To let it stand would keep the server out of its port, and so would a port in TIME-WAIT: it is reset.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            sock.close()
+            lonely = OSError(errno.ECONNREFUSED, "nobody listens, the connection led to itself")
+            raise refusal(ConnectError, self.endpoint, lonely)
+        return sock
 
     async def _resolve(self, host: str, port: int) -> list[tcp.AddrInfo]:
         found = tcp.known(host, port)
@@ -125,3 +176,21 @@ class Dialer(Living[DialerState]):
             self._task.cancel()
         if self.session is not None:
             self.session.end(None)
+
+
+def _discard(attempt: asyncio.Task[socket.socket]) -> None:
+    """Closes what an attempt that is called off has connected all the same."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()
+
+
+def _leads_to_itself(sock: socket.socket) -> bool:
+    """Whether both ends are this one (RFC 9293, 3.5, simultaneous open).
+
+    A port of the range that the system gives to clients, where nobody listens, may be given to the very attempt to
+    reach it.
+    """
+    try:
+        return bool(sock.getsockname() == sock.getpeername())
+    except OSError:
+        return False  # reset already: the handshake finds out

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from omq.engine.entrance import Entrance
 from omq.engine.lifecycle import ListenerState, Living
 from omq.event import EventKind
 from omq.transport import ipc, tcp
@@ -39,6 +40,7 @@ class Listener(Living[ListenerState]):
             sock, self.endpoint, self._cleanup = ipc.listen(endpoint, engine.options)
             self._sockets = [sock]
             self._tune = ipc.tune
+        self._entrance = Entrance(engine)
         self.state = ListenerState.BOUND
 
     def start(self) -> None:
@@ -66,10 +68,18 @@ class Listener(Living[ListenerState]):
             except ConnectionAbortedError:
                 continue
             except OSError as error:
+                scarce = error.errno in _SCARCE
+                if scarce and self._entrance.shed(f"the oldest handshake makes room: {error}"):
+                    continue
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
-                if error.errno in _SCARCE:
+                if scarce:
                     self._pause()
                 return
+            refusal = self._entrance.refusal
+            if refusal is not None:
+                sock.close()
+                self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=refusal)
+                continue
             try:
                 sock.setblocking(False)
                 self._tune(sock, self.engine.options)
@@ -78,7 +88,7 @@ class Listener(Living[ListenerState]):
                 sock.close()
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 continue
-            self.engine.adopt(sock, self.endpoint, None)
+            self.engine.adopt(sock, self.endpoint, None, self._entrance)
 
     def abandon(self) -> None:
         """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""

@@ -16,6 +16,8 @@ from omq._core.pool import Pool
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
 from omq.engine.driver import Driver
+from omq.engine.entrance import Entrance
+from omq.engine.heartbeat import Heartbeat
 from omq.engine.inproc import InprocDialer, InprocListener, PipeSession, Registry
 from omq.engine.lifecycle import ConnectionState, Living, SocketState
 from omq.engine.linger import Linger
@@ -91,6 +93,7 @@ class Engine(Living[SocketState]):
         self.pattern.on_change = self._changed
         self.pattern.on_subscribed = self._subscribed
         self.reporter = Reporter(self)
+        self.heartbeat = Heartbeat(self)
         self.on_stop: Callable[[], None] = lambda: None
         self.state = SocketState.NEW
         self.admission = Admission(self)
@@ -273,9 +276,13 @@ class Engine(Living[SocketState]):
         """How many they are."""
         return len(self.pattern.sessions)
 
-    def adopt(self, sock: socket.socket, endpoint: str, dialer: Dialer | None) -> WireSession:
-        """Takes a connected descriptor over."""
-        session = WireSession(self, sock, endpoint, dialer)
+    def adopt(
+        self, sock: socket.socket, endpoint: str, dialer: Dialer | None, entrance: Entrance | None = None
+    ) -> WireSession:
+        """Takes a connected descriptor over: of a dialer, or of a listener, which has the say whom it admits."""
+        session = WireSession(self, sock, endpoint, dialer, entrance)
+        if entrance is not None:
+            entrance.enter(session)
         self._sessions[session] = None
         try:
             session.start()
@@ -415,8 +422,8 @@ class Engine(Living[SocketState]):
         steps += [dialer.close for dialers in self._dialers.values() for dialer in dialers]
         steps += [self._listeners.clear, self._dialers.clear]
         steps += [session.end for session in self._sessions]
-        steps += [self._cancel_tasks, self.admission.stop, self.driver.stop, self._linger.stop, self._leave_parent]
-        return [*steps, self._changed, self.reporter.stop]
+        steps += [self._cancel_tasks, self.admission.stop, self.heartbeat.stop, self.driver.stop, self._linger.stop]
+        return [*steps, self._leave_parent, self._changed, self.reporter.stop]
 
     def _cancel_tasks(self) -> None:
         for task in self._tasks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import ipaddress
+import math
 import socket
 import struct
 from collections.abc import Sequence
@@ -122,8 +123,8 @@ def prepare(
     Args:
         family: `AF_INET` or `AF_INET6`: that of the address to connect to.
         endpoint: Where the connection goes; its `source` says whether it has to come from somewhere.
-        options: `tos`, `bind_device`, `tcp_keepalive*`, `send_buffer` and `recv_buffer` apply; the buffers
-            have to be set before connecting to count for the window (`tcp(7)`).
+        options: `tos`, `bind_device`, `tcp_keepalive*`, `tcp_user_timeout`, `send_buffer` and `recv_buffer` apply; the
+            buffers have to be set before connecting to count for the window (`tcp(7)`).
         source_addrs: The addresses of `endpoint.source`, if it has one (`known` with `interfaces=True`, or a
             resolver): the first of the family is used.
 
@@ -155,7 +156,7 @@ def tune(sock: socket.socket, options: Options) -> None:
 
     Args:
         sock: The socket.
-        options: `tcp_keepalive*`, `send_buffer` and `recv_buffer` apply.
+        options: `tcp_keepalive*`, `tcp_user_timeout`, `send_buffer` and `recv_buffer` apply.
 
     Raises:
         OSError: The system refused; the connection may be gone.
@@ -169,6 +170,9 @@ def tune(sock: socket.socket, options: Options) -> None:
     ):
         if value != -1:
             sock.setsockopt(level, name, value)
+    if options.tcp_user_timeout is not None:
+        milliseconds = math.ceil(options.tcp_user_timeout * 1000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     _set_buffers(sock, options)
 
 

@@ -15,7 +15,7 @@ from omq.types import SocketType
 FIELDS = [f.name for f in dataclasses.fields(Options)]
 
 HUGE = 2**31
-NOT_SECONDS: list[Any] = [-1, -0.001, math.nan, "1", b"1", True, [1]]
+NOT_SECONDS: list[Any] = [-1, -0.001, math.nan, math.inf, 10**400, "1", b"1", True, [1]]
 NOT_POSITIVE: list[Any] = [*NOT_SECONDS, 0, 0.0]
 NOT_WHOLE: list[Any] = [-2, 1.0, "1", True, False, [1], b"1"]
 NOT_FLAG: list[Any] = [0, 1, None, "yes", b"", 1.0]
@@ -38,8 +38,18 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
         [None, 0.1, 1, (0.1, 5.0), (1, 1)],
         [*NOT_POSITIVE, (5.0, 0.1), (0.1,), (0.1, 1.0, 2.0), (), (0.1, None), (None, 1.0), (0, 1)],
     ),
+    "reconnect_stop": (
+        "PUSH",
+        [frozenset(), {"refused"}, {"handshake failed", "after disconnect"}],
+        [None, 1, "never", ("refused", "x"), b"refused", (1,)],
+    ),
     "connect_timeout": ("PUSH", [None, 0.5, 30], NOT_POSITIVE),
     "handshake_timeout": ("PUSH", [None, 0.5, 30], NOT_POSITIVE),
+    "heartbeat_interval": ("PUSH", [None, 0.05, 30], NOT_POSITIVE),
+    "heartbeat_timeout": ("PUSH", [None, 0.05, 30], NOT_POSITIVE),
+    "heartbeat_ttl": ("PUSH", [None, 0, 0.1, 0.3, 6553.5], [*NOT_SECONDS, 0.09, 6553.6]),
+    "max_handshakes": ("PULL", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
+    "max_connections": ("PULL", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
     "max_message_size": ("PULL", [None, 0, 1, 2**63 - 1], [*NOT_WHOLE, -1, 2**63]),
     "max_parts": ("PULL", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
     "conflate": ("PULL", [True, False], NOT_FLAG),
@@ -50,20 +60,22 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "req_correlate": ("REQ", [True, False], NOT_FLAG),
     "xpub_verbose": ("XPUB", [True, False], NOT_FLAG),
     "xpub_verboser": ("XPUB", [True, False], NOT_FLAG),
+    "xpub_manual": ("XPUB", [True, False], NOT_FLAG),
     "xpub_nodrop": ("PUB", [True, False], NOT_FLAG),
     "xpub_welcome_message": ("XPUB", [None, b"", b"welcome"], NOT_OCTETS),
     "invert_matching": ("SUB", [True, False], NOT_FLAG),
     "subscribe": ("SUB", [b"", b"a", (b"a", b"b"), ()], ["a", ("a",), None, 1, (b"a", "b"), (1,)]),
     "immediate": ("PUSH", [True, False], NOT_FLAG),
     "tcp_keepalive": ("PUSH", [-1, 0, 1], [*NOT_WHOLE, 2, None]),
-    "tcp_keepalive_count": ("PUSH", [-1, 0, 127], [*NOT_WHOLE, 128, None]),
-    "tcp_keepalive_idle": ("PUSH", [-1, 0, 32767], [*NOT_WHOLE, 32768, None]),
-    "tcp_keepalive_interval": ("PUSH", [-1, 0, 32767], [*NOT_WHOLE, 32768, None]),
+    "tcp_keepalive_count": ("PUSH", [-1, 1, 127], [*NOT_WHOLE, 0, 128, None]),
+    "tcp_keepalive_idle": ("PUSH", [-1, 1, 32767], [*NOT_WHOLE, 0, 32768, None]),
+    "tcp_keepalive_interval": ("PUSH", [-1, 1, 32767], [*NOT_WHOLE, 0, 32768, None]),
+    "tcp_user_timeout": ("PUSH", [None, 0.001, 30], [*NOT_POSITIVE, 2147484]),
     "send_buffer": ("PUSH", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
     "recv_buffer": ("PULL", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
     "backlog": ("PUSH", [1, 100, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE, None]),
     "ipv6": ("PUSH", [True, False], NOT_FLAG),
-    "busy_poll": ("PULL", [0, 1e-5, 2.0, "adaptive"], [-1, None, True, "always", b"adaptive"]),
+    "busy_poll": ("PULL", [0, 1e-5, 2.0, "adaptive"], [-1, math.inf, None, True, "always", b"adaptive"]),
     "tos": ("PUSH", [0, 255], [*NOT_WHOLE, -1, 256, None]),
     "security": ("PUSH", [None, PlainClient("u", "p"), PlainServer({})], ["secret", b"secret", ("u", "p"), 1]),
     "zap_domain": ("PULL", ["", "global", "d" * 255], [None, b"global", "d" * 256, "ü", 1]),
@@ -84,6 +96,7 @@ FITS = {
     "req_correlate": "REQ",
     "xpub_verbose": "XPUB",
     "xpub_verboser": "XPUB",
+    "xpub_manual": "XPUB",
     "xpub_nodrop": "PUB XPUB",
     "xpub_welcome_message": "XPUB",
     "invert_matching": "PUB XPUB SUB XSUB",
@@ -155,6 +168,20 @@ def test_seconds_become_floats() -> None:
     assert [type(options.send_timeout), type(options.handshake_timeout)] == [float, float]
     assert isinstance(options.reconnect_interval, tuple)
     assert [type(step) for step in options.reconnect_interval] == [float, float]
+
+
+def test_heartbeat_ttl_is_rounded_down_to_tenths_and_bounded() -> None:
+    """Every tenth means itself; what lies between two is the lower one."""
+    assert all(parse("PUSH", heartbeat_ttl=tenths / 10).heartbeat_ttl == tenths / 10 for tenths in range(1, 65536, 7))
+    assert parse("PUSH", heartbeat_ttl=0.19).heartbeat_ttl == 0.1
+    assert parse("PUSH", heartbeat_ttl=6553.49).heartbeat_ttl == 6553.4
+    with pytest.raises(OptionError, match=r"heartbeat_ttl=6553.6: must be .*6553.5"):
+        parse("PUSH", heartbeat_ttl=6553.6)
+
+
+@pytest.mark.parametrize("given", ["refused", ["refused"], iter(["refused", "refused"])], ids=type)
+def test_reconnect_stop_takes_one_reason_or_several(given: Any) -> None:
+    assert parse("PUSH", reconnect_stop=given).reconnect_stop == frozenset({"refused"})
 
 
 def test_what_is_not_given_keeps_the_base() -> None:

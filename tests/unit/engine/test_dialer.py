@@ -5,11 +5,13 @@ import contextlib
 import errno
 import socket
 import struct
+import time
 
 import pytest
 
 import omq.asyncio as omq
 from omq.engine import dialer
+from omq.engine.lifecycle import DialerState
 from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.wire import GREETING
 
@@ -106,21 +108,142 @@ async def test_without_an_interval_nothing_is_dialled_twice(make, reports):
         (await accept(server)).close()
 
 
-async def test_every_address_of_a_name_is_tried(make, monkeypatch):
+@pytest.fixture
+def names(monkeypatch):
+    """A resolver of the test's own: names, and the addresses that each has now. Port 0 stands for the endpoint's."""
+    known = {}
+
+    async def resolve(self, host, port):
+        found = known[host]
+        if isinstance(found, Exception):
+            raise found
+        return [
+            (socket.AF_INET6 if ":" in where else socket.AF_INET, socket.SOCK_STREAM, 6, "", (where, other or port))
+            for where, other in found
+        ]
+
+    monkeypatch.setattr(dialer.Dialer, "_resolve", resolve)
+    return known
+
+
+@contextlib.contextmanager
+def mute(host="127.0.0.1"):
+    """A listener with a full backlog: it answers no attempt to connect. Gives its port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with listening(family, (host, 0), backlog=0) as server, contextlib.ExitStack() as fillers:
+        for _ in range(4):
+            filler = fillers.enter_context(socket.socket(family))
+            filler.setblocking(False)
+            filler.connect_ex(server.getsockname())
+        yield port_of(server)
+
+
+async def test_every_address_of_a_name_is_tried(make, names):
     """Nobody listens at the first two; the third one answers."""
     pull = make(omq.PULL, bind="tcp://127.0.0.3:*")
     port = int(pull.endpoints[0].rpartition(":")[2])
-    asked = []
-
-    async def resolve(self, host, port):
-        asked.append(host)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", port)) for last in (1, 2, 3)]
-
-    monkeypatch.setattr(dialer.Dialer, "_resolve", resolve)
+    names["several.example"] = [("127.0.0.1", 0), ("127.0.0.2", 0), ("127.0.0.3", 0)]
     push = make(omq.PUSH, connect=f"tcp://several.example:{port}", **FAST)
     await push.send(b"x")
     assert await pull.recv(timeout=5) == b"x"
-    assert asked == ["several.example"]
+
+
+@on_both_loops
+async def test_an_address_that_does_not_answer_costs_a_quarter_of_a_second(make, names, reports):
+    """RFC 8305, section 5: the next address is tried beside it, and the first that connects wins."""
+    pull = make(omq.PULL, bind="tcp://127.0.0.3:*")
+    port = int(pull.endpoints[0].rpartition(":")[2])
+    with mute() as silent:
+        names["eyeballs.example"] = [("127.0.0.1", silent), ("127.0.0.3", port)]
+        begun = time.monotonic()
+        push = make(omq.PUSH, connect=f"tcp://eyeballs.example:{port}")
+        await push.wait_connected(timeout=5)
+        assert 0.2 < time.monotonic() - begun < 1.0
+    assert not any(event[0] == "connect_failed" for event in reports)
+
+
+async def test_an_address_that_refuses_costs_nothing(make, names):
+    """The next one is tried at once, and not after its quarter of a second."""
+    pull = make(omq.PULL, bind="tcp://127.0.0.3:*")
+    port = int(pull.endpoints[0].rpartition(":")[2])
+    with listening() as closed:
+        nobody = port_of(closed)
+    names["refusing.example"] = [("127.0.0.1", nobody), ("127.0.0.2", nobody), ("127.0.0.3", port)]
+    begun = time.monotonic()
+    push = make(omq.PUSH, connect=f"tcp://refusing.example:{port}")
+    await push.wait_connected(timeout=5)
+    assert time.monotonic() - begun < 0.2
+
+
+async def test_the_family_that_is_broken_does_not_keep_the_other_waiting(make, names):
+    """All IPv6 addresses first, as resolvers sort them: IPv4 has its turn as the second and not as the last."""
+    if not has_ipv6():
+        pytest.skip("no IPv6 on this machine")
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    port = int(pull.endpoints[0].rpartition(":")[2])
+    with mute("::1") as silent:
+        names["dual.example"] = [("::1", silent)] * 1 + [("::1", silent), ("127.0.0.1", port)]
+        begun = time.monotonic()
+        push = make(omq.PUSH, connect=f"tcp://dual.example:{port}", ipv6=True)
+        await push.wait_connected(timeout=5)
+        assert time.monotonic() - begun < 0.5
+
+
+@on_both_loops
+async def test_of_two_that_connect_at_once_one_is_closed(make, names, monkeypatch):
+    """Whoever loses the race sees a connection that closes, and no descriptor is left (the fixture looks)."""
+    monkeypatch.setattr(dialer, "_STAGGER", 0)
+    with listening() as one, listening() as other:
+        names["both.example"] = [("127.0.0.1", port_of(one)), ("127.0.0.1", port_of(other))]
+        for _ in range(20):
+            push = make(omq.PUSH, connect="tcp://both.example:1", reconnect_interval=None)
+            won = await asyncio.wait_for(first_greeted(one, other), 5)
+            assert won
+            await push.close(linger=0)
+
+
+async def first_greeted(*servers):
+    """Accepts at every listener until a connection greets; the others must end without a byte."""
+    loop = asyncio.get_running_loop()
+
+    async def take(server):
+        connected, _ = await loop.sock_accept(server)
+        with connected:
+            connected.setblocking(False)
+            try:
+                return await loop.sock_recv(connected, 64)
+            except ConnectionResetError:
+                return b""
+
+    tasks = [asyncio.ensure_future(take(server)) for server in servers]
+    while tasks:
+        done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        tasks = list(waiting)
+        if any(task.result() for task in done):
+            break
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return True
+
+
+@on_both_loops
+async def test_stop_ends_a_race_and_leaves_nothing(make, names):
+    with mute() as one, mute() as other:
+        names["silent.example"] = [("127.0.0.1", one), ("127.0.0.1", other)] * 3
+        push = make(omq.PUSH, connect="tcp://silent.example:1")
+        await asyncio.sleep(0.3)
+        await asyncio.wait_for(push.close(linger=0), 2)
+
+
+async def test_when_every_address_fails_the_report_says_the_most_telling_reason(make, names, reports):
+    with listening() as closed:
+        nobody = port_of(closed)
+    names["lost.example"] = [("127.0.0.1", nobody), ("255.255.255.255", nobody), ("127.0.0.2", nobody)]
+    make(omq.PUSH, connect=f"tcp://lost.example:{nobody}", reconnect_interval=None)
+    await until(lambda: any(event[0] == "connect_failed" for event in reports))
+    (failure,) = [event[2] for event in reports if event[0] == "connect_failed"]
+    assert "refused" not in failure.lower()
 
 
 async def test_a_name_is_resolved_anew_each_time(make, monkeypatch):
@@ -178,23 +301,15 @@ async def test_the_source_address_is_where_the_peer_sees_it_come_from(make):
 @on_both_loops
 async def test_an_attempt_that_takes_too_long_is_given_up(make, reports):
     """A listener whose backlog is full answers nothing."""
-    with listening(backlog=0) as server, contextlib.ExitStack() as fillers:
-        for _ in range(4):
-            filler = fillers.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", port_of(server)))
-        make(omq.PUSH, connect=f"tcp://127.0.0.1:{port_of(server)}", connect_timeout=0.05, **FAST)
+    with mute() as port:
+        make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", connect_timeout=0.05, **FAST)
         await until(lambda: sum("connect_timeout" in event[2] for event in reports if len(event) > 2) >= 2)
 
 
 @on_both_loops
 async def test_stop_ends_an_attempt_under_way(make):
-    with listening(backlog=0) as server, contextlib.ExitStack() as fillers:
-        for _ in range(4):
-            filler = fillers.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", port_of(server)))
-        push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{port_of(server)}")
+    with mute() as port:
+        push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}")
         await asyncio.sleep(0.01)
         await asyncio.wait_for(push.close(linger=0), 2)
 
@@ -281,3 +396,195 @@ async def test_running_out_of_descriptors_is_survived(make, monkeypatch, reports
     await push.send(b"x")
     assert await pull.recv(timeout=5) == b"x"
     assert sum(event[0] == "connect_failed" for event in reports) == 3
+
+
+# Where nobody listens
+
+
+@on_both_loops
+async def test_a_connection_that_leads_to_itself_is_none(make, reports):
+    """A client may be given the very port that it dials (RFC 9293, 3.5): it would shake hands with itself."""
+    with listening() as probe:
+        port = port_of(probe)
+    dealer = make(omq.DEALER, connect=f"tcp://127.0.0.1:{port};127.0.0.1:{port}", **FAST)
+    await until(lambda: sum("led to itself" in event[2] for event in reports if event[0] == "connect_failed") >= 3)
+    assert not any(event[0] == "connected" for event in reports)
+    # It does not keep the server out of its port either.
+    server = listening(address=("127.0.0.1", port))
+    server.close()
+    dealer.stop()
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on this machine")
+
+
+@needs_ipv6
+@on_both_loops
+async def test_an_ipv6_address_is_dialled(make):
+    pull = make(omq.PULL, bind="tcp://[::1]:*")
+    push = make(omq.PUSH, connect=pull.endpoints[0])
+    await push.send(b"six")
+    assert await pull.recv(timeout=5) == b"six"
+    assert push.peers[0].endpoint.startswith("tcp://[::1]:")
+
+
+@needs_ipv6
+async def test_a_name_stands_for_ipv6_only_with_the_option(make, reports):
+    """localhost has both families here or only one: what listens at ::1 alone is found with ipv6=True."""
+    families = {info[0] for info in socket.getaddrinfo("localhost", 1, type=socket.SOCK_STREAM)}
+    if socket.AF_INET6 not in families:
+        pytest.skip("localhost has no IPv6 address on this machine")
+    pull = make(omq.PULL, bind="tcp://[::1]:*")
+    port = int(pull.endpoints[0].rpartition(":")[2])
+    push = make(omq.PUSH, connect=f"tcp://localhost:{port}", ipv6=True, **FAST)
+    await push.wait_connected(timeout=5)
+    make(omq.PUSH, connect=f"tcp://localhost:{port}", reconnect_interval=None)
+    await until(lambda: any(event[0] == "connect_failed" for event in reports))
+
+
+# behaviour.md, "Connect, bind, reconnect"
+
+
+@on_both_loops
+async def test_reconnect_ivl_none_does_not_reconnect_and_an_explicit_connect_works(make, endpoint):
+    pull = make(omq.PULL, bind=endpoint)
+    where = pull.endpoints[0]
+    push = make(omq.PUSH, connect=where, reconnect_interval=None)
+    await push.wait_connected(timeout=5)
+    pull.stop()
+    await until(lambda: push.peers == [])
+    pull = make(omq.PULL, bind=where)
+    await asyncio.sleep(0.05)
+    assert push.peers == []
+    push.connect(where)
+    await push.send(b"again", timeout=5)
+    assert await pull.recv(timeout=5) == b"again"
+
+
+@on_both_loops
+async def test_reconnect_options_event_order(make):
+    """DELAYED, CONNECTED, HANDSHAKE_SUCCEEDED, DISCONNECTED, RETRIED; and then nothing for a whole interval."""
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    push = make(omq.PUSH, reconnect_interval=60)
+    events = push.monitor()
+    push.connect(pull.endpoints[0])
+    await push.wait_connected(timeout=5)
+    await pull.wait_connected(timeout=5)
+    pull.stop()
+    seen = [await asyncio.wait_for(anext(events), 5) for _ in range(5)]
+    order = ["connect_delayed", "connected", "handshake_succeeded", "disconnected", "connect_retried"]
+    assert [event.kind for event in seen] == order
+    assert 45 <= seen[-1].delay <= 60
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(events), 0.2)
+
+
+async def given_up(push, where):
+    """Waits until the socket dials no more by itself."""
+    (found,) = push._engine._dialers[where]
+    await until(lambda: found.state is DialerState.CLOSED)
+
+
+@on_both_loops
+async def test_reconnect_stop_when_refused(make, reports):
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    where = pull.endpoints[0]
+    push = make(omq.PUSH, connect=where, reconnect_stop="refused", **FAST)
+    await push.wait_connected(timeout=5)
+    reports.clear()
+    pull.stop()
+    await given_up(push, where)
+    assert sum(event[0] == "connect_failed" for event in reports) == 1
+    await assert_left_alone(make, push, where)
+
+
+async def test_reconnect_stop_when_refused_over_ipc(make, tmp_path):
+    """Nobody listens at a file that is not there."""
+    where = f"ipc://{tmp_path}/s"
+    push = make(omq.PUSH, connect=where, reconnect_stop="refused", **FAST)
+    await given_up(push, where)
+    await assert_left_alone(make, push, where)
+
+
+@on_both_loops
+async def test_reconnect_stop_when_the_handshake_failed(make, reports):
+    with listening() as server:
+        where = f"tcp://127.0.0.1:{port_of(server)}"
+        push = make(omq.PUSH, connect=where, reconnect_stop=["handshake failed"], handshake_timeout=0.05, **FAST)
+        with await accept(server):
+            await given_up(push, where)
+        assert any("handshake_timeout" in event[2] for event in reports if event[0] == "handshake_failed")
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    await assert_left_alone(make, push, where)
+
+
+@on_both_loops
+async def test_reconnect_stop_after_a_disconnect(make, reports):
+    """Attempts that fail before do not end it; a peer that was there and has gone does."""
+    with listening() as probe:
+        where = f"tcp://127.0.0.1:{port_of(probe)}"
+    push = make(omq.PUSH, connect=where, reconnect_stop="after disconnect", **FAST)
+    await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 2)
+    pull = make(omq.PULL, bind=where)
+    await push.wait_connected(timeout=5)
+    pull.stop()
+    await given_up(push, where)
+    await assert_left_alone(make, push, where)
+
+
+async def assert_left_alone(make, push, where):
+    """Nobody comes any more by himself, and an explicit connect works."""
+    pull = make(omq.PULL, bind=where)
+    await asyncio.sleep(0.05)
+    assert pull.peers == []
+    push.connect(where)
+    await push.send(b"asked", timeout=5)
+    assert await pull.recv(timeout=5) == b"asked"
+
+
+@on_both_loops
+async def test_lingering_does_not_stop_reconnecting(make, reports):
+    """What waits at close is delivered to a server that comes back only then."""
+    with listening() as probe:
+        where = f"tcp://127.0.0.1:{port_of(probe)}"
+    push = make(omq.PUSH, connect=where, **FAST)
+    await push.send(b"late")
+    closing = asyncio.ensure_future(push.close(linger=10))
+    await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 3)
+    pull = make(omq.PULL, bind=where)
+    assert await pull.recv(timeout=5) == b"late"
+    await asyncio.wait_for(closing, 5)
+
+
+@on_both_loops
+async def test_closing_with_nothing_to_deliver_dials_no_more(make, reports):
+    with listening() as probe:
+        where = f"tcp://127.0.0.1:{port_of(probe)}"
+    push = make(omq.PUSH, connect=where, reconnect_interval=0.02)
+    await until(lambda: any(event[0] == "connect_failed" for event in reports))
+    await asyncio.wait_for(push.close(linger=5), 1)
+    seen = len(reports)
+    await asyncio.sleep(0.06)
+    assert len(reports) == seen
+
+
+@on_both_loops
+async def test_a_half_open_connection_is_given_up_and_dialled_again(make):
+    """A listener that takes connections and says nothing: handshake_timeout, then the next attempt."""
+    with listening() as server:
+        make(omq.PUSH, connect=f"tcp://127.0.0.1:{port_of(server)}", handshake_timeout=0.05, **FAST)
+        for _ in range(3):
+            connected = await accept(server)
+            with connected:
+                assert len(await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connected, 100), 5)) == 64
+                assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connected, 100), 5) == b""

@@ -294,12 +294,14 @@ def test_the_options_of_a_connection_are_in_force_before_it_connects():
         tcp_keepalive_count=3,
         tcp_keepalive_idle=30,
         tcp_keepalive_interval=5,
+        tcp_user_timeout=1.5,
     )
     with tcp.prepare(socket.AF_INET, TcpEndpoint("127.0.0.1", 1), options) as sock:
         assert sock.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 0x20
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 140_000
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 180_000
         assert_keepalive(sock)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
 
 
 def assert_keepalive(sock):
@@ -310,11 +312,14 @@ def assert_keepalive(sock):
 
 
 def test_tuning_an_accepted_socket_turns_nagle_off_and_keepalive_on(listener):
-    options = Options(tcp_keepalive=1, tcp_keepalive_count=3, tcp_keepalive_idle=30, tcp_keepalive_interval=5)
+    options = Options(
+        tcp_keepalive=1, tcp_keepalive_count=3, tcp_keepalive_idle=30, tcp_keepalive_interval=5, tcp_user_timeout=0.0001
+    )
     with greet(listener, listener.getsockname()) as accepted:
         tcp.tune(accepted, options)
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert_keepalive(accepted)
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1
         tcp.tune(accepted, Options(tcp_keepalive=0))
         assert not accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 

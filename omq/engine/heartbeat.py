@@ -1,0 +1,277 @@
+"""Signs of life, asked for and given (RFC 37, Connection Heartbeating; `zmq_setsockopt(3)`, `ZMQ_HEARTBEAT_*`).
+
+One timer a socket, however many connections: they stand in a heap by the time at which each is due, and those that
+are due at nearly the same time are looked after together. Nothing here runs for a message: a connection counts its
+bytes anyway, and a count that has grown is a sign of life, whatever the bytes were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import heapq
+import math
+import struct
+import termios
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from omq._core.connection import Connection
+from omq.errors import TransportError
+from omq.zmtp import command
+
+if TYPE_CHECKING:
+    from omq.engine.connection import WireSession
+    from omq.engine.socket import Engine
+
+_CROWD: Final = 32  # connections above which some are looked at a little late, together with others
+_LATE: Final = 0.02  # seconds; with a short interval, a fiftieth of it
+_EARLY: Final = 0.0005  # seconds: the loop's timers count milliseconds
+_TURN: Final = 200  # connections looked at in one go: the loop has other things to do
+_UNSENT: Final = 65536  # bytes that wait for a peer above which it gets no more of ours: it does not read
+_PATIENCE: Final = 0.1  # seconds between two looks at peers that are not read
+
+
+class Pulse:
+    """What is known of the life of one connection; times are seconds of `time.monotonic()`.
+
+    Attributes:
+        session: The connection.
+        next_ping: When it gets the next PING; infinite where we send none.
+        asked: When the first PING was sent after which nothing has arrived; infinite while none is open.
+        ttl: Seconds of silence after which the peer wants to be given up.
+        heard: When something was last known to have arrived.
+        bytes_in: What had arrived then.
+        due: When it is looked at again; infinite once it is over.
+    """
+
+    __slots__ = ("asked", "bytes_in", "due", "heard", "next_ping", "session", "ttl")
+
+    def __init__(self, session: WireSession, next_ping: float) -> None:
+        self.session = session
+        self.next_ping = next_ping
+        self.asked = self.ttl = self.due = math.inf
+        self.heard = 0.0
+        self.bytes_in = 0
+
+    def __lt__(self, other: Pulse) -> bool:
+        return self.due < other.due
+
+
+class Heartbeat:
+    """The signs of life of one socket's connections.
+
+    Args:
+        engine: The socket.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._pulses: dict[WireSession, Pulse] = {}
+        self._heap: list[tuple[float, Pulse]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = math.inf
+        self._ping = b""
+        self._comfort = _Comfort(engine)
+
+    def begin(self, session: WireSession) -> None:
+        """A handshake is done: the first PING goes out after a whole interval. On the loop's thread."""
+        self._comfort.begin()
+        interval = self._engine.options.heartbeat_interval
+        # RFC 23 knows no PING: to a peer of ZMTP 3.0 its silence would be held against it.
+        if interval is not None and _knows_ping(session):
+            self._ping = command.ping(round((self._engine.options.heartbeat_ttl or 0) * 10))
+            pulse = self._pulses[session] = Pulse(session, time.monotonic() + interval)
+            self._schedule(pulse)
+
+    def end(self, session: WireSession) -> None:
+        """A connection is over."""
+        pulse = self._pulses.pop(session, None)
+        if pulse is not None:
+            pulse.due = math.inf
+
+    def pinged(self, session: WireSession, ttl: int) -> None:
+        """A PING has arrived. On the thread that reads, with the socket's lock.
+
+        Args:
+            session: From whom.
+            ttl: Tenths of a second of silence after which the peer may be given up; 0 for no such hint.
+        """
+        pulse = self._pulses.get(session)
+        if pulse is None:
+            if not ttl:
+                return
+            pulse = self._pulses[session] = Pulse(session, math.inf)
+        pulse.ttl = ttl / 10 if ttl else math.inf
+        pulse.heard = time.monotonic()
+        pulse.bytes_in = session.peer.bytes_in
+        pulse.asked = math.inf
+        if pulse.heard + pulse.ttl < pulse.due:
+            self._engine.call(self._schedule, pulse)
+
+    def stop(self) -> None:
+        """The socket is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._heap.clear()
+        self._pulses.clear()
+        self._comfort.stop()
+
+    # ------------------------------------------------------------------ the timer
+
+    def _schedule(self, pulse: Pulse) -> None:
+        if self._pulses.get(pulse.session) is pulse:
+            self._put(pulse)
+            self._arm()
+
+    def _put(self, pulse: Pulse) -> None:
+        pulse.due = min(pulse.next_ping, pulse.asked + self._timeout, pulse.heard + pulse.ttl)
+        if pulse.due < math.inf:
+            heapq.heappush(self._heap, (pulse.due, pulse))
+
+    def _arm(self) -> None:
+        """Sees to it that the timer goes off when the first connection is due, and not much later."""
+        heap = self._heap
+        while heap and heap[0][0] != heap[0][1].due:
+            heapq.heappop(heap)  # looked at earlier, or over
+        if not heap:
+            return
+        late = min(_LATE, (self._engine.options.heartbeat_interval or 1.0) / 50) if len(heap) > _CROWD else 0.0
+        due = heap[0][0] + late
+        if self._timer is not None:
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._engine.loop.call_later(max(0.0, due - time.monotonic()), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = time.monotonic() + _EARLY
+        silent: list[tuple[WireSession, Exception]] = []
+        with self._engine.lock:
+            for _ in range(_TURN):
+                if not self._heap or self._heap[0][0] > now:
+                    break
+                due, pulse = heapq.heappop(self._heap)
+                if due != pulse.due:
+                    continue
+                reason = self._look_at(pulse, now)
+                if reason is None:
+                    self._put(pulse)
+                else:
+                    silent.append((pulse.session, reason))
+        for session, reason in silent:
+            session.end(reason)
+        self._arm()
+
+    @property
+    def _timeout(self) -> float:
+        options = self._engine.options
+        return options.heartbeat_timeout or options.heartbeat_interval or math.inf
+
+    def _look_at(self, pulse: Pulse, now: float) -> Exception | None:
+        """Sends a PING if it is time. Gives the reason why the connection is to end, or `None`."""
+        peer = pulse.session.peer
+        asked_for = now - pulse.asked >= self._timeout
+        if peer.bytes_in != pulse.bytes_in or ((asked_for or now - pulse.heard >= pulse.ttl) and _unread(peer)):
+            pulse.bytes_in = peer.bytes_in
+            pulse.heard = now
+            pulse.asked = math.inf
+        elif asked_for:
+            return TransportError(f"no sign of life within heartbeat_timeout={self._timeout} s of a PING")
+        elif now - pulse.heard >= pulse.ttl:
+            return TransportError(f"no sign of life within the {pulse.ttl} s that the peer gave itself with a PING")
+        if now >= pulse.next_ping:
+            interval = self._engine.options.heartbeat_interval
+            assert interval is not None
+            if peer.unsent_bytes < _UNSENT:
+                peer.control(self._ping)
+            pulse.asked = min(pulse.asked, now)
+            pulse.next_ping += interval
+            if pulse.next_ping <= now:  # the loop was held up: what was missed is not made up for
+                pulse.next_ping = now + interval
+        return None
+
+
+class _Comfort:
+    """Signs of life for peers that are not read, because recv_hwm messages of theirs wait.
+
+    Their PINGs stand behind messages that the application has not asked for yet, so they cannot be seen; unanswered
+    they would end a connection whose only fault is that its owner computes. Such a peer gets a PONG unasked, which is
+    traffic and as such a sign of life. RFC 37 does not ask for it and does not forbid it, and libzmq takes it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: deque[Connection] = deque()
+        self._bytes_in: dict[Connection, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._begun = False
+
+    def begin(self) -> None:
+        """There is a connection: from now on peers may come to be unread."""
+        if not self._begun and self._engine.pattern.queues_messages:
+            self._begun = True
+            self._paused()
+
+    def _paused(self) -> None:
+        """Watches out for the next peer that is not read."""
+        inlet = self._engine.pattern.inlet
+        if inlet is not None:
+            inlet.watch_pauses(lambda: self._engine.call(self._later))
+
+    def _later(self) -> None:
+        if self._timer is None and not self._engine.closed:
+            self._timer = self._engine.loop.call_later(_PATIENCE, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        inlet = self._engine.pattern.inlet
+        assert inlet is not None
+        with self._engine.lock:
+            paused = [peer for peer in inlet.watch_pauses(None) if isinstance(peer, Connection) and not peer.lost]
+            if not paused:
+                self._waiting.clear()
+                self._bytes_in.clear()
+                self._paused()
+                return
+            if not self._waiting:
+                self._waiting.extend(paused)
+                self._bytes_in = {peer: self._bytes_in.get(peer, -1) for peer in paused}
+            still = set(paused)
+            for _ in range(min(_TURN, len(self._waiting))):
+                peer = self._waiting.popleft()
+                before, self._bytes_in[peer] = self._bytes_in.get(peer, -1), peer.bytes_in
+                # One that has been read meanwhile has been answered, if it asked.
+                asleep = peer in still and before == peer.bytes_in and peer.unsent_bytes < _UNSENT
+                if asleep and _knows_ping(peer.session):
+                    peer.control(_PONG)
+        self._later()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._engine.pattern.inlet is not None:
+            self._engine.pattern.inlet.watch_pauses(None)
+        self._waiting.clear()
+        self._bytes_in.clear()
+
+
+_PONG: Final = command.pong(b"")
+
+
+def _knows_ping(session: WireSession) -> bool:
+    assert session.info is not None
+    return session.info.version >= (3, 1)
+
+
+def _unread(peer: Connection) -> bool:
+    """Whether the kernel has something of this peer that we have not read: it is alive, and we are slow."""
+    if peer.fd < 0:
+        return True  # its end is on the way
+    (size,) = struct.unpack("i", fcntl.ioctl(peer.fd, termios.FIONREAD, b"\0\0\0\0"))
+    return bool(size > 0)
