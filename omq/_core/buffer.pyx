@@ -291,21 +291,15 @@ cdef class Stream:
             self._count(header.flags & FLAG_MORE, header.size)
 
     cdef Scan _refuse(self, uint64_t size) noexcept nogil:
-        """What is wrong with one more part, or SCAN_STARVED.
-
-        RFC 23 gives no limits; these are the receiver's own, on what one peer can make us hold before there is a
-        message that recv_hwm could count.
-        """
+        """What is wrong with one more part, or SCAN_STARVED: limits on what is not yet a message for recv_hwm."""
         if size > self._left:
             return SCAN_ENDLESS if self._left == 0 and self.ceiling != NO_LIMIT else SCAN_TOO_LARGE
         return SCAN_TOO_MANY_PARTS if self._parts >= self.max_parts else SCAN_STARVED
 
     cdef Scan _judge_large(self) noexcept nogil:
-        if self._have < self._room:
-            return SCAN_STARVED
-        if self._room >= self.ceiling and <uint64_t>self._room < self._size:
+        if self._have == self._room >= self.ceiling and <uint64_t>self._room < self._size:
             return SCAN_ENDLESS
-        return SCAN_LARGE_DONE
+        return SCAN_LARGE_DONE if self._have == self._room else SCAN_STARVED
 
     cdef inline void _count(self, bint more, uint64_t size) noexcept nogil:
         """One more part is whole."""
@@ -316,9 +310,8 @@ cdef class Stream:
                 self._left = 0
         else:
             self.complete += 1
-            if self._parts:
-                self._parts = 0
-                self._left = <uint64_t>self.max_size
+            self._parts = 0
+            self._left = <uint64_t>self.max_size
 
     cdef Scan _scan_sealed(self) noexcept nogil:
         """As `scan`: opens sealed frames where they stand, and leaves plain ones in their place."""

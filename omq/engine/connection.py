@@ -20,8 +20,8 @@ from omq.zmtp.handshake import Handshake, PeerInfo
 from omq.zmtp.mechanism import Question
 
 if TYPE_CHECKING:
-    from omq.engine.entrance import Entrance
     from omq.engine.dialer import Dialer
+    from omq.engine.entrance import Entrance
     from omq.engine.socket import Engine
 
 log = logging.getLogger("omq")
