@@ -136,6 +136,7 @@ async def test_each_bound_endpoint_counts_for_itself(make, tmp_path):
     for where in pull.endpoints:
         make(omq.PUSH, connect=where)
     await pull.wait_connected(2, timeout=5)
+    assert {peer.endpoint for peer in pull.peers} == set(pull.endpoints)
 
 
 async def test_a_listener_forgets_who_has_gone(make):

@@ -136,7 +136,7 @@ async def test_the_timeout_counts_from_the_ping(make, interval, timeout):
 @on_both_loops
 @pytest.mark.parametrize("sign", ["pong", "message", "ping", "half a frame", "unknown command"])
 async def test_any_traffic_is_a_sign_of_life(make, sign):
-    _, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=0.1, heartbeat_timeout=0.1)
+    pull, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=0.1, heartbeat_timeout=0.1)
     drip = itertools.cycle([bytes([2]) + (10**6).to_bytes(8, "big"), *[b"x"] * 100])
     begun = time.monotonic()
     while time.monotonic() - begun < 0.6:
@@ -150,10 +150,7 @@ async def test_any_traffic_is_a_sign_of_life(make, sign):
             }[sign]
         )
         await asyncio.sleep(0.03)
-    await raw.send(command(b"PING", b"\0\0still"))
-    if sign != "half a frame":
-        while await next_command(raw, b"PONG") != b"still":
-            pass
+    assert len(pull.peers) == 1
     raw.close()
 
 
