@@ -15,7 +15,7 @@ from posix.time cimport nanosleep, timespec
 
 from omq._core.pool cimport BLOCK_SIZE, Pool
 from omq._core.codec cimport FLAG_COMMAND, FLAG_MORE, LONG_HEADER, SHORT_SIZE, Header, parse_header, write_header
-from omq._core.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_MORE, Session
+from omq._core.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_MORE, SEALED_ROOM, Session
 from omq._core.lock cimport drop_flag, take_flag
 
 cdef extern from "<sys/uio.h>" nogil:
@@ -240,7 +240,7 @@ cdef class Batch:
         cdef int length
         if part.size > SEALED_INLINE:
             return self._put_sealed_large(part, flags)
-        self._reserve(LONG_HEADER + size)
+        self._reserve(LONG_HEADER + size + SEALED_ROOM)
         segment = self._open()
         p = <unsigned char *>self._arena + self._used
         length = write_header(p, 0, size)

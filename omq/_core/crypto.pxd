@@ -17,6 +17,7 @@ cdef enum:
     SEALED_EXTRA = 33        # octets that a sealed body is longer than its payload
     SEALED_MORE = 1          # flag: more parts of this message follow
     SEALED_COMMAND = 2       # flag: a command (libzmq; the RFC has none)
+    SEALED_ROOM = 512        # octets from a body's start that sealing may write to, however short it is
 
 cdef enum:
     # What open_frame found wrong.
@@ -29,6 +30,14 @@ ctypedef int (*box_call)(unsigned char *, const unsigned char *, unsigned long l
                          const unsigned char *, const unsigned char *) noexcept nogil
 ctypedef int (*multiply_call)(unsigned char *, const unsigned char *, const unsigned char *) noexcept nogil
 ctypedef int (*base_call)(unsigned char *, const unsigned char *) noexcept nogil
+ctypedef int (*stream_call)(unsigned char *, const unsigned char *, unsigned long long,
+                            const unsigned char *, const unsigned char *) noexcept nogil
+ctypedef int (*auth_call)(unsigned char *, const unsigned char *, unsigned long long,
+                          const unsigned char *) noexcept nogil
+ctypedef int (*verify_call)(const unsigned char *, const unsigned char *, unsigned long long,
+                            const unsigned char *) noexcept nogil
+ctypedef int (*core_call)(unsigned char *, const unsigned char *, const unsigned char *,
+                          const unsigned char *) noexcept nogil
 ctypedef void (*random_call)(unsigned char *, unsigned long long) noexcept nogil
 ctypedef void (*wipe_call)(void *, size_t) noexcept nogil
 
@@ -43,6 +52,11 @@ cdef class Sodium:
     cdef base_call public        # crypto_scalarmult_base
     cdef random_call random      # randombytes
     cdef wipe_call wipe          # sodium_memzero
+    # What a box is made of; NULL, all four, where PyNaCl's libsodium keeps them to itself.
+    cdef core_call core          # crypto_core_hsalsa20
+    cdef stream_call stream      # crypto_stream_salsa20_xor
+    cdef auth_call auth          # crypto_onetimeauth_poly1305
+    cdef verify_call verify      # crypto_onetimeauth_poly1305_verify
 
 
 @cython.final
@@ -55,11 +69,14 @@ cdef class Secret:
 cdef class Session:
     cdef Sodium _sodium
     cdef unsigned char _key[KEY]     # wiped when the object goes
+    cdef unsigned char _out_key[KEY]  # what the key and the prefix of our nonces make (XSalsa20); wiped likewise
+    cdef unsigned char _in_key[KEY]  # likewise, of the peer's
     cdef unsigned char _out[NONCE]   # 16 octets of prefix, 8 of counter
     cdef unsigned char _in[NONCE]    # likewise
     cdef readonly uint64_t sent      # the last short nonce that we used
     cdef readonly uint64_t received  # the last short nonce that the peer used
     cdef int seal_frame(self, unsigned char *body, int flags, Py_ssize_t size) noexcept nogil
     cdef int open_frame(self, const unsigned char *body, Py_ssize_t size, unsigned char *into) noexcept nogil
+    cdef int _open_box(self, const unsigned char *box, Py_ssize_t size, unsigned char *into) noexcept nogil
     cdef int open_in_place(self, unsigned char *frame, const Header *header, Py_ssize_t *spare) noexcept nogil
     cdef bytes open_large(self, bytes body, int *found)

@@ -345,6 +345,15 @@ def sessions() -> tuple[Session, Session]:
 NO_MESSAGE, REPLAYED, FORGED, BAD_FLAGS = -1, -2, -3, -4
 
 
+@pytest.mark.parametrize("size", [0, 1, 30, 31, 32, 191, 222, 223, 224, 478, 479, 480, 4063, 4095, 4096, 4097, 70_000])
+def test_a_box_is_the_one_that_libsodium_makes(size: int) -> None:
+    key, nonce = Secret(), b"CurveZMQMESSAGEC" + (7).to_bytes(8, "big")
+    text = (bytes(range(256)) * (size // 256 + 1))[:size]
+    body = b"\x07MESSAGE" + nonce[16:] + key.seal(nonce, b"\x01" + text)
+    assert Session(key, False, 6, 1).seal(text, 1) == body
+    assert Session(key, True, 1, 6).open(body) == (1, text)
+
+
 def test_a_message_replayed_or_reordered() -> None:
     theirs, ours = sessions()
     first, second = theirs.seal(b"first"), theirs.seal(b"second")
