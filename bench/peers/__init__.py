@@ -45,6 +45,9 @@ PEERS: dict[str, Peer] = {
     "omq-adaptive": _spinning('omq, busy_poll="adaptive"', "adaptive"),
     "omq-50us": _spinning("omq, busy_poll=50e-6", 50e-6),
     "omq-1ms": _spinning("omq, busy_poll=0.001", 0.001),
+    "omq-curve": Peer("omq, CURVE", "bench.peers.curve", "omq:CurveServer", {"library": "omq"}),
+    "pyzmq-curve": Peer("pyzmq, CURVE", "bench.peers.curve", "zmq", {"library": "pyzmq"}),
+    "libsodium": Peer("crypto_box_afternm alone", "bench.peers.curve", "nacl"),
     "omq-ready": Peer("recv of what is there", "bench.peers.omq_blocking", "omq:PUSH"),
 }
 
