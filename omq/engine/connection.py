@@ -142,7 +142,12 @@ class WireSession(Living[ConnectionState]):
 
     async def _decide(self, question: Question) -> None:
         """Has the mechanism's question answered, however long that takes within the handshake's time."""
-        verdict = await self.engine.admission.decide(question, _ip_of(self._sock))
+        try:
+            verdict = await self.engine.admission.decide(question, _ip_of(self._sock))
+        except Exception as error:
+            log.exception("a question about a peer could not be asked")
+            self.end(error)
+            return
         if self.state is not ConnectionState.HANDSHAKING or self._sock is None:
             return
         self._deciding = None

@@ -158,13 +158,13 @@ class Admission:
 class _Asker(AsyncCore):
     """A DEALER that asks the handler one question (RFC 27, Architecture)."""
 
-    closed = False
-
     def __init__(self, engine: Engine) -> None:
         from omq.engine.socket import Engine  # which has an Admission itself
 
         options = Options(linger=0.0, reconnect_interval=None)
         self._engine = Engine(SocketType.DEALER, options, engine.context, LoopDriver(self))
+        pattern = self._engine.pattern
+        self._assemble(pattern.inlet, pattern.outlet, asyncio._get_running_loop)
         self.send_timeout = self.recv_timeout = None
         self._set_loop(engine.loop)
         self._engine.attach(engine.loop)

@@ -31,6 +31,8 @@ HANDSHAKE_FRAME_LIMIT: Final = PROPERTIES_LIMIT + 1024
 IDENTITY_LIMIT: Final = 255  # bytes (RFC 23, The Identity Property)
 
 _COMMAND_FLAG: Final = 4  # RFC 23, Framing: bit 2
+#: ERROR as libzmq's PLAIN server spells it: in C, "\\x05ERROR" begins with the octet 5E.
+_LIBZMQ_ERROR: Final = b"^RROR"
 _SOCKET_TYPE: Final = b"Socket-Type"
 _IDENTITY: Final = b"Identity"
 
@@ -165,6 +167,9 @@ class Handshake:
     @property
     def hint(self) -> str:
         """What the peer's silence, or its hanging up, most likely means now; empty for nothing in particular."""
+        if self._state is _S.GREETING and self._mechanism.has_roles:
+            # libzmq hangs up on a greeting that names another mechanism, before it has sent all of its own.
+            return f"it may have another mechanism than {self._mechanism.name.decode()}"
         return self._mechanism.hint if self._state in (_S.SECURITY, _S.ASKING) else ""
 
     @property
@@ -294,7 +299,12 @@ class Handshake:
         flags = begun[0] if frame is None else frame[0]
         if not flags & _COMMAND_FLAG:
             raise RemoteProtocolError("a message before the handshake is done (RFC 23, Formal Grammar: handshake)")
-        return None if frame is None else parse_command(frame[1])
+        if frame is None:
+            return None
+        body = frame[1]
+        if body.startswith(_LIBZMQ_ERROR):
+            body = b"\x05ERROR" + body[len(_LIBZMQ_ERROR) :]
+        return parse_command(body)
 
     def _check_mechanism(self, greeting: Greeting) -> None:
         ours, theirs = self._mechanism.name, greeting.mechanism

@@ -73,13 +73,19 @@ async def joined(
 
 @asynccontextmanager
 async def conversing(
-    libzmq: Libzmq, fresh: Fresh, pair: tuple[str, str], *, binds: str, transport: str
+    libzmq: Libzmq,
+    fresh: Fresh,
+    pair: tuple[str, str],
+    *,
+    binds: str,
+    transport: str,
+    mine: dict[str, Any] | None = None,
+    its: dict[str, Any] | None = None,
 ) -> AsyncIterator[tuple[Any, Any, list[bytes], list[bytes]]]:
-    """The two sides ready to talk, who speaks first first, with the envelopes of both."""
+    """The two sides ready to talk, who speaks first first, with the envelopes of both; options as for `joined`."""
     omq_kind, zmq_kind = pair
     omq_first = pair in ENVELOPES
-    mine: dict[str, Any] = {}
-    its: dict[str, Any] = {}
+    mine, its = {**(mine or {})}, {**(its or {})}
     if omq_kind in NAMED:
         mine["identity"] = FIRST if omq_first else SECOND
     if zmq_kind in NAMED:

@@ -158,3 +158,8 @@ def test_metadata_are_bounded() -> None:
 def test_credentials_that_have_no_encoding() -> None:
     with pytest.raises(LocalProtocolError, match="255 bytes at most"):
         PlainClient(b"u" * 256, b"")
+
+
+def test_an_error_as_libzmq_spells_it() -> None:
+    with pytest.raises(AuthenticationError, match="refused the handshake: '400'"):
+        client_after(encode_frame(b"^RROR\x03400", command=True))
