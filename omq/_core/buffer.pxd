@@ -1,12 +1,11 @@
 # The stream of frames that a connection has received.
 
 cimport cython
-from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 
+from omq._core.chain cimport Chain, Node
 from omq._core.codec cimport Header
 from omq._core.crypto cimport Session
-from omq._core.pool cimport BLOCK_SIZE, NODE_SIZE, Pool
 
 cdef enum:
     LARGE_FRAME = 32768      # a body above this is read by the kernel into the bytes object that the user gets
@@ -22,12 +21,6 @@ cdef extern from *:
     const long long MESSAGE_CEILING  # bytes of an unfinished message that are kept while there is no max_message_size
     const long long NO_LIMIT
 
-cdef enum:
-    FILL_EOF = 0             # the peer has closed its side
-    FILL_ERROR = -1          # Stream.error holds the errno
-    FILL_EMPTY = -2          # nothing to read now
-    FILL_NO_MEMORY = -3
-
 cdef enum Scan:
     SCAN_STARVED             # every byte is looked at
     SCAN_COMMAND             # Stream.command_data/_size hold a command's body, valid until the next call
@@ -41,41 +34,16 @@ cdef enum Scan:
     SCAN_NOT_OPENED          # a sealed frame is not what it should be: Stream.found tells why
 
 
-cdef struct Node:
-    Node *next               # the node received after this one; owned through the chain
-    char *data               # bytes behind this struct in the same block; NULL for a large frame
-    Py_ssize_t pos           # offset in data of the first unread byte
-    Py_ssize_t end           # offset in data behind the last byte received
-    PyObject *body           # the large frame; strong reference, NULL for a slab and for one that stands in a target
-    int flags                # FLAG_* of the large frame
-
-
 @cython.final
-cdef class Stream:
-    cdef Pool _pool
+cdef class Stream(Chain):
     cdef Session session     # opens what arrives; None: it arrives in the clear
     cdef int found           # OPEN_* of the frame that did not open, or the flags of the last large one
     cdef Scan _wrong         # what is wrong with a large sealed frame; SCAN_STARVED: nothing
-    cdef Node *_head         # first unread; owned
-    cdef Node *_tail         # where bytes arrive
-    cdef Py_ssize_t _scan    # offset in the tail slab of the first byte not yet looked at
-    cdef Py_ssize_t _dead    # bytes of commands before _scan in the tail slab, handled already
-    cdef Py_ssize_t _need    # bytes of the frame at _scan, header included, as far as known; 0 unknown
-    cdef char *_spare        # a block that catches what follows a large frame; owned
-    cdef Node *_large        # the large frame under construction, a node of the chain; NULL: none
-    cdef char *_memory       # where it is put together: in its body, or in the target
-    cdef Py_ssize_t _have    # bytes of it that arrived
-    cdef Py_ssize_t _room    # bytes it has memory for
-    cdef uint64_t _size      # bytes it will have
     cdef char *_target       # the caller's memory for the next message, if that is one large frame; NULL: none
     cdef Py_ssize_t _target_size  # bytes
     cdef Node *_aimed        # the large frame that stands in the target; NULL: none
     cdef Py_ssize_t _aimed_size  # bytes that it has, or will have
     cdef Header _header      # of the frame that SCAN_LARGE announces
-    cdef Py_ssize_t _parts   # parts seen of the message under way
-    cdef Py_ssize_t complete  # whole messages that can be taken
-    cdef Py_ssize_t asked    # bytes that the last fill had room for
-    cdef int error           # errno of the last FILL_ERROR
     cdef bint more           # take_part: another part of the same message follows
     cdef long long max_size  # bytes a message may have, all parts together
     cdef long long ceiling   # bytes that may have arrived of an unfinished message, whatever it announces
@@ -83,8 +51,6 @@ cdef class Stream:
     cdef Py_ssize_t max_parts  # parts a message may have
     cdef const char *command_data
     cdef Py_ssize_t command_size
-    cdef int slabs(self) noexcept nogil
-    cdef Py_ssize_t fill(self, int fd) noexcept nogil
     cdef Scan scan(self) noexcept nogil
     cdef Scan _scan_sealed(self) noexcept nogil
     cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil
@@ -103,11 +69,4 @@ cdef class Stream:
     cdef object take_short(self)
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
     cdef int skip(self) except -1
-    cdef int feed(self, const char *data, Py_ssize_t size) except -1
-    cdef void clear(self)
-    cdef bint _make_room(self) noexcept nogil
-    cdef void _compact(self) noexcept nogil
-    cdef void _after_message(self) noexcept nogil
-    cdef void _drop_head(self) noexcept nogil
-    cdef void _settle(self) noexcept nogil
     cdef const unsigned char *_front(self, Header *header) noexcept nogil

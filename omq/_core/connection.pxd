@@ -1,39 +1,14 @@
 # One connection's descriptor, driven by whoever holds its socket's epoll set.
 
-from omq._core.batch cimport Batch, Part
-from omq._core.buffer cimport Stream
-from omq._core.flusher cimport Flusher
-from omq._core.peer cimport Peer
-from omq._core.poller cimport Poller
+from omq._core.receiver cimport Receiver
 
 
-cdef class Connection(Peer):
-    cdef readonly int fd             # the descriptor, owned; -1 once closed
-    cdef Poller _poller
-    cdef Flusher _flusher            # writes what is left behind; None: the outlet does when the turn ends
-    cdef Batch _batch
-    cdef Stream _stream
-    cdef Py_ssize_t _hwm             # messages waiting at which reading stops; 0 never
-    cdef bint _watched               # it is in the epoll set
+cdef class Connection(Receiver):
     cdef bint _blocked               # the kernel has not taken the whole batch
     cdef bint _broken                # a write failed: reading goes on until the end
-    cdef bint _stopped               # reading is paused because recv_hwm messages wait
-    cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
-    cdef bint _ending                # the kernel has reported the end: read up to it
     cdef bint _parting               # our side of the stream is ended
     cdef int _short_burst            # messages of a burst that may still be written through
     cdef bint _dense                 # the last batch left because it was full
-    cdef readonly bint lost          # the connection is over; what has arrived can be taken
-    cdef bint _filled(self) noexcept
-    cdef int _begin_large(self) except -1
-    cdef int _read(self) except -1
-    cdef int _digest(self) except -1
-    cdef int _hand_over(self) except -1
-    cdef int _lose(self, object reason) except -1
-    cdef int _read_on(self, bint on) except -1
     cdef int _decide(self, bint first) except? -1
     cdef int _push(self) noexcept
-    cdef bint _spent(self) noexcept
     cdef int _after(self, int status) except -1
-    cdef int _join(self) except -1
-    cdef int _leave(self) except -1

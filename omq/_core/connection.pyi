@@ -2,11 +2,12 @@ from typing import Any
 
 from omq._core.crypto import Session
 from omq._core.flusher import Flusher
-from omq._core.peer import Inlet, Peer
+from omq._core.peer import Inlet
 from omq._core.poller import Poller
 from omq._core.pool import Pool
+from omq._core.receiver import Receiver
 
-class Connection(Peer):
+class Connection(Receiver):
     """A connected descriptor after its handshake.
 
     Args:
@@ -39,20 +40,8 @@ class Connection(Peer):
         ceiling: int = ...,
     ) -> None: ...
     @property
-    def fd(self) -> int:
-        """The descriptor; -1 once closed."""
-
-    @property
-    def lost(self) -> bool:
-        """The connection is over; what has arrived can still be taken."""
-
-    @property
     def unsent_bytes(self) -> int:
         """Bytes that the kernel does not have."""
-
-    @property
-    def slabs(self) -> int:
-        """Blocks of memory that hold what has arrived; none while nothing waits. For tests."""
 
     def start(self, received: bytes) -> None:
         """Joins the epoll set.
