@@ -19,7 +19,7 @@ PIP := $(PY) -m pip --require-virtualenv install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint bench test-sanitize test-debug clean
+.PHONY: help demo test test-all lint bench soak test-sanitize test-debug clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ lint: $(VENV)/.test $(VENV)/.core  ## ruff and mypy
 
 bench: $(VENV)/.test $(VENV)/.core  ## measure omq and its peers (ARGS=... for what and how)
 	@$(PY) -m bench $(ARGS)
+
+soak: $(VENV)/.test $(VENV)/.core  ## peers come and go for a long time; memory and descriptors stay flat (MINUTES=10)
+	@$(PY) -m tests.soak.soak --minutes $(or $(MINUTES),10) $(ARGS)
 
 # AddressSanitizer's reports go to files, so that no captured or discarded output hides one of a child process.
 # UBSan of gcc only knows standard error: hence --capture=sys, and a look at what came out.
