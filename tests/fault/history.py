@@ -60,6 +60,7 @@ class History:
         self.accepted: dict[int, list[int]] = defaultdict(list)
         self.doubtful: set[tuple[int, int]] = set()
         self.received: dict[tuple[int, tuple[str, str]], list[int]] = defaultdict(list)
+        self._got: dict[int, set[int]] = defaultdict(set)
 
     def accept(self, sender: int, *numbers: int) -> None:
         """A call has returned, and so these belong to the socket."""
@@ -73,17 +74,18 @@ class History:
         """A message has come; gives its sender and number."""
         sender, number = parse(parts)
         self.received[sender, (receiver, caller)].append(number)
+        self._got[sender].add(number)
         return sender, number
 
     # ------------------------------------------------------------------ accounts
 
     def got(self, sender: int) -> set[int]:
         """What has come from a sender, to anybody."""
-        return {n for (who, _), numbers in tuple(self.received.items()) if who == sender for n in tuple(numbers)}
+        return self._got[sender]
 
     def missing(self, sender: int) -> list[int]:
         """What a sender's socket accepted and nobody has received."""
-        return sorted(set(self.accepted[sender]) - self.got(sender))
+        return sorted(set(self.accepted[sender]).difference(tuple(self.got(sender))))
 
     def check(self, streams: int = 1, fans_out: bool = False) -> None:
         """Nothing came that was not sent, nothing twice, and nothing out of order.
@@ -123,3 +125,9 @@ def disorder(numbers: Sequence[int]) -> int:
         else:
             tops[place] = -number
     return len(tops)
+
+
+def runs_of(numbers: Iterable[int]) -> int:
+    """How many unbroken stretches some numbers form."""
+    these = set(numbers)
+    return sum(number - 1 not in these for number in these)

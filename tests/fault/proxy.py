@@ -47,14 +47,11 @@ class Fault:
 Script = Sequence[Fault]
 
 
-def seeded(chance: random.Random, within: int, whats: Sequence[str], count: int = 1) -> list[Fault]:
-    """A script of *count* faults in the first *within* bytes."""
+def seeded(chance: random.Random, within: int, whats: Sequence[str], ways: Sequence[str] = DIRECTIONS) -> Fault:
+    """A fault somewhere in the first *within* bytes of one of the directions."""
     amounts = {"flip": 1 << chance.randrange(8), "delay": chance.choice([0.0002, 0.001])}
-    faults = []
-    for _ in range(count):
-        what = chance.choice(whats)
-        faults.append(Fault(chance.randrange(within), chance.choice(DIRECTIONS), what, amounts.get(what, 0)))
-    return faults
+    what = chance.choice(whats)
+    return Fault(chance.randrange(within), chance.choice(ways), what, amounts.get(what, 0))
 
 
 class _Ended(Exception):
@@ -90,7 +87,10 @@ class Relay:
                 self._far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._pumps = [loop.create_task(self._pump(way)) for way in DIRECTIONS]
-            await asyncio.gather(*self._pumps)
+            await asyncio.wait(self._pumps)
+            for pump in self._pumps:
+                if not pump.cancelled():
+                    pump.result()
         except OSError:
             self.end("reset")
         except _Ended:
@@ -340,11 +340,14 @@ class Proxy:
 
     def _run(self) -> None:
         self._loop.run_forever()
-        tasks = asyncio.all_tasks(self._loop)
+        self._loop.run_until_complete(self._cancel_all())
+        self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Calls a function on the proxy's thread and waits for it."""
