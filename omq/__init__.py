@@ -21,7 +21,19 @@ from omq.errors import __all__ as _errors
 from omq.message import Message, Peer
 from omq.monitor import Event, EventKind, HandshakeFailure, Monitor
 from omq.options import Options
-from omq.security import CurveClient, CurveServer, PlainClient, PlainServer, curve_keypair, curve_public
+from omq.security import (
+    Certificate,
+    CurveClient,
+    CurveServer,
+    PlainClient,
+    PlainServer,
+    curve_keypair,
+    curve_public,
+    load_certificate,
+    save_certificate,
+    z85_decode,
+    z85_encode,
+)
 from omq.socket import (
     DEALER,
     PAIR,
@@ -54,6 +66,7 @@ __all__ = [
     "XPUB",
     "XSUB",
     "Context",
+    "Certificate",
     "CurveClient",
     "CurveServer",
     "Event",
@@ -70,6 +83,10 @@ __all__ = [
     "__version__",
     "curve_keypair",
     "curve_public",
+    "load_certificate",
+    "save_certificate",
     "wait",
+    "z85_decode",
+    "z85_encode",
     *_errors,
 ]

@@ -28,7 +28,19 @@ from omq.face import Face, several
 from omq.message import Message, Peer
 from omq.monitor import Event, EventKind, Feed, HandshakeFailure
 from omq.options import Options
-from omq.security import CurveClient, CurveServer, PlainClient, PlainServer, curve_keypair, curve_public
+from omq.security import (
+    Certificate,
+    CurveClient,
+    CurveServer,
+    PlainClient,
+    PlainServer,
+    curve_keypair,
+    curve_public,
+    load_certificate,
+    save_certificate,
+    z85_decode,
+    z85_encode,
+)
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
 
@@ -373,6 +385,7 @@ __all__ = [
     "XPUB",
     "XSUB",
     "Context",
+    "Certificate",
     "CurveClient",
     "CurveServer",
     "Event",
@@ -389,5 +402,9 @@ __all__ = [
     "__version__",
     "curve_keypair",
     "curve_public",
+    "load_certificate",
+    "save_certificate",
+    "z85_decode",
+    "z85_encode",
     *_errors,
 ]

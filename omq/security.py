@@ -12,7 +12,10 @@ server's public key to be known to its clients. inproc never leaves the process 
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any, ClassVar
 
@@ -27,12 +30,15 @@ Authenticate = Callable[[bytes, bytes], bool | Awaitable[bool]]
 Authorize = Callable[[bytes], bool | Awaitable[bool]]
 
 __all__ = [
+    "Certificate",
     "CurveClient",
     "CurveServer",
     "PlainClient",
     "PlainServer",
     "curve_keypair",
     "curve_public",
+    "load_certificate",
+    "save_certificate",
     "z85_decode",
     "z85_encode",
 ]
@@ -122,7 +128,7 @@ class CurveServer(Security):
             raise UsageError("authorize is a set of keys, or a function: put the only key into a set")
         if authorize is not None and not callable(authorize) and not hasattr(authorize, "__contains__"):
             raise UsageError(f"authorize is a set of keys, a function, or None, not a {type(authorize).__name__}")
-        self._secret = Secret(secret_key)
+        self._secret = _own(secret_key)
         self._public = self._secret.public()
         self._authorize = authorize
         self.public_key = z85.encode(self._public)
@@ -199,7 +205,7 @@ def curve_public(secret_key: bytes | str) -> bytes:
     Raises:
         UsageError: It is neither 32 bytes nor 40 characters of Z85.
     """
-    return z85.encode(Secret(secret_key).public())
+    return z85.encode(_own(secret_key).public())
 
 
 def z85_encode(data: bytes) -> bytes:
@@ -218,6 +224,107 @@ def z85_decode(text: bytes | str) -> bytes:
         UsageError: It is not Z85.
     """
     return z85.decode(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What stands in a certificate file.
+
+    Attributes:
+        public_key: The public key, as Z85.
+        secret_key: Its secret half, as Z85; `None` in a file for others.
+        metadata: What the file says about the holder.
+    """
+
+    public_key: bytes
+    secret_key: bytes | None = field(default=None, repr=False)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def save_certificate(
+    path: str | os.PathLike[str],
+    secret_key: bytes | str,
+    metadata: Mapping[str, str] | None = None,
+) -> tuple[str, str]:
+    """Writes a key pair into two files, as CZMQ and pyzmq do: one for others, and one for us alone.
+
+    Args:
+        path: The public file, such as `client.key`; the secret one has `_secret` behind its name.
+        secret_key: The secret key; the public one follows from it.
+        metadata: What to say about the holder; no name or value with quotes or line ends.
+
+    Returns:
+        The paths of the public and of the secret file, which nobody but the owner may read (mode 0600).
+
+    Raises:
+        UsageError: The key is none, or the metadata have no place in such a file.
+    """
+    secret = _own(secret_key)
+    public = z85.encode(secret.public()).decode("ascii")
+    head = ["metadata"]
+    for name, value in (metadata or {}).items():
+        if not _NAME.fullmatch(name) or set(value) & set('"\r\n'):
+            raise UsageError(f"{name!r} = {value!r} has no place in a certificate: no quotes, no line ends")
+        head.append(f'    {name} = "{value}"')
+    keys = ["curve", f'    public-key = "{public}"']
+    hidden = [f'    secret-key = "{z85.encode(secret.reveal()).decode("ascii")}"']
+    open_path = os.fspath(path)
+    _write(open_path, 0o644, ["#   ZeroMQ CURVE Public Certificate", *head, *keys])
+    _write(f"{open_path}_secret", 0o600, ["#   ZeroMQ CURVE **Secret** Certificate", *head, *keys, *hidden])
+    return open_path, f"{open_path}_secret"
+
+
+def load_certificate(path: str | os.PathLike[str]) -> Certificate:
+    """Reads a certificate file: public or secret, ours, CZMQ's or pyzmq's.
+
+    Raises:
+        UsageError: The file has no public key.
+        OSError: It cannot be read.
+    """
+    section = ""
+    found: dict[str, dict[str, str]] = {"curve": {}, "metadata": {}}
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            text = line.partition("#")[0] if '"' not in line else line
+            if not text.strip() or text.lstrip().startswith("#"):
+                continue
+            if not text[0].isspace():
+                section = text.strip()
+            elif match := _ENTRY.fullmatch(text.strip()):
+                found.setdefault(section, {})[match[1]] = match[2] if match[2] is not None else match[3]
+    public, secret = found["curve"].get("public-key"), found["curve"].get("secret-key")
+    if public is None:
+        raise UsageError(f"{os.fspath(path)} is no certificate: it has no public-key under curve")
+    _public(public, "public-key")
+    # pyzmq writes an empty secret key, and CZMQ forty zeros, into files that have none.
+    if not secret or secret == "0" * _KEY_TEXT:
+        return Certificate(public.encode("ascii"), None, found["metadata"])
+    Secret(secret)
+    return Certificate(public.encode("ascii"), secret.encode("ascii"), found["metadata"])
+
+
+_NAME = re.compile(r"[A-Za-z0-9/._-]{1,255}")
+_ENTRY = re.compile(r"""([^\s=]+)\s*=\s*(?:"([^"]*)"|([^"]\S*))""")
+
+
+def _write(path: str, mode: int, lines: list[str]) -> None:
+    """Writes a file that has this mode from its first byte on, in the place of one that may be there."""
+    beside = f"{path}.{os.getpid()}"
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def _own(key: bytes | str) -> Secret:
+    """A secret key; `None`, such as a variable that is not set, does not stand for a new one."""
+    if key is None:
+        raise UsageError("a secret key is bytes or str, not None")
+    return Secret(key)
 
 
 def _public(key: bytes | str, name: str) -> bytes:

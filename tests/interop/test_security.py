@@ -53,13 +53,13 @@ async def handler(libzmq: Libzmq) -> AsyncIterator[zmq.auth.thread.ThreadAuthent
         authenticator.stop()
 
 
-async def bounced(talk: Any, pair: tuple[str, str], sizes: bool) -> None:
+async def bounced(talk: Any, pair: tuple[str, str], sizes: bool, answers: bool = True) -> None:
     async with talk as (first, second, before_first, before_second):
         shapes = SHAPES if sizes else {"small": [b"small"], "two": [b"one", b"two"]}
         for shape, message in shapes.items():
             await first.send_multipart([*before_first, *message])
             assert await second.recv_multipart() == [*before_second, *message], shape
-            if not set(pair) & set(ONE_WAY):
+            if answers and not set(pair) & set(ONE_WAY):
                 await second.send_multipart([*before_second, *message])
                 assert await first.recv_multipart() == [*before_first, *message], shape
 
@@ -85,7 +85,8 @@ async def test_plain(libzmq: Libzmq, fresh: Fresh, pair: tuple[str, str], serves
         mine = {"security": omq.PlainServer({"user": "word"}) if serves == "omq" else omq.PlainClient("user", "word")}
         its = {"plain_username": b"user", "plain_password": b"word"} if serves == "omq" else {"plain_server": 1}
         talk = conversing(libzmq, fresh, pair, binds=serves, transport=transport, mine=mine, its=its)
-        await bounced(talk, pair, sizes=False)
+        # libzmq's REQ, as a server of PLAIN, hangs up on every reply; on one of libzmq's own REP, too.
+        await bounced(talk, pair, sizes=False, answers=(pair[1], serves) != ("REQ", "zmq"))
 
 
 @pytest.mark.parametrize("serves", ["omq", "zmq"])
