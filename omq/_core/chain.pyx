@@ -119,6 +119,7 @@ cdef class Chain:
         cdef Py_ssize_t write = 0
         cdef Py_ssize_t whole
         cdef Header header
+        memset(&header, 0, sizeof(header))  # the frames are whole, which the C compiler cannot know
         while read < self._scan:
             parse_header(<const unsigned char *>tail.data + read, self._scan - read, &header)
             whole = header.length + <Py_ssize_t>header.size
