@@ -57,7 +57,13 @@ class MultipartError(UsageError):
 
 
 class MessageTooLarge(UsageError):
-    """The next message does not fit into the caller's buffer; the message stays first in line."""
+    """The next message does not fit into the caller's buffer; the message stays first in line.
+
+    Attributes:
+        size: Its bytes, where the call knows them; else `None`.
+    """
+
+    size: int | None = None
 
 
 class ClosedError(OmqError):

@@ -100,6 +100,27 @@ class SyncCore(LeaderCore):
             MultipartError: It has several parts; it stays first in line.
         """
 
+    def recv_columns(self, data: Buffer, ends: Buffer, start: int = 0, *, timeout: float | Unset | None = ...) -> int:
+        """Waits for a message and takes what else is there into columns, as Arrow keeps binary values.
+
+        Bodies are copied behind one another; no Python object is made for a message.
+
+        Args:
+            data: Writable and contiguous: where the bodies go.
+            ends: Writable and contiguous: gets the offset in `data` behind each body, 4 bytes each (int32, native
+                byte order). It bounds how many messages are taken.
+            start: The offset in `data` where the first body goes.
+            timeout: Seconds to wait for the first; see `recv`.
+
+        Returns:
+            How many messages were taken, at least 1. What did not fit, or has several parts, stays first in line.
+
+        Raises:
+            MessageTooLarge: The first does not fit behind `start`; it stays first in line.
+            MultipartError: The first has several parts; it stays first in line.
+            StateError: The type does not receive, or does not give messages as they came (REQ, REP, ROUTER).
+        """
+
     def recv_message(self, *, timeout: float | Unset | None = ...) -> Any:
         """Takes the next message as a `Message`: its parts and what is known about its sender."""
 

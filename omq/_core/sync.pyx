@@ -9,6 +9,7 @@ from cpython.object cimport PyObject
 
 from omq._core.batch cimport Part
 from omq._core.clock cimport now_ns
+from omq._core.columns cimport take_columns
 from omq._core.leader cimport FOR_EVER, LeaderCore, Sleeper, SyncGate
 from omq._core.part cimport Parts, close_parts, open_parts, open_target
 from omq._core.peer cimport Inlet, Outlet
@@ -22,6 +23,7 @@ cdef enum:
     TAKE_MANY
     TAKE_INTO
     TAKE_MESSAGE
+    TAKE_COLUMNS
 
 
 cdef inline long long deadline_of(object timeout) except -1:
@@ -61,6 +63,8 @@ cdef class SyncCore(LeaderCore):
                     f"the next message is larger than the buffer of {into.len} bytes; it stays first in line"
                 )
             return got
+        if how == TAKE_COLUMNS:
+            return take_columns(inlet, argument[0], argument[1], argument[2]) or None
         parts = inlet.take_message()
         return None if parts is None else self._message(parts, inlet.last)
 
@@ -147,6 +151,9 @@ cdef class SyncCore(LeaderCore):
             return self._take(TAKE_INTO, None, timeout, &view)
         finally:
             PyBuffer_Release(&view)
+
+    def recv_columns(self, data, ends, start=0, *, timeout=UNSET):
+        return self._take(TAKE_COLUMNS, (data, ends, start), timeout)
 
     def recv_message(self, *, timeout=UNSET):
         return self._take(TAKE_MESSAGE, None, timeout)

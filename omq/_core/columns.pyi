@@ -1,0 +1,1 @@
+"""Messages as columns; see `columns.pyx`."""
