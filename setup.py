@@ -14,7 +14,7 @@ from pathlib import Path
 
 from Cython.Build import cythonize
 from Cython.Compiler import Options
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 
 if sys.platform != "linux":
     sys.exit("omq runs on Linux only: it is built on epoll and eventfd")
@@ -49,6 +49,9 @@ extensions = [
 ]
 
 setup(
+    packages=[*find_packages(include=["omq", "omq.*"]), "pyspark_omq"],
+    # Spark looks for data sources in the top-level modules whose names begin like this one's.
+    package_dir={"pyspark_omq": "omq/spark/top/pyspark_omq"},
     ext_modules=cythonize(
         extensions,
         annotate=switch("OMQ_ANNOTATE"),

@@ -1,0 +1,23 @@
+"""Spark on omq's sockets (PySpark 4): `spark.read.format("omq")`, `readStream`, `write`, `writeStream`.
+
+    frame = spark.read.format("omq").option("socket", "PULL").option("connect", url).option("maxRows", 1000).load()
+
+How to use it, what is guaranteed and how to size it stands in `docs/howto/spark.md`.
+"""
+
+from typing import Any
+
+from omq.spark.stages import pull_batches, push_partition
+
+__all__ = ["pull_batches", "push_partition", "register"]
+
+
+def register(spark: Any) -> None:
+    """Makes `format("omq")` known to a session that has not found it by itself.
+
+    Args:
+        spark: The `SparkSession`.
+    """
+    from omq.spark.source import OmqDataSource
+
+    spark.dataSource.register(OmqDataSource)

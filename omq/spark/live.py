@@ -1,0 +1,157 @@
+"""Live sockets as endpoints of the data source: PULL and SUB are read, PUSH and PUB are written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+import omq
+from omq.spark import settings as options
+from omq.spark.settings import Settings
+
+#: What stands in a checkpoint. Spark compares offsets as text: the keys are sorted.
+VERSION = 1
+
+
+def schema(given: Mapping[str, str]) -> str:
+    """The schema that a read has; which kind of read it is shows later."""
+    use = options.STREAM_READ if options.is_for(options.STREAM_READ, given) else options.READ
+    return options.schema(options.parse(use, given, bounded=False))
+
+
+def reader(given: Mapping[str, str], wanted: StructType) -> DataSourceReader:
+    """A batch read."""
+    return BatchReader(_selected(options.parse(options.READ, given), wanted))
+
+
+def stream_reader(given: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
+    """A read in microbatches."""
+    return StreamReader(_selected(options.parse(options.STREAM_READ, given), wanted))
+
+
+def writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """A batch write."""
+    from omq.spark.sink import BatchWriter, checked
+
+    if overwrite:
+        raise omq.OptionError("mode('overwrite'): what a socket has sent cannot be replaced; use mode('append')")
+    found = options.parse(options.WRITE, given)
+    checked(found, rows)
+    return BatchWriter(found)
+
+
+def stream_writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    """A write in microbatches."""
+    from omq.spark.sink import StreamWriter, checked
+
+    found = options.parse(options.STREAM_WRITE, given)
+    checked(found, rows)
+    return StreamWriter(found)
+
+
+def _selected(found: Settings, wanted: StructType) -> Settings:
+    """The settings with the columns that the schema names, which a user may have given."""
+    chosen = dataclasses.replace(found, columns=tuple(wanted.fieldNames()))
+    options.check(chosen)
+    if any(field.dataType.simpleString() != options.COLUMNS[field.name] for field in wanted.fields):
+        raise omq.OptionError(f"the schema does not fit: a read of these columns has {options.schema(chosen)}")
+    return chosen
+
+
+@dataclass
+class Partition(InputPartition):
+    """One connection.
+
+    Attributes:
+        number: Which of the partitions.
+        endpoint: Where.
+        drain: End when nothing comes any more.
+    """
+
+    number: int
+    endpoint: str
+    drain: bool = False
+
+
+def _partitions(settings: Settings, drain: bool = False) -> list[Partition]:
+    return [Partition(number, endpoint, drain) for number, endpoint in enumerate(settings.endpoints)]
+
+
+class BatchReader(DataSourceReader):
+    """Reads until a bound is reached, once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def partitions(self) -> Any:
+        return _partitions(self._settings)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        from omq.spark import pool
+
+        settings = self._settings
+        connection = pool.connection(settings, partition.endpoint)
+        try:
+            yield from connection.batches(pool.shape(settings), pool.limits(settings))
+        finally:
+            connection.close()
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads in microbatches. An offset is the number of a microbatch: what came in it is nowhere to be had again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._until: int | None = None
+        self._draining = False
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        return _offset(0)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()  # how much a microbatch takes is for the executors, who see the data
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._draining = True
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        number = _number(start) if start else 0
+        if not self._draining:
+            return _offset(number + 1)
+        # One microbatch drains.
+        if self._until is None:
+            self._until = number + 1
+        return _offset(max(self._until, number))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
+        if _number(start) > _number(end):
+            raise omq.StateError(f"the checkpoint goes backwards, from {start} to {end}")
+        return _partitions(self._settings, self._draining)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        from omq.spark import pool
+
+        settings = self._settings
+        return pool.read(settings, partition.number, partition.endpoint, partition.drain)
+
+
+def _offset(number: int) -> dict[str, Any]:
+    return {"kind": "live", "microbatch": number, "version": VERSION}
+
+
+def _number(offset: Mapping[str, Any]) -> int:
+    if offset.get("kind") != "live" or offset.get("version") != VERSION:
+        raise omq.StateError(f"the checkpoint is of another kind of source: {dict(offset)}")
+    return int(offset["microbatch"])

@@ -1,0 +1,398 @@
+"""Record batches straight from a socket: bodies are copied once, from where they arrived into Arrow's memory."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import sys
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+import omq
+
+log = logging.getLogger("omq.spark")
+
+ROWS: Final = 1 << 18  # rows of a record batch at most: 16 MiB of 64 bytes
+FEW: Final = 64  # messages that are looked at in one go where they may have several parts
+WAKE: Final = 1.0  # seconds that one wait lasts at most
+CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer
+
+_TYPES: Final = {
+    "value": pa.binary(),
+    "parts": pa.list_(pa.field("element", pa.binary())),
+    "topic": pa.binary(),
+    "endpoint": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "sequence": pa.int64(),
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a read ends, whichever comes first.
+
+    Attributes:
+        rows: Messages; `None` for no bound.
+        bytes: Bytes of their bodies; the first message is taken whatever its size. `None` for no bound.
+        seconds: Since the read began; `None` for no bound.
+        quiet: Seconds without a message; `None` for no bound.
+    """
+
+    rows: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+    quiet: float | None = None
+
+
+class Memory:
+    """Blocks of memory, each used again when no batch refers to it any more: fresh pages cost as much as the copy."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._blocks: list[mmap.mmap] = []
+
+    def take(self) -> mmap.mmap:
+        """A block that nobody refers to."""
+        for block in self._blocks:
+            # The list, the loop and the call; a batch holds one more.
+            if sys.getrefcount(block) == 3:
+                return block
+        block = mmap.mmap(-1, self._size)
+        if len(self._blocks) < 4:
+            self._blocks.append(block)
+        return block
+
+
+class Shape:
+    """What a batch looks like.
+
+    Args:
+        columns: The names, in order.
+        batch_bytes: Bytes of bodies in a batch, about.
+        topics: A message of two parts is a topic and a value, as PUB sends it.
+    """
+
+    def __init__(self, columns: tuple[str, ...], batch_bytes: int, topics: bool) -> None:
+        self.columns = columns
+        self.batch_bytes = batch_bytes
+        self.topics = topics
+        self.schema = pa.schema([pa.field(name, _TYPES[name]) for name in columns])
+
+    def of_columns(self, value: pa.Array, marks: Marks) -> pa.RecordBatch:
+        """A batch of messages that have one part each."""
+        n = len(value)
+        made: dict[str, Any] = {"value": value}
+        if "topic" in self.columns:
+            made["topic"] = pa.nulls(n, pa.binary())
+        if "parts" in self.columns:
+            ends = pa.array(range(n + 1), pa.int32())
+            made["parts"] = pa.ListArray.from_arrays(ends, value, type=_TYPES["parts"])
+        return self._with(made, marks)
+
+    def of_messages(self, messages: list[list[bytes]], marks: Marks) -> pa.RecordBatch:
+        """A batch of whole messages."""
+        made: dict[str, Any] = {}
+        if "value" in self.columns:
+            made["value"] = pa.array([self.value(parts) for parts in messages], pa.binary())
+        if "topic" in self.columns:
+            made["topic"] = pa.array([parts[0] if len(parts) == 2 else None for parts in messages], pa.binary())
+        if "parts" in self.columns:
+            made["parts"] = pa.array(messages, _TYPES["parts"])
+        return self._with(made, marks)
+
+    def value(self, parts: list[bytes]) -> bytes | None:
+        """The only part, or what follows the topic."""
+        if len(parts) == 1:
+            return parts[0]
+        return parts[1] if self.topics and len(parts) == 2 else None
+
+    def refuses(self, parts: list[bytes]) -> bool:
+        """Whether a message has more parts than there are columns for."""
+        return "parts" not in self.columns and len(parts) > (2 if self.topics else 1)
+
+    def _with(self, made: dict[str, Any], marks: Marks) -> pa.RecordBatch:
+        n = marks.count
+        if "endpoint" in self.columns:
+            made["endpoint"] = pa.repeat(pa.scalar(marks.endpoint), n)
+        if "timestamp" in self.columns:
+            made["timestamp"] = _numbers(marks.times, _TYPES["timestamp"])
+        if "sequence" in self.columns:
+            made["sequence"] = _numbers(array("q", range(marks.first, marks.first + n)), pa.int64())
+        return pa.RecordBatch.from_arrays([made[name] for name in self.columns], schema=self.schema)
+
+
+def _numbers(values: array[int], kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+class Marks:
+    """What is noted beside the bodies of a batch.
+
+    Attributes:
+        endpoint: Where they came from.
+        first: The number of the first.
+        times: When each was taken, in microseconds since 1970.
+    """
+
+    def __init__(self, endpoint: str, first: int) -> None:
+        self.endpoint = endpoint
+        self.first = first
+        self.times = array("q")
+
+    @property
+    def count(self) -> int:
+        """Messages so far."""
+        return len(self.times)
+
+    def took(self, count: int) -> None:
+        """So many more have been taken now."""
+        self.times.extend(array("q", [time.time_ns() // 1000]) * count)
+
+
+class Connection:
+    """A socket that is read, and what was taken from it and not given to anybody.
+
+    Attributes:
+        socket: The socket.
+        endpoint: Its only endpoint, as the user wrote it.
+        sequence: The number of the next message.
+        ahead: Bytes that the socket may hold beside what is read.
+        most: Messages likewise, the user's recv_hwm; 0 for no bound.
+    """
+
+    def __init__(self, socket: omq.Socket, endpoint: str, ahead: int, most: int) -> None:
+        self.socket = socket
+        self.endpoint = endpoint
+        self.sequence = 0
+        self.ahead = ahead
+        self._most = most
+        self._stash: deque[list[bytes]] = deque()
+        self._mean = 0.0
+        self._memory: Memory | None = None
+        self._marks_memory = Memory(4 * (ROWS + 1))
+        self.pause()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is of no use any more."""
+        return self.socket.closed
+
+    # ------------------------------------------------------------------ how far the socket reads ahead
+
+    def pause(self) -> None:
+        """Reads no further ahead than one message, or what has been read already."""
+        self._hold(1)
+
+    def _hold(self, messages: int) -> None:
+        if self.socket.options.recv_hwm != messages and not self.socket.closed:
+            self.socket.set_options(recv_hwm=messages)
+
+    def _read_ahead(self, size: int, count: int) -> None:
+        """Bounds what waits in the socket: it counts messages, so their mean size tells how many."""
+        mean = size / count
+        # What grows counts at once, what shrinks by and by.
+        self._mean = mean if mean > self._mean else 0.75 * self._mean + 0.25 * mean
+        fitting = max(1, int(self.ahead / max(self._mean, 1.0)))
+        self._hold(min(fitting, self._most) if self._most else fitting)
+
+    # ------------------------------------------------------------------ reading
+
+    def batches(self, shape: Shape, limits: Limits) -> Iterator[pa.RecordBatch]:
+        """Gives what arrives until a limit is reached; then the socket is paused."""
+        read = _Read(limits)
+        try:
+            if limits.quiet is not None:
+                self._await_peer(read)
+            while read.goes_on:
+                batch = self._messages(shape, read) if self._stash else self._columns(shape, read)
+                if batch is not None:
+                    yield batch
+        finally:
+            self.pause()
+
+    def _await_peer(self, read: _Read) -> None:
+        try:
+            self.socket.wait_connected(timeout=min(CONNECTING, read.left()))
+        except omq.Timeout:
+            log.warning("%s: nobody is connected", self.endpoint)
+        read.touched()
+
+    def _columns(self, shape: Shape, read: _Read) -> pa.RecordBatch | None:
+        """A batch of one-part messages; `None` if there is none in time, or the next one has several."""
+        if self._memory is None:
+            self._memory = Memory(shape.batch_bytes)
+        data = self._memory.take()
+        ends = self._marks_memory.take()
+        view = memoryview(ends)
+        marks = Marks(self.endpoint, self.sequence)
+        used = count = 0
+        room = min(shape.batch_bytes, read.bytes_left)
+        whole: bytes | None = None
+        target = memoryview(data)[: max(room, 0)]
+        while count < ROWS and (left := min(read.rows_left - count, ROWS - count)) > 0 and used < max(room, 1):
+            try:
+                got = self.socket.recv_columns(
+                    target, view[4 * (count + 1) : 4 * (count + 1 + left)], used, timeout=read.wait()
+                )
+            except omq.ReceiveTimeout:
+                if read.in_time:
+                    continue
+                break
+            except omq.MessageTooLarge as error:
+                if count or (read.rows and error.size is not None and error.size > read.bytes_left):
+                    read.ended = not count
+                    break
+                whole = self.socket.recv(timeout=0)
+                used, count = len(whole), 1
+                marks.took(1)
+                break
+            except omq.MultipartError:
+                if not count:
+                    target.release()
+                    view.release()
+                    return self._messages(shape, read)
+                break
+            marks.took(got)
+            count += got
+            used = int.from_bytes(view[4 * count : 4 * count + 4], sys.byteorder)
+            read.touched()
+        target.release()
+        view.release()
+        if not count:
+            return None
+        self.sequence += count
+        read.took(count, used)
+        self._read_ahead(used, count)
+        if whole is not None:
+            value = pa.Array.from_buffers(
+                pa.binary(), 1, [None, pa.py_buffer(array("i", [0, used])), pa.py_buffer(whole)]
+            )
+        else:
+            offsets = pa.py_buffer(ends).slice(0, 4 * (count + 1))
+            value = pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(data).slice(0, used)])
+        return shape.of_columns(value, marks)
+
+    def _messages(self, shape: Shape, read: _Read) -> pa.RecordBatch | None:
+        """A batch of messages of any number of parts; what is too much for it waits in the stash."""
+        marks = Marks(self.endpoint, self.sequence)
+        taken: list[list[bytes]] = []
+        used = 0
+        while len(taken) < min(ROWS, read.rows_left) and used < shape.batch_bytes:
+            if not self._stash and not self._restock(read, wait=not taken):
+                if taken or not read.in_time:
+                    break
+                continue
+            parts = self._stash[0]
+            if shape.refuses(parts):
+                if taken:
+                    break
+                raise omq.MultipartError(
+                    f"a message of {len(parts)} parts came from {self.endpoint}: ask for them (columns=parts), or have"
+                    " such peers refused (max_parts)"
+                )
+            size = sum(map(len, parts))
+            if used + size > read.bytes_left and (taken or read.rows):
+                read.ended = not taken
+                break
+            taken.append(self._stash.popleft())
+            used += size
+            marks.took(1)
+        if not taken:
+            return None
+        self.sequence += len(taken)
+        read.took(len(taken), used)
+        self._read_ahead(used, len(taken))
+        return shape.of_messages(taken, marks)
+
+    def _restock(self, read: _Read, wait: bool) -> bool:
+        # As many as fit into what may be read ahead; one while nothing is known of their size.
+        limit = min(FEW, max(1, int(self.ahead / self._mean))) if self._mean else 1
+        try:
+            for one in self.socket.recv_many(limit, timeout=read.wait() if wait else 0):
+                self._stash.append(one if isinstance(one, list) else [one])
+        except omq.ReceiveTimeout:
+            return False
+        read.touched()
+        return True
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self) -> int:
+        """Closes the socket; gives, and logs, the messages that it held and nobody will see."""
+        held = len(self._stash)
+        self._stash.clear()
+        sock = self.socket
+        if sock.closed:
+            return held
+        for endpoint in sock.endpoints:
+            try:
+                sock.disconnect(endpoint)
+            except omq.EndpointError:
+                sock.unbind(endpoint)
+        # Peers of a bound endpoint stay connected and may go on sending: no more than it may hold is counted.
+        deadline = time.monotonic() + WAKE
+        try:
+            while time.monotonic() < deadline:
+                held += len(sock.recv_many(FEW, timeout=0))
+        except omq.ReceiveTimeout:
+            pass
+        sock.stop()
+        if held:
+            log.warning("%s: closed with %d messages that had arrived and were not read", self.endpoint, held)
+        return held
+
+
+class _Read:
+    """How far one read has come."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._end = None if limits.seconds is None else time.monotonic() + limits.seconds
+        self._last = time.monotonic()
+        self.rows = 0
+        self.bytes = 0
+        self.ended = False
+
+    @property
+    def rows_left(self) -> int:
+        return sys.maxsize if self._limits.rows is None else self._limits.rows - self.rows
+
+    @property
+    def bytes_left(self) -> int:
+        return sys.maxsize if self._limits.bytes is None else self._limits.bytes - self.bytes
+
+    @property
+    def goes_on(self) -> bool:
+        return not self.ended and self.rows_left > 0 and self.bytes_left > 0 and self.in_time
+
+    @property
+    def in_time(self) -> bool:
+        return self.left() > 0
+
+    def left(self) -> float:
+        """Seconds until the end, if nothing comes."""
+        now = time.monotonic()
+        ends = [WAKE * 3600]
+        if self._end is not None:
+            ends.append(self._end - now)
+        if self._limits.quiet is not None:
+            ends.append(self._last + self._limits.quiet - now)
+        return min(ends)
+
+    def wait(self) -> float:
+        """Seconds that the next wait may last."""
+        return max(0.0, min(WAKE, self.left()))
+
+    def touched(self) -> None:
+        """Something has come."""
+        self._last = time.monotonic()
+
+    def took(self, rows: int, size: int) -> None:
+        self.rows += rows
+        self.bytes += size

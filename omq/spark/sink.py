@@ -1,0 +1,245 @@
+"""Rows out through PUSH and PUB."""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+import omq
+from omq.spark import pool, relay
+from omq.spark.settings import Settings
+
+LARGE: Final = 32768  # bytes of a body above which it is sent from Arrow's memory, and not made into bytes first
+LINGER: Final = 30.0  # seconds that the rows of a task may take to leave
+_BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What a task has sent.
+
+    Attributes:
+        rows: Messages.
+        bytes: Bytes of their parts.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+
+
+def checked(settings: Settings, schema: Any) -> None:
+    """Raises unless rows of a schema can be sent.
+
+    Raises:
+        OptionError: A column is missing, is not for this, or has another type.
+    """
+    fitting = {
+        "value": ("binary", "string"),
+        "parts": ("array<binary>", "array<string>"),
+        "topic": ("binary", "string"),
+    }
+    for column in schema.fields:
+        if column.dataType.simpleString() not in fitting.get(column.name, ()):
+            raise omq.OptionError(
+                f"column {column.name!r} of type {column.dataType.simpleString()}: a sink takes value (binary or"
+                " string) or parts (array of them), and topic for a PUB"
+            )
+    check_columns(settings, schema.fieldNames())
+
+
+def check_columns(settings: Settings, names: Iterable[str]) -> None:
+    """Raises unless columns of these names make messages."""
+    found = set(names)
+    if len(found & {"value", "parts"}) != 1:
+        raise omq.OptionError("a sink takes one of the columns value and parts")
+    if "topic" in found and settings.socket != "PUB":
+        raise omq.OptionError(f"column 'topic': it is for a PUB, not for a {settings.socket}")
+    if "topic" in found and settings.topic is not None:
+        raise omq.OptionError("option 'topic' and column 'topic' exclude each other")
+
+
+class Sender:
+    """A socket that rows are sent through."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._topic = settings.topic
+        linger = dict(settings.options).get("linger", LINGER)
+        self.socket = settings.open(linger=linger)
+        if settings.subscribers:
+            try:
+                self.socket.wait_subscribed(n=settings.subscribers, timeout=LINGER)
+            except omq.Timeout:
+                self.socket.stop()
+                raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is of no use any more."""
+        return self.socket.closed
+
+    def send(self, batches: Iterable[pa.RecordBatch]) -> Sent:
+        """Sends every row, and waits until all have left this process.
+
+        Raises:
+            SendTimeout: There was no room for a message within `send_timeout`, or not everything left within `linger`.
+            OptionError: A value is null.
+        """
+        sent = Sent()
+        for batch in batches:
+            self._send(batch, sent)
+        self.flush()
+        return sent
+
+    def _send(self, batch: pa.RecordBatch, sent: Sent) -> None:
+        names = batch.schema.names
+        if "parts" in names:
+            bodies: Any = [[_octets(part) for part in parts] for parts in _whole(batch, "parts").to_pylist()]
+            size = sum(sum(map(len, parts)) for parts in bodies)
+        else:
+            bodies = messages(_whole(batch, "value"))
+            size = sum(map(len, bodies))
+        if "topic" in names:
+            heads: Any = messages(_whole(batch, "topic"))
+        else:
+            heads = None if self._topic is None else [self._topic] * len(bodies)
+        if heads is not None or "parts" in names:
+            for number, body in enumerate(bodies):
+                parts = body if "parts" in names else [body]
+                self.socket.send_multipart(parts if heads is None else [heads[number], *parts])
+        else:
+            self._send_all(bodies)
+        sent.rows += len(bodies)
+        sent.bytes += size
+
+    def _send_all(self, bodies: list[Any]) -> None:
+        done = 0
+        while done < len(bodies):
+            # A timeout after some is no failure: there is progress.
+            done += self.socket.send_many(bodies[done:] if done else bodies)
+
+    def flush(self) -> None:
+        """Waits until what was sent has left this process."""
+        limit = self.socket.options.linger
+        deadline = None if limit is None else time.monotonic() + limit
+        pause = 0.0002
+        while self.socket.lingers:
+            if deadline is not None and time.monotonic() > deadline:
+                raise omq.SendTimeout(f"not everything that was sent has left within linger={limit} s")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+
+    def close(self) -> None:
+        """Closes the socket; what has not left has its linger."""
+        self.socket.close()
+
+
+def _octets(part: Any) -> bytes:
+    if part is None:
+        raise omq.OptionError("a part is null: there is nothing to send")
+    return part.encode() if isinstance(part, str) else part
+
+
+def _whole(batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = batch.column(name)
+    if column.null_count:
+        raise omq.OptionError(f"column {name!r} has a null: there is nothing to send")
+    return column
+
+
+def messages(column: pa.Array) -> list[Any]:
+    """The values of a binary or string column: bytes, or views of Arrow's memory where they are large."""
+    if not any(fits(column.type) for fits in _BINARY):
+        raise omq.OptionError(f"a value is binary or string, not {column.type}")
+    n = len(column)
+    if n == 0:
+        return []
+    wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    _, offsets, data = column.buffers()
+    width = 8 if wide else 4
+    ends = array("q" if wide else "i")
+    ends.frombytes(memoryview(offsets)[width * column.offset : width * (column.offset + n + 1)])
+    start, end = ends[0], ends[n]
+    if data is None or start == end:
+        return [b""] * n
+    body = memoryview(data)[start:end]
+    if end - start < LARGE * n:
+        whole = bytes(body)
+        return [whole[a - start : b - start] for a, b in pairwise(ends)]
+    return [body[a - start : b - start] for a, b in pairwise(ends)]
+
+
+# ---------------------------------------------------------------------- tasks
+
+
+def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
+    """Sends the rows of a task; an endpoint that is bound is kept, and shared by all tasks of the host."""
+    if not settings.bind and settings.use != "writeStream":
+        sender = Sender(settings)
+        try:
+            sent = sender.send(batches)
+        except BaseException:
+            sender.socket.stop()
+            raise
+        sender.close()
+        return sent
+    key = pool.key_of(settings, *(() if settings.bind else (os.getpid(),)))
+    while True:
+        kept = pool.keep(
+            key,
+            settings.keep_seconds,
+            lambda: Sender(settings),
+            lambda thing: lambda request, stream: _serve_write(thing, stream),
+        )
+        if kept is not None:
+            with kept as thing:
+                if not thing.closed:
+                    return thing.send(batches)
+        else:
+            result = relay.deliver(key, {}, batches)
+            if result is not None:
+                return Sent(**result)
+
+
+def _serve_write(thing: Sender, stream: BinaryIO) -> dict[str, Any]:
+    if stream.readline() == b"none\n":
+        sent = Sent()
+    else:
+        with pa.ipc.open_stream(stream) as found:
+            sent = thing.send(found)
+    return {"rows": sent.rows, "bytes": sent.bytes}
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Sends the rows of a DataFrame."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return send_through(self._settings, iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Sends the rows of every microbatch."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return send_through(self._settings, iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Every task has returned, and none does before its rows have left: nothing is left to do."""
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        """What has been sent cannot be taken back; the microbatch is sent again."""

@@ -1,0 +1,37 @@
+"""The data source `omq`: what Spark asks for, and which kind of endpoint answers."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+from omq.spark import live
+
+
+class OmqDataSource(DataSource):
+    """`format("omq")`. Every call goes to the module of a kind of endpoint; live sockets are the only one so far."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "omq"
+
+    def schema(self) -> str:
+        return live.schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return live.reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return live.stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return live.writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        return live.stream_writer(self.options, schema, overwrite)

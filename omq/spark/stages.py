@@ -1,0 +1,99 @@
+"""For stages of your own: rows out of a partition, and record batches into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+import omq
+from omq.spark import settings as options
+
+
+def _texts(given: dict[str, Any]) -> dict[str, str]:
+    return {name: _text(value) for name, value in given.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list | tuple):
+        return ",".join(map(_text, value))
+    return str(value)
+
+
+def pull_batches(**given: Any) -> Iterator[pa.RecordBatch]:
+    """Yields what arrives as record batches, until a bound is reached; for `mapInArrow` and the like.
+
+    Args:
+        **given: The options of `spark.read.format("omq")`: `socket`, `connect` or `bind` with one endpoint, and
+            one of `maxRows`, `maxBytes`, `maxSeconds` at least.
+
+    Raises:
+        OptionError: An option is unknown or missing, does not fit, or there are several endpoints.
+    """
+    from omq.spark import pool
+
+    found = options.parse(options.READ, _texts(given))
+    if len(found.endpoints) != 1:
+        raise omq.OptionError("pull_batches() has one endpoint: have a partition for each")
+    return _pulled(found, pool)
+
+
+def _pulled(found: options.Settings, pool: Any) -> Iterator[pa.RecordBatch]:
+    connection = pool.connection(found, found.endpoints[0])
+    try:
+        yield from connection.batches(pool.shape(found), pool.limits(found))
+    finally:
+        connection.close()
+
+
+def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch]:
+    """Sends the rows of a partition and waits until they have left; for `foreachPartition` and `mapInArrow`.
+
+    Args:
+        rows: Record batches or Rows with the columns `value` or `parts`, and `topic` for a PUB; or bytes, each a
+            message.
+        **given: The options of `write.format("omq")`.
+
+    Returns:
+        One batch of one row: how many `rows` and `bytes` were sent (both bigint).
+
+    Raises:
+        OptionError: An option or a column is unknown or missing or does not fit.
+        SendTimeout: See `omq.spark.sink.Sender.send`.
+    """
+    from omq.spark import sink
+
+    found = options.parse(options.WRITE, _texts(given))
+    sent = sink.send_through(found, _checked(found, _batched(rows)))
+    return iter([pa.RecordBatch.from_pydict({"rows": [sent.rows], "bytes": [sent.bytes]})])
+
+
+def _checked(found: options.Settings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from omq.spark import sink
+
+    for batch in batches:
+        extra = set(batch.schema.names) - {"value", "parts", "topic"}
+        if extra:
+            raise omq.OptionError(f"columns {sorted(extra)}: only value or parts, and topic, are sent")
+        sink.check_columns(found, batch.schema.names)
+        yield batch
+
+
+def _batched(rows: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    """Rows gathered into batches of a thousand."""
+    gathered: list[Any] = []
+    for row in rows:
+        if isinstance(row, pa.RecordBatch):
+            yield row
+            continue
+        gathered.append({"value": row} if isinstance(row, bytes | bytearray) else row.asDict())
+        if len(gathered) == 1000:
+            yield pa.RecordBatch.from_pylist(gathered)
+            gathered = []
+    if gathered:
+        yield pa.RecordBatch.from_pylist(gathered)

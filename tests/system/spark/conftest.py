@@ -1,0 +1,156 @@
+"""A Spark of our own, once a run; tests that need one are skipped, loudly, where there is no Java."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import omq
+
+ROOT = Path(__file__).parents[3]
+#: Where the module lies that Spark finds the data source by; an installed package has it at the top.
+TOP = ROOT / "omq" / "spark" / "top"
+
+
+def java() -> str:
+    """Why Spark cannot run here; empty if it can."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return "PySpark is not installed: pip install 'omq-zmtp[spark]'"
+    found = shutil.which("java", path=os.pathsep.join([f"{os.environ.get('JAVA_HOME', '')}/bin", os.environ["PATH"]]))
+    if not found:
+        return "there is no Java: install a JDK 17 or newer (openjdk-17-jre-headless)"
+    said = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    return "" if said.returncode == 0 else f"java -version fails: {said.stderr}"
+
+
+MISSING = java()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if MISSING and here in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=f"!! SPARK IS NOT TESTED: {MISSING}"))
+
+
+@pytest.fixture(scope="session")
+def environment() -> Iterator[None]:
+    """What Python workers need to find this package."""
+    before = dict(os.environ)
+    paths = [str(ROOT), str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ |= {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    os.environ.pop("SPARK_HOME", None)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def session(master: str, **conf: str) -> Any:
+    """Starts Spark."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("omq-tests")
+    usual = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.metricsEnabled": "false",
+    }
+    for name, value in {**usual, **{name.replace("__", "."): value for name, value in conf.items()}}.items():
+        builder = builder.config(name, value)
+    found = builder.getOrCreate()
+    found.sparkContext.setLogLevel("ERROR")
+    return found
+
+
+@pytest.fixture(scope="session")
+def spark(environment: None) -> Iterator[Any]:
+    """The session that most tests share: `local[2]`."""
+    found = session("local[2]")
+    yield found
+    _stop(found)
+
+
+def _stop(found: Any) -> None:
+    from pyspark import SparkContext
+
+    found.stop()
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=30)
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+class Feeder:
+    """Threads that send while Spark reads."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._sockets: list[omq.Socket] = []
+        self.errors: list[BaseException] = []
+
+    def open(self, kind: type[omq.Socket], **options: Any) -> omq.Socket:
+        """A socket that is stopped when the test ends."""
+        sock = kind(**{"linger": 0, **options})
+        self._sockets.append(sock)
+        return sock
+
+    def run(self, job: Callable[[], object]) -> None:
+        """Runs a job in a thread."""
+
+        def safe() -> None:
+            try:
+                job()
+            except omq.ClosedError:
+                pass
+            except BaseException as error:
+                self.errors.append(error)
+
+        thread = threading.Thread(target=safe, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def push(self, messages: list[Any], **options: Any) -> str:
+        """A PUSH that sends these once somebody is there; its endpoint."""
+        sock = self.open(omq.PUSH, bind="tcp://127.0.0.1:*", **options)
+
+        def job() -> None:
+            for message in messages:
+                sock.send_multipart(message if isinstance(message, list) else [message])
+
+        self.run(job)
+        return sock.endpoints[0]
+
+    def join(self) -> None:
+        """Waits until every job is done."""
+        for thread in self._threads:
+            thread.join(60)
+
+    def stop(self) -> None:
+        for sock in self._sockets:
+            sock.stop()
+        self.join()
+        assert not self.errors, [str(error) for error in self.errors]
+
+
+@pytest.fixture
+def feed() -> Iterator[Feeder]:
+    feeder = Feeder()
+    yield feeder
+    feeder.stop()

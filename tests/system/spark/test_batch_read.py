@@ -1,0 +1,141 @@
+"""`spark.read.format("omq")` against a real Spark."""
+
+import itertools
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+import omq
+from tests.system.spark.conftest import Feeder
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def read(spark: Any, **options: Any) -> Any:
+    reader = spark.read.format("omq")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def test_the_shortest_read(spark: Any, feed: Feeder) -> None:
+    url = feed.push([b"%d" % n for n in range(1000)])
+    frame = spark.read.format("omq").option("socket", "PULL").option("connect", url).option("maxRows", 1000).load()
+    assert frame.dtypes == [
+        ("value", "binary"),
+        ("endpoint", "string"),
+        ("timestamp", "timestamp"),
+        ("sequence", "bigint"),
+    ]
+    rows = frame.collect()
+    assert [bytes(row.value) for row in rows] == [b"%d" % n for n in range(1000)]
+    assert [row.sequence for row in rows] == list(range(1000))
+    assert {row.endpoint for row in rows} == {url}
+
+
+def test_a_batch_without_a_bound_is_an_error(spark: Any) -> None:
+    with pytest.raises(Exception, match="a batch needs a bound: option 'maxRows', 'maxBytes' or 'maxSeconds'"):
+        read(spark, socket="PULL", connect="tcp://127.0.0.1:1").collect()
+
+
+def test_an_unknown_option_is_an_error_that_lists_the_known(spark: Any) -> None:
+    with pytest.raises(Exception, match=r"unknown option 'maxrow'; known are: socket, bind, .*maxRows.*recv_hwm"):
+        read(spark, socket="PULL", connect="tcp://127.0.0.1:1", maxRow=5)
+
+
+def test_several_endpoints_are_a_partition_each(spark: Any, feed: Feeder) -> None:
+    urls = [feed.push([b"%d" % n] * 10) for n in range(3)]
+    frame = read(spark, socket="PULL", connect=", ".join(urls), maxRows=10)
+    rows = frame.select("value", "endpoint").collect()
+    assert sorted((bytes(row.value), row.endpoint) for row in rows) == sorted(
+        (b"%d" % n, url) for n, url in enumerate(urls) for _ in range(10)
+    )
+
+
+def test_partitions_are_connections_to_one_endpoint(spark: Any, feed: Feeder) -> None:
+    push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
+
+    def job() -> None:
+        push.wait_connected(2, timeout=60)
+        push.send_many([b"x"] * 40)
+
+    feed.run(job)
+    frame = read(spark, socket="PULL", connect=push.endpoints[0], partitions=2, maxSeconds=5)
+    assert frame.rdd.getNumPartitions() == 2
+    assert frame.count() == 40
+
+
+def test_parts_and_empty_and_large_payloads(spark: Any, feed: Feeder) -> None:
+    large = bytes(range(256)) * (1 << 18)  # 64 MiB
+    messages = [[b""], [large], [b"a", b"", b"c"], [b"last"]]
+    url = feed.push(messages)
+    frame = read(spark, socket="PULL", connect=url, columns="value,parts", maxRows=4)
+    assert frame.dtypes == [("value", "binary"), ("parts", "array<binary>")]
+    rows = frame.selectExpr("sha2(value, 256) AS value", "transform(parts, part -> sha2(part, 256)) AS parts").collect()
+    assert [row.parts for row in rows] == [[sha256(part).hexdigest() for part in parts] for parts in messages]
+    assert [row.value for row in rows] == [*(row.parts[0] for row in rows[:2]), None, rows[3].parts[0]]
+
+
+def test_several_parts_that_nobody_asked_for_fail_the_read(spark: Any, feed: Feeder) -> None:
+    url = feed.push([[b"a", b"b"]])
+    with pytest.raises(Exception, match=r"a message of 2 parts came from .*columns=parts"):
+        read(spark, socket="PULL", connect=url, maxRows=1).collect()
+
+
+def test_topics_of_a_subscription(spark: Any, feed: Feeder) -> None:
+    pub = feed.open(omq.PUB, bind="tcp://127.0.0.1:*", xpub_nodrop=True)
+
+    def job() -> None:
+        pub.wait_subscribed(n=2, timeout=60)
+        for message in ([b"a", b"1"], [b"ab2"], [b"c", b"3"], [b"d", b"4"]):
+            pub.send_multipart(message)
+
+    feed.run(job)
+    frame = read(spark, socket="SUB", connect=pub.endpoints[0], subscribe="a,c", maxRows=3)
+    assert frame.columns == ["value", "topic", "endpoint", "timestamp", "sequence"]
+    assert [(row.topic and bytes(row.topic), bytes(row.value)) for row in frame.collect()] == [
+        (b"a", b"1"),
+        (None, b"ab2"),
+        (b"c", b"3"),
+    ]
+
+
+def test_a_bound_endpoint(spark: Any, feed: Feeder, tmp_path: Any) -> None:
+    url = f"ipc://{tmp_path}/s"
+    push = feed.open(omq.PUSH, connect=url)
+    feed.run(lambda: push.send_many([b"x"] * 50))
+    assert read(spark, socket="pull", BIND=url, MAXROWS=50, recv_hwm=10).count() == 50
+
+
+def test_bounds_in_bytes_and_seconds(spark: Any, feed: Feeder) -> None:
+    url = feed.push([b"x" * 1000] * 100)
+    assert read(spark, socket="PULL", connect=url, maxBytes=10_500, maxSeconds=30).count() == 10
+    url = feed.push([b"x" * 1000])
+    assert read(spark, socket="PULL", connect=url, maxBytes=10, maxSeconds=30).count() == 1
+    url = feed.push([b"x"] * 7)
+    assert read(spark, socket="PULL", connect=url, maxSeconds=1.5).count() == 7
+
+
+def test_a_schema_of_the_users_own(spark: Any, feed: Feeder) -> None:
+    url = feed.push([b"x"] * 3)
+    reader = spark.read.format("omq").option("socket", "PULL").option("connect", url).option("maxRows", 3)
+    assert reader.schema("sequence bigint, value binary").load().collect()[2].sequence == 2
+    with pytest.raises(Exception, match="the schema does not fit"):
+        reader.schema("value string").load().collect()
+
+
+def test_no_message_is_read_twice_and_none_after_the_bound(spark: Any, feed: Feeder) -> None:
+    push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
+    url = push.endpoints[0]
+
+    def job() -> None:
+        for n in itertools.count():
+            push.send(b"%d" % n)
+
+    feed.run(job)
+    first = [int(row.value) for row in read(spark, socket="PULL", connect=url, maxRows=10).collect()]
+    second = [int(row.value) for row in read(spark, socket="PULL", connect=url, maxRows=10).collect()]
+    assert first == list(range(10))
+    assert len(second) == 10
+    assert min(second) > max(first)

@@ -1,0 +1,146 @@
+"""Structured Streaming over live sockets, against a real Spark."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import omq
+from tests.system.spark.conftest import Feeder
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def stream(spark: Any, **options: Any) -> Any:
+    reader = spark.readStream.format("omq")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+@pytest.fixture
+def started() -> Iterator[list[Any]]:
+    """Queries that are stopped when the test ends."""
+    queries: list[Any] = []
+    yield queries
+    for query in queries:
+        query.stop()
+
+
+class Seen:
+    """What reached a `foreachBatch`."""
+
+    def __init__(self, wanted: int) -> None:
+        self.rows: list[tuple[int, Any]] = []
+        self.batches: list[int] = []
+        self._wanted = wanted
+        self._all = threading.Event()
+
+    def __call__(self, frame: Any, number: int) -> None:
+        rows = frame.collect()
+        self.batches.append(len(rows))
+        self.rows += [(number, row) for row in rows]
+        if len(self.rows) >= self._wanted:
+            self._all.set()
+
+    def wait(self) -> None:
+        assert self._all.wait(60), self.batches
+
+    @property
+    def values(self) -> list[int]:
+        return [int(row.value) for _, row in self.rows]
+
+
+def test_every_message_comes_once_and_in_order_over_many_microbatches(
+    spark: Any, feed: Feeder, started: list[Any], tmp_path: Any
+) -> None:
+    count = 30_000
+    urls = [feed.push([b"%d" % n for n in range(count)]) for _ in range(2)]
+    seen = Seen(2 * count)
+    frame = stream(spark, socket="PULL", connect=",".join(urls), maxRowsPerTrigger=2500, triggerSeconds=1)
+    started.append(frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start())
+    seen.wait()
+    assert max(seen.batches) <= 5000
+    assert len(seen.batches) >= 12
+    for url in urls:
+        of_one = [row for _, row in seen.rows if row.endpoint == url]
+        assert [int(row.value) for row in of_one] == list(range(count))
+        assert [row.sequence for row in of_one] == list(range(count))
+
+
+def test_a_microbatch_is_bounded_in_bytes(spark: Any, feed: Feeder, started: list[Any], tmp_path: Any) -> None:
+    url = feed.push([b"%09d" % n for n in range(100)])
+    seen = Seen(100)
+    frame = stream(spark, socket="PULL", connect=url, maxBytesPerTrigger=95, triggerSeconds=0.5, columns="value")
+    started.append(frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start())
+    seen.wait()
+    assert seen.values == list(range(100))
+    assert max(seen.batches) == 10
+
+
+def test_available_now_drains_what_is_there(spark: Any, feed: Feeder, tmp_path: Any) -> None:
+    url = feed.push([b"%d" % n for n in range(5000)])
+    seen = Seen(5000)
+    frame = stream(spark, socket="PULL", connect=url, quietSeconds=1)
+    query = (
+        frame.writeStream.foreachBatch(seen)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert seen.values == list(range(5000))
+
+
+def test_a_restart_from_a_checkpoint_goes_on_with_what_comes(spark: Any, feed: Feeder, tmp_path: Any) -> None:
+    push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
+    numbers = []
+    for round_ in range(2):
+        push.send_many([b"%d" % (round_ * 100 + n) for n in range(100)])
+        seen = Seen(100)
+        frame = stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.5, keepSeconds=1)
+        query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start()
+        seen.wait()
+        query.stop()
+        numbers.append({number for number, _ in seen.rows})
+        assert sorted(seen.values) == list(range(round_ * 100, round_ * 100 + 100))
+        while push.peers:  # the worker keeps the connection for a second
+            time.sleep(0.05)
+    assert max(numbers[0]) < min(numbers[1])
+
+
+def test_a_sink_that_raises_fails_the_query(spark: Any, feed: Feeder, tmp_path: Any) -> None:
+    url = feed.push([b"1"] * 10)
+
+    def sink(frame: Any, number: int) -> None:
+        raise RuntimeError("the sink does not like it")
+
+    frame = stream(spark, socket="PULL", connect=url, triggerSeconds=0.5)
+    query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(Exception, match="the sink does not like it"):
+        query.awaitTermination(60)
+
+
+def test_a_stream_from_socket_to_socket(spark: Any, feed: Feeder, started: list[Any], tmp_path: Any) -> None:
+    url = feed.push([b"%d" % n for n in range(2000)])
+    pull = feed.open(omq.PULL, bind="tcp://127.0.0.1:*")
+    frame = stream(spark, socket="PULL", connect=url, columns="value", triggerSeconds=0.5)
+    query = frame.selectExpr("CAST(2 * CAST(CAST(value AS STRING) AS INT) AS STRING) AS value").writeStream
+    query = query.format("omq").option("socket", "PUSH").option("connect", pull.endpoints[0])
+    started.append(query.option("checkpointLocation", str(tmp_path)).start())
+    got: list[Any] = []
+    while len(got) < 2000:
+        got += pull.recv_many(2000, timeout=60)
+    assert list(map(int, got)) == [2 * n for n in range(2000)]
+
+
+def test_a_streaming_sink_that_binds_is_one_socket(spark: Any, feed: Feeder, started: list[Any], tmp_path: Any) -> None:
+    url = feed.push([b"%d" % n for n in range(1000)])
+    out = f"ipc://{tmp_path}/out"
+    sub = feed.open(omq.SUB, connect=out, subscribe=b"")
+    frame = stream(spark, socket="PULL", connect=url, columns="value", maxRowsPerTrigger=100, triggerSeconds=0.3)
+    query = frame.writeStream.format("omq").option("socket", "PUB").option("bind", out).option("subscribers", 1)
+    started.append(query.option("topic", "t").option("checkpointLocation", f"{tmp_path}/checkpoint").start())
+    assert [sub.recv_multipart(timeout=60) for _ in range(1000)] == [[b"t", b"%d" % n] for n in range(1000)]

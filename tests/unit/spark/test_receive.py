@@ -1,0 +1,136 @@
+"""Record batches from sockets, without Spark."""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+import omq  # noqa: E402
+from omq.spark import pull_batches, push_partition  # noqa: E402
+from omq.spark.receive import Connection, Limits, Shape  # noqa: E402
+
+
+@pytest.fixture
+def push() -> Iterator[omq.PUSH]:
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as sock:
+        yield sock
+
+
+def pulled(push: omq.PUSH, **options: Any) -> list[Any]:
+    return list(pull_batches(socket="PULL", connect=push.endpoints[0], **options))
+
+
+def test_batches_have_about_the_size_that_was_asked_for(push: omq.PUSH) -> None:
+    push.send_many([b"x" * 1000] * 500)
+    batches = pulled(push, maxRows=500, batchBytes=65536, columns="value,sequence")
+    assert sum(map(len, batches)) == 500
+    assert all(60_000 <= len(batch) * 1000 <= 65536 for batch in batches[:-1])
+    assert pa.Table.from_batches(batches)["sequence"].to_pylist() == list(range(500))
+
+
+def test_every_kind_of_message_in_order(push: omq.PUSH) -> None:
+    messages = [[b"a"], [b"b", b"c"], [b""], [b"", b""], [b"x" * 100_000], [b"d"], [b"e", b"f", b"g"]]
+    for message in messages:
+        push.send_multipart(message)
+    batches = pulled(push, maxRows=7, batchBytes=4096, columns="parts,value")
+    table = pa.Table.from_batches(batches)
+    assert table["parts"].to_pylist() == messages
+    assert table["value"].to_pylist() == [parts[0] if len(parts) == 1 else None for parts in messages]
+
+
+def test_batches_stay_what_they_are_while_more_is_read(push: omq.PUSH) -> None:
+    push.send_many([b"%06d" % n for n in range(1000)])
+    batches = pulled(push, maxRows=1000, batchBytes=600, columns="value")
+    assert len(batches) == 10
+    assert [int(value) for batch in batches for value in batch["value"].to_pylist()] == list(range(1000))
+
+
+def test_memory_is_used_again_once_a_batch_is_dropped(push: omq.PUSH) -> None:
+    push.send_many([b"%06d" % n for n in range(1000)])
+    seen = set()
+    for batch in pull_batches(socket="PULL", connect=push.endpoints[0], maxRows=1000, batchBytes=600, columns="value"):
+        seen.add(batch["value"].buffers()[2].address)
+    assert len(seen) <= 3
+
+
+def test_a_bound_in_bytes_is_kept(push: omq.PUSH) -> None:
+    push.send_many([b"x" * 10] * 100)
+    assert [len(batch) for batch in pulled(push, maxBytes=99)] == [9]
+
+
+def test_the_first_message_is_taken_whatever_its_size(push: omq.PUSH) -> None:
+    push.send_many([b"x" * 100_000] * 3)
+    assert [len(batch) for batch in pulled(push, maxBytes=99)] == [1]
+
+
+def test_what_has_arrived_and_was_not_read_is_counted(push: omq.PUSH, caplog: pytest.LogCaptureFixture) -> None:
+    push.send_many([b"x"] * 100)
+    with caplog.at_level(logging.WARNING, "omq.spark"):
+        assert sum(map(len, pulled(push, maxRows=40))) == 40
+    assert "closed with 60 messages that had arrived and were not read" in caplog.text
+
+
+def test_between_two_reads_it_is_paused() -> None:
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0, send_hwm=1, send_buffer=65536) as push:
+        sock = omq.PULL(connect=push.endpoints[0], recv_hwm=1, recv_buffer=65536)
+        connection = Connection(sock, push.endpoints[0], 1 << 24, 1000)
+        try:
+            shape = Shape(("value",), 1 << 20, topics=False)
+            body = b"x" * 100_000
+            push.send(body)
+            assert sum(map(len, connection.batches(shape, Limits(rows=1)))) == 1
+            assert sock.options.recv_hwm == 1
+            sent = 0
+            try:
+                while sent < 100:
+                    push.send(body, timeout=0.3)
+                    sent += 1
+            except omq.SendTimeout:
+                pass
+            assert sent < 15  # kernel buffers, and one or two messages
+            assert sum(map(len, connection.batches(shape, Limits(rows=sent)))) == sent
+        finally:
+            connection.close()
+
+
+def test_what_waits_in_the_socket_is_bounded_in_bytes(push: omq.PUSH) -> None:
+    sock = omq.PULL(connect=push.endpoints[0], recv_hwm=1)
+    connection = Connection(sock, push.endpoints[0], 1 << 20, 1000)
+    shape = Shape(("value",), 1 << 20, topics=False)
+    push.send_many([b"x" * 100_000] * 30)
+    bounds = {sock.options.recv_hwm for _ in connection.batches(shape, Limits(rows=30))}
+    assert bounds == {10}
+    connection.close()
+
+
+def test_a_drain_ends_when_it_is_quiet(push: omq.PUSH) -> None:
+    connection = Connection(omq.PULL(connect=push.endpoints[0]), push.endpoints[0], 1 << 20, 1000)
+    push.send_many([b"x"] * 100)
+    begun = time.monotonic()
+    rows = sum(map(len, connection.batches(Shape(("value",), 1 << 20, False), Limits(quiet=0.3))))
+    assert rows == 100
+    assert 0.3 <= time.monotonic() - begun < 5
+    connection.close()
+
+
+def test_rows_of_every_kind_are_pushed() -> None:
+    with omq.PULL(bind="tcp://127.0.0.1:*") as pull:
+        url = pull.endpoints[0]
+        batch = pa.RecordBatch.from_pydict({"value": [b"1", b"", b"3" * 100_000]})
+        (told,) = push_partition([batch.slice(1)], socket="PUSH", connect=url)
+        assert told.to_pydict() == {"rows": [2], "bytes": [100_000]}
+        assert [pull.recv(timeout=5) for _ in range(2)] == [b"", b"3" * 100_000]
+        push_partition([b"a", bytearray(b"b")], socket="PUSH", connect=url)
+        assert [pull.recv(timeout=5) for _ in range(2)] == [b"a", b"b"]
+        parts = pa.RecordBatch.from_pydict({"parts": [[b"a", b"b"], [b""]]})
+        push_partition(iter([parts]), socket="PUSH", connect=url)
+        assert [pull.recv_multipart(timeout=5) for _ in range(2)] == [[b"a", b"b"], [b""]]
+        large = pa.RecordBatch.from_arrays([pa.array([b"x", b"yy"], pa.large_binary())], names=["value"])
+        push_partition([large.slice(1)], socket="PUSH", connect=url)
+        assert pull.recv(timeout=5) == b"yy"
+        with pytest.raises(omq.OptionError, match=r"columns \['extra'\]"):
+            push_partition([pa.RecordBatch.from_pydict({"extra": [1]})], socket="PUSH", connect=url)

@@ -1,0 +1,136 @@
+"""The options of the data source: what is known, what is missing, what does not fit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+import omq  # noqa: E402
+from omq.spark import settings  # noqa: E402
+
+PULL = {"socket": "PULL", "connect": "tcp://127.0.0.1:1"}
+
+
+def test_names_have_no_case_and_values_have_types() -> None:
+    found = settings.parse(
+        "read",
+        {
+            "SOCKET": "sub",
+            "Connect": "tcp://a:1, tcp://b:2",
+            "subscribe": "a,b",
+            "maxrows": "10",
+            "MAXBYTES": "2m",
+            "RECV_HWM": "7",
+            "ipv6": "true",
+            "reconnect_interval": "0.5,4",
+            "connect_timeout": "none",
+            "identity": "me",
+        },
+    )
+    assert found.connect == ("tcp://a:1", "tcp://b:2")
+    assert (found.max_rows, found.max_bytes) == (10, 2 << 20)
+    assert dict(found.options) == {
+        "subscribe": (b"a", b"b"),
+        "recv_hwm": 7,
+        "ipv6": True,
+        "reconnect_interval": (0.5, 4.0),
+        "connect_timeout": None,
+        "identity": b"me",
+    }
+
+
+def test_an_empty_prefix_subscribes_to_everything() -> None:
+    given = {"socket": "SUB", "connect": "tcp://a:1", "subscribe": ""}
+    assert dict(settings.parse("readStream", given).options) == {"subscribe": (b"",)}
+
+
+@pytest.mark.parametrize(
+    ("use", "given", "complaint"),
+    [
+        ("read", PULL, "a batch needs a bound"),
+        ("read", {**PULL, "maxrow": "1"}, "unknown option 'maxrow'; known are: socket, bind, connect.*maxSeconds"),
+        ("read", {**PULL, "triggerSeconds": "1"}, "not an option of read: 'triggerSeconds'"),
+        ("readStream", {**PULL, "maxRows": "1"}, "not an option of readStream: 'maxRows'.*maxRowsPerTrigger"),
+        ("read", {**PULL, "maxRows": "0"}, "option maxRows='0': must be a whole number above 0"),
+        ("read", {**PULL, "maxRows": "1", "batchBytes": "x"}, "option batchBytes='x'"),
+        ("read", {**PULL, "maxRows": "1", "recv_hwm": "x"}, "option recv_hwm='x': must be a value of type int"),
+        ("read", {**PULL, "maxRows": "1", "recv_hwm": "-1"}, "option recv_hwm=-1"),
+        ("read", {**PULL, "maxRows": "1", "send_hwm": "x"}, "send_hwm"),
+        ("read", {**PULL, "maxRows": "1", "subscribe": "a"}, "does not fit a PULL socket"),
+        ("read", {"connect": "tcp://a:1", "maxRows": "1"}, "'socket' is missing: read takes PULL or SUB"),
+        ("read", {**PULL, "socket": "PUSH", "maxRows": "1"}, "socket='PUSH' does not fit"),
+        ("read", {"socket": "PULL", "maxRows": "1"}, "option 'connect' or 'bind' is missing"),
+        ("read", {**PULL, "socket": "SUB", "maxRows": "1"}, "option 'subscribe' is missing"),
+        ("read", {**PULL, "maxRows": "1", "columns": "value,key"}, "columns='key': known are value, parts"),
+        ("read", {**PULL, "maxRows": "1", "columns": "topic"}, "for a SUB only"),
+        ("read", {**PULL, "maxRows": "1", "columns": "value,value"}, "twice"),
+        ("read", {**PULL, "connect": "tcp://a:1,tcp://b:1", "maxRows": "1", "partitions": "2"}, "a single endpoint"),
+        ("read", {"socket": "PULL", "bind": "tcp://a:1", "maxRows": "1", "partitions": "2"}, "bound only once"),
+        ("write", {**PULL, "socket": "PUSH", "topic": "a"}, "are for a PUB, not for a PUSH"),
+        ("write", {**PULL, "socket": "PUSH", "checkpointLocation": "a"}, "unknown option"),
+        (
+            "read",
+            {**PULL, "maxRows": "1", "curveServerKeyFile": "a", "curveAuthorizedKeysFile": "b"},
+            "exclude each other",
+        ),
+        ("read", {**PULL, "maxRows": "1", "curveAuthorizedKeysFile": "b"}, "'curveSecretKeyFile' is missing"),
+    ],
+)
+def test_what_does_not_fit_is_told(use: str, given: dict[str, str], complaint: str) -> None:
+    with pytest.raises(omq.OptionError, match=complaint):
+        settings.parse(use, given)
+
+
+def test_sparks_own_options_of_a_streaming_write_are_not_ours() -> None:
+    given = {"socket": "PUSH", "connect": "tcp://a:1", "checkpointLocation": "/c", "queryName": "q"}
+    assert settings.parse("writeStream", given).options == ()
+
+
+def test_partitions() -> None:
+    assert settings.parse("read", {**PULL, "maxRows": "1", "partitions": "3"}).endpoints == ("tcp://127.0.0.1:1",) * 3
+    both = {"socket": "PULL", "bind": "tcp://b:1", "connect": "tcp://c:1", "maxRows": "1"}
+    assert settings.parse("read", both).endpoints == ("tcp://b:1", "tcp://c:1")
+
+
+def test_the_schema_names_a_topic_only_for_a_sub() -> None:
+    usual = "value binary, endpoint string, timestamp timestamp, sequence bigint"
+    assert settings.schema(settings.parse("readStream", PULL)) == usual
+    sub = settings.parse("readStream", {**PULL, "socket": "SUB", "subscribe": ""})
+    assert settings.schema(sub).startswith("value binary, topic binary, endpoint")
+
+
+def _files(folder: Path, **keys: bytes) -> dict[str, str]:
+    for name, key in keys.items():
+        (folder / name).write_bytes(key + b"\n")
+    return {name: str(folder / name) for name in keys}
+
+
+def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -> None:
+    public, secret = omq.curve_keypair()
+    client_public, client_secret = omq.curve_keypair()
+    server: Any = settings.parse(
+        "write",
+        {
+            "socket": "PUSH",
+            "bind": "tcp://127.0.0.1:*",
+            **_files(tmp_path, curveSecretKeyFile=secret, curveAuthorizedKeysFile=client_public),
+        },
+    )
+    assert secret.decode() not in repr(server)
+    with server.open(linger=0) as push:
+        (tmp_path / "c").mkdir()
+        client = settings.parse(
+            "read",
+            {
+                "socket": "PULL",
+                "connect": push.endpoints[0],
+                "maxRows": "1",
+                **_files(tmp_path / "c", curveServerKeyFile=public, curveSecretKeyFile=client_secret),
+            },
+        )
+        with client.open() as pull:
+            push.send(b"sealed")
+            assert pull.recv(timeout=10) == b"sealed"
+            assert push.peers[0].user_id == client_public.decode()
