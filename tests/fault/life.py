@@ -34,9 +34,10 @@ _EXPECTED: dict[str, tuple[type[Exception], ...]] = {
 class Voice:
     """One caller that sends: its messages are in order among themselves."""
 
-    def __init__(self, sender: int, keeps: bool) -> None:
+    def __init__(self, sender: int, role: Role) -> None:
         self.sender = sender
-        self.keeps = keeps
+        self.side = role.side
+        self.keeps = role.kind in KEEPS
         self._numbers = itertools.count(1)
 
     def next(self, count: int = 1) -> list[int]:
@@ -135,7 +136,7 @@ class Life:
         actor.socket = await self.twin.make(actor.kind, self._context, actor.role.owned, actor.role.options)
 
     def _voice(self, actor: Actor) -> Voice:
-        self._voices.append(Voice(len(self._voices) + 1, actor.kind in KEEPS))
+        self._voices.append(Voice(len(self._voices) + 1, actor.role))
         return self._voices[-1]
 
     # ------------------------------------------------------------------ steps
@@ -482,8 +483,12 @@ class Life:
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + SOON
         while not condition():
-            assert time.monotonic() < end, f"not within {SOON} s: {what}; {[a.socket.peers for a in self._actors]}"
+            assert time.monotonic() < end, f"not within {SOON} s: {what}; {self._state()}"
             await self.twin.sleep(0.0003)
+
+    def _state(self) -> str:
+        missing = {voice.sender: self.history.missing(voice.sender) for voice in self._voices}
+        return f"missing {missing}, {[(str(actor), actor.socket.peers) for actor in self._actors]}"
 
     def _start_takers(self, actors: list[Actor], over: Callable[[], bool]) -> list[Background]:
         return [
@@ -522,15 +527,17 @@ class Life:
             for _ in range(FINAL if actor.kind in KEEPS else 0):
                 await self._send(actor, actor.voice, [], SOON)
         # What a sender in the background has under way comes, too.
-        await self._until(self._all_there, "all messages came")
+        await self._until(lambda: self._all_there(0, 1), "all messages came")
         for actor in left:
             for _ in range(FINAL):
                 await self._send(actor, actor.voice, [b"last"], SOON)
             await self._end(actor, "close", SOON / 2)
-        await self._until(self._all_there, "lingering messages came")
+        # Who is left may have sent to those who close, meanwhile.
+        await self._until(lambda: self._all_there(0), "lingering messages came")
 
-    def _all_there(self) -> bool:
-        return not any(voice.keeps and self.history.missing(voice.sender) for voice in self._voices)
+    def _all_there(self, *sides: int) -> bool:
+        voices = [voice for voice in tuple(self._voices) if voice.keeps and voice.side in sides]
+        return not any(self.history.missing(voice.sender) for voice in voices)
 
     async def _exchange(self, left: Actor, right: Actor) -> None:
         """Messages go over in each direction that there is."""
