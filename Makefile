@@ -4,6 +4,7 @@ VENV ?= .venv
 PYTHON ?=
 ARGS ?=
 DIR ?=
+SECONDS ?= 60
 
 PY := $(VENV)/bin/python
 CORE := $(wildcard omq/_core/*.pyx omq/_core/*.pxd)
@@ -65,6 +66,18 @@ test-sanitize: $(VENV)/.test $(VENV)/.core  ## unit and property tests under Add
 	if grep -q "runtime error: " log; then failed=1; fi; \
 	test "$$failed" = 0 || echo "make: test-sanitize failed; the output is in $$PWD/log, reports beside it" >&2; \
 	exit $$failed
+
+# Guided by coverage first, in the usual build; then what that found, varied, in the sanitizer's build: the two cannot be
+# loaded together. Findings are left in build/.
+fuzz: $(VENV)/.test $(VENV)/.core  ## fuzz the parsers (SECONDS=60)
+	@$(PIP) 'atheris>=3' && mkdir -p build && half=$$(( ($(SECONDS) + 1) / 2 )) && \
+	PYTHONPATH=. $(PY) tests/fuzz/fuzz_zmtp.py tests/fuzz/corpus -max_total_time=$$half -timeout=5 -rss_limit_mb=2048 \
+	  -artifact_prefix=build/ -verbosity=1
+	@$(call copied-build,sanitize,OMQ_SANITIZE)
+	@$(call in-copy,sanitize) && \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" PYTHONMALLOC=malloc \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $$python tests/fuzz/mutate.py tests/fuzz/corpus $$(( ($(SECONDS) + 1) / 2 ))
 
 test-debug: $(VENV)/.test $(VENV)/.core  ## unit tests with the core's invariants checked
 	@$(call copied-build,debug,OMQ_DEBUG)

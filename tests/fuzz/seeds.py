@@ -1,0 +1,47 @@
+"""Writes the first corpus: what good peers say, behind the number of the target that hears it."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from pathlib import Path
+
+from omq._core.codec import encode_frame
+from omq.types import SocketType
+from omq.zmtp.command import cancel, encode_command, encode_properties, ping, ready, subscribe
+from omq.zmtp.greeting import Greeting
+
+CORPUS = Path(__file__).parent / "corpus"
+PROPERTIES = encode_properties({b"Socket-Type": b"ROUTER", b"Identity": b"me", b"X-More": bytes(300)})
+
+
+def seeds() -> list[bytes]:
+    """Each a target's number and its input."""
+    greet = Greeting((3, 1), b"NULL", False).encode()
+    good = ready({b"Socket-Type": SocketType.ROUTER.value.encode(), b"Identity": b"me"})
+    frames = encode_frame(b"one", more=True) + encode_frame(bytes(300)) + ping(3, b"x") + subscribe(b"a") + cancel(b"a")
+    return [
+        b"\x00" + greet,
+        b"\x01\x40" + greet + good,
+        b"\x02\xff" + good,
+        b"\x02\x07" + encode_command(b"ERROR", b"\x03400"),
+        b"\x03\xff" + encode_command(b"HELLO", b"\x04user\x04word") + encode_command(b"INITIATE", PROPERTIES),
+        b"\x04\xff" + encode_command(b"WELCOME") + good,
+        b"\x04\xff" + encode_frame(b"^RROR\x03400", command=True),
+        b"\x05\xff" + encode_command(b"HELLO", b"\x01\x00" + bytes(192)) + encode_command(b"INITIATE", bytes(300)),
+        b"\x06\xff" + encode_command(b"WELCOME", bytes(160)) + encode_command(b"READY", bytes(40)),
+        b"\x07" + PROPERTIES,
+        b"\x08" + frames,
+        b"\x09" + PROPERTIES,
+        b"\x0aHelloWorld",
+        b"\x0b\x07MESSAGE" + bytes(40),
+        b"\x0c\x00" + frames,
+        b"\x0c\xff" + frames + encode_frame(bytes(3000)),
+        b"\x0d\x00\x01\x00\x03one\x00\x00\x05three\x02\x00\x06\x04PINGx\x00\x90\x00",
+        b"\x0d\xff\x08\x00\x03one\x41\x00\x03one\x80\x00\x03one",
+    ]
+
+
+if __name__ == "__main__":
+    CORPUS.mkdir(exist_ok=True)
+    for seed in seeds():
+        (CORPUS / sha1(seed).hexdigest()).write_bytes(seed)

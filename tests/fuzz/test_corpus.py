@@ -1,0 +1,25 @@
+"""What the fuzzer has kept stays harmless."""
+
+from pathlib import Path
+
+from tests.fuzz.mutate import mutated
+from tests.fuzz.targets import TARGETS, one_input
+
+CORPUS = sorted((Path(__file__).parent / "corpus").iterdir())
+
+
+def test_every_input_of_the_corpus() -> None:
+    heard = set()
+    for path in CORPUS:
+        data = path.read_bytes()
+        one_input(data)
+        heard.update(data[:1])
+    assert {number % len(TARGETS) for number in heard} == set(range(len(TARGETS))), "every parser has an input"
+
+
+def test_a_few_variations_of_it() -> None:
+    from random import Random
+
+    random, seeds = Random(1), [path.read_bytes() for path in CORPUS if path.stat().st_size]
+    for _ in range(2000):
+        one_input(mutated(random, seeds))
