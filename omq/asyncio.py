@@ -22,7 +22,7 @@ from omq.context import Context
 from omq.engine.driver import LoopDriver
 from omq.engine.socket import Engine, Parent
 from omq.errors import *  # noqa: F403
-from omq.errors import ClosedError, OptionError, ReceiveTimeout, StateError, Timeout
+from omq.errors import ClosedError, OptionError, ReceiveTimeout, StateError
 from omq.errors import __all__ as _errors
 from omq.face import Face, several
 from omq.message import Message, Peer
@@ -158,7 +158,7 @@ class Socket(Face, AsyncCore):
         if not await self._engine.wait_until(reached, timeout):
             if self.closed:
                 raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
-            raise Timeout(f"not {what} within {timeout} s")
+            raise self._not_in_time(what, timeout)
 
     def monitor(self, limit: int = 1000) -> Monitor:
         """Tells what happens to the socket and its connections from now on, also before the first bind or connect.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from omq.engine.report import snapshot
 from omq.engine.socket import Engine
-from omq.errors import ClosedError, StateError
+from omq.errors import ClosedError, StateError, Timeout
 from omq.message import Message, Peer
 from omq.options import Options
 from omq.types import SocketType
@@ -132,6 +132,11 @@ class Face:
         if self.closed:
             raise ClosedError(f"the {self.socket_type.value} socket is closed")
         return self._engine.pattern
+
+    def _not_in_time(self, what: str, timeout: float | None) -> Timeout:
+        """What a wait for peers or subscriptions raises; it says what went wrong last, if anything did."""
+        trouble = self._engine.reporter.trouble
+        return Timeout(f"not {what} within {timeout} s" + (f"; last failure: {trouble}" if trouble else ""))
 
     def _subscribed(self, prefix: bytes | None, n: int) -> Callable[[], bool]:
         """The condition that *n* subscriptions are in force."""

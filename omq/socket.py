@@ -14,7 +14,7 @@ from omq._core.sync import SyncCore
 from omq.context import Context
 from omq.engine.driver import CallerDriver, IoThread
 from omq.engine.socket import Engine
-from omq.errors import ClosedError, ContextTerminated, StateError, Timeout
+from omq.errors import ClosedError, ContextTerminated, StateError
 from omq.face import Face, several
 from omq.monitor import Monitor
 from omq.options import Options
@@ -172,7 +172,7 @@ class Socket(Face, SyncCore):
         if not self._io.wait(self._engine.wait_until(reached, timeout)):
             if self.closed:
                 raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
-            raise Timeout(f"not {what} within {timeout} s")
+            raise self._not_in_time(what, timeout)
 
     def monitor(self, limit: int = 1000) -> Monitor:
         """Tells what happens to the socket and its connections from now on, also before the first bind or connect.

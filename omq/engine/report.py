@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("omq")
 
 _UNKNOWN = frozenset({ConnectionState.CONNECTING, ConnectionState.HANDSHAKING})
+_TROUBLES = frozenset({EventKind.HANDSHAKE_FAILED, EventKind.CONNECT_FAILED, EventKind.ACCEPT_FAILED})
 _TALLY = 0.5  # seconds between two looks at what was dropped, while somebody monitors
 
 
@@ -32,12 +33,17 @@ class Monitor(Protocol):
 
 
 class Reporter:
-    """The monitors of one socket. It does not keep them: one that nobody holds is gone."""
+    """The monitors of one socket. It does not keep them: one that nobody holds is gone.
+
+    Attributes:
+        trouble: Why the last attempt at a connection has failed; empty once one succeeds.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._monitors: list[weakref.ref[Monitor]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self.trouble = ""
 
     def add(self, monitor: Monitor) -> None:
         """Has a monitor told from now on."""
@@ -68,6 +74,10 @@ class Reporter:
     ) -> None:
         """Logs an event and tells the monitors; see `Engine.emit`."""
         text = _text(reason)
+        if kind in _TROUBLES:
+            self.trouble = text if text.startswith(endpoint) else f"{endpoint}: {text}"
+        elif kind is EventKind.HANDSHAKE_SUCCEEDED:
+            self.trouble = ""
         if log.isEnabledFor(logging.DEBUG):
             more = "".join(f" {name}={value!r}" for name, value in details.items())
             log.debug("%s %s: %s%s%s", self._engine.socket_type.value, endpoint, kind, text and f": {text}", more)

@@ -14,7 +14,7 @@ import pytest
 
 import omq
 import omq.asyncio
-from tests.unit.blocking.conftest import BOUND, Crew, asleep
+from tests.unit.blocking.conftest import BOUND, Crew, Sockets, asleep
 
 LARGE = bytes(range(256)) * 400  # 102,400 bytes: beyond every inline and slab limit
 
@@ -418,3 +418,17 @@ def test_a_socket_that_was_never_used_and_never_closed_is_freed(make):
     gc.collect()
     assert [one() for one in gone] == [None] * 6
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_wait_for_peers_says_what_went_wrong(make: Sockets) -> None:
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    wrong = make(omq.SUB, connect=pull.endpoints[0])
+    with pytest.raises(omq.Timeout, match=r"within 0.5 s; last failure: tcp://127.*PULL"):
+        wrong.wait_connected(timeout=0.5)
+    nobody = make(omq.PUSH, connect="ipc:///nonexistent/omq")
+    with pytest.raises(omq.Timeout, match=r"last failure: ipc:///nonexistent/omq.*no such file"):
+        nobody.wait_connected(timeout=0.5)
+    push = make(omq.PUSH, connect=pull.endpoints[0])
+    push.wait_connected(timeout=BOUND)
+    with pytest.raises(omq.Timeout, match=r"within 0 s$"):
+        push.wait_connected(2, timeout=0)
