@@ -11,12 +11,17 @@ if TYPE_CHECKING:
     from omq.engine.socket import Engine
 
 
+#: Seconds that a handshake has before it may have to make room for want of descriptors.
+MOMENT = 1.0
+
+
 class Entrance:
     """The connections that one listener has accepted.
 
     A connection costs a stranger nothing: until it has finished its handshake it has no claim to its place. So the
     oldest of those goes when there are too many, or when descriptors are short, and a good client, which needs a
-    moment only, gets through.
+    moment only, gets through: where descriptors are short each connection has that moment (`MOMENT`), or those that
+    come together would keep each other out for ever.
 
     Args:
         engine: The socket; its `max_handshakes` and `max_connections` apply.
@@ -24,7 +29,7 @@ class Entrance:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._strangers: dict[WireSession, None] = {}
+        self._strangers: dict[WireSession, float] = {}  # when each came, in seconds of the loop's clock
         self._admitted: set[WireSession] = set()
 
     @property
@@ -40,12 +45,12 @@ class Entrance:
         limit = self._engine.options.max_handshakes
         if limit is not None and len(self._strangers) >= limit:
             self.shed(f"more than max_handshakes={limit} are in their handshake, and this is the oldest")
-        self._strangers[session] = None
+        self._strangers[session] = self._engine.loop.time()
 
-    def shed(self, reason: str) -> bool:
-        """Ends the connection whose handshake has lasted longest. Gives whether there was one."""
+    def shed(self, reason: str, patience: float = 0.0) -> bool:
+        """Ends the connection whose handshake has lasted longest, *patience* seconds at least. Gives whether it did."""
         oldest = next(iter(self._strangers), None)
-        if oldest is None:
+        if oldest is None or self._engine.loop.time() - self._strangers[oldest] < patience:
             return False
         oldest.end(HandshakeError(reason))
         return True

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from omq.engine.entrance import Entrance
+from omq.engine.entrance import MOMENT, Entrance
 from omq.engine.lifecycle import ListenerState, Living
 from omq.event import EventKind
 from omq.transport import ipc, tcp
@@ -69,7 +69,7 @@ class Listener(Living[ListenerState]):
                 continue
             except OSError as error:
                 scarce = error.errno in _SCARCE
-                if scarce and self._entrance.shed(f"the oldest handshake makes room: {error}"):
+                if scarce and self._entrance.shed(f"the oldest handshake makes room: {error}", MOMENT):
                     continue
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 if scarce:
