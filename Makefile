@@ -5,6 +5,7 @@ PYTHON ?=
 ARGS ?=
 DIR ?=
 SECONDS ?= 60
+INPUT ?=
 
 PY := $(VENV)/bin/python
 CORE := $(wildcard omq/_core/*.pyx omq/_core/*.pxd)
@@ -13,20 +14,23 @@ COPIED := pyproject.toml setup.py MANIFEST.in README.md LICENSE omq tests docs
 
 # Whatever environment is active outside has no say here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
-export DIR PIP_NO_INPUT := 1
+export DIR INPUT PIP_NO_INPUT := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(PY) -m pip --require-virtualenv install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint bench soak test-sanitize test-debug clean
+.PHONY: help demo demo-spark test test-all lint bench soak test-sanitize test-debug clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.demo $(VENV)/.core  ## stream files through worker processes, beside pyzmq (DIR=... for your own)
 	@$(VENV)/bin/omq demo $${DIR:+--dir "$$DIR"} $(ARGS)
+
+demo-spark: $(VENV)/.spark $(VENV)/.core  ## a feed into Spark and bars out of it, then files (INPUT=ticks.csv, DIR=...)
+	@$(PY) -m omq.spark.demo $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
 
 test: $(VENV)/.test $(VENV)/.core  ## lint, types and every test that is not slow (ARGS=... for pytest)
 	@$(call lint-and-pytest,-m "not slow")
@@ -141,10 +145,14 @@ $(VENV)/.demo: pyproject.toml setup.py $(NEW)
 	$(call install,demo)
 	@touch $@
 
+$(VENV)/.spark: pyproject.toml setup.py $(NEW)
+	$(call install,spark)
+	@touch $@
+
 $(VENV)/.test: pyproject.toml setup.py $(NEW)
 	$(call install,test)
-	@touch $(VENV)/.demo $@
+	@touch $(VENV)/.demo $(VENV)/.spark $@
 
-$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(VENV)/.test)
+$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(if $(filter demo-spark,$(MAKECMDGOALS)),$(VENV)/.spark,$(VENV)/.test))
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@

@@ -48,6 +48,9 @@ PEERS: dict[str, Peer] = {
     "omq-curve": Peer("omq, CURVE", "bench.peers.curve", "omq:CurveServer", {"library": "omq"}),
     "pyzmq-curve": Peer("pyzmq, CURVE", "bench.peers.curve", "zmq", {"library": "pyzmq"}),
     "libsodium": Peer("crypto_box_afternm alone", "bench.peers.curve", "nacl"),
+    "spark-omq": Peer('format("omq")', "bench.peers.spark", "pyspark.sql"),
+    "spark-pyzmq": Peer("pyzmq in mapInArrow", "bench.peers.spark", "zmq"),
+    "spark-ceiling": Peer("no network", "bench.peers.spark", "pyspark.sql"),
     "omq-ready": Peer("recv of what is there", "bench.peers.omq_blocking", "omq:PUSH"),
 }
 

@@ -1,0 +1,77 @@
+"""What runs in Spark's Python workers: the ceiling without a network, and a reader written by hand with pyzmq."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+
+class Prebuilt(DataSource):
+    """Batches that are there already."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "prebuilt"
+
+    def schema(self) -> str:
+        return "value binary"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return PrebuiltReader(*(int(self.options[name]) for name in ("size", "count", "batch")))
+
+
+class PrebuiltReader(DataSourceReader):
+    """Yields one batch again and again."""
+
+    def __init__(self, size: int, count: int, batch: int) -> None:
+        self._size, self._count, self._batch = size, count, batch
+
+    def partitions(self) -> Any:
+        return [InputPartition(0)]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        each = max(1, self._batch // self._size)
+        whole = pa.RecordBatch.from_pydict({"value": [b"x" * self._size] * each})
+        left = self._count
+        while left >= each:
+            yield whole
+            left -= each
+        if left:
+            yield whole.slice(0, left)
+
+
+def pulled_by_pyzmq(url: str, size: int, count: int, batch: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A stage for `mapInArrow` that pulls *count* messages; small ones in a list, large ones into one buffer."""
+
+    def stage(batches: Iterator[Any]) -> Iterator[Any]:
+        import zmq
+
+        for _ in batches:
+            pass
+        context = zmq.Context()
+        pull = context.socket(zmq.PULL)
+        pull.rcvhwm = max(16, min(100_000, 2 * batch // size))
+        pull.connect(url)
+        each, left = max(1, batch // size), count
+        recv = pull.recv
+        while left:
+            n = min(each, left)
+            if size < 65536:
+                value = pa.array([recv() for _ in range(n)], pa.binary())
+            else:
+                buffer = pa.allocate_buffer(n * size)
+                target = memoryview(buffer).cast("B")
+                for number in range(n):
+                    target[number * size : (number + 1) * size] = recv(copy=False).buffer
+                ends = array("i", range(0, (n + 1) * size, size))
+                value = pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(ends), buffer])
+            yield pa.RecordBatch.from_arrays([value], ["value"])
+            left -= n
+        pull.close(0)
+        context.term()
+
+    return stage

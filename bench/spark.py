@@ -1,0 +1,158 @@
+"""What reaches Spark from a socket, and leaves it: one session for all rounds, `noop` as the sink of every read."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Sample
+from bench.processes import ROOT, RunError
+
+BATCH = 16 << 20  # bytes of a record batch, for every reader
+TOTAL = 2 << 30  # bytes of a measured run
+
+_session: list[Any] = []
+
+FEEDER = """
+import sys, omq
+size = int(sys.argv[1])
+push = omq.PUSH(bind="tcp://127.0.0.1:*", linger=0)
+print(push.endpoints[0], flush=True)
+messages = [b"x" * size] * max(1, min(256, (1 << 22) // size))
+while True:
+    push.send_many(messages)
+"""
+DRAIN = """
+import sys, omq
+size, count = int(sys.argv[1]), int(sys.argv[2])
+pull = omq.PULL(bind="tcp://127.0.0.1:*")
+print(pull.endpoints[0], flush=True)
+while count > 0:
+    count -= len(pull.recv_many(4096))
+print("done", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def _child(code: str, *arguments: int) -> Iterator[tuple[str, Any]]:
+    """A process beside Spark, and the first line that it says."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip(), process.stdout
+        finally:
+            process.kill()
+
+
+def session() -> Any:
+    """Spark, started at first use: `local[2]`, 1 GiB."""
+    if _session:
+        return _session[0]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "omq/spark/top")])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    try:
+        from pyspark.sql import SparkSession
+
+        found = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.memory", "1g")
+            .config("spark.driver.host", "127.0.0.1")
+            .getOrCreate()
+        )
+    except Exception as error:
+        raise RunError(f"Spark does not start: {error}") from None
+    found.sparkContext.setLogLevel("ERROR")
+    atexit.register(found.stop)
+    _session.append(found)
+    return found
+
+
+def _timed(frame: Any, size: int, count: int) -> Sample:
+    _forget_peaks()
+    begun = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    took = time.perf_counter() - begun
+    return {"rate": count / took, "megabytes": count * size / took / 1e6, "worker": _worker_peak()}
+
+
+def _workers() -> Iterator[Path]:
+    """Where the system tells about the Python workers of this session."""
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and b"pyspark.daemon" in (folder / "cmdline").read_bytes() and _is_ours(folder):
+                yield folder
+
+
+def _forget_peaks() -> None:
+    for folder in _workers():
+        with contextlib.suppress(OSError):
+            (folder / "clear_refs").write_text("5")
+
+
+def _worker_peak() -> float:
+    """The most memory that a Python worker has had since `_forget_peaks`, in MiB."""
+    peak = 0
+    for folder in _workers():
+        with contextlib.suppress(OSError, IndexError):
+            peak = max(peak, int((folder / "status").read_text().partition("VmHWM:")[2].split()[0]))
+    return peak / 1024
+
+
+def _is_ours(folder: Path) -> bool:
+    return f"PYTHONPATH={os.environ['PYTHONPATH']}\0".encode() in (folder / "environ").read_bytes()
+
+
+def _count(size: int) -> int:
+    return max(1, TOTAL // size)
+
+
+def read_omq(size: int) -> Sample:
+    """`format("omq")`."""
+    with _child(FEEDER, size) as (url, _):
+        reader = session().read.format("omq").option("socket", "PULL").option("connect", url)
+        frame = reader.option("columns", "value").option("maxRows", _count(size)).load()
+        return _timed(frame, size, _count(size))
+
+
+def read_pyzmq(size: int) -> Sample:
+    """The best that we can write by hand with pyzmq, in `mapInArrow`."""
+    from bench.peers.spark import pulled_by_pyzmq
+
+    with _child(FEEDER, size) as (url, _):
+        frame = session().range(0, 1, 1, 1).mapInArrow(pulled_by_pyzmq(url, size, _count(size), BATCH), "value binary")
+        return _timed(frame, size, _count(size))
+
+
+def ceiling(size: int) -> Sample:
+    """A reader that yields batches which it has made before: no network."""
+    from bench.peers.spark import Prebuilt
+
+    spark = session()
+    spark.dataSource.register(Prebuilt)
+    reader = spark.read.format("prebuilt").option("size", size).option("count", _count(size)).option("batch", BATCH)
+    return _timed(reader.load(), size, _count(size))
+
+
+def write_omq(size: int) -> Sample:
+    """`write.format("omq")`, up to the last message's arrival."""
+    count = _count(size) // 4
+    with _child(DRAIN, size, count) as (url, said):
+        frame = session().range(0, count, 1, 1).selectExpr(f"CAST(repeat('x', {size}) AS BINARY) AS value")
+        _forget_peaks()
+        begun = time.perf_counter()
+        writer = frame.write.format("omq").mode("append").option("socket", "PUSH")
+        writer.option("connect", url).option("send_hwm", 10_000).save()
+        said.readline()
+        took = time.perf_counter() - begun
+    return {"rate": count / took, "megabytes": count * size / took / 1e6, "worker": _worker_peak()}

@@ -1,0 +1,300 @@
+"""`make demo-spark`: a market feed through Structured Streaming into bars, then files through executors."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import omq
+
+SECONDS: Final = 12.0  # that the feed lasts
+TICKS: Final = 24_000
+SYMBOLS: Final = {"AAPL": 190.0, "MSFT": 410.0, "NVDA": 120.0, "TSLA": 250.0}
+PATIENCE: Final = 60.0  # seconds that a step may take beyond its own time
+BLOCK: Final = 1 << 20  # bytes of a file's message
+LIMIT: Final = 256_000_000  # bytes of files
+LAST: Final = "~"  # the symbol of the tick that ends the feed: its time closes every window
+
+
+# ---------------------------------------------------------------------- the feed, a process of its own
+
+
+def generated() -> Iterator[tuple[str, float, int, int]]:
+    """Symbol, price, size and time (microseconds since 1970) of ticks; the same every time but for the start."""
+    dice = random.Random(20)
+    prices = dict(SYMBOLS)
+    begun = time.time_ns() // 1_000_000_000 * 1_000_000
+    for number in range(TICKS):
+        symbol = dice.choice(list(prices))
+        prices[symbol] *= 1 + dice.gauss(0, 0.0002)
+        yield symbol, round(prices[symbol], 2), dice.randint(1, 500), begun + int(number * SECONDS / TICKS * 1e6)
+
+
+def recorded(path: str) -> Iterator[tuple[str, float, int, int]]:
+    """The ticks of a file with the columns symbol, price, size and time, by time."""
+    import pyarrow as pa
+
+    if path.endswith(".parquet"):
+        from pyarrow import parquet
+
+        table = parquet.read_table(path)
+    else:
+        from pyarrow import csv
+
+        table = csv.read_csv(path)
+    missing = {"symbol", "price", "size", "time"} - set(table.column_names)
+    if missing:
+        raise SystemExit(f"{path} has no column {', '.join(sorted(missing))}: it needs symbol, price, size and time")
+    times = table["time"]
+    if not pa.types.is_integer(times.type):
+        times = times.cast(pa.timestamp("us")).cast(pa.int64())
+    table = table.set_column(table.column_names.index("time"), "time", times).sort_by("time")
+    for row in table.to_pylist():
+        yield str(row["symbol"]), float(row["price"]), int(row["size"]), int(row["time"])
+
+
+def play_feed(source: str) -> None:
+    """Publishes the ticks at an even pace, once somebody has subscribed."""
+    ticks = list(recorded(source) if source else generated())
+    with omq.PUB(bind="tcp://127.0.0.1:*", xpub_nodrop=True) as pub:
+        print(pub.endpoints[0], len(ticks), flush=True)
+        pub.wait_subscribed(timeout=PATIENCE)
+        begun = time.monotonic()
+        for number, (symbol, price, size, when) in enumerate(ticks):
+            if number % 100 == 0:
+                time.sleep(max(0.0, begun + SECONDS * number / len(ticks) - time.monotonic()))
+            pub.send_multipart([symbol.encode(), f"{price},{size},{when}".encode()])
+        for step in (10, 20, 30):
+            time.sleep(1.5)  # each in a microbatch of its own: the watermark follows one behind
+            pub.send_multipart([LAST.encode(), f"0,0,{ticks[-1][3] + step * 1_000_000}".encode()])
+        sys.stdin.read()
+
+
+def play_files(root: str) -> None:
+    """Pushes the files of a directory in blocks."""
+    blocks = list(_blocks(Path(root)))
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push:
+        print(push.endpoints[0], len(blocks), flush=True)
+        for path, offset, size in blocks:
+            push.send_multipart([f"{offset}:{path}".encode("utf-8", "surrogateescape"), _read(path, offset, size)])
+        sys.stdin.read()
+
+
+def _blocks(root: Path) -> Iterator[tuple[str, int, int]]:
+    left = LIMIT
+    for folder, below, names in os.walk(root):
+        below[:] = sorted(name for name in below if name not in ("site-packages", "dist-packages", "__pycache__"))
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and not os.path.islink(path) and os.access(path, os.R_OK):
+                size = os.path.getsize(path)
+                for offset in range(0, max(size, 1), BLOCK):
+                    if left <= 0:
+                        return
+                    yield path, offset, min(BLOCK, size - offset)
+                    left -= min(BLOCK, size - offset)
+
+
+def _read(path: str, offset: int, size: int) -> bytes:
+    with open(path, "rb") as file:
+        return os.pread(file.fileno(), size, offset)
+
+
+class Beside:
+    """A process of this module, which ends when its input does: with this one, however it ends."""
+
+    def __init__(self, role: str, argument: str) -> None:
+        command = [sys.executable, "-m", "omq.spark.demo", "--role", role, argument]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().split()
+        if len(line) != 2:
+            raise SystemExit(self._process.wait() or 1)
+        self.url, self.count = line[0], int(line[1])
+
+    def __enter__(self) -> Beside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(3)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+# ---------------------------------------------------------------------- Spark's side
+
+
+def java_missing() -> str:
+    """What to do about Java; empty if there is one that Spark can run on."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin" if home else None)
+    said = ""
+    if found:
+        said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+        number = re.search(r'version "(\d+)', said)
+        if number and int(number[1]) >= 17:
+            return ""
+    advice = f"Spark needs a JDK, 17 or newer; {said.splitlines()[0] if said else 'there is no java here'}."
+    release = Path("/etc/os-release")
+    system = release.read_text() if release.exists() else ""
+    if re.search(r"^ID(_LIKE)?=.*(debian|ubuntu)", system, re.MULTILINE):
+        install = "apt-get install -y openjdk-17-jre-headless"
+        return f"{advice} The package is openjdk-17-jre-headless: {install if os.geteuid() == 0 else 'sudo ' + install}"
+    return f"{advice} The package is called java-17-openjdk-headless or alike."
+
+
+def session() -> Any:
+    """Spark in this process, on two cores."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("omq-demo")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    from omq.spark import register
+
+    register(spark)
+    return spark
+
+
+def bars(spark: Any, source: str) -> tuple[str, int, float, str]:
+    """The feed into bars of a second, and the bars to the screen: a row of the table."""
+    with Beside("feed", source) as feed, tempfile.TemporaryDirectory() as folder:
+        out = f"ipc://{folder}/bars"
+        reader = spark.readStream.format("omq").option("socket", "SUB").option("connect", feed.url)
+        ticks = reader.option("subscribe", "").option("triggerSeconds", 0.5).option("columns", "value,topic").load()
+        ticks = ticks.selectExpr(
+            "CAST(topic AS STRING) AS symbol", "split(CAST(value AS STRING), ',') AS t"
+        ).selectExpr(
+            "symbol",
+            "CAST(t[0] AS DOUBLE) price",
+            "CAST(t[1] AS BIGINT) size",
+            "timestamp_micros(CAST(t[2] AS BIGINT)) time",
+        )
+        from pyspark.sql import functions as f
+
+        made = (
+            ticks.withWatermark("time", "2 seconds")
+            .groupBy(f.window("time", "1 second"), "symbol")
+            .agg(
+                f.min_by("price", "time").alias("open"),
+                f.max("price").alias("high"),
+                f.min("price").alias("low"),
+                f.max_by("price", "time").alias("close"),
+                f.sum("size").alias("volume"),
+                f.count("*").alias("ticks"),
+            )
+            .selectExpr("to_json(struct(window.start AS time, *)) AS value", "symbol AS topic")
+        )
+        sink = made.writeStream.format("omq").option("socket", "PUB").option("bind", out).option("subscribers", 1)
+        with omq.SUB(connect=out, subscribe=b"") as sub:
+            begun = time.monotonic()
+            query = sink.option("checkpointLocation", f"{folder}/checkpoint").outputMode("append").start()
+            try:
+                ticked, printed = _print_bars(sub, query, feed.count)
+            finally:
+                # A microbatch that is cut short here is no error.
+                spark.sparkContext.setLogLevel("OFF")
+                query.stop()
+                spark.sparkContext.setLogLevel("ERROR")
+        took = time.monotonic() - begun
+    verdict = "every tick is in a bar" if ticked == feed.count else f"{feed.count - ticked} TICKS ARE MISSING"
+    return f"ticks to {printed} bars (paced)", ticked, took, verdict
+
+
+def _print_bars(sub: omq.SUB, query: Any, wanted: int) -> tuple[int, int]:
+    ticked = printed = 0
+    deadline = time.monotonic() + SECONDS + PATIENCE
+    while ticked < wanted and time.monotonic() < deadline:
+        try:
+            symbol, body = sub.recv_multipart(timeout=1)
+        except omq.ReceiveTimeout:
+            if not query.isActive:
+                raise SystemExit(f"the query ended: {query.exception()}") from None
+            continue
+        if symbol.decode() == LAST:
+            continue
+        bar = json.loads(body)
+        ticked, printed = ticked + bar["ticks"], printed + 1
+        prices = "  ".join(f"{name} {bar[name]:9.2f}" for name in ("open", "high", "low", "close"))
+        print(f"{bar['time'][11:19]}  {symbol.decode():6}  {prices}  volume {bar['volume']:8,}", flush=True)
+    return ticked, printed
+
+
+def files(spark: Any, root: str) -> tuple[str, int, float, str]:
+    """The files through executors that hash them: a row of the table, with the rate in bytes."""
+    with Beside("files", root) as feed:
+        reader = spark.read.format("omq").option("socket", "PULL").option("connect", feed.url)
+        frame = reader.option("columns", "parts").option("maxRows", feed.count).option("maxSeconds", PATIENCE).load()
+        begun = time.monotonic()
+        rows = frame.selectExpr("parts[0] AS name", "sha2(parts[1], 256) AS digest", "length(parts[1]) AS n").collect()
+        took = time.monotonic() - begun
+    wrong = feed.count - len(rows)
+    for row in rows:
+        offset, _, path = bytes(row.name).decode("utf-8", "surrogateescape").partition(":")
+        wrong += hashlib.sha256(_read(path, int(offset), row.n)).hexdigest() != row.digest
+    return "bytes of files", sum(row.n for row in rows), took, f"{wrong} DIFFER" if wrong else "all match the disk"
+
+
+def main() -> int:
+    """Runs what the command line asks for; 1 if something was lost or differs."""
+    parser = argparse.ArgumentParser("python -m omq.spark.demo", description=__doc__)
+    parser.add_argument("--input", default="", help="ticks.csv or .parquet: symbol, price, size, time")
+    parser.add_argument(
+        "--dir", default=sysconfig.get_paths()["stdlib"], help="the files; the standard library if left out"
+    )
+    parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
+    found = parser.parse_args()
+    if found.role:
+        {"feed": play_feed, "files": play_files}[found.role[0]](found.role[1])
+        return 0
+    if missing := java_missing():
+        print(missing, file=sys.stderr)
+        return 2
+    spark = session()
+    try:
+        rows = [bars(spark, found.input), files(spark, found.dir)]
+    finally:
+        spark.stop()
+    print()
+    for what, count, took, verdict in rows:
+        rate = f"{count / took / 1e6:,.1f} MB/s" if what.startswith("bytes") else f"{count / took:,.0f} a second"
+        print(f"{what:28} {count:14,} in {took:6.2f} s  {rate:>18}  {verdict}")
+    return int(any(verdict not in ("every tick is in a bar", "all match the disk") for *_, verdict in rows))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
