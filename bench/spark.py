@@ -110,7 +110,7 @@ def _worker_peak() -> float:
 
 
 def _is_ours(folder: Path) -> bool:
-    return f"PYTHONPATH={os.environ['PYTHONPATH']}\0".encode() in (folder / "environ").read_bytes()
+    return str(ROOT / "omq/spark/top").encode() in (folder / "environ").read_bytes()
 
 
 def _count(size: int) -> int:

@@ -19,6 +19,7 @@ import omq
 log = logging.getLogger("omq.spark")
 
 ROWS: Final = 1 << 18  # rows of a record batch at most: 16 MiB of 64 bytes
+LARGE: Final = 65536  # bytes of a message, on average, above which each is received by itself
 FEW: Final = 64  # messages that are looked at in one go where they may have several parts
 WAKE: Final = 1.0  # seconds that one wait lasts at most
 CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer
@@ -234,12 +235,19 @@ class Connection:
         used = count = 0
         room = min(shape.batch_bytes, read.bytes_left)
         whole: bytes | None = None
+        # The kernel writes a large frame where it belongs, if the bound in bytes leaves a whole batch.
+        large = self._mean >= LARGE and room == shape.batch_bytes
         target = memoryview(data)[: max(room, 0)]
         while count < ROWS and (left := min(read.rows_left - count, ROWS - count)) > 0 and used < max(room, 1):
             try:
-                got = self.socket.recv_columns(
-                    target, view[4 * (count + 1) : 4 * (count + 1 + left)], used, timeout=read.wait()
-                )
+                if large:
+                    used += self.socket.recv_into(target[used:], timeout=read.wait())
+                    view[4 * count + 4 : 4 * count + 8] = used.to_bytes(4, sys.byteorder)
+                    got = 1
+                else:
+                    got = self.socket.recv_columns(
+                        target, view[4 * (count + 1) : 4 * (count + 1 + left)], used, timeout=read.wait()
+                    )
             except omq.ReceiveTimeout:
                 if read.in_time:
                     continue

@@ -107,6 +107,21 @@ def test_what_waits_in_the_socket_is_bounded_in_bytes(push: omq.PUSH) -> None:
     connection.close()
 
 
+def test_large_messages_and_what_comes_among_them(push: omq.PUSH) -> None:
+    sizes = [100_000, 1 << 20, 70_000, 5, 3 << 20, 0, 200_000, 1 << 20]
+    messages = [bytes([n]) * size for n, size in enumerate(sizes)]
+    push.send_many(messages)
+    push.send_multipart([b"a" * 100_000, b"b"])
+    push.send(b"end")
+    batches = pulled(push, maxRows=10, batchBytes=1 << 21, columns="parts,value")
+    assert pa.Table.from_batches(batches)["parts"].to_pylist() == [
+        *([message] for message in messages),
+        [b"a" * 100_000, b"b"],
+        [b"end"],
+    ]
+    assert len(batches) < 8
+
+
 def test_a_drain_ends_when_it_is_quiet(push: omq.PUSH) -> None:
     connection = Connection(omq.PULL(connect=push.endpoints[0]), push.endpoints[0], 1 << 20, 1000)
     push.send_many([b"x"] * 100)
