@@ -80,7 +80,9 @@ def test_a_program_runs_and_prints_what_the_page_says(program: Program, tmp_path
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_page_has_programs(page: Path) -> None:
-    assert len([one for one in PROGRAMS if one.place.startswith(page.name)]) >= 3
+    # What needs a session of Spark runs in tests/system/spark.
+    least = 1 if page.name == "spark.md" else 3
+    assert len([one for one in PROGRAMS if one.place.startswith(page.name)]) >= least
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
