@@ -22,6 +22,7 @@ ROWS: Final = 1 << 18  # rows of a record batch at most: 16 MiB of 64 bytes
 LARGE: Final = 65536  # bytes of a message, on average, above which each is received by itself
 FEW: Final = 64  # messages that are looked at in one go where they may have several parts
 WAKE: Final = 1.0  # seconds that one wait lasts at most
+COUNTING: Final = 0.2  # seconds that counting what is left in a socket may take
 CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer
 
 _TYPES: Final = {
@@ -338,13 +339,13 @@ class Connection:
         sock = self.socket
         if sock.closed:
             return held
-        for endpoint in sock.endpoints:
-            try:
-                sock.disconnect(endpoint)
-            except omq.EndpointError:
+        # What it holds is counted, and not what goes on coming: peers of a bound endpoint stay connected.
+        deadline = time.monotonic() + COUNTING
+        if sock.endpoints:
+            for endpoint in sock.endpoints:
                 sock.unbind(endpoint)
-        # Peers of a bound endpoint stay connected and may go on sending: no more than it may hold is counted.
-        deadline = time.monotonic() + WAKE
+        else:
+            sock.disconnect(self.endpoint)
         try:
             while time.monotonic() < deadline:
                 held += len(sock.recv_many(FEW, timeout=0))

@@ -1,6 +1,8 @@
 """Record batches from sockets, without Spark."""
 
+import contextlib
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -72,6 +74,22 @@ def test_what_has_arrived_and_was_not_read_is_counted(push: omq.PUSH, caplog: py
     with caplog.at_level(logging.WARNING, "omq.spark"):
         assert sum(map(len, pulled(push, maxRows=40))) == 40
     assert "closed with 60 messages that had arrived and were not read" in caplog.text
+
+
+def test_what_goes_on_coming_is_not_counted(push: omq.PUSH) -> None:
+    def job() -> None:
+        with contextlib.suppress(omq.ClosedError):
+            while True:
+                push.send(b"x" * 1000)
+
+    thread = threading.Thread(target=job)
+    thread.start()
+    connection = Connection(omq.PULL(connect=push.endpoints[0], recv_hwm=1), push.endpoints[0], 1 << 20, 1000)
+    rows = sum(map(len, connection.batches(Shape(("value",), 1 << 16, False), Limits(rows=20_000))))
+    assert rows == 20_000
+    assert connection.close() <= 1000 + 600  # recv_hwm, and what a slab and one read hold
+    push.stop()
+    thread.join(10)
 
 
 def test_between_two_reads_it_is_paused() -> None:
