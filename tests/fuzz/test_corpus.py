@@ -21,5 +21,9 @@ def test_a_few_variations_of_it() -> None:
     from random import Random
 
     random, seeds = Random(1), [path.read_bytes() for path in CORPUS if path.stat().st_size]
+    tried = set()
     for _ in range(2000):
-        one_input(mutated(random, seeds))
+        data = mutated(random, seeds)
+        one_input(data)
+        tried.add(data)
+    assert len(tried - set(seeds)) > 1000, "the variations vary"

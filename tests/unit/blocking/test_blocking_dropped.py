@@ -1,5 +1,6 @@
 """Sockets that nobody closes: when the last reference goes they close, with their linger, and say so."""
 
+import contextlib
 import gc
 import os
 import threading
@@ -14,7 +15,12 @@ dropping = pytest.warns(ResourceWarning, match="unclosed <omq.socket.P")
 
 
 def descriptors():
-    return len(os.listdir("/proc/self/fd"))
+    """What is open. What was open before may go at any time: earlier tests leave garbage."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return found
 
 
 def until(condition):
@@ -50,7 +56,7 @@ def test_a_dropped_socket_is_closed_and_its_descriptors_too(context, endpoint, t
         del pull
     with dropping:
         del push
-    until(lambda: descriptors() == before)
+    until(lambda: descriptors() <= before)
     assert not context._dropped
     omq.PULL(context, bind=where).close()  # the name is free
     assert list(tmp_path.iterdir()) == []
@@ -64,7 +70,7 @@ def test_what_a_dropped_socket_has_accepted_leaves(context, late):
         del push
     with omq.PULL(context, bind=late) as pull:
         assert [pull.recv(timeout=BOUND) for _ in range(100)] == [b"%d" % number for number in range(100)]
-    until(lambda: descriptors() == before)
+    until(lambda: descriptors() <= before)
 
 
 def test_a_dropped_socket_lingers_no_longer_than_its_option_says(context, late):
@@ -74,7 +80,7 @@ def test_a_dropped_socket_lingers_no_longer_than_its_option_says(context, late):
     begun = time.monotonic()
     with dropping:
         del push
-    until(lambda: descriptors() == before)
+    until(lambda: descriptors() <= before)
     assert 0.04 < time.monotonic() - begun < 5
 
 
@@ -90,7 +96,7 @@ def test_a_socket_in_a_cycle_goes_with_the_cycle(context, late):
         gc.collect()
     with omq.PULL(context, bind=late) as pull:
         assert pull.recv(timeout=BOUND) == b"from a cycle"
-    until(lambda: descriptors() == before)
+    until(lambda: descriptors() <= before)
 
 
 def test_a_call_that_waits_holds_its_socket(context, crew, late):
@@ -110,7 +116,7 @@ def test_a_socket_that_was_never_used_goes_silently(context):
     before = descriptors()
     for _ in range(50):
         omq.PULL(context)
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_term_ends_dropped_sockets_that_linger(late):
