@@ -108,7 +108,8 @@ def test_a_restart_from_a_checkpoint_goes_on_with_what_comes(spark: Any, feed: F
         assert sorted(seen.values) == list(range(round_ * 100, round_ * 100 + 100))
         while push.peers:  # the worker keeps the connection for a second
             time.sleep(0.05)
-    assert max(numbers[0]) < min(numbers[1])
+    # A microbatch that was not committed before the stop runs again under its number, with what comes then.
+    assert max(numbers[0]) <= min(numbers[1])
 
 
 def test_a_sink_that_raises_fails_the_query(spark: Any, feed: Feeder, tmp_path: Any) -> None:
