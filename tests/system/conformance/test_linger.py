@@ -33,7 +33,7 @@ def test_linger_without_a_peer_is_kept_to_the_time(twin, later, linger, how):
     push = twin("PUSH", connect=later, linger=linger if how == "option" else None)
     push.send(b"x")
     spent = took(push.close if how == "option" else lambda: push.close(linger))
-    assert linger <= spent < linger + 5
+    assert linger - 0.01 <= spent < linger + 5  # the loop counts milliseconds
     with pytest.raises(omq.ClosedError):
         push.send(b"y")
 
