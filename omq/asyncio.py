@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -184,6 +184,15 @@ class Socket(Face, AsyncCore):
         loop = asyncio._get_running_loop()
         if loop is not None:
             self._attach(loop)
+        elif self._engine.runs_elsewhere:
+            raise StateError(
+                f"this {self.socket_type.value} socket belongs to an event loop that runs in another thread; "
+                f"asyncio.run_coroutine_threadsafe or call_soon_threadsafe reach it: {self._engine.loop!r}"
+            )
+
+    def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
+        self._begin()
+        return super()._endpoint_call(call, endpoint)
 
     def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
         if loop is None:
@@ -207,7 +216,11 @@ class Socket(Face, AsyncCore):
         await self._engine.close(self.options.linger if linger is UNSET else linger)
 
     def stop(self) -> None:
-        """Closes the socket at once; what has not left is dropped."""
+        """Closes the socket at once; what has not left is dropped. Called in another thread, it has the loop do it."""
+        if self._engine.runs_elsewhere:
+            # A loop's descriptors are the loop's: to close one under its eyes may end the process.
+            self._engine.post(self.stop)
+            return
         self._mark_closed()
         self._engine.stop()
 

@@ -168,6 +168,11 @@ class Engine(Living[SocketState]):
         """Whether this is the thread that the socket's loop runs in."""
         return threading.get_ident() == self._thread
 
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether the socket's loop runs, at this moment, in another thread."""
+        return self.has_loop and self.loop.is_running() and asyncio._get_running_loop() is not self.loop
+
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Calls a function in this socket's thread: now, if that is this one."""
         if self.at_home:

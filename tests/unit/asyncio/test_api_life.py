@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+import threading
 import time
 import warnings
 
@@ -411,3 +412,26 @@ async def test_many_sockets_closed_while_they_connect(make, endpoint):
     good = make(omq.PUSH, connect=where)
     await good.send(b"still here")
     assert await pull.recv(timeout=5) == b"still here"
+
+
+async def test_stop_in_another_thread_has_the_loop_do_it(endpoint, monkeypatch):
+    """Closed under the loop's eyes, a descriptor that it is about to watch ends the process."""
+    socket = omq.PULL(bind=endpoint)
+    threads = []
+    driver = socket._engine.driver
+    end = driver.stop
+    monkeypatch.setattr(driver, "stop", lambda: (threads.append(threading.get_ident()), end()))
+    waiting = asyncio.ensure_future(socket.recv())
+    await asyncio.to_thread(socket.stop)
+    with pytest.raises(omq.ClosedError):
+        await asyncio.wait_for(waiting, 10)
+    assert socket.closed
+    assert threads == [threading.get_ident()]
+
+
+@pytest.mark.parametrize("call", ["bind", "connect", "unbind", "disconnect"])
+async def test_endpoints_belong_to_the_loops_thread(make, inproc, call):
+    socket = make(omq.PULL, bind=inproc)
+    with pytest.raises(omq.StateError, match="another thread"):
+        await asyncio.to_thread(getattr(socket, call), inproc)
+    assert socket.endpoints == [inproc]
