@@ -24,7 +24,7 @@ from omq.engine.socket import Engine, Parent
 from omq.errors import *  # noqa: F403
 from omq.errors import ClosedError, OptionError, ReceiveTimeout, StateError
 from omq.errors import __all__ as _errors
-from omq.face import Face, several
+from omq.face import Face, seconds, several
 from omq.message import Message, Peer
 from omq.monitor import Event, EventKind, Feed, HandshakeFailure
 from omq.options import Options
@@ -75,10 +75,11 @@ class Socket(Face, AsyncCore):
         self._engine = Engine(
             self.socket_type, Options.parse(self.socket_type, options), context, LoopDriver(self), parent
         )
-        self._assemble(self._engine.pattern.inlet, self._engine.pattern.outlet, asyncio._get_running_loop)
+        self._equip()
         mark_closed = weakref.WeakMethod(self._mark_closed)
         self._engine.on_stop = lambda: (mark_closed() or _nothing)()
         self._take_options()
+        context.welcome(self)
         try:
             for endpoint in several(bind):
                 self.bind(endpoint)
@@ -88,7 +89,12 @@ class Socket(Face, AsyncCore):
             self.stop()
             raise
 
+    def _equip(self) -> None:
+        pattern = self._engine.pattern
+        self._assemble(pattern.inlet, pattern.outlet, asyncio._get_running_loop, self._engine.driver.poller)
+
     def set_options(self, **options: Any) -> None:
+        self._refuse_in_child()
         _refuse_spinning(options)
         super().set_options(**options)
 
@@ -105,8 +111,7 @@ class Socket(Face, AsyncCore):
             BindError: The system refuses.
             ClosedError: The socket is closed.
         """
-        self._begin()
-        return self._engine.bind(endpoint)
+        return str(self._endpoint_call(self._engine.bind, endpoint))
 
     def connect(self, endpoint: str) -> str:
         """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
@@ -118,8 +123,20 @@ class Socket(Face, AsyncCore):
             EndpointError: It cannot be understood.
             ClosedError: The socket is closed.
         """
+        return str(self._endpoint_call(self._engine.connect, endpoint))
+
+    def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
         self._begin()
-        return self._engine.connect(endpoint)
+        return call(endpoint)
+
+    def subscribe(self, prefix: bytes) -> None:
+        self._refuse_in_child()
+        super().subscribe(prefix)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        self._refuse_in_child()
+        super().unsubscribe(prefix)
+        self.tell()  # messages that wait may not be wanted any more
 
     # ------------------------------------------------------------------ peers
 
@@ -152,6 +169,7 @@ class Socket(Face, AsyncCore):
         await self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
 
     async def _wait(self, reached: Any, what: str, timeout: float | None) -> None:
+        seconds(timeout)
         self._begin()
         if not self._engine.has_loop:
             self._attach(asyncio.get_running_loop())
@@ -179,6 +197,7 @@ class Socket(Face, AsyncCore):
 
     def _begin(self) -> None:
         """A socket belongs to the loop of its first use; outside of any loop it waits for one."""
+        self._refuse_in_child()
         if self.closed:
             raise ClosedError(f"the {self.socket_type.value} socket is closed")
         loop = asyncio._get_running_loop()
@@ -193,6 +212,10 @@ class Socket(Face, AsyncCore):
     def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
         self._begin()
         return super()._endpoint_call(call, endpoint)
+
+    def _refuse_in_child(self) -> None:
+        if self._engine.generation.stale:
+            self._engine.context.check()
 
     def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
         if loop is None:
@@ -211,12 +234,20 @@ class Socket(Face, AsyncCore):
 
         Args:
             linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
+
+        Raises:
+            OptionError: `linger` is neither; the socket stays open.
         """
+        if self._engine.generation.stale:
+            return
+        patience = self._linger(linger)
         self._mark_closed()
-        await self._engine.close(self.options.linger if linger is UNSET else linger)
+        await self._engine.close(patience)
 
     def stop(self) -> None:
         """Closes the socket at once; what has not left is dropped. Called in another thread, it has the loop do it."""
+        if self._engine.generation.stale:
+            return
         if self._engine.runs_elsewhere:
             # A loop's descriptors are the loop's: to close one under its eyes may end the process.
             self._engine.post(self.stop)
@@ -229,10 +260,27 @@ class Socket(Face, AsyncCore):
         self._engine.on_stop = self._mark_closed
         self._engine.post(self._close_dropped)
 
-    def _close_dropped(self) -> None:
+    def _close_dropped(self, linger: Any = UNSET) -> None:
         """Runs in the socket's loop."""
-        self._closing = self._engine.loop.create_task(self.close())
+        self._closing = self._engine.loop.create_task(self.close(linger))
         self._closing.add_done_callback(lambda _: self._engine.context.release(self))
+
+    def end_with_context(self, linger: Any) -> None:
+        """The context is terminated, by whatever thread: the socket's loop closes it, if there is one that runs."""
+        engine = self._engine
+        if engine.closing:
+            return
+        if engine.in_loop and engine.loop.is_running():
+            engine.context.keep(self)
+            engine.call(self._mark_closed)
+            engine.post(self._close_dropped, linger)
+        else:
+            self.stop()
+
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptors that it inherited, which are the parent's too."""
+        self._abandon()
+        self._engine.abandon()
 
     async def __aenter__(self) -> Self:
         return self
@@ -273,6 +321,7 @@ class Monitor(Feed):
             ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
             StateError: The process has forked.
         """
+        seconds(timeout)
         if (event := self._take()) is not None:
             return event
         owner = self._owner()

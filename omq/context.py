@@ -18,6 +18,7 @@ from omq._core.pool import Pool
 from omq.engine.driver import IoThread
 from omq.engine.inproc import Registry
 from omq.errors import ContextTerminated, StateError
+from omq.options import Options
 from omq.types import UNSET
 
 log = logging.getLogger("omq")
@@ -29,6 +30,14 @@ class Closable(Protocol):
     def begin_close(self, linger: Any) -> Any: ...
 
     def finish_close(self, future: Any) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+class Guest(Protocol):
+    """An asyncio socket, as far as its context is concerned."""
+
+    def end_with_context(self, linger: Any) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -57,6 +66,7 @@ class Context:
         self._terminated = False
         self._ended = False
         self._sockets: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._guests: weakref.WeakSet[Any] = weakref.WeakSet()
         self._dropped: set[Any] = set()
         Context._all.add(self)
 
@@ -100,6 +110,10 @@ class Context:
         """Takes a blocking socket in: `term` and the interpreter's exit close it."""
         self._sockets.add(socket)
 
+    def welcome(self, guest: Guest) -> None:
+        """Takes an asyncio socket in: it lives in a loop of its own, but `term` and a fork end it."""
+        self._guests.add(guest)
+
     def keep(self, socket: Any) -> None:
         """Holds a socket that its owner has dropped until it is closed."""
         self._dropped.add(socket)
@@ -109,16 +123,24 @@ class Context:
         self._dropped.discard(socket)
 
     def term(self, linger: Any = None) -> None:
-        """Closes every blocking socket and ends the threads (`zmq_ctx_term(3)`). Idempotent; goes on if interrupted.
+        """Closes every socket and ends the threads (`zmq_ctx_term(3)`). Idempotent; goes on if interrupted.
+
+        It waits for blocking sockets. Calls on asyncio sockets raise `ClosedError` too, but their loop closes them,
+        which may be this thread's: it is not waited for.
 
         Args:
             linger: Seconds that each socket has for what was accepted; `None` lets each one's own option hold.
+
+        Raises:
+            OptionError: `linger` is neither; nothing has ended.
         """
         if self._ended or self.generation.stale:
             return
+        linger = UNSET if linger is None else Options(linger=linger).linger
         self._terminated = True
+        for guest in list(self._guests):
+            guest.end_with_context(linger)
         # All of them at once: the last one is not to wait for the sum.
-        linger = UNSET if linger is None else linger
         closing = [(socket, socket.begin_close(linger)) for socket in list(self._sockets)]
         for socket, future in closing:
             socket.finish_close(future)
@@ -132,7 +154,7 @@ class Context:
 
     def abandon(self) -> None:
         """In a forked child: closes the descriptors that it inherited. Nothing may wait, and no lock be taken."""
-        sockets = list(self._sockets)
+        sockets = [*self._sockets, *self._guests]
         self.generation.expire((self, sockets))
         for socket in sockets:
             socket.abandon()

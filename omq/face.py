@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from omq.engine.report import snapshot
 from omq.engine.socket import Engine
-from omq.errors import ClosedError, StateError, Timeout
+from omq.errors import ClosedError, EndpointError, StateError, Timeout
 from omq.message import Message, Peer
 from omq.options import Options
-from omq.types import SocketType
+from omq.types import UNSET, SocketType
 
 
 class Face:
@@ -64,19 +64,31 @@ class Face:
 
         Raises:
             OptionError: An option is unknown or does not fit.
-            StateError: The option cannot be changed on a socket that is in use.
+            StateError: The option cannot be changed on a socket that is in use: bound, connected, or given messages.
         """
         changed = Options.parse(self.socket_type, options, self._engine.options)
-        if self._engine.has_loop:
-            for name in options:
-                if not Options.is_live(name):
-                    raise StateError(f"option {name!r} cannot be changed once the socket is in use")
-        self._engine.reconfigure(changed)
+        fixed = [name for name in options if not Options.is_live(name)]
+        if fixed and self._engine.in_use:
+            raise StateError(f"option {fixed[0]!r} cannot be changed once the socket is in use")
+        if fixed:
+            self._engine.remake(changed)
+            self._equip()
+        else:
+            self._engine.reconfigure(changed)
         self._take_options()
+
+    def _equip(self) -> None:
+        """Takes the queues of the engine into use."""
+        raise NotImplementedError
 
     def _take_options(self) -> None:
         self.send_timeout = self._engine.options.send_timeout
         self.recv_timeout = self._engine.options.recv_timeout
+
+    def _linger(self, linger: Any) -> float | None:
+        """The linger of one `close`: checked before anything ends."""
+        given = {} if linger is UNSET else {"linger": linger}
+        return Options.parse(self.socket_type, given, self._engine.options).linger
 
     # ------------------------------------------------------------------ endpoints
 
@@ -89,6 +101,7 @@ class Face:
 
         Raises:
             EndpointError: It is not bound.
+            ClosedError: The socket is closed.
         """
         self._endpoint_call(self._engine.unbind, endpoint)
 
@@ -97,6 +110,7 @@ class Face:
 
         Raises:
             EndpointError: It is not connected.
+            ClosedError: The socket is closed.
         """
         self._endpoint_call(self._engine.disconnect, endpoint)
 
@@ -176,7 +190,22 @@ def several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
     """One endpoint, several or none, as several."""
     if endpoints is None:
         return ()
-    return (endpoints,) if isinstance(endpoints, str) else endpoints
+    if isinstance(endpoints, str):
+        return (endpoints,)
+    if isinstance(endpoints, bytes | bytearray | memoryview) or not isinstance(endpoints, Iterable):
+        raise EndpointError(f"an endpoint is a str, not {type(endpoints).__name__}: {endpoints!r}")
+    return endpoints
+
+
+def seconds(timeout: float | None) -> float | None:
+    """A timeout that somebody gives.
+
+    Raises:
+        ValueError: It is below 0, or no number.
+    """
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
+    return timeout
 
 
 def _prefix(prefix: bytes) -> bytes:

@@ -211,6 +211,8 @@ class Options:
             connection before it is read; `None` for no limit, but of a message that is not whole no more than 4
             GiB are kept (`ZMQ_MAXMSGSIZE`).
         max_parts: Parts that one received message may have; more end the connection; `None` for 1048576.
+        max_subscriptions: Different prefixes that one peer may subscribe to, 256 MiB of them in all; one more ends its
+            connection; `None` for no limit.
         conflate: Keep only the newest message, in each direction (`ZMQ_CONFLATE`).
         router_mandatory: `send` to an unknown identity raises `UnroutableError` instead of dropping
             (`ZMQ_ROUTER_MANDATORY`).
@@ -270,6 +272,7 @@ class Options:
     max_connections: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
     max_message_size: int | None = _option(None, _whole(0, 2**63 - 1, none=True))
     max_parts: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
+    max_subscriptions: int | None = _option(1_000_000, _whole(1, 2**31 - 1, none=True), _PUBLISHERS)
     conflate: bool = _option(False, _flag, _CONFLATING)
     router_mandatory: bool = _option(False, _flag, _ROUTERS, live=True)
     router_handover: bool = _option(False, _flag, _ROUTERS, live=True)
@@ -300,6 +303,10 @@ class Options:
     zap_domain: str = _option("", _domain)
     zap_enforce_domain: bool = _option(False, _flag)
 
+    def __post_init__(self) -> None:
+        for name, spec in _SPECS.items():
+            object.__setattr__(self, name, _checked(name, spec, getattr(self, name)))
+
     @classmethod
     def parse(cls, socket_type: SocketType, given: dict[str, Any], base: Options | None = None) -> Options:
         """Checks options and gives the whole set.
@@ -312,8 +319,7 @@ class Options:
         Raises:
             OptionError: A name is unknown, the option does not fit the type, or a value does not fit.
         """
-        checked: dict[str, Any] = {}
-        for name, value in given.items():
+        for name in given:
             spec = _SPECS.get(name)
             if spec is None:
                 close = difflib.get_close_matches(name, _SPECS, n=1)
@@ -322,18 +328,22 @@ class Options:
             if socket_type not in spec["types"]:
                 fitting = ", ".join(t.value for t in SocketType if t in spec["types"])
                 raise OptionError(f"option {name!r} does not fit a {socket_type.value} socket; it is for {fitting}")
-            try:
-                checked[name] = spec["check"](value)
-            except ValueError as wanted:
-                # What was meant to be a key or a password is not repeated.
-                shown = f"<{type(value).__name__}>" if spec["secret"] else repr(value)
-                raise OptionError(f"option {name}={shown}: must be {wanted}") from None
-        return dataclasses.replace(base, **checked) if base is not None else cls(**checked)
+        return dataclasses.replace(base, **given) if base is not None else cls(**given)
 
     @staticmethod
     def is_live(name: str) -> bool:
         """Whether a change of the option takes hold on a socket that is already in use."""
         return bool(_SPECS[name]["live"])
+
+
+def _checked(name: str, spec: Any, value: Any) -> Any:
+    """A value as the option keeps it."""
+    try:
+        return spec["check"](value)
+    except ValueError as wanted:
+        # What was meant to be a key or a password is not repeated.
+        shown = f"<{type(value).__name__}>" if spec["secret"] else repr(value)
+        raise OptionError(f"option {name}={shown}: must be {wanted}") from None
 
 
 _SPECS: Final[dict[str, Any]] = {f.name: f.metadata for f in fields(Options)}

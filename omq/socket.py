@@ -15,7 +15,7 @@ from omq.context import Context
 from omq.engine.driver import CallerDriver, IoThread
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, StateError
-from omq.face import Face, several
+from omq.face import Face, seconds, several
 from omq.monitor import Monitor
 from omq.options import Options
 from omq.types import POLL_IN, UNSET, SocketType
@@ -51,7 +51,7 @@ class Socket(Face, SyncCore):
         self._io: IoThread
         driver = CallerDriver(self, context.flusher, context.alarm)
         self._engine = Engine(self.socket_type, Options.parse(self.socket_type, options), context, driver)
-        self._assemble(self._engine.pattern.inlet, self._engine.pattern.outlet, context.generation)
+        self._equip()
         self._take_options()
         context.register(self)
         try:
@@ -62,6 +62,10 @@ class Socket(Face, SyncCore):
         except BaseException:
             self.stop()
             raise
+
+    def _equip(self) -> None:
+        pattern = self._engine.pattern
+        self._assemble(pattern.inlet, pattern.outlet, self._context.generation)
 
     def _take_options(self) -> None:
         super()._take_options()
@@ -164,6 +168,7 @@ class Socket(Face, SyncCore):
         self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
 
     def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
+        seconds(timeout)
         self._context.check()
         if self.closed:
             raise ClosedError(f"the {self.socket_type.value} socket is closed")
@@ -207,6 +212,9 @@ class Socket(Face, SyncCore):
 
         Args:
             linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
+
+        Raises:
+            OptionError: `linger` is neither; the socket stays open.
         """
         self.finish_close(self.begin_close(linger))
 
@@ -214,6 +222,7 @@ class Socket(Face, SyncCore):
         """The part of `close` that does not wait: what to wait for, or `None`."""
         if self._context.generation.stale:
             return None
+        patience = self._linger(linger)
         self._mark_closed()
         if self._engine.closed:
             return None
@@ -222,7 +231,7 @@ class Socket(Face, SyncCore):
             self._engine.stop()
             return None
         with contextlib.suppress(ContextTerminated):  # which has closed it, too
-            return self._io.begin(self._engine.close(self.options.linger if linger is UNSET else linger))
+            return self._io.begin(self._engine.close(patience))
         return None
 
     def finish_close(self, future: concurrent.futures.Future[Any] | None) -> None:

@@ -1,6 +1,9 @@
 # The asyncio twin's calls: coroutine objects without a frame, and the gates where they wait.
 
-from omq._core.peer cimport Gate, Inlet, Outlet, Peer
+from cpython.object cimport PyObject
+
+from omq._core.home cimport LoopHome
+from omq._core.peer cimport Gate
 from omq._core.waiter cimport AsyncTurn, Waiter
 
 cdef enum Operation:
@@ -30,25 +33,17 @@ cdef class AsyncGate(Gate):
     cdef int _wake_apart(self) except -1
     cdef bint is_first(self, Call call) except -1
     cdef object _watcher             # a Future that is done at the next notification; None: nobody watches
+    cdef PyObject *_core             # the socket that keeps a descriptor true; borrowed; NULL: it is gone
 
 
-cdef class AsyncCore:
-    cdef readonly Inlet inlet        # None: the type does not receive
-    cdef readonly Outlet outlet      # None: the type does not send
+cdef class AsyncCore(LoopHome):
     cdef readonly AsyncGate readable
     cdef readonly AsyncGate writable
-    cdef object _loop                # the loop that the socket belongs to; None until first use
-    cdef object _running             # gives the running loop, or None
     cdef readonly AsyncTurn turn
-    cdef readonly bint closed
     cdef int _reads                  # messages left before a receiving call yields to the loop
     cdef int _writes                 # likewise for sending
     cdef public object send_timeout  # seconds; None for ever
     cdef public object recv_timeout
-    cdef unsigned long _thread       # where the loop runs
-    cdef object _is_running          # the loop's own method
-    cdef bint _at_home(self) except -1
-    cdef int _enter(self) except -1
 
 
 cdef class Call:
@@ -65,6 +60,7 @@ cdef class Call:
     cdef Py_ssize_t _progress        # send_many: messages accepted so far
     cdef object _step(self)
     cdef object _attempt(self)
+    cdef bint _at_once(self) except -1
     cdef bint _may_attempt(self, AsyncGate gate) except -1
     cdef object _address(self)
     cdef int _keep_parts(self) except -1

@@ -4,7 +4,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from typing_extensions import Buffer
 
-from omq._core.peer import Gate, Inlet, Outlet
+from omq._core.home import LoopHome
+from omq._core.peer import Gate
 from omq._core.waiter import AsyncTurn
 from omq.types import Unset
 
@@ -27,7 +28,7 @@ class Call(Coroutine[Any, Any, _T], Generic[_T]):
     def throw(self, kind: Any, value: Any = None, traceback: Any = None, /) -> Any: ...
     def close(self) -> None: ...
 
-class AsyncCore:
+class AsyncCore(LoopHome):
     """The message calls of an asyncio socket.
 
     Attributes:
@@ -38,23 +39,12 @@ class AsyncCore:
     send_timeout: float | None
     recv_timeout: float | None
     @property
-    def closed(self) -> bool:
-        """Whether the socket is closed, or closing."""
-
-    @property
     def readable(self) -> AsyncGate: ...
     @property
     def writable(self) -> AsyncGate: ...
     @property
     def turn(self) -> AsyncTurn: ...
-    @property
-    def inlet(self) -> Inlet | None: ...
-    @property
-    def outlet(self) -> Outlet | None: ...
-    def _assemble(self, inlet: Inlet | None, outlet: Outlet | None, running: Any) -> None: ...
-    def _set_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
     def _mark_closed(self) -> None: ...
-    def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None: ...
     def send(self, data: Buffer, *, timeout: float | Unset | None = ...) -> Call[None]:
         """Sends a message of one part.
 

@@ -11,12 +11,12 @@ from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_WarnEx
 from cpython.object cimport PyObject
-from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 
 from omq._core.batch cimport Part
+from omq._core.home cimport LoopHome
 from omq._core.part cimport Parts, close_parts, open_part, open_parts, open_target
-from omq._core.peer cimport Gate, Inlet, Outlet, Peer
+from omq._core.peer cimport Gate, Inlet
 from omq._core.waiter cimport AsyncTurn, Waiter
 
 from collections import deque
@@ -63,6 +63,8 @@ cdef class AsyncGate(Gate):
             if not self._watcher.done():
                 self._watcher.set_result(None)
             self._watcher = None
+        if self._core != NULL and (<LoopHome>self._core)._truth >= 0:
+            (<LoopHome>self._core)._tell()
         if self.waiting:
             if self.apart:
                 return self._wake_apart()
@@ -118,90 +120,69 @@ cdef class AsyncGate(Gate):
                 (<Waiter>waiter).wake()
 
 
-cdef class AsyncCore:
-    """What the message calls of an asyncio socket need: two queues and two gates.
-
-    The class above attaches the queues (`_assemble`), the loop (`_attach`) and marks the end (`_mark_closed`).
-    """
+cdef class AsyncCore(LoopHome):
+    """The message calls of an asyncio socket, and the two gates where they wait."""
 
     def __cinit__(self, *_, **__):
         self.readable = AsyncGate()
         self.writable = AsyncGate()
         self.turn = AsyncTurn()
         self._reads = self._writes = TURN
+        self.readable._core = <PyObject *>self
 
-    def _assemble(self, inlet, outlet, running):
-        self.inlet = inlet
-        self.outlet = outlet
-        self._running = running
-
-    def _set_loop(self, loop):
-        self._loop = loop
-        self._thread = PyThread_get_thread_ident()
-        self._is_running = loop.is_running
+    def __dealloc__(self):
+        if self.readable is not None:
+            self.readable._core = NULL
 
     def _mark_closed(self):
         self.closed = True
         self.readable.wake_all()
         self.writable.wake_all()
-
-    def _attach(self, loop):
-        raise AssertionError("the class above attaches the loop")
-
-    def _message(self, parts, peer):
-        raise AssertionError("the class above makes messages")
-
-    cdef inline bint _at_home(self) except -1:
-        """Whether this is the socket's own loop: a thread runs one at a time. (asyncio's own answer costs a getpid.)"""
-        return self._thread == PyThread_get_thread_ident() and self._loop is not None and self._is_running() is True
-
-    cdef int _enter(self) except -1:
-        """A call begins: in the right loop, on an open socket."""
-        if self.closed:
-            raise ClosedError(f"the {self._name()} socket is closed")
-        if not self._at_home():
-            self._attach(self._running())
-        return 0
-
-    def _name(self):
-        return type(self).__name__
+        self._show_end()
 
     def send(self, data, *, timeout=UNSET):
-        return new_call(self, OP_SEND, data, self.send_timeout if timeout is UNSET else timeout)
+        return new_call(self, OP_SEND, data, self.send_timeout if timeout is UNSET else seconds(timeout))
 
     def send_multipart(self, parts, *, timeout=UNSET):
-        return new_call(self, OP_SEND_PARTS, parts, self.send_timeout if timeout is UNSET else timeout)
+        return new_call(self, OP_SEND_PARTS, parts, self.send_timeout if timeout is UNSET else seconds(timeout))
 
     def send_many(self, messages, *, timeout=UNSET):
-        return new_call(self, OP_SEND_MANY, messages, self.send_timeout if timeout is UNSET else timeout)
+        return new_call(self, OP_SEND_MANY, messages, self.send_timeout if timeout is UNSET else seconds(timeout))
 
     def recv(self, *, timeout=UNSET):
-        return new_call(self, OP_RECV, None, self.recv_timeout if timeout is UNSET else timeout)
+        return new_call(self, OP_RECV, None, self.recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_multipart(self, *, timeout=UNSET):
-        return new_call(self, OP_RECV_PARTS, None, self.recv_timeout if timeout is UNSET else timeout)
+        return new_call(self, OP_RECV_PARTS, None, self.recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_many(self, limit=1024, *, timeout=UNSET):
         if limit < 1:
             raise ValueError(f"limit={limit!r}: must be at least 1")
-        return new_call(self, OP_RECV_MANY, limit, self.recv_timeout if timeout is UNSET else timeout)
+        return new_call(self, OP_RECV_MANY, limit, self.recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_into(self, buffer, *, timeout=UNSET):
-        return new_call(self, OP_RECV_INTO, buffer, self.recv_timeout if timeout is UNSET else timeout)
+        return new_call(self, OP_RECV_INTO, buffer, self.recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_message(self, *, timeout=UNSET):
-        return new_call(self, OP_RECV_MESSAGE, None, self.recv_timeout if timeout is UNSET else timeout)
+        return new_call(self, OP_RECV_MESSAGE, None, self.recv_timeout if timeout is UNSET else seconds(timeout))
 
     def poll(self, timeout=None, events=POLL_IN):
         if not events or events & ~(POLL_IN | POLL_OUT):
             raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
-        return new_call(self, OP_POLL, events, timeout)
+        return new_call(self, OP_POLL, events, seconds(timeout))
 
     def __aiter__(self):
         return self
 
     def __anext__(self):
         return new_call(self, OP_NEXT, None, self.recv_timeout)
+
+
+cdef inline object seconds(object timeout):
+    """A timeout that somebody gives: seconds, or None."""
+    if timeout is not None and not (<double>timeout >= 0):
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
+    return timeout
 
 
 cdef inline Call new_call(AsyncCore core, Operation operation, object argument, object timeout):
@@ -280,9 +261,13 @@ cdef class Call:
                     core._reads = TURN
                     return self._yield()
             elif core.closed:
-                raise ClosedError(f"the {core._name()} socket was closed while a call waited")
+                core._refuse("was closed while a call waited")
             if self._may_attempt(core.writable if sending else core.readable):
                 result = self._attempt()
+                if not self._complete and not self._suspended and self._at_once():
+                    # What the kernel has counts: a program that asks on and on gives the loop no turn to fetch it.
+                    core._poller.serve()
+                    result = self._attempt()
                 if self._complete:
                     if self._state == STATE_WAITING:
                         self._leave()
@@ -290,7 +275,12 @@ cdef class Call:
                     return result
                 if self._suspended:
                     return None
-            if self._expired or self._timeout == 0:
+            if self._expired or self._at_once():
+                # Also what is asked for in vain counts for the turn: others are to have theirs.
+                if sending:
+                    core._writes -= 1
+                else:
+                    core._reads -= 1
                 self._leave()
                 result = self._give_up()
                 self._end()
@@ -306,6 +296,10 @@ cdef class Call:
             self._leave()
             self._end()
             raise
+
+    cdef bint _at_once(self) except -1:
+        """Whether this call does not wait."""
+        return self._timeout is not None and self._timeout == 0
 
     cdef bint _may_attempt(self, AsyncGate gate) except -1:
         """Whether it is this call's turn: whoever came before goes first, also when our time is up."""
@@ -439,6 +433,7 @@ cdef class Call:
         if result is not None:
             core._reads -= 1
             self._complete = True
+            core._tell()
         return result
 
     cdef object _send(self):
@@ -523,6 +518,7 @@ cdef class Call:
             return None
         self._core._reads -= <int>len(messages)
         self._complete = True
+        self._core._tell()
         return messages
 
     cdef object _recv_into(self):
@@ -539,6 +535,7 @@ cdef class Call:
             raise MessageTooLarge(f"the next message is larger than the buffer of {view.len} bytes; it stays first in line")
         self._core._reads -= 1
         self._complete = True
+        self._core._tell()
         return got
 
 
@@ -581,6 +578,8 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
             call._state = STATE_NEW
             return 0
         core._reads -= 1
+        if core._truth >= 0:
+            core._tell()
         Py_INCREF(message)
         result[0] = <PyObject *>message
         return 1

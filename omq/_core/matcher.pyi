@@ -57,6 +57,9 @@ class Matcher:
     def matches_any(self, topic: bytes) -> bool:
         """Tells whether any slot holds a prefix of the topic."""
 
+    def holds(self, prefix: bytes, slot: int) -> bool:
+        """Tells whether a slot holds exactly this prefix."""
+
     def count(self, prefix: bytes) -> int:
         """Gives how many slots hold exactly this prefix."""
 

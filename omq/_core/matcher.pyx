@@ -372,6 +372,9 @@ cdef class Matcher:
     def __len__(self):
         return self._pairs
 
+    def holds(self, bytes prefix not None, int slot):
+        return self._find(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot) != NULL
+
     def count(self, bytes prefix not None):
         cdef const unsigned char *rest = <const unsigned char *>PyBytes_AS_STRING(prefix)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)

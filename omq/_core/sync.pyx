@@ -32,7 +32,7 @@ cdef inline long long deadline_of(object timeout) except -1:
     if timeout is None:
         return FOR_EVER
     seconds = timeout
-    if seconds < 0:
+    if not seconds >= 0:
         raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
     if seconds > 1e9:
         return FOR_EVER

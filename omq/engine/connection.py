@@ -41,6 +41,7 @@ class WireSession(Living[ConnectionState]):
         user_id: Who the peer is, as authentication has found; `None` if nobody knows.
         remote_address: Where the peer is, as an endpoint; empty if unknown.
         dropped_told: Messages dropped for the peer that monitors know of.
+        pings: Whether a PING of the peer has come.
         ended: Done when the connection is over; the dialer waits for it.
     """
 
@@ -62,6 +63,7 @@ class WireSession(Living[ConnectionState]):
         self.since = 0.0
         self.remote_address = _address(sock)
         self.dropped_told = 0
+        self.pings = False
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._dialer = dialer
         self._entrance = entrance

@@ -31,6 +31,7 @@ _EARLY: Final = 0.0005  # seconds: the loop's timers count milliseconds
 _TURN: Final = 200  # connections looked at in one go: the loop has other things to do
 _UNSENT: Final = 65536  # bytes that wait for a peer above which it gets no more of ours: it does not read
 _PATIENCE: Final = 0.1  # seconds between two looks at peers that are not read
+_LONG: Final = 30.0  # seconds at most between two signs of life for one of them
 
 
 class Pulse:
@@ -98,6 +99,7 @@ class Heartbeat:
             session: From whom.
             ttl: Tenths of a second of silence after which the peer may be given up; 0 for no such hint.
         """
+        session.pings = True
         pulse = self._pulses.get(session)
         if pulse is None:
             if not ttl:
@@ -202,12 +204,17 @@ class _Comfort:
     Their PINGs stand behind messages that the application has not asked for yet, so they cannot be seen; unanswered
     they would end a connection whose only fault is that its owner computes. Such a peer gets a PONG unasked, which is
     traffic and as such a sign of life. RFC 37 does not ask for it and does not forbid it, and libzmq takes it.
+
+    A peer that was read for a time without a PING of its own has no shorter interval than that, and gets signs of life
+    half as often only: one that never asks is left in peace.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: deque[Connection] = deque()
         self._bytes_in: dict[Connection, int] = {}
+        self._told: dict[Connection, float] = {}  # when each had its last sign, in seconds of time.monotonic()
+        self._gaps: dict[Connection, float] = {}  # seconds between two signs for one that has never asked
         self._timer: asyncio.TimerHandle | None = None
         self._begun = False
 
@@ -234,20 +241,24 @@ class _Comfort:
         with self._engine.lock:
             paused = [peer for peer in inlet.watch_pauses(None) if isinstance(peer, Connection) and not peer.lost]
             if not paused:
-                self._waiting.clear()
-                self._bytes_in.clear()
+                self._forget()
                 self._paused()
                 return
+            now = time.monotonic()
             if not self._waiting:
                 self._waiting.extend(paused)
                 self._bytes_in = {peer: self._bytes_in.get(peer, -1) for peer in paused}
+                self._gaps = {peer: self._gaps.get(peer) or _gap(peer.session) for peer in paused}
+                self._told = {peer: self._told.get(peer, now - _PATIENCE) for peer in paused}
             still = set(paused)
             for _ in range(min(_TURN, len(self._waiting))):
                 peer = self._waiting.popleft()
                 before, self._bytes_in[peer] = self._bytes_in.get(peer, -1), peer.bytes_in
                 # One that has been read meanwhile has been answered, if it asked.
                 asleep = peer in still and before == peer.bytes_in and peer.unsent_bytes < _UNSENT
-                if asleep and _knows_ping(peer.session):
+                due = self._told[peer] + (_PATIENCE if peer.session.pings else self._gaps[peer])
+                if asleep and _knows_ping(peer.session) and now >= due - _EARLY:
+                    self._told[peer] = now
                     peer.control(_PONG)
         self._later()
 
@@ -257,11 +268,21 @@ class _Comfort:
             self._timer = None
         if self._engine.pattern.inlet is not None:
             self._engine.pattern.inlet.watch_pauses(None)
+        self._forget()
+
+    def _forget(self) -> None:
         self._waiting.clear()
         self._bytes_in.clear()
+        self._told.clear()
+        self._gaps.clear()
 
 
 _PONG: Final = command.pong(b"")
+
+
+def _gap(session: WireSession) -> float:
+    """Seconds between two signs of life for a peer that was read until now and has not asked for any."""
+    return max(_PATIENCE, min((time.time() - session.since) / 2, _LONG))
 
 
 def _knows_ping(session: WireSession) -> bool:

@@ -53,6 +53,9 @@ class Shared(Protocol):
     inproc: Registry
     generation: Generation
 
+    def check(self) -> None:
+        """Raises unless sockets can be made and used here."""
+
     def keep(self, socket: Any) -> None:
         """Holds a socket that its owner has dropped until it is closed."""
 
@@ -88,10 +91,7 @@ class Engine(Living[SocketState]):
         self.generation = context.generation
         self.driver = driver
         self.lock = driver.lock
-        self.pattern = PATTERNS[socket_type](socket_type, options, driver.readable, driver.writable)
-        driver.assemble(self.pattern.outlet)
-        self.pattern.on_change = self._changed
-        self.pattern.on_subscribed = self._subscribed
+        self._equip()
         self.reporter = Reporter(self)
         self.heartbeat = Heartbeat(self)
         self.on_stop: Callable[[], None] = lambda: None
@@ -106,6 +106,14 @@ class Engine(Living[SocketState]):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(self)
         self._watchers: set[asyncio.Future[None]] = set()
+
+    def _equip(self) -> None:
+        """Makes the queues, as the options want them."""
+        driver = self.driver
+        self.pattern = PATTERNS[self.socket_type](self.socket_type, self.options, driver.readable, driver.writable)
+        driver.assemble(self.pattern.outlet)
+        self.pattern.on_change = self._changed
+        self.pattern.on_subscribed = self._subscribed
 
     @property
     def closing(self) -> bool:
@@ -383,6 +391,20 @@ class Engine(Living[SocketState]):
         with self.lock:
             self.options = options
             self.pattern.reconfigure(options)
+
+    def remake(self, options: Options) -> None:
+        """Options have changed before the first use: what they shape is made anew; subscriptions stay.
+
+        Raises:
+            StateError: Messages wait to be sent.
+        """
+        with self.lock:
+            before = self.pattern
+            if not before.idle:
+                raise StateError("messages wait to be sent: only live options can be changed now")
+            self.options = options
+            self._equip()
+            self.pattern.inherit(before)
 
     # ------------------------------------------------------------------ the end
 

@@ -164,7 +164,7 @@ class _Asker(AsyncCore):
         options = Options(linger=0.0, reconnect_interval=None)
         self._engine = Engine(SocketType.DEALER, options, engine.context, LoopDriver(self))
         pattern = self._engine.pattern
-        self._assemble(pattern.inlet, pattern.outlet, asyncio._get_running_loop)
+        self._assemble(pattern.inlet, pattern.outlet, asyncio._get_running_loop, self._engine.driver.poller)
         self.send_timeout = self.recv_timeout = None
         self._set_loop(engine.loop)
         self._engine.attach(engine.loop)

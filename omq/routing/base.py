@@ -82,6 +82,9 @@ class Pattern:
         if self.outlet is not None:
             self.outlet.set_hwm(options.send_hwm)
 
+    def inherit(self, before: Pattern) -> None:
+        """Takes over what the user has told the pattern that this one replaces; no peer was there yet."""
+
     def _tune(self, session: Session) -> None:
         """The marks have changed."""
         session.peer.set_grain(_grain(self.options.send_hwm))

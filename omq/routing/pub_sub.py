@@ -7,11 +7,12 @@ from omq._core.matcher import Matcher
 from omq._core.outlet import FanOut, SubscriberOutlet
 from omq._core.peer import Gate, Inlet
 from omq._core.pipe import Pipe
-from omq.errors import StateError
+from omq.errors import RemoteProtocolError, StateError
 from omq.options import Options
 from omq.routing.base import Pattern, Session
 from omq.types import SocketType
 
+MOST_BYTES = 256 << 20  # that the prefixes of one peer may have together, where their number has a limit
 SUBSCRIBE, CANCEL = b"\1", b"\0"  # how XPUB and XSUB users see and make subscriptions (RFC 29)
 
 
@@ -29,6 +30,8 @@ class Publisher(Pattern):
         self._mail: Pipe | None = None
         # What does not fit into the mail, by prefix: a change, and its undoing takes it out again.
         self._late: dict[object, tuple[bytes, Session]] = {}
+        # What each peer has asked for: the number of its prefixes, and their bytes.
+        self._held: dict[Session, tuple[int, int]] = {}
         # ZMQ_XPUB_MANUAL: what peers have asked for; the application says what is in force.
         self._wanted = Matcher() if options.xpub_manual else None
         if socket_type is SocketType.XPUB:
@@ -44,6 +47,7 @@ class Publisher(Pattern):
     def disconnected(self, session: Session) -> None:
         if session in self.sessions:
             slot = session.peer.slot
+            self._held.pop(session, None)
             if self._wanted is not None:
                 for prefix in self._wanted.prefixes_of(slot):
                     self._tell(CANCEL, prefix, session, True)
@@ -57,8 +61,11 @@ class Publisher(Pattern):
 
     def on_subscription(self, session: Session, prefix: bytes, subscribe: bool) -> None:
         slot = session.peer.slot
+        if subscribe and not self._may_hold(session, prefix):
+            return
         if self._wanted is not None:
             news = self._wanted.add(prefix, slot) if subscribe else self._wanted.drop(prefix, slot)
+            self._count(session, prefix, subscribe, news)
             self._tell(SUBSCRIBE if subscribe else CANCEL, prefix, session, news > 0)
             return
         if subscribe:
@@ -71,9 +78,30 @@ class Publisher(Pattern):
             news = self.matcher.drop(prefix, slot)
             if news == 1 or (news >= 0 and self.options.xpub_verboser):
                 self._tell(CANCEL, prefix, session, news == 1)
+        self._count(session, prefix, subscribe, news)
         if news > 0:
             self.on_subscribed(session, prefix, subscribe)
         self.on_change()
+
+    def _may_hold(self, session: Session, prefix: bytes) -> bool:
+        """Whether a peer may ask for one more prefix; if not, that costs it its connection."""
+        limit = self.options.max_subscriptions
+        if limit is None:
+            return True
+        number, size = self._held.get(session, (0, 0))
+        if number < limit and size + len(prefix) <= MOST_BYTES:
+            return True
+        asked = self.matcher if self._wanted is None else self._wanted
+        if asked.holds(prefix, session.peer.slot):
+            return True
+        session.end(RemoteProtocolError(f"the peer subscribes to more than max_subscriptions={limit} prefixes"))
+        return False
+
+    def _count(self, session: Session, prefix: bytes, subscribe: bool, news: int) -> None:
+        if news > 0:
+            number, size = self._held.get(session, (0, 0))
+            step = 1 if subscribe else -1
+            self._held[session] = number + step, size + step * len(prefix)
 
     def subscribe(self, prefix: bytes) -> None:
         """With xpub_manual: the peer that the last message came from gets messages with this prefix."""
@@ -158,6 +186,15 @@ class Subscriber(Pattern):
     def unsubscribe(self, prefix: bytes) -> None:
         """Takes one `subscribe` of this prefix back; one that was never asked for is ignored."""
         self._change(False, prefix)
+
+    def inherit(self, before: Pattern) -> None:
+        assert isinstance(before, Subscriber)
+        for prefix in before.options.subscribe:
+            before.matcher.remove(prefix, 0)
+        for prefix, _ in before.matcher.prefixes():
+            self.subscribe(prefix)
+            while before.matcher.remove(prefix, 0) == 0:  # it was asked for more than once
+                self.subscribe(prefix)
 
     def _change(self, subscribe: bool, prefix: bytes) -> None:
         # Publishers hear only of the first subscription to a prefix and of the end of the last.

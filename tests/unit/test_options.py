@@ -49,6 +49,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "heartbeat_timeout": ("PUSH", [None, 0.05, 30], NOT_POSITIVE),
     "heartbeat_ttl": ("PUSH", [None, 0, 0.1, 0.3, 6553.5], [*NOT_SECONDS, 0.09, 6553.6]),
     "max_handshakes": ("PULL", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
+    "max_subscriptions": ("XPUB", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
     "max_connections": ("PULL", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
     "max_message_size": ("PULL", [None, 0, 1, 2**63 - 1], [*NOT_WHOLE, -1, 2**63]),
     "max_parts": ("PULL", [None, 1, HUGE - 1], [*NOT_WHOLE, -1, 0, HUGE]),
@@ -88,6 +89,7 @@ BAD = [(name, kind, value) for name, (kind, _, values) in CASES.items() for valu
 
 CONFLATING = "PULL PUSH SUB PUB DEALER"
 FITS = {
+    "max_subscriptions": "PUB XPUB",
     "conflate": CONFLATING,
     "router_mandatory": "ROUTER",
     "router_handover": "ROUTER",

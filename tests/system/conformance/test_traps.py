@@ -186,3 +186,25 @@ def test_what_a_monitor_holds_is_bounded_and_it_says_how_much_it_missed(twin):
     assert events[0].kind == "missed"
     assert events[0].count >= 50, "three events a connection, and four are held"
     assert len(events) == 5
+
+
+@pytest.mark.parametrize("kind", ["PUB", "XPUB"])
+def test_a_peer_with_endless_prefixes_costs_itself_its_connection(twin, endpoint, kind):
+    pub = twin(kind, bind=endpoint, max_subscriptions=100, recv_hwm=0)
+    good = twin("SUB", connect=pub.endpoints[0], subscribe=[b"%d" % n for n in range(100)])
+    pub.wait_subscribed(n=100, timeout=BOUND)
+    for number in range(50):
+        good.subscribe(b"%d" % number)  # again: it is no further one
+        good.unsubscribe(b"%d" % (99 - number))
+        good.subscribe(b"other %d" % number)
+    pub.wait_subscribed(b"other 49", timeout=BOUND)
+    monitor = pub.monitor()
+    greedy = twin("SUB", connect=pub.endpoints[0], subscribe=[b"prefix %d" % n for n in range(101)])
+    reasons = []
+    while not any("max_subscriptions=100" in reason for reason in reasons):
+        reasons.append(twin.wait(lambda: monitor.recv(timeout=BOUND)).reason)
+    greedy.stop()
+    until(lambda: len(pub.peers) == 1)
+    pub.send(b"other 49")
+    assert good.recv(timeout=BOUND) == b"other 49"
+    monitor.close()

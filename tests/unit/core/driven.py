@@ -52,7 +52,7 @@ class Driven(AsyncCore):
         self._queue = queue
         inlet, outlet = Inlet(self.readable), RoundRobin(self.writable, send_hwm)
         outlet.set_schedule(lambda: loop.call_soon(self._flush_turn, outlet))
-        self._assemble(inlet, outlet, asyncio._get_running_loop)
+        self._assemble(inlet, outlet, asyncio._get_running_loop, self.poller)
         self._set_loop(loop)
         loop.add_reader(self.poller.fd, self.poller.dispatch)
         self.sessions: list[Session] = []

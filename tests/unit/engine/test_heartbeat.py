@@ -272,6 +272,21 @@ async def test_unasked_signs_of_life_end_when_reading_goes_on(make):
     raw.close()
 
 
+async def test_a_peer_that_has_never_asked_is_mostly_left_in_peace(make, monkeypatch):
+    """It was read for ten seconds without a PING of its own: its interval is longer than that, if it has one."""
+    pull, raw = await connected(make, omq.PULL, b"PUSH", recv_hwm=1)
+    (session,) = pull._engine.sessions
+    session.since -= 10
+    await raw.send(frames(b"one") + frames(b"two"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(several(raw, 1), 0.6)
+    assert await pull.recv(timeout=5) == b"one"
+    assert await pull.recv(timeout=5) == b"two"
+    await raw.send(command(b"PING", b"\0\0") + frames(b"three") + frames(b"four"))
+    await asyncio.wait_for(several(raw, 4), 5)
+    raw.close()
+
+
 async def test_signs_of_life_do_not_pile_up_for_a_peer_that_reads_nothing(make):
     dealer, raw = await connected(make, omq.DEALER, b"DEALER", heartbeat_interval=0.01, heartbeat_timeout=60)
     await dealer.send(bytes(50_000_000))

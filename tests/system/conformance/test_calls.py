@@ -1,0 +1,220 @@
+"""What the calls of the API page say of their arguments, for both twins alike."""
+
+from __future__ import annotations
+
+import math
+import select
+import threading
+
+import pytest
+
+import omq
+from tests.system.conformance.conftest import BOUND, until
+
+
+@pytest.fixture
+def linked(twin, endpoint):
+    pull = twin("PULL", bind=endpoint)
+    push = twin("PUSH", connect=pull.endpoints[0])
+    push.wait_connected(timeout=BOUND)
+    return push, pull
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, math.nan])
+def test_a_timeout_that_is_none_is_refused(linked, timeout):
+    push, pull = linked
+    for call in (
+        lambda: pull.recv(timeout=timeout),
+        lambda: pull.recv_multipart(timeout=timeout),
+        lambda: pull.recv_many(timeout=timeout),
+        lambda: pull.recv_into(bytearray(9), timeout=timeout),
+        lambda: pull.recv_message(timeout=timeout),
+        lambda: pull.poll(timeout),
+        lambda: push.send_many([b"x"], timeout=timeout),
+        lambda: push.wait_connected(5, timeout=timeout),
+    ):
+        with pytest.raises(ValueError, match="timeout="):
+            call()
+    with pytest.raises(TypeError):
+        pull.recv(timeout="soon")
+    assert not pull.poll(0.02)
+
+
+@pytest.mark.parametrize("linger", [-1, math.nan, math.inf, "x"])
+def test_a_linger_that_is_none_is_refused_and_closes_nothing(twin, linked, linger):
+    push, pull = linked
+    with pytest.raises(omq.OptionError, match="linger="):
+        push.close(linger=linger)
+    assert not push.closed
+    with pytest.raises(omq.OptionError, match="linger="):
+        twin.context.term(linger=linger)
+    push.send(b"still here")
+    assert pull.recv(timeout=BOUND) == b"still here"
+
+
+@pytest.mark.parametrize("call", ["recv", "poll"])
+def test_who_asks_on_and_on_without_waiting_sees_what_comes(linked, call):
+    """Also in an event loop that gets no turn of its own meanwhile."""
+    push, pull = linked
+    push.send(b"x")
+    for _ in range(200_000):
+        if call == "poll":
+            if pull.poll(0):
+                break
+        else:
+            try:
+                assert pull.recv(timeout=0) == b"x"
+                return
+            except omq.ReceiveTimeout:
+                pass
+    assert pull.recv(timeout=0) == b"x"
+
+
+def test_endpoints_of_a_closed_socket(twin, linked):
+    push, pull = linked
+    where = pull.endpoints[0]
+    push.close()
+    pull.close()
+    for call in (pull.bind, pull.unbind, push.connect, push.disconnect):
+        with pytest.raises(omq.ClosedError):
+            call(where)
+    for wrong in (b"tcp://127.0.0.1:*", 5, ["tcp://127.0.0.1:*", 5]):
+        with pytest.raises(omq.EndpointError):
+            twin("PULL", bind=wrong)
+
+
+def _readable(fd, seconds=0.0):
+    return bool(select.select([fd], [], [], seconds)[0])
+
+
+def test_the_descriptor_is_readable_exactly_while_a_message_waits(linked):
+    push, pull = linked
+    fd = pull.fileno()
+    assert fd == pull.fileno()
+    for take in (
+        lambda: pull.recv(timeout=0),
+        lambda: pull.recv_multipart(timeout=0),
+        lambda: pull.recv_many(1, timeout=0),
+        lambda: pull.recv_into(bytearray(9), timeout=0),
+        lambda: pull.recv_message(timeout=0),
+    ):
+        assert not _readable(fd)
+        push.send_many([b"a", b"b"])
+        assert _readable(fd, BOUND)
+        take()
+        until(lambda: _readable(fd))
+        assert _readable(fd), "level-triggered: it stays so"
+        take()
+    assert not _readable(fd)
+    push.send(b"x")
+    assert _readable(fd, BOUND)
+    with pytest.raises(omq.StateError, match="does not receive"):
+        push.fileno()
+
+
+def test_the_descriptor_of_a_large_burst_never_lies(linked):
+    push, pull = linked
+    fd = pull.fileno()
+    count = 20_000
+    sender = threading.Thread(target=push.send_many, args=([b"%d" % n for n in range(count)],))
+    sender.start()
+    got = []
+    while len(got) < count:
+        assert _readable(fd, BOUND), f"{count - len(got)} messages are missing"
+        got += pull.recv_many(300, timeout=0)
+    sender.join()
+    assert got == [b"%d" % n for n in range(count)]
+    assert not _readable(fd)
+
+
+def test_the_descriptor_shows_what_is_wanted_only(twin, endpoint):
+    pub = twin("PUB", bind=endpoint)
+    sub = twin("SUB", connect=pub.endpoints[0], subscribe=[b"a", b"c"])
+    pub.wait_subscribed(b"a", timeout=BOUND)
+    pub.wait_subscribed(b"c", timeout=BOUND)
+    fd = sub.fileno()
+    pub.send_many([b"b", b"a", b"b", b"c"])
+    assert _readable(fd, BOUND)
+    assert sub.recv(timeout=BOUND) == b"a"
+    assert _readable(fd, BOUND)
+    sub.unsubscribe(b"c")
+    assert not _readable(fd)
+    assert not sub.poll(0)
+
+
+def test_the_descriptor_of_a_socket_that_closes_wakes_who_waits_for_it(twin, endpoint):
+    pull = twin("PULL", bind=endpoint)
+    fd = pull.fileno()
+    assert not _readable(fd)
+    pull.close()
+    assert _readable(fd, BOUND)
+    with pytest.raises(omq.ClosedError):
+        pull.fileno()
+
+
+def test_options_set_before_the_first_use_hold_like_those_given_at_once(twin, inproc):
+    pull = twin("PULL")
+    pull.set_options(conflate=True)
+    pull.bind(inproc)
+    push = twin("PUSH", connect=inproc)
+    push.wait_connected(timeout=BOUND)
+    for number in range(20):
+        push.send(b"%d" % number)
+    assert pull.recv(timeout=BOUND) == b"19"
+    assert not pull.poll(0.02)
+
+    waits = twin("PUSH")
+    waits.set_options(immediate=True, send_hwm=5)
+    with pytest.raises(omq.SendTimeout):
+        waits.send(b"x", timeout=0)
+
+    req = twin("REQ")
+    req.set_options(req_relaxed=True)
+    req.connect(f"{inproc}-nobody")
+    req.send(b"first")
+    req.send(b"second")
+
+
+def test_subscriptions_outlive_options_that_are_set_before_the_first_use(twin, endpoint):
+    pub = twin("PUB", bind=endpoint)
+    sub = twin("SUB", subscribe=[b"a", b"b"])
+    sub.subscribe(b"c")
+    sub.subscribe(b"d")
+    sub.subscribe(b"d")
+    sub.subscribe(b"b")
+    sub.set_options(identity=b"me", subscribe=b"b")
+    sub.unsubscribe(b"b")
+    sub.unsubscribe(b"d")
+    sub.connect(pub.endpoints[0])
+    for prefix in (b"b", b"c", b"d"):
+        pub.wait_subscribed(prefix, timeout=BOUND)
+    pub.send_many([b"a", b"b", b"c", b"d"])
+    assert [sub.recv(timeout=BOUND) for _ in range(3)] == [b"b", b"c", b"d"]
+    sub.unsubscribe(b"d")
+    until(lambda: _subscriptions(pub) == 2)
+
+
+def _subscriptions(pub):
+    try:
+        pub.wait_subscribed(n=3, timeout=0)
+    except omq.Timeout:
+        return 2
+    return 3
+
+
+def test_options_of_a_socket_in_use_that_are_not_live_are_refused(twin, endpoint):
+    bound = twin("PULL", bind=endpoint)
+    given = twin("PUSH")
+    given.send(b"x")
+    for socket in (bound, given):
+        with pytest.raises(omq.StateError):
+            socket.set_options(conflate=True)
+        socket.set_options(recv_hwm=5, send_hwm=5)
+    given.connect(bound.endpoints[0])
+    assert bound.recv(timeout=BOUND) == b"x"
+
+
+def test_options_made_by_hand_are_checked():
+    with pytest.raises(omq.OptionError, match="send_hwm=-5"):
+        omq.Options(send_hwm=-5)
+    assert omq.Options(linger=1).linger == 1.0

@@ -1,0 +1,138 @@
+"""Contexts: what ends with them, and what a forked child finds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import omq
+from tests.system.conformance.conftest import BOUND, until
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("call", ["recv", "recv_many", "poll", "wait_connected"])
+def test_ctx_destroy_term_wakes_calls_that_wait(twin, endpoint, call):
+    pull = twin("PULL", bind=endpoint)
+    calls = [twin.spawn(pull, call) for _ in range(2)]
+    assert not calls[0].done(0.05)
+    twin.context.term()
+    for waiting in calls:
+        with pytest.raises((omq.ClosedError, omq.ContextTerminated)):
+            waiting.result()
+
+
+def test_ctx_destroy_term_wakes_a_sender_that_waits(twin, inproc):
+    push = twin("PUSH", connect=inproc, linger=0)
+    waiting = twin.spawn(push, "send", b"x" * 10)
+    until(waiting.done)
+    waiting = twin.spawn(push, "send_many", [b"x"] * 5000)
+    assert not waiting.done(0.05)
+    twin.context.term()
+    with pytest.raises((omq.ClosedError, omq.ContextTerminated)):
+        waiting.result()
+
+
+def test_ctx_destroy_no_socket_after_term(twin, endpoint):
+    pull = twin("PULL", bind=endpoint)
+    twin.context.term()
+    until(lambda: pull.closed)
+    with pytest.raises(omq.ContextTerminated):
+        twin("PULL")
+    with pytest.raises((omq.ClosedError, omq.ContextTerminated)):
+        pull.bind(endpoint)
+    twin.context.term()  # again
+
+
+def test_ctx_destroy_term_lets_what_was_accepted_leave(twin, tmp_path):
+    """The sockets of the two ends are of different contexts."""
+    with omq.Context() as other:
+        pull = omq.PULL(other, bind=f"ipc://{tmp_path}/s")
+        push = twin("PUSH", connect=pull.endpoints[0], linger=BOUND)
+        push.wait_connected(timeout=BOUND)
+        big = bytes(1 << 20)
+        assert push.send_many([big] * 50) == 50
+        ending = twin.spawn(twin.context, "term")
+        for _ in range(50):
+            assert pull.recv(timeout=BOUND) == big
+        ending.result()
+        pull.stop()
+
+
+def test_ctx_contexts_do_not_meet(twin, inproc):
+    twin("PULL", bind=inproc)
+    with omq.Context() as other:
+        pull = omq.PULL(other, bind=inproc)
+        push = omq.PUSH(other, connect=inproc)
+        push.send(b"x")
+        assert pull.recv(timeout=BOUND) == b"x"
+
+
+FORKING = """
+    import asyncio, os, sys
+    import omq, omq.asyncio, uvloop
+
+    async def main():
+        pull = omq.asyncio.PULL(bind=sys.argv[1])
+        push = omq.asyncio.PUSH(connect=pull.endpoints[0])
+        idle = omq.asyncio.PULL()
+        await push.wait_connected(timeout=10)
+        await push.send(b"before")
+        await pull.poll(10)
+        open_before = len(os.listdir("/proc/self/fd"))
+        child = os.fork()
+        if child == 0:
+            try:
+                held = len(os.listdir("/proc/self/fd"))
+                refused = 0
+                for call in (
+                    lambda: push.send(b"x", timeout=0),
+                    lambda: push.send_multipart([b"x"]),
+                    lambda: push.send_many([b"x"]),
+                    lambda: pull.recv(timeout=0),
+                    lambda: pull.recv_many(timeout=0),
+                    lambda: pull.poll(0),
+                    lambda: pull.wait_connected(),
+                    lambda: pull.fileno(),
+                    lambda: pull.monitor(),
+                    lambda: idle.recv(timeout=0),
+                    lambda: pull.bind("inproc://x"),
+                    lambda: pull.connect("inproc://x"),
+                    lambda: pull.set_options(linger=0),
+                ):
+                    try:
+                        result = call()
+                        if hasattr(result, "__await__"):
+                            await result
+                    except omq.StateError:
+                        refused += 1
+                await push.close()
+                pull.stop()
+                own = omq.asyncio.PUSH(connect="inproc://y")
+                own.stop()
+                os._exit(0 if refused == 13 and held < open_before else 100 + refused)
+            finally:
+                os._exit(99)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert await pull.recv(timeout=10) == b"before"
+        for n in range(1000):
+            await push.send(b"%d" % n)
+            assert await pull.recv(timeout=10) == b"%d" % n
+        await push.close()
+        await pull.close()
+
+    (uvloop.run if sys.argv[2] == "uvloop" else asyncio.run)(main())
+"""
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_fork_the_child_is_refused_and_the_parent_goes_on(tmp_path, loop):
+    """The blocking twin's part stands in tests/system/blocking/test_blocking_fork.py."""
+    program = [sys.executable, "-c", textwrap.dedent(FORKING), f"ipc://{tmp_path}/s", loop]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=50, env=os.environ | {"OMQ_STRICT": "1"})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
