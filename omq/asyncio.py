@@ -125,10 +125,6 @@ class Socket(Face, AsyncCore):
         """
         return str(self._endpoint_call(self._engine.connect, endpoint))
 
-    def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
-        self._begin()
-        return call(endpoint)
-
     def subscribe(self, prefix: bytes) -> None:
         self._refuse_in_child()
         super().subscribe(prefix)

@@ -193,7 +193,7 @@ class Options:
             second, with jitter; `None` never reconnects (`ZMQ_RECONNECT_IVL`, `ZMQ_RECONNECT_IVL_MAX`).
         reconnect_stop: What ends the attempts to connect for good: `"refused"` that nobody listens, `"handshake
             failed"` that a handshake came to nothing, `"after disconnect"` that a peer which was connected has
-            gone; one or several (`ZMQ_RECONNECT_STOP`).
+            gone; one or several (`ZMQ_RECONNECT_STOP`). Over inproc nobody is refused: a name may be bound later.
         connect_timeout: Seconds that one attempt to connect may take; `None` leaves it to the system
             (`ZMQ_CONNECT_TIMEOUT`).
         handshake_timeout: Seconds within which a new peer must finish its handshake; `None` for no limit

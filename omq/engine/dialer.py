@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from omq.engine.lifecycle import DialerState, Living
+from omq.engine.reach import Resolver, reach
 from omq.errors import ConnectError
 from omq.event import EventKind
 from omq.transport import ipc, tcp
@@ -28,6 +29,34 @@ _REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
 
 
+class Backoff:
+    """How long a dialer waits before its next attempt: `reconnect_interval`, with jitter.
+
+    Args:
+        engine: The socket that dials.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._delay = engine.first_reconnect_interval
+
+    def next(self, outcome: str) -> float | None:
+        """Seconds until the next attempt; `None` if there is to be none.
+
+        Args:
+            outcome: What became of the last one, in the words of `reconnect_stop`, or `"failed"`.
+        """
+        options = self._engine.options
+        if outcome == "after disconnect":
+            self._delay = self._engine.first_reconnect_interval
+        if self._delay is None or outcome in options.reconnect_stop or not self._engine.wants_peers:
+            return None
+        delay, interval = self._delay, options.reconnect_interval
+        self._delay = min(delay * 2, interval[1] if isinstance(interval, tuple) else delay)
+        # Jitter keeps the clients of a server that returns from coming all at once.
+        return delay * random.uniform(0.75, 1.0)
+
+
 class Dialer(Living[DialerState]):
     """Keeps one connection to an endpoint.
 
@@ -42,26 +71,20 @@ class Dialer(Living[DialerState]):
         self.session: WireSession | None = None
         self._target = endpoint
         self._task: asyncio.Task[None] | None = None
+        self._resolver = Resolver()
 
     def start(self) -> None:
         self._task = self.engine.spawn(self._run(), f"omq dial {self.endpoint}")
 
     async def _run(self) -> None:
-        delay = self.engine.first_reconnect_interval
+        backoff = Backoff(self.engine)
         while self.engine.wants_peers:
-            outcome = await self._keep()
-            if outcome == "after disconnect":
-                delay = self.engine.first_reconnect_interval
-            if outcome in self.engine.options.reconnect_stop:
-                break
-            if delay is None or not self.engine.wants_peers:
+            pause = backoff.next(await self._keep())
+            if pause is None:
                 break
             self.move(DialerState.WAITING)
-            # Jitter keeps the clients of a server that returns from coming all at once.
-            pause = delay * random.uniform(0.75, 1.0)
             self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
             await asyncio.sleep(pause)
-            delay = min(delay * 2, self._ceiling())
         self.move(DialerState.CLOSED)
 
     async def _keep(self) -> str:
@@ -79,11 +102,6 @@ class Dialer(Living[DialerState]):
         await session.ended
         self.session = None
         return "handshake failed" if session.info is None else "after disconnect"
-
-    def _ceiling(self) -> float:
-        interval = self.engine.options.reconnect_interval
-        assert interval is not None
-        return interval[1] if isinstance(interval, tuple) else interval
 
     async def _connect(self) -> socket.socket:
         timeout = self.engine.options.connect_timeout
@@ -154,12 +172,11 @@ class Dialer(Living[DialerState]):
         found = tcp.known(host, port)
         if found:
             return found
-        hints = tcp.hints(host, self.engine.options)
-        return list(await self.engine.loop.getaddrinfo(host, port, **hints))
+        return await self._resolver.resolve(self.engine.loop, host, port, tcp.hints(host, self.engine.options))
 
     async def _reach(self, sock: socket.socket, address: Any) -> socket.socket:
         try:
-            await self.engine.loop.sock_connect(sock, address)
+            await reach(self.engine.loop, sock, address)
         except OSError as error:
             sock.close()
             raise refusal(ConnectError, self.endpoint, error) from error

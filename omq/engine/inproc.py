@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from omq._core.peer import Gate, Inlet
 from omq._core.pipe import Pipe
+from omq.engine.dialer import Backoff
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, Living
 from omq.errors import BindError, HandshakeError, RemoteProtocolError
 from omq.event import EventKind
@@ -127,6 +128,8 @@ class PipeSession(Living[ConnectionState]):
         if before is ConnectionState.OVER:
             return
         self.move(ConnectionState.OVER)
+        if before is ConnectionState.CONNECTING or before is ConnectionState.HANDSHAKING:
+            self.info = None  # the other side was asked, and did not want to
         with self.engine.lock:
             self.engine.pattern.disconnected(self)
             self.peer.close()
@@ -248,6 +251,7 @@ class InprocDialer(Living[DialerState]):
         self.endpoint = f"inproc://{name}"
         self.session: PipeSession | None = None
         self.state = DialerState.NEW
+        self._backoff = Backoff(engine)
 
     def start(self) -> None:
         self.dial()
@@ -277,16 +281,17 @@ class InprocDialer(Living[DialerState]):
         listener.engine.call(listener.accept, session)
 
     def _again(self, _: asyncio.Future[None]) -> None:
-        self.session = None
+        session, self.session = self.session, None
         if self.state is DialerState.CLOSED:
             return
-        interval = self.engine.first_reconnect_interval
-        if interval is None or not self.engine.wants_peers:
+        met = session is not None and session.info is not None
+        pause = self._backoff.next("after disconnect" if met else "handshake failed")
+        if pause is None:
             self.move(DialerState.CLOSED)
             return
         self.move(DialerState.WAITING)
-        self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=interval)
-        self.engine.loop.call_later(interval, self.dial)
+        self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
+        self.engine.loop.call_later(pause, self.dial)
 
     def close(self) -> None:
         """Stops dialling and ends the connection."""

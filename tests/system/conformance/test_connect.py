@@ -282,3 +282,46 @@ def test_many_sockets_at_the_limit_of_descriptors_fail_cleanly(twin, tmp_path):
             socket.stop()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     until(lambda: twin("PULL", bind="tcp://127.0.0.1:*").endpoints)
+
+
+def events(twin, monitor, kind, seconds):
+    """The events of one kind within a time."""
+    found = []
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        try:
+            event = twin.wait(lambda left=left: monitor.recv(timeout=left))
+        except omq.ReceiveTimeout:
+            break
+        if event.kind == kind:
+            found.append(event)
+    return found
+
+
+def test_reconnect_ivl_grows_for_who_is_turned_away(twin, endpoint):
+    bound = twin("PAIR", bind=endpoint)
+    twin("PAIR", connect=bound.endpoints[0]).wait_connected(timeout=BOUND)
+    third = twin("PAIR", connect=bound.endpoints[0], reconnect_interval=(0.01, 0.2))
+    monitor = third.monitor()
+    delays = [event.delay for event in events(twin, monitor, "connect_retried", 1.0)]
+    assert 4 <= len(delays) <= 15, delays
+    assert 0.15 <= max(delays) <= 0.2, delays
+    monitor.close()
+
+
+@pytest.mark.parametrize("transport", ["ipc", "inproc"])
+@pytest.mark.parametrize("stop", ["handshake failed", "after disconnect"])
+def test_reconnect_stop_ends_the_attempts(twin, tmp_path, inproc, transport, stop):
+    where = f"ipc://{tmp_path}/s" if transport == "ipc" else inproc
+    bound = twin("PAIR", bind=where)
+    if stop == "handshake failed":
+        twin("PAIR", connect=where).wait_connected(timeout=BOUND)
+    dialled = twin("PAIR", reconnect_interval=0.01, reconnect_stop=stop)
+    monitor = dialled.monitor()
+    dialled.connect(where)
+    if stop == "after disconnect":
+        dialled.wait_connected(timeout=BOUND)
+        bound.stop()
+    assert events(twin, monitor, "connect_retried", 0.4) == []
+    assert not dialled.peers
+    monitor.close()

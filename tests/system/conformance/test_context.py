@@ -136,3 +136,30 @@ def test_fork_the_child_is_refused_and_the_parent_goes_on(tmp_path, loop):
     done = subprocess.run(program, capture_output=True, text=True, timeout=50, env=os.environ | {"OMQ_STRICT": "1"})
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+EXITING = """
+    import os, sys
+    import omq
+
+    pull = omq.PULL(bind="tcp://127.0.0.1:*")
+    push = omq.PUSH(connect=pull.endpoints[0].replace("127.0.0.1", sys.argv[1]))
+    push.send(b"x")
+    assert pull.recv(timeout=10) == b"x"
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    push.send(b"y")
+    assert pull.recv(timeout=10) == b"y"
+"""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_fork_a_child_that_ends_as_programs_do_ends_well(host):
+    """A library that has threads of its own must not wait for them in a process that does not have them."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(EXITING), host], capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

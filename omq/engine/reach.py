@@ -1,0 +1,122 @@
+"""Looking names up and reaching addresses, without the loop's pool of threads.
+
+libuv has such a pool for names, and uvloop asks it even for the address of a `sock_connect`. Its threads outlive every
+loop, and a process that has forked since crashes at its exit, where libuv waits for threads that it does not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import threading
+from typing import Any
+
+from omq.transport import tcp
+
+_FULL = 0.01  # seconds before a Unix socket whose queue is full is tried again
+
+
+async def reach(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: Any) -> None:
+    """Connects a socket that does not block.
+
+    Raises:
+        OSError: The system, or the other side, refuses.
+    """
+    while True:
+        try:
+            sock.connect(address)
+            return
+        except BlockingIOError as error:
+            # unix(7): nothing is under way, the listener's queue is full.
+            if error.errno != errno.EAGAIN:
+                break
+            await asyncio.sleep(_FULL)
+        except InterruptedError:
+            break  # connect(2): it goes on by itself
+    done = loop.create_future()
+    fd = sock.fileno()
+    loop.add_writer(fd, _connected, sock, done)
+    try:
+        await done
+    finally:
+        loop.remove_writer(fd)
+
+
+def _connected(sock: socket.socket, done: asyncio.Future[None]) -> None:
+    if done.done():
+        return
+    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        done.set_exception(OSError(code, os.strerror(code)))
+    else:
+        done.set_result(None)
+
+
+class Resolver:
+    """Looks names up, each in a thread of its own: no resolver that hangs keeps anything else, or the end, waiting.
+
+    A question that is asked again while it has no answer yet waits for the one that is under way.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, int], asyncio.Future[list[tcp.AddrInfo]]] = {}
+
+    async def resolve(
+        self, loop: asyncio.AbstractEventLoop, host: str, port: int, hints: dict[str, Any]
+    ) -> list[tcp.AddrInfo]:
+        """Asks the system's resolver.
+
+        Args:
+            loop: Where the answer is awaited.
+            host: The name.
+            port: For the socket addresses.
+            hints: Further arguments of `getaddrinfo`.
+
+        Raises:
+            OSError: The name has no address, or nobody could be asked.
+        """
+        question = (host, port)
+        answer = self._asked.get(question)
+        if answer is None:
+            answer = self._asked[question] = loop.create_future()
+            answer.add_done_callback(lambda _: self._asked.pop(question, None))
+            work = threading.Thread(
+                target=_look_up, args=(loop, answer, host, port, hints), name="omq-resolve", daemon=True
+            )
+            work.start()
+        # Whoever gives up waiting does not end it for the next one.
+        return await asyncio.shield(answer)
+
+
+def _look_up(
+    loop: asyncio.AbstractEventLoop,
+    answer: asyncio.Future[list[tcp.AddrInfo]],
+    host: str,
+    port: int,
+    hints: dict[str, Any],
+) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    found: list[tcp.AddrInfo] = []
+    failure: BaseException | None = None
+    try:
+        found = list(socket.getaddrinfo(host, port, **hints))
+    except BaseException as error:  # a name that no codec takes raises a UnicodeError
+        failure = error
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(_settle, answer, found, failure)
+
+
+def _settle(
+    answer: asyncio.Future[list[tcp.AddrInfo]], found: list[tcp.AddrInfo], failure: BaseException | None
+) -> None:
+    if answer.done():
+        return
+    if failure is None:
+        answer.set_result(found)
+    else:
+        answer.set_exception(failure)
+        answer.exception()  # it is told to whoever waits, if somebody does
