@@ -21,7 +21,7 @@ PIP := $(PY) -m pip --require-virtualenv install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-spark test test-all lint bench soak test-sanitize test-debug clean
+.PHONY: help demo demo-spark test test-all lint bench soak test-sanitize test-races test-debug fuzz clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,20 @@ test-sanitize: $(VENV)/.test $(VENV)/.core  ## unit and property tests under Add
 	done; \
 	if grep -q "runtime error: " log; then failed=1; fi; \
 	test "$$failed" = 0 || echo "make: test-sanitize failed; the output is in $$PWD/log, reports beside it" >&2; \
+	exit $$failed
+
+# Python's own locks are seen; what libraries do that were not built so is not.
+test-races: $(VENV)/.test $(VENV)/.core  ## the tests with threads under ThreadSanitizer
+	@$(call copied-build,races,OMQ_RACES)
+	@$(call in-copy,races) && \
+	tsan=$$(gcc -print-file-name=libtsan.so) && \
+	case $$tsan in /*) ;; *) echo "make: gcc has no ThreadSanitizer here (libtsan.so is missing)" >&2; exit 1;; esac; \
+	failed=0; \
+	LD_PRELOAD="$$tsan" TSAN_OPTIONS="suppressions=$$PWD/tests/races.txt history_size=4 log_path=$$PWD/report" \
+	  $$python -m pytest -p no:cacheprovider -o timeout=300 -m "not slow" $(or $(ARGS),tests/unit/blocking tests/unit/core) || failed=1; \
+	for report in report.*; do \
+	  if test -e "$$report"; then cat "$$report" >&2; failed=1; fi; \
+	done; \
 	exit $$failed
 
 # Guided by coverage first, in the usual build; then what that found, varied, in the sanitizer's build: the two cannot be

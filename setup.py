@@ -5,6 +5,7 @@ Switches, all read from the environment (set to 1):
 OMQ_DEBUG      invariants are checked, allocation and lifetime counters are kept
 OMQ_COVERAGE   line tracing in the compiled modules
 OMQ_SANITIZE   AddressSanitizer and UndefinedBehaviorSanitizer
+OMQ_RACES      ThreadSanitizer
 OMQ_ANNOTATE   an HTML page a module, with the Python interactions marked
 """
 
@@ -25,11 +26,12 @@ def switch(name: str) -> bool:
 
 
 debug, coverage, sanitize = switch("OMQ_DEBUG"), switch("OMQ_COVERAGE"), switch("OMQ_SANITIZE")
+races = switch("OMQ_RACES")
 
 compile_args = ["-O3", "-fno-strict-aliasing", "-fvisibility=hidden", "-Wall", "-Werror=implicit-function-declaration"]
 link_args: list[str] = []
-if sanitize:
-    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+if sanitize or races:
+    flags = ["-fsanitize=thread"] if races else ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     compile_args = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-strict-aliasing", *flags]
     link_args = flags
 macros = [("OMQ_DEBUG", str(int(debug)))]
@@ -55,7 +57,7 @@ setup(
     ext_modules=cythonize(
         extensions,
         annotate=switch("OMQ_ANNOTATE"),
-        nthreads=0 if sanitize else (os.cpu_count() or 1),
+        nthreads=0 if sanitize or races else (os.cpu_count() or 1),
         compiler_directives={
             "language_level": 3,
             "boundscheck": debug,

@@ -23,4 +23,5 @@ cdef class Flusher:
     cdef int leave(self, Batch batch) except -1
     cdef int forget(self, Batch batch) except -1
     cdef void _loop(self) noexcept nogil
+    cdef bint _ended(self) noexcept nogil
     cdef bint _round(self) noexcept nogil

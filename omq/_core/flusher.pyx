@@ -104,7 +104,9 @@ cdef class Flusher:
         """Ends the thread; what is left behind stays where it is."""
         if self._running and self._pid == getpid():
             self._running = False
+            hold_mutex(&self._mutex)
             self._over = True
+            pthread_mutex_unlock(&self._mutex)
             sem_post(&self._work)
             with nogil:
                 pthread_join(self._thread, NULL)
@@ -170,15 +172,23 @@ cdef class Flusher:
         pthread_mutex_unlock(&self._mutex)
         return 0
 
+    cdef bint _ended(self) noexcept nogil:
+        cdef bint over
+        pthread_mutex_lock(&self._mutex)
+        over = self._over
+        pthread_mutex_unlock(&self._mutex)
+        return over
+
     cdef void _loop(self) noexcept nogil:
         cdef timespec nap
         cdef int idle
+        cdef bint parked
         nap.tv_sec = 0
         while True:
             sem_wait(&self._work)
             idle = 0
             nap.tv_nsec = NAP_NS
-            while not self._over:
+            while not self._ended():
                 # The first look is at once: waking up has taken long enough.
                 if self._round():
                     idle = 0
@@ -188,11 +198,11 @@ cdef class Flusher:
                 nap.tv_nsec = LONG_NAP_NS
                 if idle >= PATIENCE:
                     pthread_mutex_lock(&self._mutex)
-                    self._parked = self._count == 0
+                    self._parked = parked = self._count == 0
                     pthread_mutex_unlock(&self._mutex)
-                    if self._parked:
+                    if parked:
                         break
-            if self._over:
+            if self._ended():
                 return
 
     cdef bint _round(self) noexcept nogil:
