@@ -15,7 +15,8 @@ from typing import Any
 from bench.measure import Sample
 from bench.processes import ROOT, RunError
 
-BATCH = 16 << 20  # bytes of a record batch, for every reader
+BATCH = 16 << 20  # bytes of a record batch
+BY_HAND = 4 << 20  # the same where pyzmq reads large rows, which is what it does best with
 TOTAL = 2 << 30  # bytes of a measured run
 
 _session: list[Any] = []
@@ -113,6 +114,11 @@ def _is_ours(folder: Path) -> bool:
     return str(ROOT / "omq/spark/top").encode() in (folder / "environ").read_bytes()
 
 
+def _mapped(stage: Any) -> Any:
+    """What a stage gives, as a frame of one partition."""
+    return session().range(0, 1, 1, 1).mapInArrow(stage, "value binary")
+
+
 def _count(size: int) -> int:
     return max(1, TOTAL // size)
 
@@ -130,8 +136,16 @@ def read_pyzmq(size: int) -> Sample:
     from bench.peers.spark import pulled_by_pyzmq
 
     with _child(FEEDER, size) as (url, _):
-        frame = session().range(0, 1, 1, 1).mapInArrow(pulled_by_pyzmq(url, size, _count(size), BATCH), "value binary")
-        return _timed(frame, size, _count(size))
+        batch = BY_HAND if size >= 65536 else BATCH
+        return _timed(_mapped(pulled_by_pyzmq(url, size, _count(size), batch)), size, _count(size))
+
+
+def read_stage(size: int) -> Sample:
+    """`pull_batches` in `mapInArrow`."""
+    from bench.peers.spark import pulled_by_omq
+
+    with _child(FEEDER, size) as (url, _):
+        return _timed(_mapped(pulled_by_omq(url, _count(size))), size, _count(size))
 
 
 def ceiling(size: int) -> Sample:
@@ -142,6 +156,13 @@ def ceiling(size: int) -> Sample:
     spark.dataSource.register(Prebuilt)
     reader = spark.read.format("prebuilt").option("size", size).option("count", _count(size)).option("batch", BATCH)
     return _timed(reader.load(), size, _count(size))
+
+
+def stage_ceiling(size: int) -> Sample:
+    """The same batches in `mapInArrow`, where Spark copies a row less often than it does behind a data source."""
+    from bench.peers.spark import prebuilt
+
+    return _timed(_mapped(prebuilt(size, _count(size), BATCH)), size, _count(size))
 
 
 def write_omq(size: int) -> Sample:

@@ -49,8 +49,10 @@ PEERS: dict[str, Peer] = {
     "pyzmq-curve": Peer("pyzmq, CURVE", "bench.peers.curve", "zmq", {"library": "pyzmq"}),
     "libsodium": Peer("crypto_box_afternm alone", "bench.peers.curve", "nacl"),
     "spark-omq": Peer('format("omq")', "bench.peers.spark", "pyspark.sql"),
+    "spark-stage": Peer("pull_batches in mapInArrow", "bench.peers.spark", "pyspark.sql"),
     "spark-pyzmq": Peer("pyzmq in mapInArrow", "bench.peers.spark", "zmq"),
     "spark-ceiling": Peer("no network", "bench.peers.spark", "pyspark.sql"),
+    "spark-stage-ceiling": Peer("no network, in mapInArrow", "bench.peers.spark", "pyspark.sql"),
     "omq-ready": Peer("recv of what is there", "bench.peers.omq_blocking", "omq:PUSH"),
 }
 

@@ -44,6 +44,30 @@ class PrebuiltReader(DataSourceReader):
             yield whole.slice(0, left)
 
 
+def prebuilt(size: int, count: int, batch: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The same for `mapInArrow`."""
+
+    def stage(batches: Iterator[Any]) -> Iterator[Any]:
+        for _ in batches:
+            pass
+        yield from PrebuiltReader(size, count, batch).read(None)
+
+    return stage
+
+
+def pulled_by_omq(url: str, count: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A stage for `mapInArrow` that pulls *count* messages."""
+
+    def stage(batches: Iterator[Any]) -> Iterator[Any]:
+        from omq.spark import pull_batches
+
+        for _ in batches:
+            pass
+        yield from pull_batches(socket="PULL", connect=url, columns="value", maxRows=count)
+
+    return stage
+
+
 def pulled_by_pyzmq(url: str, size: int, count: int, batch: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """A stage for `mapInArrow` that pulls *count* messages; small ones in a list, large ones into one buffer."""
 

@@ -21,6 +21,8 @@ def _cases(settings: Settings) -> list[Case]:
             "spark-omq": partial(spark.read_omq, size),
             "spark-pyzmq": partial(spark.read_pyzmq, size),
             "spark-ceiling": partial(spark.ceiling, size),
+            "spark-stage": partial(spark.read_stage, size),
+            "spark-stage-ceiling": partial(spark.stage_ceiling, size),
         }
         targets = (
             Target(SHARES.get(size, 0.55), "spark-ceiling"),
@@ -41,7 +43,7 @@ SCENARIOS = (
     Scenario(
         "spark",
         "format('omq') in local[2], beside pyzmq in mapInArrow and a reader without a network",
-        ("spark-omq", "spark-pyzmq", "spark-ceiling"),
+        ("spark-omq", "spark-pyzmq", "spark-ceiling", "spark-stage", "spark-stage-ceiling"),
         _cases,
     ),
 )
