@@ -60,6 +60,10 @@ def _prefixes(text: str) -> tuple[bytes, ...]:
     return tuple(word.encode() for word in text.split(","))
 
 
+def _names(text: str) -> frozenset[str]:
+    return frozenset(word.strip() for word in text.split(",") if word.strip())
+
+
 def _octets(text: str) -> bytes:
     return text.encode()
 
@@ -85,6 +89,7 @@ _BY_TYPE: Final[dict[str, Callable[[str], Any]]] = {
     "bytes": _octets,
     "str": str,
     "tuple[bytes, ...]": _prefixes,
+    "frozenset[str]": _names,
     "float | tuple[float, float]": _pair,
     "float | str": _spin,
 }
@@ -126,7 +131,9 @@ def _socket_options() -> dict[str, _Option]:
     for one in dataclasses.fields(omq.Options):
         kind = str(one.type).removesuffix(" | None")
         if kind in _BY_TYPE:
-            found[one.name] = _Option(one.name, _ALL, _nullable(_BY_TYPE[kind]), f"a value of type {one.type}")
+            # What ends a read are its bounds.
+            uses = _WRITES if one.name == "recv_timeout" else _ALL
+            found[one.name] = _Option(one.name, uses, _nullable(_BY_TYPE[kind]), f"a value of type {one.type}")
     return found
 
 
@@ -215,7 +222,9 @@ def known(use: str) -> str:
     """The names of the options for a use, for messages."""
     own = [option.name for option in _OWN if use in option.uses]
     kind = omq.SocketType(_TYPES[use][0]), omq.SocketType(_TYPES[use][1])
-    fitting = [name for name in _SOCKETS if any(_fits(one, name) for one in kind)]
+    fitting = [
+        name for name, option in _SOCKETS.items() if use in option.uses and any(_fits(one, name) for one in kind)
+    ]
     return ", ".join([*own, *sorted(fitting)])
 
 

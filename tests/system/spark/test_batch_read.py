@@ -1,6 +1,7 @@
 """`spark.read.format("omq")` against a real Spark."""
 
 import itertools
+import time
 from hashlib import sha256
 from typing import Any
 
@@ -139,3 +140,68 @@ def test_no_message_is_read_twice_and_none_after_the_bound(spark: Any, feed: Fee
     assert first == list(range(10))
     assert len(second) == 10
     assert min(second) > max(first)
+
+
+def test_the_options_of_a_socket_reach_it(spark: Any, feed: Feeder) -> None:
+    pub = feed.open(omq.PUB, bind="tcp://127.0.0.1:*", xpub_nodrop=True)
+
+    def job() -> None:
+        pub.wait_subscribed(timeout=60)
+        first = pub.peers
+        pub.send(b"a" * 200)  # ends the connection of a reader that takes no more than 100 bytes
+        while pub.peers == first:
+            time.sleep(0.01)
+        pub.wait_subscribed(timeout=60)
+        pub.send_many([b"a%d" % n for n in range(5)])
+
+    feed.run(job)
+    options = {
+        "recv_hwm": "3",
+        "linger": "0",
+        "identity": "reader",
+        "reconnect_interval": "0.05,0.1",
+        "reconnect_stop": "handshake failed",
+        "connect_timeout": "5",
+        "handshake_timeout": "none",
+        "heartbeat_interval": "5",
+        "heartbeat_timeout": "5",
+        "heartbeat_ttl": "10",
+        "max_message_size": "100",
+        "max_parts": "2",
+        "tcp_keepalive": "1",
+        "tcp_keepalive_count": "3",
+        "tcp_keepalive_idle": "20",
+        "tcp_keepalive_interval": "20",
+        "tcp_user_timeout": "9",
+        "send_buffer": "65536",
+        "recv_buffer": "65536",
+        "ipv6": "false",
+        "tos": "16",
+        "busy_poll": "adaptive",
+    }
+    frame = read(spark, socket="SUB", connect=pub.endpoints[0], subscribe="a", maxRows=5, maxSeconds=60, **options)
+    assert [bytes(row.value) for row in frame.collect()] == [b"a%d" % n for n in range(5)]
+
+
+def test_keys_by_file_path_on_both_sides(spark: Any, feed: Feeder, tmp_path: Any) -> None:
+    ours, theirs = omq.curve_keypair(), omq.curve_keypair()
+    paths = {}
+    for name, key in {"ours": ours[1], "theirs": theirs[0]}.items():
+        paths[name] = str(tmp_path / name)
+        (tmp_path / name).write_bytes(key + b"\n")
+    # As a client of a server that is here,
+    guard = omq.CurveServer(theirs[1], {ours[0]})
+    keys = {"curveServerKeyFile": paths["theirs"], "curveSecretKeyFile": paths["ours"]}
+    url = feed.push([b"sealed"] * 10, security=guard)
+    assert read(spark, socket="PULL", connect=url, maxRows=10, **keys).count() == 10
+    # without keys nobody is let in,
+    url = feed.push([b"sealed"] * 10, security=guard)
+    assert read(spark, socket="PULL", connect=url, maxSeconds=2).count() == 0
+    # and as a server, for clients that are known.
+    endpoint = f"ipc://{tmp_path}/sealed"
+    for secret in (omq.curve_keypair()[1], theirs[1]):
+        client = feed.open(omq.PUSH, connect=endpoint, security=omq.CurveClient(ours[0], secret_key=secret))
+        feed.run(lambda client=client, secret=secret: client.send_many([b"1" if secret == theirs[1] else b"0"] * 5))
+    keys = {"curveSecretKeyFile": paths["ours"], "curveAuthorizedKeysFile": paths["theirs"]}
+    frame = read(spark, socket="PULL", bind=endpoint, maxRows=5, maxSeconds=60, columns="value", **keys)
+    assert [bytes(row.value) for row in frame.collect()] == [b"1"] * 5

@@ -134,3 +134,68 @@ def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -
             push.send(b"sealed")
             assert pull.recv(timeout=10) == b"sealed"
             assert push.peers[0].user_id == client_public.decode()
+
+
+#: A text for every option of a socket, and the value that it stands for.
+EVERY: dict[str, tuple[str, Any]] = {
+    "send_hwm": ("7", 7),
+    "recv_hwm": ("8", 8),
+    "send_timeout": ("1.5", 1.5),
+    "recv_timeout": ("2", 2.0),
+    "linger": ("0", 0.0),
+    "identity": ("me", b"me"),
+    "reconnect_interval": ("0.5,4", (0.5, 4.0)),
+    "reconnect_stop": ("refused, after disconnect", frozenset({"refused", "after disconnect"})),
+    "connect_timeout": ("3", 3.0),
+    "handshake_timeout": ("none", None),
+    "heartbeat_interval": ("5", 5.0),
+    "heartbeat_timeout": ("4", 4.0),
+    "heartbeat_ttl": ("6", 6.0),
+    "max_handshakes": ("10", 10),
+    "max_connections": ("11", 11),
+    "max_message_size": ("1000", 1000),
+    "max_parts": ("2", 2),
+    "conflate": ("true", True),
+    "xpub_nodrop": ("True", True),
+    "invert_matching": ("true", True),
+    "subscribe": ("a,b", (b"a", b"b")),
+    "immediate": ("true", True),
+    "tcp_keepalive": ("1", 1),
+    "tcp_keepalive_count": ("3", 3),
+    "tcp_keepalive_idle": ("20", 20),
+    "tcp_keepalive_interval": ("21", 21),
+    "tcp_user_timeout": ("9", 9.0),
+    "send_buffer": ("65536", 65536),
+    "recv_buffer": ("65536", 65536),
+    "backlog": ("12", 12),
+    "ipv6": ("true", True),
+    "tos": ("16", 16),
+    "bind_device": ("lo", "lo"),
+    "busy_poll": ("adaptive", "adaptive"),
+    "zap_domain": ("home", "home"),
+    "zap_enforce_domain": ("true", True),
+}
+
+
+@pytest.mark.parametrize(("use", "types"), [("read", ("PULL", "SUB")), ("writeStream", ("PUSH", "PUB"))])
+def test_every_option_of_a_socket_is_an_option_of_spark_and_in_force(use: str, types: tuple[str, ...]) -> None:
+    own = {"columns", "partitions", "topic", "subscribers", "socket", "bind", "connect"}
+    named = {name for name in settings.known(use).split(", ") if name.islower() and name not in own}
+    assert named <= EVERY.keys()
+    tried = set()
+    for kind in types:
+        usual = {"socket": kind, "connect": "tcp://127.0.0.1:1"} | ({"maxRows": "1"} if use == "read" else {})
+        if kind == "SUB":
+            usual["subscribe"] = ""
+        fitting = {name for name in named if settings._fits(omq.SocketType(kind), name)}
+        for name in fitting:
+            text, value = EVERY[name]
+            with settings.parse(use, {**usual, name: text}).open() as sock:
+                assert getattr(sock.options, name) == value, name
+        tried |= fitting
+    assert tried == named
+
+
+def test_a_read_ends_by_its_bounds_and_by_no_other_name() -> None:
+    with pytest.raises(omq.OptionError, match=r"not an option of read: 'recv_timeout'.*maxSeconds"):
+        settings.parse("read", {**PULL, "maxRows": "1", "recv_timeout": "1"})
