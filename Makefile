@@ -29,7 +29,7 @@ help:  ## this list
 demo: $(VENV)/.demo $(VENV)/.core  ## stream files through worker processes, beside pyzmq (DIR=... for your own)
 	@$(VENV)/bin/omq demo $${DIR:+--dir "$$DIR"} $(ARGS)
 
-demo-spark: $(VENV)/.spark $(VENV)/.core  ## a feed into Spark and bars out of it, then files (INPUT=ticks.csv, DIR=...)
+demo-spark: java $(VENV)/.spark $(VENV)/.core  ## a feed into Spark and bars out of it, then files (INPUT=ticks.csv, DIR=...)
 	@$(PY) -m omq.spark.demo $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
 
 test: $(VENV)/.test $(VENV)/.core  ## lint, types and every test that is not slow (ARGS=... for pytest)
@@ -130,6 +130,11 @@ define in-copy
 cd build/$(1) && python="$(abspath $(PY))" && export PYTHONPATH="$$PWD" && \
 $$python -c 'import importlib.util, os; at = os.path.abspath(importlib.util.find_spec("omq").origin); assert at == os.path.join(os.getcwd(), "omq", "__init__.py"), at'
 endef
+
+# Before anything is installed for it.
+.PHONY: java
+java:
+	@python=$$(PYTHON="$(PYTHON)" sh .ci/find-python) && "$$python" omq/spark/java.py
 
 # The environment. One that was moved, or whose interpreter is gone, is made anew; one that a hand made is taken.
 MADE := $(shell $(PY) -c 'import pip' 2>/dev/null && cat $(VENV)/.made 2>/dev/null)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import random
-import re
-import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import omq
+from omq.spark import java
 
 SECONDS: Final = 12.0  # that the feed lasts
 TICKS: Final = 24_000
@@ -44,23 +45,28 @@ def generated() -> Iterator[tuple[str, float, int, int]]:
 
 
 def recorded(path: str) -> Iterator[tuple[str, float, int, int]]:
-    """The ticks of a file with the columns symbol, price, size and time, by time."""
+    """The ticks of a file with the columns symbol, price, size and time, by time.
+
+    A time is a timestamp, or a whole number of microseconds since 1970.
+    """
     import pyarrow as pa
+    from pyarrow import csv, parquet
 
-    if path.endswith(".parquet"):
-        from pyarrow import parquet
-
-        table = parquet.read_table(path)
-    else:
-        from pyarrow import csv
-
-        table = csv.read_csv(path)
+    try:
+        table = parquet.read_table(path) if path.endswith(".parquet") else csv.read_csv(path)
+    except (OSError, pa.ArrowException) as error:
+        raise SystemExit(f"INPUT={path} cannot be read: {error}") from None
     missing = {"symbol", "price", "size", "time"} - set(table.column_names)
     if missing:
-        raise SystemExit(f"{path} has no column {', '.join(sorted(missing))}: it needs symbol, price, size and time")
+        names = ", ".join(sorted(missing))
+        raise SystemExit(f"INPUT={path} has no column {names}: it needs symbol, price, size and time")
+    if not len(table):
+        raise SystemExit(f"INPUT={path} has no rows")
     times = table["time"]
     if not pa.types.is_integer(times.type):
-        times = times.cast(pa.timestamp("us")).cast(pa.int64())
+        if not pa.types.is_timestamp(times.type):
+            raise SystemExit(f"INPUT={path}: time is {times.type}, neither timestamps nor microseconds since 1970")
+        times = times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
     table = table.set_column(table.column_names.index("time"), "time", times).sort_by("time")
     for row in table.to_pylist():
         yield str(row["symbol"]), float(row["price"]), int(row["size"]), int(row["time"])
@@ -141,23 +147,22 @@ class Beside:
 # ---------------------------------------------------------------------- Spark's side
 
 
-def java_missing() -> str:
-    """What to do about Java; empty if there is one that Spark can run on."""
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin" if home else None)
-    said = ""
-    if found:
-        said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
-        number = re.search(r'version "(\d+)', said)
-        if number and int(number[1]) >= 17:
-            return ""
-    advice = f"Spark needs a JDK, 17 or newer; {said.splitlines()[0] if said else 'there is no java here'}."
-    release = Path("/etc/os-release")
-    system = release.read_text() if release.exists() else ""
-    if re.search(r"^ID(_LIKE)?=.*(debian|ubuntu)", system, re.MULTILINE):
-        install = "apt-get install -y openjdk-17-jre-headless"
-        return f"{advice} The package is openjdk-17-jre-headless: {install if os.geteuid() == 0 else 'sudo ' + install}"
-    return f"{advice} The package is called java-17-openjdk-headless or alike."
+@contextlib.contextmanager
+def hushed() -> Iterator[None]:
+    """Keeps what Java says while it starts, and later, off the screen; shown if it does not start."""
+    warnings.simplefilter("ignore", FutureWarning)
+    with tempfile.TemporaryFile() as said:
+        kept = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(kept, said.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def session() -> Any:
@@ -178,7 +183,8 @@ def session() -> Any:
     builder = SparkSession.builder.master("local[2]").appName("omq-demo")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with hushed():
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     from omq.spark import register
 
@@ -190,6 +196,7 @@ def bars(spark: Any, source: str) -> tuple[str, int, float, str]:
     """The feed into bars of a second, and the bars to the screen: a row of the table."""
     with Beside("feed", source) as feed, tempfile.TemporaryDirectory() as folder:
         out = f"ipc://{folder}/bars"
+        print(f"{feed.count:,} ticks: PUB {feed.url} -> Spark, bars of a second -> PUB {out} -> here", flush=True)
         reader = spark.readStream.format("omq").option("socket", "SUB").option("connect", feed.url)
         ticks = reader.option("subscribe", "").option("triggerSeconds", 0.5).option("columns", "value,topic").load()
         ticks = ticks.selectExpr(
@@ -235,24 +242,31 @@ def _print_bars(sub: omq.SUB, query: Any, wanted: int) -> tuple[int, int]:
     ticked = printed = 0
     deadline = time.monotonic() + SECONDS + PATIENCE
     while ticked < wanted and time.monotonic() < deadline:
-        try:
-            symbol, body = sub.recv_multipart(timeout=1)
-        except omq.ReceiveTimeout:
-            if not query.isActive:
-                raise SystemExit(f"the query ended: {query.exception()}") from None
-            continue
-        if symbol.decode() == LAST:
-            continue
-        bar = json.loads(body)
-        ticked, printed = ticked + bar["ticks"], printed + 1
-        prices = "  ".join(f"{name} {bar[name]:9.2f}" for name in ("open", "high", "low", "close"))
-        print(f"{bar['time'][11:19]}  {symbol.decode():6}  {prices}  volume {bar['volume']:8,}", flush=True)
+        found = _burst(sub)
+        if not found and not query.isActive:
+            raise SystemExit(f"the query ended: {query.exception()}")
+        for bar in sorted(found, key=lambda bar: (bar["time"], bar["symbol"])):
+            ticked, printed = ticked + bar["ticks"], printed + 1
+            prices = "  ".join(f"{name} {bar[name]:9.2f}" for name in ("open", "high", "low", "close"))
+            print(f"{bar['time'][11:19]}  {bar['symbol']:6}  {prices}  volume {bar['volume']:8,}", flush=True)
     return ticked, printed
+
+
+def _burst(sub: omq.SUB) -> list[dict[str, Any]]:
+    """The bars that a microbatch sends, in no order; empty if none comes for a second."""
+    found: list[dict[str, Any]] = []
+    with contextlib.suppress(omq.ReceiveTimeout):
+        while True:
+            symbol, body = sub.recv_multipart(timeout=0.1 if found else 1)
+            if symbol.decode() != LAST:
+                found.append(json.loads(body))
+    return found
 
 
 def files(spark: Any, root: str) -> tuple[str, int, float, str]:
     """The files through executors that hash them: a row of the table, with the rate in bytes."""
     with Beside("files", root) as feed:
+        print(f"\n{feed.count:,} blocks of files below {root}: PUSH {feed.url} -> Spark, SHA-256", flush=True)
         reader = spark.read.format("omq").option("socket", "PULL").option("connect", feed.url)
         frame = reader.option("columns", "parts").option("maxRows", feed.count).option("maxSeconds", PATIENCE).load()
         begun = time.monotonic()
@@ -277,9 +291,10 @@ def main() -> int:
     if found.role:
         {"feed": play_feed, "files": play_files}[found.role[0]](found.role[1])
         return 0
-    if missing := java_missing():
-        print(missing, file=sys.stderr)
+    if told := java.missing():
+        print(told, file=sys.stderr)
         return 2
+    print("starting Spark (local[2])", flush=True)
     spark = session()
     try:
         rows = [bars(spark, found.input), files(spark, found.dir)]

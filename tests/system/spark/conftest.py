@@ -1,8 +1,6 @@
 """A Spark of our own, once a run; tests that need one are skipped, loudly, where there is no Java."""
 
 import os
-import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,11 +22,9 @@ def java() -> str:
         import pyspark  # noqa: F401
     except ImportError:
         return "PySpark is not installed: pip install 'omq-zmtp[spark]'"
-    found = shutil.which("java", path=os.pathsep.join([f"{os.environ.get('JAVA_HOME', '')}/bin", os.environ["PATH"]]))
-    if not found:
-        return "there is no Java: install a JDK 17 or newer (openjdk-17-jre-headless)"
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False)
-    return "" if said.returncode == 0 else f"java -version fails: {said.stderr}"
+    from omq.spark.java import missing
+
+    return missing()
 
 
 MISSING = java()
@@ -70,7 +66,7 @@ def session(master: str, **conf: str) -> Any:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.metricsEnabled": "false",
     }
-    for name, value in {**usual, **{name.replace("__", "."): value for name, value in conf.items()}}.items():
+    for name, value in {**usual, **conf}.items():
         builder = builder.config(name, value)
     found = builder.getOrCreate()
     found.sparkContext.setLogLevel("ERROR")

@@ -1,0 +1,53 @@
+"""Whether there is a Java for Spark, and what is said if there is none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+from omq.spark import java
+
+
+@pytest.fixture
+def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on the PATH."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def put(folder: Path, says: str, status: int = 0) -> None:
+    (folder / "java").write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {status}\n")
+    (folder / "java").chmod(0o755)
+
+
+@pytest.mark.parametrize(("says", "fits"), [("17.0.15", True), ("25", True), ("11.0.2", False), ("1.8.0_392", False)])
+def test_the_version_counts(bin_: Path, says: str, fits: bool) -> None:
+    put(bin_, f'openjdk version "{says}" 2026-01-20')
+    told = java.missing()
+    assert (told == "") is fits
+    assert fits or (says in told and "17 or newer" in told)
+
+
+def test_a_java_that_fails_is_none(bin_: Path) -> None:
+    put(bin_, 'openjdk version "17.0.15" 2026-01-20', status=1)
+    assert "17 or newer" in java.missing()
+
+
+def test_java_home_goes_first_as_it_does_for_spark(bin_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(bin_, 'openjdk version "17.0.15" 2026-01-20')
+    monkeypatch.setenv("JAVA_HOME", str(bin_ / "gone"))
+    assert "JAVA_HOME=" in java.missing()
+    monkeypatch.setenv("JAVA_HOME", str(bin_.parent))
+    assert java.missing() == ""
+
+
+def test_as_a_program_it_needs_no_package_and_names_one(bin_: Path) -> None:
+    ran = subprocess.run([sys.executable, "-S", java.__file__], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2
+    assert "there is no java on the PATH" in ran.stderr
+    assert "openjdk" in ran.stderr
