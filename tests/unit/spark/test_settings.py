@@ -155,6 +155,7 @@ EVERY: dict[str, tuple[str, Any]] = {
     "max_connections": ("11", 11),
     "max_message_size": ("1000", 1000),
     "max_parts": ("2", 2),
+    "max_subscriptions": ("13", 13),
     "conflate": ("true", True),
     "xpub_nodrop": ("True", True),
     "invert_matching": ("true", True),
