@@ -26,6 +26,7 @@ cdef class Peer:
     cdef public int slot             # its number in a matcher; -1 none
     cdef Inlet inlet                 # where its messages are taken; None: they go to session.on_message
     cdef Outlet outlet               # who writes to it
+    cdef readonly bint lost          # the connection is over; what has arrived can be taken
     cdef bint queued                 # it stands in the inlet's ring
     cdef Peer next_ready             # the next one in that ring
     cdef bint writable               # a message can be given to it now

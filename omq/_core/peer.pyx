@@ -258,7 +258,8 @@ cdef class Inlet:
                 self._pop()
                 if self._paused:
                     self._resume(peer)
-            elif (self._turn <= 0 or self._turn_bytes <= 0) and peer.next_ready is not None:
+            elif (self._turn <= 0 or self._turn_bytes <= 0) and peer.next_ready is not None and not peer.lost:
+                # (One that is gone finishes: who comes back is a peer of its own, and would overtake its own words.)
                 self._pop()
                 peer.queued = True
                 self._tail.next_ready = peer

@@ -19,7 +19,6 @@ cdef class Pipe(Peer):
     cdef bint _conflate              # only the newest message is kept
     cdef object _newest              # of a conflating end: what its partner sent last; None: it is in _ring
     cdef long long _sent             # bytes
-    cdef readonly bint lost
     cdef int _arrive(self) except -1
     cdef int _taken(self) except -1
     cdef int _make_room(self) except -1

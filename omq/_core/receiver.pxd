@@ -18,7 +18,6 @@ cdef class Receiver(Peer):
     cdef bint _stopped               # reading is paused because recv_hwm messages wait
     cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
     cdef bint _ending                # the kernel has reported the end: read up to it
-    cdef readonly bint lost          # the connection is over; what has arrived can be taken
     cdef bint _filled(self) noexcept
     cdef int _begin_large(self) except -1
     cdef int _read(self) except -1

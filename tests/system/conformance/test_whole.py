@@ -13,6 +13,7 @@ import time
 import pytest
 
 import omq
+from bench.peers.crowd import GREETING
 from tests.system.conformance.conftest import BOUND, until
 from tests.system.conformance.test_traps import hands
 
@@ -130,3 +131,43 @@ def test_a_call_that_receives_into_a_buffer_survives_the_sender_in_the_middle(tw
     assert taking.result() == 900_000
     assert buffer[:900_000] == b"g" * 900_000
     good.close()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "inproc"])
+def test_who_comes_back_does_not_overtake_what_it_said_before(twin, inproc, transport):
+    """Nobody receives while the sender goes and returns: what the first connection brought is taken first."""
+    count = 600  # more than one turn
+    if transport == "tcp":
+        server = system.create_server(("127.0.0.1", 0))
+        where = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    else:
+        where = inproc
+    pull = twin("PULL", connect=where, recv_hwm=0, reconnect_interval=0.01)
+    sent = [b"%d" % number for number in range(3 * count)]
+    for turn in range(3):
+        part = sent[turn * count : (turn + 1) * count]
+        if transport == "tcp":
+            peer = accepted(server)
+            peer.sendall(b"".join(bytes([0, len(body)]) + body for body in part))
+            until(lambda: pull.peers and pull.peers[0].messages_in == count)
+            peer.close()
+        else:
+            push = twin("PUSH", bind=where)
+            assert push.send_many(part) == count
+            until(lambda: pull.peers and pull.peers[0].messages_in == count)
+            push.stop()
+        until(lambda: not pull.peers)
+    assert [pull.recv(timeout=BOUND) for _ in range(3 * count)] == sent
+    if transport == "tcp":
+        server.close()
+
+
+def accepted(server):
+    """A connection that a dialler has made, its hands shaken as a PUSH."""
+    peer, _ = server.accept()
+    peer.settimeout(BOUND)
+    peer.sendall(GREETING + b"\4\x1a\5READY\x0bSocket-Type\0\0\0\4PUSH")
+    got = b""
+    while len(got) < 64 + 2 or len(got) < 64 + 2 + got[65]:
+        got += peer.recv(4096)
+    return peer
