@@ -46,6 +46,7 @@ PEERS: dict[str, Peer] = {
     "omq-50us": _spinning("omq, busy_poll=50e-6", 50e-6),
     "omq-1ms": _spinning("omq, busy_poll=0.001", 0.001),
     "omq-curve": Peer("omq, CURVE", "bench.peers.curve", "omq:CurveServer", {"library": "omq"}),
+    "omq-curve-same": Peer("omq, CURVE, pyzmq's libsodium", "bench.peers.curve", "zmq", {"library": "same"}),
     "pyzmq-curve": Peer("pyzmq, CURVE", "bench.peers.curve", "zmq", {"library": "pyzmq"}),
     "libsodium": Peer("crypto_box_afternm alone", "bench.peers.curve", "nacl"),
     "spark-omq": Peer('format("omq")', "bench.peers.spark", "pyspark.sql"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from bench.link import Link
@@ -12,6 +15,15 @@ SERVER_PUBLIC, SERVER_SECRET = (
     b"gWvg7t?An7M@iLci/vbii(THd9O#rwqa/(NaEzqp",
     b"h8Ad.@0)Y!+++9YDkj{y?BQb55X7x2MisMc1<h%j",
 )
+
+
+def libsodium_of_pyzmq() -> str | None:
+    """The file that pyzmq's wheel brings; `None` where pyzmq is built in another way."""
+    found = find_spec("zmq")
+    if found is None or found.origin is None:
+        return None
+    brought = sorted((Path(found.origin).parents[1] / "pyzmq.libs").glob("libsodium*.so*"))
+    return str(brought[0]) if brought else None
 
 
 class _Omq:
@@ -54,4 +66,9 @@ class _Pyzmq:
 
 def play(role: str, link: Link, job: dict[str, Any]) -> None:
     """Plays a role."""
-    blocking.run(_Omq() if job["options"]["library"] == "omq" else _Pyzmq(), role, link, job)
+    library = job["options"]["library"]
+    if library == "same":
+        path = libsodium_of_pyzmq()
+        assert path is not None
+        os.environ["OMQ_LIBSODIUM"] = path
+    blocking.run(_Pyzmq() if library == "pyzmq" else _Omq(), role, link, job)

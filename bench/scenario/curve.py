@@ -6,6 +6,7 @@ from functools import partial
 from time import perf_counter
 
 from bench.measure import Load, Sample, round_trips, throughput
+from bench.peers.curve import libsodium_of_pyzmq
 from bench.plan import MEGABYTES, P50, P99, RATE, Case, Scenario, Settings, Target, size_text
 
 SIZES = (128, 1024, 64 << 10)
@@ -41,6 +42,8 @@ def _throughput(settings: Settings) -> list[Case]:
         for size in settings.sizes or SIZES:
             load = Load(transport, size, settings.seconds)
             runs = {peer: partial(throughput, peer, load) for peer in ("omq-curve", "pyzmq-curve")}
+            if libsodium_of_pyzmq() is not None:
+                runs["omq-curve-same"] = partial(throughput, "omq-curve-same", load)
             targets = [Target(BOUNDS.get(size, 1.0), "pyzmq-curve")]
             if size >= CIPHER_FROM:
                 runs["libsodium"] = partial(alone, size, settings.seconds)
@@ -65,7 +68,7 @@ SCENARIOS = (
     Scenario(
         "curve-throughput",
         "PUSH to PULL with CURVE over tcp, 128 B to 64 KiB, and what libsodium does alone",
-        ("omq-curve", "pyzmq-curve", "libsodium"),
+        ("omq-curve", "pyzmq-curve", "omq-curve-same", "libsodium"),
         _throughput,
     ),
     Scenario(

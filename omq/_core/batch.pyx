@@ -244,8 +244,7 @@ cdef class Batch:
         segment = self._open()
         p = <unsigned char *>self._arena + self._used
         length = write_header(p, 0, size)
-        memcpy(p + length + SEALED_EXTRA, part.data, part.size)
-        if self.session.seal_frame(p + length, flags, part.size) < 0:
+        if self.session.seal_frame(p + length, flags, part.data, part.size) < 0:
             self.failed = True
             return 0
         segment.size += length + size
@@ -264,8 +263,7 @@ cdef class Batch:
         cdef int status
         write_header(p, 0, size)
         with nogil:
-            memcpy(p + LONG_HEADER + SEALED_EXTRA, part.data, part.size)
-            status = session.seal_frame(p + LONG_HEADER, flags, part.size)
+            status = session.seal_frame(p + LONG_HEADER, flags, part.data, part.size)
         if status < 0:
             self.failed = True
             return 0

@@ -32,6 +32,8 @@ ctypedef int (*multiply_call)(unsigned char *, const unsigned char *, const unsi
 ctypedef int (*base_call)(unsigned char *, const unsigned char *) noexcept nogil
 ctypedef int (*stream_call)(unsigned char *, const unsigned char *, unsigned long long,
                             const unsigned char *, const unsigned char *) noexcept nogil
+ctypedef int (*stream_from_call)(unsigned char *, const unsigned char *, unsigned long long,
+                                 const unsigned char *, uint64_t, const unsigned char *) noexcept nogil
 ctypedef int (*auth_call)(unsigned char *, const unsigned char *, unsigned long long,
                           const unsigned char *) noexcept nogil
 ctypedef int (*verify_call)(const unsigned char *, const unsigned char *, unsigned long long,
@@ -52,9 +54,10 @@ cdef class Sodium:
     cdef base_call public        # crypto_scalarmult_base
     cdef random_call random      # randombytes
     cdef wipe_call wipe          # sodium_memzero
-    # What a box is made of; NULL, all four, where PyNaCl's libsodium keeps them to itself.
+    # What a box is made of; NULL, all five, where PyNaCl's libsodium keeps them to itself.
     cdef core_call core          # crypto_core_hsalsa20
     cdef stream_call stream      # crypto_stream_salsa20_xor
+    cdef stream_from_call stream_from  # crypto_stream_salsa20_xor_ic
     cdef auth_call auth          # crypto_onetimeauth_poly1305
     cdef verify_call verify      # crypto_onetimeauth_poly1305_verify
 
@@ -75,7 +78,8 @@ cdef class Session:
     cdef unsigned char _in[NONCE]    # likewise
     cdef readonly uint64_t sent      # the last short nonce that we used
     cdef readonly uint64_t received  # the last short nonce that the peer used
-    cdef int seal_frame(self, unsigned char *body, int flags, Py_ssize_t size) noexcept nogil
+    cdef int seal_frame(self, unsigned char *body, int flags, const char *payload, Py_ssize_t size) noexcept nogil
+    cdef void _encrypt(self, unsigned char *body, const char *payload, Py_ssize_t size) noexcept nogil
     cdef int open_frame(self, const unsigned char *body, Py_ssize_t size, unsigned char *into) noexcept nogil
     cdef int _open_box(self, const unsigned char *box, Py_ssize_t size, unsigned char *into) noexcept nogil
     cdef int open_in_place(self, unsigned char *frame, const Header *header, Py_ssize_t *spare) noexcept nogil

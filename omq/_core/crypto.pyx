@@ -1,7 +1,7 @@
 """libsodium, called in place: secret keys, and the two directions of a CURVE connection.
 
 Every algorithm is libsodium's, in the copy that PyNaCl's compiled module holds: its cffi handle tells the functions'
-addresses, and they are called from here without Python in between. What is secret stands in memory of these objects and
+addresses, and they are called from here without Python in between. OMQ_LIBSODIUM may name another copy. What is secret stands in memory of these objects and
 is wiped when they go.
 """
 
@@ -20,6 +20,8 @@ from omq._core.codec cimport (
     Header,
     write_header,
 )
+
+import os
 
 from omq.errors import UsageError
 
@@ -53,20 +55,27 @@ cdef class Sodium:
     def __init__(self):
         import ctypes
 
-        import nacl._sodium as module
-        import nacl.bindings  # noqa: F401 - it initialises libsodium
+        path = os.environ.get(LIBRARY)
+        if path:
+            library = self._module = open_library(path)
+        else:
+            import nacl._sodium as module
+            import nacl.bindings  # noqa: F401 - it initialises libsodium
+
+            self._module = module
+            library = ctypes.CDLL(module.__file__)
 
         def address(name):
+            if path:
+                return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
             return int(module.ffi.cast("uintptr_t", module.ffi.addressof(module.lib, name)))
 
-        self._module = module
         self.seal = <box_call><uintptr_t>address("crypto_box_easy_afternm")
         self.open = <box_call><uintptr_t>address("crypto_box_open_easy_afternm")
         self.shared = <multiply_call><uintptr_t>address("crypto_box_beforenm")
         self.public = <base_call><uintptr_t>address("crypto_scalarmult_base")
         self.random = <random_call><uintptr_t>address("randombytes")
         self.wipe = <wipe_call><uintptr_t>address("sodium_memzero")
-        library = ctypes.CDLL(module.__file__)
         try:
             parts = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in PARTS]
         except AttributeError:
@@ -75,6 +84,26 @@ cdef class Sodium:
         self.stream = <stream_call><uintptr_t>parts[1]
         self.auth = <auth_call><uintptr_t>parts[2]
         self.verify = <verify_call><uintptr_t>parts[3]
+        self.stream_from = <stream_from_call><uintptr_t>parts[4]
+
+
+#: The environment variable that names another libsodium than PyNaCl's.
+LIBRARY = "OMQ_LIBSODIUM"
+
+
+def open_library(path):
+    """A libsodium of the user's choice, initialised."""
+    import ctypes
+
+    try:
+        library = ctypes.CDLL(path)
+        started = library.sodium_init()
+        library.crypto_box_easy_afternm
+    except (OSError, AttributeError) as error:
+        raise UsageError(f"{LIBRARY}={path!r} is no libsodium: {error}") from None
+    if started < 0:
+        raise UsageError(f"{LIBRARY}={path!r}: libsodium cannot be initialised")
+    return library
 
 
 #: What libsodium exports and PyNaCl does not name.
@@ -83,6 +112,7 @@ PARTS = (
     "crypto_stream_salsa20_xor",
     "crypto_onetimeauth_poly1305",
     "crypto_onetimeauth_poly1305_verify",
+    "crypto_stream_salsa20_xor_ic",
 )
 
 _loaded = []
@@ -254,8 +284,8 @@ cdef class Session:
     def __reduce__(self):
         raise TypeError("a session is not pickled or copied")
 
-    cdef int seal_frame(self, unsigned char *body, int flags, Py_ssize_t size) noexcept nogil:
-        """Makes a sealed frame's body around the *size* octets at `body + SEALED_EXTRA`; -1: no nonce is left.
+    cdef int seal_frame(self, unsigned char *body, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
+        """Makes a sealed frame's body, `SEALED_EXTRA + size` octets, of *size* octets of payload; -1: no nonce is left.
 
         A box is what crypto_secretbox_xsalsa20poly1305 makes: the cipher over 32 zero octets and the text; the first 32
         of them are the key of the authenticator, over the rest. What libsodium does in four steps for each box is done
@@ -268,16 +298,29 @@ cdef class Session:
         self.sent += 1
         put_counter(self._out + COUNTER, self.sent)
         body[SEALED_FLAGS] = <unsigned char>flags
-        if self._sodium.core == NULL or size > SMALL:
+        if self._sodium.core == NULL:
+            memcpy(body + SEALED_EXTRA, payload, size)
             self._sodium.seal(body + SEALED_BOX, body + SEALED_FLAGS, size + 1, self._out, self._key)
         else:
-            memset(body, 0, SEALED_FLAGS)
-            self._sodium.stream(body, body, padded(SEALED_EXTRA + size), self._out + COUNTER, self._out_key)
+            self._encrypt(body, payload, size)
             self._sodium.auth(mac, body + SEALED_FLAGS, size + 1, body)
             memcpy(body + SEALED_BOX, mac, MAC)
         memcpy(body, b"\x07MESSAGE", 8)
         memcpy(body + 8, self._out + COUNTER, 8)
         return 0
+
+    cdef void _encrypt(self, unsigned char *body, const char *payload, Py_ssize_t size) noexcept nogil:
+        """The cipher over 32 zero octets, the flags that stand behind them, and the payload."""
+        cdef Py_ssize_t first = size
+        if size > SMALL:
+            # What does not fit into the cipher's first block is encrypted on its way: it is not copied before.
+            first = BLOCK - SEALED_EXTRA
+            self._sodium.stream_from(body + BLOCK, <const unsigned char *>payload + first, size - first,
+                                     self._out + COUNTER, 1, self._out_key)
+        memset(body, 0, SEALED_FLAGS)
+        memcpy(body + SEALED_EXTRA, payload, first)
+        self._sodium.stream(body, body, BLOCK if size > SMALL else padded(SEALED_EXTRA + size), self._out + COUNTER,
+                            self._out_key)
 
     cdef int _open_box(self, const unsigned char *box, Py_ssize_t size, unsigned char *into) noexcept nogil:
         """Opens a box of *size* octets with the nonce in `_in`; 0, or something else if it does not open."""
@@ -356,8 +399,7 @@ cdef class Session:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(payload)
         cdef bytes body = PyBytes_FromStringAndSize(NULL, max(SEALED_EXTRA + size, <Py_ssize_t>SEALED_ROOM))
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(body)
-        memcpy(p + SEALED_EXTRA, PyBytes_AS_STRING(payload), size)
-        return None if self.seal_frame(p, flags, size) < 0 else body[:SEALED_EXTRA + size]
+        return None if self.seal_frame(p, flags, PyBytes_AS_STRING(payload), size) < 0 else body[:SEALED_EXTRA + size]
 
     def open(self, bytes body not None):
         """The flags and the payload of a sealed frame's body; a negative number if something is wrong with it."""

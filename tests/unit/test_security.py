@@ -1,8 +1,11 @@
 """Keys, Z85, certificate files, and objects that keep their secrets to themselves."""
 
 import copy
+import os
 import pickle
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +142,37 @@ def test_metadata_that_have_no_place(tmp_path: Path, pair: tuple[bytes, bytes]) 
     with pytest.raises(UsageError, match="no quotes, no line ends"):
         omq.save_certificate(tmp_path / "me.key", pair[1], {"name": 'a" \n curve'})
     assert list(tmp_path.iterdir()) == []
+
+
+EXCHANGE = """
+import omq
+public, secret = omq.curve_keypair()
+with omq.PULL(bind="tcp://127.0.0.1:*", security=omq.CurveServer(secret)) as pull:
+    with omq.PUSH(connect=pull.endpoints[0], security=omq.CurveClient(public)) as push:
+        for size in (0, 1, 31, 32, 300, 4096, 4097, 70_000):
+            push.send(bytes(size))
+            assert pull.recv(timeout=10) == bytes(size)
+print("through")
+"""
+
+
+def run(library: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMQ_LIBSODIUM": library}
+    return subprocess.run(
+        [sys.executable, "-c", EXCHANGE], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_another_libsodium_than_that_of_pynacl() -> None:
+    brought = sorted((Path(zmq.__file__).parents[1] / "pyzmq.libs").glob("libsodium*.so*"))
+    if not brought:
+        pytest.skip("pyzmq is not of a wheel that brings its libsodium")
+    done = run(str(brought[0]))
+    assert done.stdout == "through\n", done.stderr
+
+
+@pytest.mark.parametrize("library", ["/nowhere/libsodium.so", "libc.so.6"])
+def test_a_library_that_is_no_libsodium_is_named(library: str) -> None:
+    done = run(library)
+    assert done.returncode == 1
+    assert f"UsageError: OMQ_LIBSODIUM='{library}' is no libsodium" in done.stderr
