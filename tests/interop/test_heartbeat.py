@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import omq.asyncio as omq
+from omq.event import EventKind
 from tests.interop.conftest import Fresh
 from tests.interop.libzmq import Libzmq, attended
 from tests.interop.loop import on_uvloop
@@ -27,10 +28,21 @@ THEIRS: dict[str, Any] = {"heartbeat_ivl": 50, "heartbeat_timeout": 200, "heartb
 
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=lambda name: str(name))
 @pytest.mark.parametrize("asks", ["omq", "libzmq", "both"])
+@pytest.mark.parametrize("mechanism", ["NULL", "CURVE"])
 @on_uvloop
-async def test_no_false_timeouts(libzmq: Libzmq, fresh: Fresh, one: str, other: str, asks: str) -> None:
+async def test_no_false_timeouts(libzmq: Libzmq, fresh: Fresh, one: str, other: str, asks: str, mechanism: str) -> None:
     ours = OURS if asks != "libzmq" else {}
     theirs = THEIRS if asks != "omq" else {}
+    if mechanism == "CURVE":
+        # PING and PONG are sealed: libzmq and we mark them as commands inside the box.
+        (public, secret), (its_public, its_secret) = omq.curve_keypair(), omq.curve_keypair()
+        ours = {**ours, "security": omq.CurveServer(secret)}
+        theirs = {
+            **theirs,
+            "curve_serverkey": public,
+            "curve_publickey": its_public,
+            "curve_secretkey": its_secret,
+        }
     async with getattr(omq, one)(bind=fresh("tcp"), linger=0, **ours) as socket:
         zmq_socket = libzmq.open(other, connect=socket.endpoints[0], **theirs)
         await attended(zmq_socket, socket.wait_connected(timeout=5))
@@ -58,3 +70,63 @@ async def test_libzmq_hears_a_peer_that_is_not_read(libzmq: Libzmq, fresh: Fresh
         assert after.since == before.since
         for _ in range(3000):
             assert len(await attended(push, pull.recv(timeout=5))) == 2000
+
+
+class Relay:
+    """Passes bytes on between a client and a server, until it is told to swallow them."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._ends: list[asyncio.StreamWriter] = []
+        self.swallows = False
+
+    async def open(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        others, other = await asyncio.open_connection("127.0.0.1", self._port)
+        self._ends += [writer, other]
+        await asyncio.gather(self._pump(reader, other), self._pump(others, writer), return_exceptions=True)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            if not self.swallows:
+                writer.write(data)
+        writer.close()
+
+    async def close(self) -> None:
+        self._server.close()
+        for end in self._ends:
+            end.transport.abort()
+        await asyncio.sleep(0.05)  # their transports end in the loop
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+@on_uvloop
+async def test_a_curve_peer_that_falls_silent_is_lost(fresh: Fresh, side: str) -> None:
+    """Without a FIN: PINGs are sealed, and go unanswered."""
+    public, secret = omq.curve_keypair()
+    beats = {"heartbeat_interval": 0.1, "heartbeat_timeout": 0.3}
+    on_server, on_client = (beats, {}) if side == "server" else ({}, beats)
+    pull = omq.PULL(bind=fresh("tcp"), linger=0, security=omq.CurveServer(secret), **on_server)
+    async with pull:
+        relay = Relay(int(pull.endpoints[0].rsplit(":", 1)[1]))
+        client = omq.CurveClient(public)
+        async with omq.PUSH(connect=await relay.open(), linger=0, security=client, **on_client) as push:
+            try:
+                await push.send(b"sealed")
+                assert await pull.recv(timeout=5) == b"sealed"
+                observed = pull if side == "server" else push
+                (before,) = observed.peers
+                await asyncio.sleep(0.6)  # twice the timeout: PONGs come
+                assert observed.peers[0].since == before.since
+                async with observed.monitor() as monitor:
+                    relay.swallows = True
+                    async with asyncio.timeout(5):
+                        async for event in monitor:
+                            if event.kind is EventKind.DISCONNECTED:
+                                break
+                    assert "heartbeat" in event.reason.lower(), event.reason
+            finally:
+                await relay.close()

@@ -134,8 +134,6 @@ def test_every_length_cut(step: int) -> None:
     hearer, _, says = exchanged(step)
     command = parse_command(says[2:] if says[0] == 4 else says[9:])
     for size in range(len(command.body)):
-        if size % 7 and 20 < size < len(command.body) - 20:
-            continue  # inside a field all lengths are alike
         hearer, _, _ = exchanged(step)
         with pytest.raises(RemoteProtocolError):
             hearer.receive(encode_command(command.name, command.body[:size]))
