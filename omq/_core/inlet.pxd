@@ -14,6 +14,8 @@ cdef class ConflateInlet(Inlet):
 
 
 cdef class ShapedInlet(Inlet):
+    cdef bint _shaping               # a message is being taken from its peer
+    cdef bint _asked                 # somebody has asked for the next one meanwhile
     cdef list _stash                 # a message that is shaped and not taken yet
     cdef list _next(self)
     cdef list _shape(self, Peer peer, list parts)

@@ -54,11 +54,25 @@ cdef class ShapedInlet(Inlet):
 
     cdef list _next(self):
         cdef Peer peer
-        while self._stash is None:
-            peer = self._front()
-            if peer is None:
-                return None
-            self._stash = self._shape(peer, self._whole(peer))
+        if self._stash is not None:
+            return self._stash
+        if self._shaping:
+            # Taking has a peer read on, that tells whoever watches, and he asks: another message would take this one's
+            # place. He is told again.
+            self._asked = True
+            return None
+        self._shaping = True
+        try:
+            while self._stash is None:
+                peer = self._front()
+                if peer is None:
+                    break
+                self._stash = self._shape(peer, self._whole(peer))
+        finally:
+            self._shaping = False
+        if self._asked:
+            self._asked = False
+            self.gate.notify()
         return self._stash
 
     cdef bint has_message(self) except -1:

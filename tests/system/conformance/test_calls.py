@@ -218,3 +218,25 @@ def test_options_made_by_hand_are_checked():
     with pytest.raises(omq.OptionError, match="send_hwm=-5"):
         omq.Options(send_hwm=-5)
     assert omq.Options(linger=1).linger == 1.0
+
+
+@pytest.mark.parametrize("mark", [1, 5])
+@pytest.mark.parametrize("kinds", [("ROUTER", "DEALER"), ("REP", "DEALER"), ("PULL", "PUSH")])
+def test_a_descriptor_that_is_watched_costs_no_message(twin, endpoint, kinds, mark):
+    """Taking a message has its peer read on, which tells the descriptor, which asks for the next message."""
+    taker = twin(kinds[0], bind=endpoint, recv_hwm=mark)
+    fd = taker.fileno()
+    givers = [twin(kinds[1], connect=taker.endpoints[0], send_hwm=0) for _ in range(2)]
+    taker.wait_connected(2, timeout=BOUND)
+    count = 300
+    for number in range(count):
+        for giver in givers:
+            giver.send_multipart([b"", b"%d" % number] if kinds[0] == "REP" else [b"%d" % number])
+    got = []
+    while len(got) < 2 * count:
+        assert _readable(fd, BOUND), f"{2 * count - len(got)} messages are missing"
+        got.append(int(taker.recv_multipart(timeout=0)[-1]))
+        if kinds[0] == "REP":
+            taker.send(b"answer")
+    assert sorted(got) == sorted([*range(count), *range(count)])
+    assert not _readable(fd)
