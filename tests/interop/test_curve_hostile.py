@@ -17,8 +17,8 @@ from omq._core.crypto import Secret
 from omq.event import EventKind, HandshakeFailure
 from omq.types import SocketType
 from omq.zmtp import z85
-from omq.zmtp.command import encode_command, parse_command
-from omq.zmtp.curve import CurveClient
+from omq.zmtp.command import encode_command, encode_properties, parse_command
+from omq.zmtp.curve import CookieKeys, CurveClient, CurveServer
 from omq.zmtp.handshake import Handshake
 from tests.interop.conftest import Fresh
 from tests.interop.loop import on_uvloop
@@ -125,6 +125,95 @@ async def test_replayed_reordered_and_in_the_wrong_role(fresh: Fresh) -> None:
                 await peer.send(says(await Stranger(peer).until(step)))
                 await peer.ended()
             await next_client()
+        assert not await pull.poll(timeout=0)
+
+
+class FalseServer:
+    """Answers a client with a spoilt command and, when it dials again, with a good one; for each way to spoil it."""
+
+    def __init__(self, step: bytes, spoil: Any) -> None:
+        self._step, self._spoil = step, spoil
+        self._secret = Secret(SERVER_SECRET)
+        self._cookies = CookieKeys()
+        self._number, self._count, self._served = 0, 0, True
+        self.over = asyncio.Event()
+        self.complaint: BaseException | None = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if not self.over.is_set():
+                async with asyncio.timeout(10):
+                    await self._talk(reader, writer)
+        except BaseException as error:
+            self.complaint = error
+            self.over.set()
+        finally:
+            writer.close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        mechanism = CurveServer(z85.decode(SERVER_PUBLIC), self._secret, self._cookies)
+        ours = Handshake(socket_type=SocketType.PULL, mechanism=mechanism)
+        writer.write(ours.start())
+        while not ours.done:
+            data = await reader.read(4096)
+            assert data, "the client hangs up on a good server"
+            says = ours.receive(data)
+            if ours.question is not None:
+                says += ours.answer()
+            if self._served and self._step in says:
+                ways = list(self._spoil(says))
+                self._count = len(ways)
+                spoilt, noticed = ways[self._number]
+                writer.write(spoilt)
+                self._served = False
+                if noticed:
+                    assert await reader.read() == b"", "it goes on with a spoilt handshake"
+                return
+            writer.write(says)
+        self._served = True
+        self._number += 1
+        if self._number == self._count:
+            self.over.set()
+
+
+@pytest.mark.parametrize("step", [b"WELCOME", b"READY"], ids=lambda step: step.decode())
+@pytest.mark.parametrize("spoil", [flipped, cut], ids=["flipped", "cut"])
+@on_uvloop
+async def test_a_client_dials_again_after_each_bad_answer(step: bytes, spoil: Any) -> None:
+    false = FalseServer(step, spoil)
+    listening = await asyncio.start_server(false.serve, "127.0.0.1", 0)
+    endpoint = f"tcp://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    client = omq.CurveClient(SERVER_PUBLIC)
+    async with omq.PUSH(connect=endpoint, security=client, linger=0, reconnect_interval=0.001):
+        async with asyncio.timeout(60):
+            await false.over.wait()
+        assert false.complaint is None, false.complaint
+    listening.close()
+    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("spoil", [flipped, cut], ids=["flipped", "cut"])
+@pytest.mark.parametrize("step", STEPS)
+@on_uvloop
+async def test_each_byte_and_each_length_of_plain(fresh: Fresh, step: str, spoil: Any) -> None:
+    hello = encode_command(b"HELLO", b"\x04user\x04word")
+    says = hello if step == "HELLO" else encode_command(b"INITIATE", encode_properties({b"Socket-Type": b"PUSH"}))
+    security = omq.PlainServer({"user": "word"})
+    async with omq.PULL(bind=fresh("tcp"), linger=0, security=security) as pull:
+        for spoilt, noticed in spoil(says):
+            async with dialled(pull.endpoints[0]) as peer:
+                await peer.send(greeting(mechanism=b"PLAIN"))
+                await peer.read(GREETING)
+                if step == "INITIATE":
+                    await peer.send(hello)
+                    assert parse_command((await peer.frame())[1]).name == b"WELCOME"
+                await peer.send(spoilt)
+                # A length of no octets at all is good where there are only metadata; another value may be good, too.
+                if noticed and step == "HELLO":
+                    await peer.ended()
+            async with omq.PUSH(connect=pull.endpoints[0], security=omq.PlainClient("user", "word")) as push:
+                await push.send(b"good", timeout=5)
+                assert await pull.recv(timeout=5) == b"good"
         assert not await pull.poll(timeout=0)
 
 
