@@ -86,21 +86,48 @@ test-races: $(VENV)/.test $(VENV)/.core  ## the tests with threads under ThreadS
 	done; \
 	exit $$failed
 
-# Guided by coverage first, in the usual build; then what that found, varied, in the sanitizer's build: the two cannot be
-# loaded together. Findings are left in build/.
-fuzz: $(VENV)/.test $(VENV)/.core  ## fuzz the parsers (SECONDS=60)
-	@$(PIP) 'atheris>=3' && mkdir -p build && half=$$(( ($(SECONDS) + 1) / 2 )) && \
-	PYTHONPATH=. $(PY) tests/fuzz/fuzz_zmtp.py tests/fuzz/corpus -max_total_time=$$half -timeout=5 -rss_limit_mb=2048 \
-	  -artifact_prefix=build/ -verbosity=1
-	@$(call copied-build,sanitize,OMQ_SANITIZE)
-	@$(call in-copy,sanitize) && \
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" PYTHONMALLOC=malloc \
-	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $$python tests/fuzz/mutate.py tests/fuzz/corpus $$(( ($(SECONDS) + 1) / 2 ))
+# With clang: the core is built for libFuzzer, with sanitizers, and atheris brings their runtime. Half of the time Python
+# is looked at too, half the core alone, which is much quicker. Without clang: guided by coverage in the usual build, then
+# varied by chance in the one of gcc's sanitizers. Findings are left in build/, counts in build/fuzz-count.json.
+fuzz: $(VENV)/.test $(VENV)/.core  ## fuzz the parsers under sanitizers, guided by coverage (SECONDS=60)
+	@$(PIP) 'atheris>=3' && mkdir -p build/found
+	@if printf 'int main(void){return 0;}' | clang -fsanitize=address,undefined -xc -o build/probe - 2>build/probe.log; \
+	  then $(call fuzz-guided); \
+	  else cat build/probe.log >&2; \
+	    echo "make: no clang with sanitizers here (apt-get install clang libclang-rt-dev): C is fuzzed without guidance" >&2; \
+	    $(call fuzz-apart); \
+	  fi
 
 test-debug: $(VENV)/.test $(VENV)/.core  ## unit tests with the core's invariants checked
 	@$(call copied-build,debug,OMQ_DEBUG)
 	@$(call in-copy,debug) && $$python -m pytest -p no:cacheprovider tests/unit $(ARGS)
+
+# Most of what AddressSanitizer does by default for each allocation helps to understand a finding, not to find it: a finding
+# is run again without these options.
+define fuzz-guided
+( $(call copied-build,fuzz,OMQ_FUZZ) ) && \
+$(call in-copy,fuzz) && \
+site=$$($$python -c 'import atheris; print(atheris.path())') && \
+for guide in all core; do \
+  FUZZ_GUIDE=$$guide FUZZ_COUNT=../fuzz-count.json PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
+  LD_PRELOAD="$$site/asan_with_fuzzer.so $$(gcc -print-file-name=libstdc++.so.6)" \
+  ASAN_OPTIONS=detect_leaks=0:malloc_context_size=1:quarantine_size_mb=1:thread_local_quarantine_size_kb=64:max_malloc_fill_size=0 \
+  $$python tests/fuzz/fuzz_zmtp.py ../found $(CURDIR)/tests/fuzz/corpus -max_total_time=$$(( ($(SECONDS) + 1) / 2 )) \
+    -max_len=1024 -timeout=5 -rss_limit_mb=2048 -detect_leaks=0 -trace_malloc=0 -malloc_limit_mb=0 \
+    -entropic_scale_per_exec_time=1 -artifact_prefix=../ -verbosity=1 || exit 1; \
+done; \
+echo "inputs for each parser:" && cat ../fuzz-count.json
+endef
+
+define fuzz-apart
+PYTHONPATH=. $(PY) tests/fuzz/fuzz_zmtp.py build/found tests/fuzz/corpus -timeout=5 -rss_limit_mb=2048 \
+  -max_total_time=$$(( ($(SECONDS) + 1) / 2 )) -artifact_prefix=build/ -verbosity=1 && \
+( $(call copied-build,sanitize,OMQ_SANITIZE) ) && \
+$(call in-copy,sanitize) && \
+LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" PYTHONMALLOC=malloc \
+  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+  $$python tests/fuzz/mutate.py tests/fuzz/corpus $$(( ($(SECONDS) + 1) / 2 ))
+endef
 
 clean:  ## remove everything that was built, .venv too
 	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks *.egg-info

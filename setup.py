@@ -5,6 +5,7 @@ Switches, all read from the environment (set to 1):
 OMQ_DEBUG      invariants are checked, allocation and lifetime counters are kept
 OMQ_COVERAGE   line tracing in the compiled modules
 OMQ_SANITIZE   AddressSanitizer and UndefinedBehaviorSanitizer
+OMQ_FUZZ       the same, and coverage for libFuzzer: with clang (`make fuzz`)
 OMQ_RACES      ThreadSanitizer
 OMQ_ANNOTATE   an HTML page a module, with the Python interactions marked
 """
@@ -25,7 +26,8 @@ def switch(name: str) -> bool:
     return os.environ.get(name, "0") not in ("", "0")
 
 
-debug, coverage, sanitize = switch("OMQ_DEBUG"), switch("OMQ_COVERAGE"), switch("OMQ_SANITIZE")
+debug, coverage, fuzz = switch("OMQ_DEBUG"), switch("OMQ_COVERAGE"), switch("OMQ_FUZZ")
+sanitize = switch("OMQ_SANITIZE") or fuzz
 races = switch("OMQ_RACES")
 
 compile_args = ["-O3", "-fno-strict-aliasing", "-fvisibility=hidden", "-Wall", "-Werror=implicit-function-declaration"]
@@ -34,6 +36,10 @@ if sanitize or races:
     flags = ["-fsanitize=thread"] if races else ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     compile_args = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-strict-aliasing", *flags]
     link_args = flags
+if fuzz:
+    os.environ.update(CC="clang", LDSHARED="clang -shared")
+    compile_args += ["-fsanitize=fuzzer-no-link"]
+    link_args = []  # the runtime is atheris's, and is there before
 macros = [("OMQ_DEBUG", str(int(debug)))]
 if coverage:
     macros.append(("CYTHON_TRACE_NOGIL", "1"))

@@ -9,6 +9,7 @@ from omq._core.codec import encode_frame
 from omq.types import SocketType
 from omq.zmtp.command import cancel, encode_command, encode_properties, ping, ready, subscribe
 from omq.zmtp.greeting import Greeting
+from tests.fuzz import glass
 
 CORPUS = Path(__file__).parent / "corpus"
 PROPERTIES = encode_properties({b"Socket-Type": b"ROUTER", b"Identity": b"me", b"X-More": bytes(300)})
@@ -34,10 +35,16 @@ def seeds() -> list[bytes]:
         b"\x09" + PROPERTIES,
         b"\x0aHelloWorld",
         b"\x0b\x07MESSAGE" + bytes(40),
-        b"\x0c\x00" + frames,
-        b"\x0c\xff" + frames + encode_frame(bytes(3000)),
+        b"\x0c\x3e" + frames,
+        b"\x0c\x00" + frames + encode_frame(bytes(3000)),
+        b"\x0c\xc3\x00\xff\xff\x01\x00\x03one\x00\x90\x00",
         b"\x0d\x00\x01\x00\x03one\x00\x00\x05three\x02\x00\x06\x04PINGx\x00\x90\x00",
-        b"\x0d\xff\x08\x00\x03one\x41\x00\x03one\x80\x00\x03one",
+        b"\x0d\x3e\x08\x00\x03one\x41\x00\x03one\x80\x00\x03one",
+        b"\x0e\x00" + glass.HELLO,
+        b"\x0f\x00" + encode_command(b"INITIATE", glass.INITIATE + glass.VOUCH + PROPERTIES),
+        b"\x10\x00" + glass.WELCOME,
+        b"\x11\x00" + encode_command(b"READY", (1).to_bytes(8, "big") + bytes(glass.MAC) + PROPERTIES),
+        b"\x12\x00" + good,
     ]
 
 

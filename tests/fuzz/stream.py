@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 
 from omq._core.codec import encode_frame
@@ -14,21 +15,20 @@ from omq.errors import RemoteProtocolError
 from omq.zmtp.command import parse_traffic_command
 
 MAX_SIZE, MAX_PARTS = 100_000, 10  # limits, so that they are hit
+PIECE = 50_000  # octets that the socket pair takes at once
 
 
 class Owner:
     """What the engine would be told; it ends the connection as the engine does."""
 
     peer: Connection
-
-    def __init__(self) -> None:
-        self.bytes = 0
+    over = False
 
     def on_command(self, body: bytes) -> None:
         try:
             parse_traffic_command(body)
         except RemoteProtocolError:
-            self.peer.close()
+            self.end()
 
     def on_message(self, parts: list[bytes]) -> None:
         assert len(parts) <= MAX_PARTS
@@ -36,47 +36,101 @@ class Owner:
 
     def on_lost(self, reason: Exception | None) -> None:
         assert reason is None or isinstance(reason, RemoteProtocolError), reason
+        self.end()
+
+    def end(self) -> None:
+        self.over = True
         self.peer.close()
 
 
-POOL = Pool()
+class Line:
+    """A socket pair and an epoll set that serve all inputs: to make them takes longer than to parse."""
+
+    def __init__(self) -> None:
+        self.near, self.far = _pair()
+        self.poller = Poller(None)
+
+
+POOL, LINES = Pool(), list[Line]()
 
 
 def feed_stream(data: bytes, key: Secret | None) -> None:
-    """Gives bytes to a connection in pieces; with a key they are taken for flags, lengths and payloads to be sealed."""
-    wire = data[1:] if key is None else _seal(data[1:], Session(key, False, 2, 1))
-    cut = data[0] * 37 if data else 0
+    """Gives bytes to a connection; the first says how.
+
+    It is cut where bit 1 to 5 say: what comes before came behind the handshake. With bit 0, or with a key, the rest are
+    flags, lengths and payloads of frames. With bits 6 and 7 the connection has its own sockets, and the peer hangs up.
+    """
+    how = data[0] if data else 0
+    wire = data[1:]
+    if key is not None:
+        wire = _frames(wire, Session(key, False, 2, 1))
+    elif how & 1:
+        wire = _frames(wire, None)
+    cut = (how >> 1 & 0x1F) * 37
+    if how & 0xC0 == 0xC0:
+        near, far = _pair()
+        poller = Poller(None)
+        try:
+            _hear(near.detach(), far, poller, wire, cut, key, hang_up=True)
+        finally:
+            far.close()
+            poller.close()
+        return
+    if not LINES:
+        LINES.append(Line())
+    line = LINES[0]
+    try:
+        _hear(os.dup(line.near.fileno()), line.far, line.poller, wire, cut, key)
+    finally:
+        if len(wire) > cut:
+            with contextlib.suppress(BlockingIOError):
+                while line.near.recv(1 << 18):
+                    pass
+
+
+def _hear(
+    fd: int, far: socket.socket, poller: Poller, wire: bytes, cut: int, key: Secret | None, hang_up: bool = False
+) -> None:
+    owner = Owner()
+    cipher = None if key is None else Session(key, True, 1, 2)
+    peer = owner.peer = Connection(owner, fd, poller, POOL, None, 0, MAX_SIZE, MAX_PARTS, None, cipher)
+    try:
+        peer.start(wire[:cut])
+        for at in range(cut, len(wire), PIECE):
+            if owner.over:
+                break
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                far.send(wire[at : at + PIECE])
+            poller.dispatch()
+        if hang_up:
+            far.close()
+            poller.dispatch()
+    finally:
+        peer.close()
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
     near, far = socket.socketpair()
     near.setblocking(False)
     far.setblocking(False)
-    poller = Poller(None)
-    owner = Owner()
-    cipher = None if key is None else Session(key, True, 1, 2)
-    owner.peer = Connection(owner, near.detach(), poller, POOL, None, 0, MAX_SIZE, MAX_PARTS, None, cipher)
-    try:
-        owner.peer.start(wire[:cut])
-        for at in range(cut, len(wire), 50_000):
-            with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                far.send(wire[at : at + 50_000])
-            poller.dispatch()
-    finally:
-        far.close()
-        owner.peer.close()
-        poller.close()
+    return near, far
 
 
-def _seal(data: bytes, session: Session) -> bytes:
-    wire = b""
+def _frames(data: bytes, session: Session | None) -> bytes:
+    wire = bytearray()
     at = 0
-    while at + 3 <= len(data):
+    while at + 3 <= len(data) and len(wire) < 4 * MAX_SIZE:
         flags, size = data[at], int.from_bytes(data[at + 1 : at + 3], "big")
-        if flags & 0x80:
-            wire += encode_frame(data[at + 3 : at + 3 + size], command=bool(flags & 1))
+        payload = data[at + 3 : at + 3 + size]
+        if session is None:
+            wire += encode_frame(payload.ljust(size, b"\0"), more=bool(flags & 1), command=bool(flags & 4))
+        elif flags & 0x80:
+            wire += encode_frame(payload, command=bool(flags & 1))
         else:
-            body = session.seal(data[at + 3 : at + 3 + size].ljust(size, b"\0"), flags & 7)
+            body = session.seal(payload.ljust(size, b"\0"), flags & 7)
             assert body is not None
             if flags & 0x40:
                 body = body[: flags & 0x3F] + body[1 + (flags & 0x3F) :]
             wire += encode_frame(body, command=bool(flags & 0x08))
         at += 3 + size
-    return wire
+    return bytes(wire)
