@@ -124,6 +124,34 @@ def test_a_sink_that_raises_fails_the_query(spark: Any, feed: Feeder, tmp_path: 
         query.awaitTermination(60)
 
 
+@pytest.mark.parametrize(
+    ("columns", "options", "complaint"),
+    [
+        (["value"], {"send_timeout": "0.2", "send_hwm": "1"}, "no room for the message"),
+        pytest.param(["value"], {"linger": "0.2"}, "within linger=0.2", marks=pytest.mark.slow),
+        pytest.param(["NULLIF(value, value) AS value"], {}, "column 'value' has a null", marks=pytest.mark.slow),
+        pytest.param(["value", "value AS topic"], {}, "column 'topic': it is for a PUB", marks=pytest.mark.slow),
+    ],
+)
+def test_a_sink_that_cannot_send_fails_the_query_and_the_next_one_is_not_hindered(
+    columns: list[str], options: dict[str, str], complaint: str, spark: Any, feed: Feeder, tmp_path: Any
+) -> None:
+    def written(url: str, columns: list[str], **more: str) -> Any:
+        source = feed.push([b"%d" % n for n in range(100)])
+        frame = stream(spark, socket="PULL", connect=source, columns="value", triggerSeconds=0.5)
+        writer = frame.selectExpr(*columns).writeStream.format("omq").option("socket", "PUSH").option("connect", url)
+        for name, value in more.items():
+            writer = writer.option(name, value)
+        return writer.option("checkpointLocation", str(tmp_path / url[-5:])).start()
+
+    with pytest.raises(Exception, match=complaint):
+        written("tcp://127.0.0.1:1", columns, **options).awaitTermination(60)
+    pull = feed.open(omq.PULL, bind="tcp://127.0.0.1:*")
+    query = written(pull.endpoints[0], ["value"])
+    assert [int(pull.recv(timeout=60)) for _ in range(100)] == list(range(100))
+    query.stop()
+
+
 def test_a_stream_from_socket_to_socket(spark: Any, feed: Feeder, started: list[Any], tmp_path: Any) -> None:
     url = feed.push([b"%d" % n for n in range(2000)])
     pull = feed.open(omq.PULL, bind="tcp://127.0.0.1:*")
