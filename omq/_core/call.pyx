@@ -63,7 +63,7 @@ cdef class AsyncGate(Gate):
             if not self._watcher.done():
                 self._watcher.set_result(None)
             self._watcher = None
-        if self._core != NULL and (<LoopHome>self._core)._truth >= 0:
+        if self._core != NULL and (<LoopHome>self._core)._truth is not None:
             (<LoopHome>self._core)._tell()
         if self.waiting:
             if self.apart:
@@ -578,7 +578,7 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
             call._state = STATE_NEW
             return 0
         core._reads -= 1
-        if core._truth >= 0:
+        if core._truth is not None:
             core._tell()
         Py_INCREF(message)
         result[0] = <PyObject *>message

@@ -1,8 +1,8 @@
 """libsodium, called in place: secret keys, and the two directions of a CURVE connection.
 
 Every algorithm is libsodium's, in the copy that PyNaCl's compiled module holds: its cffi handle tells the functions'
-addresses, and they are called from here without Python in between. OMQ_LIBSODIUM may name another copy. What is secret stands in memory of these objects and
-is wiped when they go.
+addresses, and they are called from here without Python in between. OMQ_LIBSODIUM may name another copy. What is secret
+stands in memory of these objects and is wiped when they go.
 """
 
 cimport cython

@@ -2,6 +2,7 @@
 
 from omq._core.peer cimport Inlet, Outlet
 from omq._core.poller cimport Poller
+from omq._core.truth cimport Truth
 
 
 cdef class LoopHome:
@@ -14,8 +15,7 @@ cdef class LoopHome:
     cdef unsigned long _thread       # where the loop runs
     cdef object _is_running          # the loop's own method
     cdef Poller _poller              # the epoll set of its connections
-    cdef int _truth                  # the eventfd that `fileno` gives; -1: nobody has asked for it; ours
-    cdef bint _told                  # it is readable
+    cdef Truth _truth                # what `fileno` gives; None: nobody has asked for it
     cdef bint _at_home(self) except -1
     cdef int _enter(self) except -1
     cdef int _refuse(self, str why) except -1

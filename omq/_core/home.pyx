@@ -1,16 +1,10 @@
 """Where an asyncio socket lives: its loop, its queues, and the descriptor that its user may select on."""
 
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.errno cimport errno
-from posix.unistd cimport close, read, write
 
-import os
+from omq._core.truth cimport Truth
 
 from omq.errors import ClosedError, StateError
-
-cdef extern from "<sys/eventfd.h>" nogil:
-    int eventfd(unsigned int, int)
-    int EFD_CLOEXEC, EFD_NONBLOCK
 
 
 cdef class LoopHome:
@@ -18,13 +12,6 @@ cdef class LoopHome:
 
     The class above attaches the queues (`_assemble`), the loop (`_attach`) and marks the end (`_mark_closed`).
     """
-
-    def __cinit__(self, *_, **__):
-        self._truth = -1
-
-    def __dealloc__(self):
-        if self._truth >= 0:
-            close(self._truth)
 
     def _assemble(self, inlet, outlet, running, poller):
         self.inlet = inlet
@@ -39,9 +26,8 @@ cdef class LoopHome:
 
     cdef int _show_end(self) except -1:
         """Whoever selects on the descriptor is to wake up and find the socket closed."""
-        if self._truth >= 0 and not self._told:
-            self._told = True
-            show(self._truth, True)
+        if self._truth is not None:
+            self._truth.show(True)
         return 0
 
     def tell(self):
@@ -50,25 +36,18 @@ cdef class LoopHome:
 
     cdef int _tell(self) except -1:
         """Keeps the user's descriptor true: readable exactly while a message waits."""
-        cdef bint ready
-        if self._truth < 0 or self.closed:
-            return 0
-        ready = self.inlet is not None and self.inlet.has_message()
-        if ready != self._told:
-            self._told = ready
-            show(self._truth, ready)
+        if self._truth is not None and not self.closed:
+            self._truth.follow(self.inlet)
         return 0
 
     def fileno(self):
         self._enter()
         if self.inlet is None:
             raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")
-        if self._truth < 0:
-            self._truth = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-            if self._truth < 0:
-                raise OSError(errno, os.strerror(errno))
+        if self._truth is None:
+            self._truth = Truth()
             self._tell()
-        return self._truth
+        return self._truth.fd
 
     def _name(self):
         return type(self).__name__
@@ -101,16 +80,4 @@ cdef class LoopHome:
         """In a forked child: closes what was inherited and touches nothing in it, for the parent uses it."""
         self.closed = self._stale = True
         self._poller.close()
-        if self._truth >= 0:
-            close(self._truth)
-            self._truth = -1
-
-
-cdef int show(int fd, bint readable) except -1:
-    """Makes an eventfd readable, or no longer."""
-    cdef unsigned long long count = 1
-    if readable:
-        write(fd, &count, sizeof(count))
-    else:
-        read(fd, &count, sizeof(count))
-    return 0
+        self._truth = None

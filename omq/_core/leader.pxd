@@ -7,6 +7,7 @@ from cpython.object cimport PyObject
 from omq._core.lock cimport SocketLock, sem_t
 from omq._core.peer cimport Gate, Inlet, Outlet
 from omq._core.poller cimport Poller
+from omq._core.truth cimport Truth
 
 cdef extern from *:
     """
@@ -53,8 +54,7 @@ cdef class LeaderCore:
     cdef bint _signalled             # it has been written since it was last read
     cdef int _inside                 # threads that may be in a system call on the epoll set
     cdef bint _ending                # the descriptors go when the last of them is out
-    cdef int _truth                  # eventfd for users, readable while a message waits; -1 before its first use
-    cdef bint _told                  # its state
+    cdef Truth _truth                # what `fileno` gives; None before its first use
     cdef readonly bint watched       # the I/O thread watches the epoll set
     cdef object _unwatch             # has the I/O thread stop watching
     cdef readonly unsigned long long calls  # that have waited or received: tells whether the owner is here

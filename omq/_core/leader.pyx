@@ -27,6 +27,7 @@ from omq._core.poller cimport (
     epoll_event,
     epoll_wait,
 )
+from omq._core.truth cimport Truth
 
 from collections import deque
 import os
@@ -135,7 +136,7 @@ cdef class SyncGate(Gate):
                 self.wake_all()
             else:
                 (<Sleeper>self._sleepers[0]).wake()
-        if self._core != NULL and (<LeaderCore>self._core)._truth >= 0:
+        if self._core != NULL and (<LeaderCore>self._core)._truth is not None:
             (<LeaderCore>self._core)._tell()
         if self._watchers:
             watchers = self._watchers
@@ -168,7 +169,6 @@ cdef class LeaderCore:
         self.readable = SyncGate(self)
         self.writable = SyncGate(self)
         self.poller = Poller()
-        self._truth = -1
         self._event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self._event < 0:
             raise OSError(errno, os.strerror(errno))
@@ -184,8 +184,6 @@ cdef class LeaderCore:
             self.writable._core = NULL
         if self._event >= 0:
             close(self._event)
-        if self._truth >= 0:
-            close(self._truth)
 
     def _assemble(self, inlet, outlet, Generation generation not None):
         self.inlet = inlet
@@ -217,7 +215,7 @@ cdef class LeaderCore:
     @property
     def published(self):
         """Whether `fileno` has been used."""
-        return self._truth >= 0
+        return self._truth is not None
 
     @property
     def attended(self):
@@ -272,19 +270,17 @@ cdef class LeaderCore:
         self.poller.close()
         if self._event >= 0:
             close(self._event)
-        if self._truth >= 0:
-            close(self._truth)
-        self._event = self._truth = -1
+            self._event = -1
+        self._truth = None
 
     def _end(self):
         self.poller.close()
         if self._event >= 0:
             close(self._event)
             self._event = -1
-        if self._truth >= 0 and not self._told:
+        if self._truth is not None:
             # Whoever selects on it is to wake up and find the socket closed.
-            self._told = True
-            self._write(self._truth)
+            self._truth.show(True)
 
     # ------------------------------------------------------------------ entering and leaving
 
@@ -295,14 +291,11 @@ cdef class LeaderCore:
         raise ClosedError(f"the {self._name()} socket is closed")
 
     cdef int _signal(self) except -1:
+        cdef unsigned long long one = 1
         if not self._signalled and self._event >= 0:
             self._signalled = True
-            self._write(self._event)
+            write(self._event, &one, sizeof(one))
         return 0
-
-    def _write(self, int fd):
-        cdef unsigned long long one = 1
-        write(fd, &one, sizeof(one))
 
     def _drain(self):
         cdef unsigned long long count
@@ -312,17 +305,8 @@ cdef class LeaderCore:
 
     cdef int _tell(self) except -1:
         """Keeps the user's descriptor true: readable exactly while a message waits."""
-        cdef unsigned long long count
-        cdef bint ready
-        if self._truth < 0 or self.closed:
-            return 0
-        ready = self.inlet is not None and self.inlet.has_message()
-        if ready != self._told:
-            self._told = ready
-            if ready:
-                self._write(self._truth)
-            else:
-                read(self._truth, &count, sizeof(count))
+        if self._truth is not None and not self.closed:
+            self._truth.follow(self.inlet)
         return 0
 
     # ------------------------------------------------------------------ waiting
@@ -337,7 +321,7 @@ cdef class LeaderCore:
         if self._leader is None:
             self._leader = sleeper
             sleeper.leading = True
-            if self.watched and self._truth < 0:
+            if self.watched and self._truth is None:
                 self._unwatch()
         if sleeper.leading:
             return self._lead(sleeper, deadline)
@@ -476,15 +460,13 @@ cdef class LeaderCore:
         try:
             if self.inlet is None:
                 raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")
-            if self._truth < 0:
-                self._truth = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-                if self._truth < 0:
-                    raise OSError(errno, os.strerror(errno))
+            if self._truth is None:
+                self._truth = Truth()
                 self.poller.serve()
                 self._tell()
                 # From now on the I/O thread alone reads: what arrives must show without a call.
                 if self._attend is not None:
                     self._attend()
-            return self._truth
+            return self._truth.fd
         finally:
             self._leave()

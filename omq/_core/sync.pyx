@@ -110,7 +110,7 @@ cdef class SyncCore(LeaderCore):
                 finally:
                     self._stand_up(self.readable, sleeper)
             self._behind = self.inlet._head is not None and self.inlet._head.ready() > 0
-            if self._truth >= 0:
+            if self._truth is not None:
                 self._tell()
             return result
         finally:
@@ -129,7 +129,7 @@ cdef class SyncCore(LeaderCore):
                 message = self.inlet.take()
                 if message is not None:
                     self.calls += 1
-                    if self._truth >= 0:
+                    if self._truth is not None:
                         self._tell()
                     return message
             finally:
