@@ -8,7 +8,7 @@ SECONDS ?= 60
 INPUT ?=
 
 PY := $(VENV)/bin/python
-CORE := $(wildcard omq/_core/*.pyx omq/_core/*.pxd)
+CORE := $(wildcard omq/_core/*.p[yx][xd] omq/_core/*/*.p[yx][xd])
 # What a copy of the tree needs to be built and tested apart from this one.
 COPIED := pyproject.toml setup.py MANIFEST.in README.md LICENSE omq tests docs
 
@@ -132,7 +132,7 @@ endef
 clean:  ## remove everything that was built, .venv too
 	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks *.egg-info
 	find omq tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -f omq/_core/*.c omq/_core/*.so omq/_core/*.html
+	find omq/_core -name '*.c' -o -name '*.so' -o -name '*.html' | xargs rm -f
 
 # A failing lint does not hide what the tests say; either fails the target. The last line is pytest's.
 define lint-and-pytest
@@ -183,7 +183,7 @@ venv:
 # $(1): the extra. setup.py may have changed how the core is compiled, which Cython's own check does not see.
 define install
 	@echo "installing omq with its dependencies ([$(1)]) into $(VENV)"
-	@rm -f omq/_core/*.c
+	@find omq/_core -name '*.c' -delete
 	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 	  > $(VENV)/build-requires.txt
 	@$(PIP) -r $(VENV)/build-requires.txt

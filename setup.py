@@ -47,13 +47,13 @@ if coverage:
 Options.warning_errors = True
 extensions = [
     Extension(
-        f"omq._core.{source.stem}",
+        ".".join(source.with_suffix("").parts),
         [str(source)],
         define_macros=macros,
         extra_compile_args=compile_args,
         extra_link_args=link_args,
     )
-    for source in sorted(Path("omq/_core").glob("*.pyx"))
+    for source in sorted(Path("omq/_core").rglob("*.pyx"))
 ]
 
 setup(

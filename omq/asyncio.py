@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from omq._core.call import AsyncCore
+from omq._core.calls.call import AsyncCore
 from omq._version import __version__
 from omq.context import Context
 from omq.engine.driver import LoopDriver

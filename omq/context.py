@@ -11,10 +11,10 @@ import weakref
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
-from omq._core.alarm import Alarm
-from omq._core.flusher import Flusher
-from omq._core.leader import Generation
-from omq._core.pool import Pool
+from omq._core.calls.leader import Generation
+from omq._core.link.alarm import Alarm
+from omq._core.link.flusher import Flusher
+from omq._core.wire.pool import Pool
 from omq.engine.driver import IoThread
 from omq.engine.inproc import Registry
 from omq.errors import ContextTerminated, StateError

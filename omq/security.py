@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any, ClassVar
 
-from omq._core.crypto import Secret
+from omq._core.wire.crypto import Secret
 from omq.errors import UsageError
 from omq.types import Security
 from omq.zmtp import curve, plain, z85

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from omq._core.sync import SyncCore
+from omq._core.calls.sync import SyncCore
 from omq.context import Context
 from omq.engine.driver import CallerDriver, IoThread
 from omq.engine.socket import Engine

@@ -3,7 +3,7 @@
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from omq._core.matcher import Matcher
+from omq._core.queues.matcher import Matcher
 
 TOPIC = b"quotes.00042.bid"
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from omq._core.connection import Connection
+from omq._core.link.connection import Connection
 from omq.engine.lifecycle import ConnectionState, Living
 from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError
 from omq.transport import tcp

@@ -11,13 +11,13 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from omq._core.alarm import Alarm
-from omq._core.call import AsyncCore
-from omq._core.flusher import Flusher
+from omq._core.calls.call import AsyncCore
+from omq._core.calls.sync import SyncCore
+from omq._core.link.alarm import Alarm
+from omq._core.link.flusher import Flusher
+from omq._core.link.poller import Poller
 from omq._core.lock import SocketLock
-from omq._core.peer import Gate, Outlet
-from omq._core.poller import Poller
-from omq._core.sync import SyncCore
+from omq._core.queues.peer import Gate, Outlet
 from omq.errors import ContextTerminated, StateError
 
 _AWAY = 0.02  # seconds without a call after which the I/O thread reads for an absent owner

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from omq._core.connection import Connection
+from omq._core.link.connection import Connection
 from omq.errors import TransportError
 from omq.zmtp import command
 

@@ -7,8 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from omq._core.peer import Gate, Inlet
-from omq._core.pipe import Pipe
+from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.pipe import Pipe
 from omq.engine.dialer import Backoff
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, Living
 from omq.errors import BindError, HandshakeError, RemoteProtocolError

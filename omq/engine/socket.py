@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, cast
 
-from omq._core.leader import Generation
-from omq._core.pool import Pool
+from omq._core.calls.leader import Generation
+from omq._core.wire.pool import Pool
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
 from omq.engine.driver import Driver

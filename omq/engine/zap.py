@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from omq._core.call import AsyncCore
+from omq._core.calls.call import AsyncCore
 from omq.engine.driver import LoopDriver
 from omq.errors import RemoteProtocolError
 from omq.options import Options

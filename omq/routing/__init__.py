@@ -1,7 +1,7 @@
 """Who gets a message: one pattern a family of socket types. No I/O here.
 
-A pattern configures the Cython queues that move messages (`omq._core.inlet`, `omq._core.outlet`) and runs only
-when peers, subscriptions or options change.
+A pattern configures the Cython queues that move messages (`omq._core.queues`) and runs only when peers, subscriptions
+or options change.
 """
 
 from omq.routing.base import Pattern, Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from omq._core.peer import Gate, Inlet, Outlet, Peer
+from omq._core.queues.peer import Gate, Inlet, Outlet, Peer
 from omq.options import Options
 from omq.types import SocketType
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from omq._core.inlet import ConflateInlet, RouterInlet
-from omq._core.outlet import Addressed, RoundRobin
-from omq._core.peer import Gate, Inlet
+from omq._core.queues.inlet import ConflateInlet, RouterInlet
+from omq._core.queues.outlet import Addressed, RoundRobin
+from omq._core.queues.peer import Gate, Inlet
 from omq.options import Options
 from omq.routing.base import Pattern, Session
 from omq.types import SocketType

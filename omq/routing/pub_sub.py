@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from omq._core.inlet import ConflateInlet, FilterInlet
-from omq._core.matcher import Matcher
-from omq._core.outlet import FanOut, SubscriberOutlet
-from omq._core.peer import Gate, Inlet
-from omq._core.pipe import Pipe
+from omq._core.queues.inlet import ConflateInlet, FilterInlet
+from omq._core.queues.matcher import Matcher
+from omq._core.queues.outlet import FanOut, SubscriberOutlet
+from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.pipe import Pipe
 from omq.errors import RemoteProtocolError, StateError
 from omq.options import Options
 from omq.routing.base import Pattern, Session

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from omq._core.codec import encode_frame
+from omq._core.wire.codec import encode_frame
 from omq.errors import LocalProtocolError, RemoteProtocolError
 
 CONTEXT_LIMIT: Final = 16  # bytes of a PING's context (RFC 37, Connection Heartbeating)

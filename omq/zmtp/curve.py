@@ -15,7 +15,7 @@ from enum import Enum
 from hmac import compare_digest
 from typing import ClassVar, Final
 
-from omq._core.crypto import Secret, Session, random_octets
+from omq._core.wire.crypto import Secret, Session, random_octets
 from omq.errors import LocalProtocolError, RemoteProtocolError
 from omq.zmtp.command import encode_command, encode_properties, parse_properties
 from omq.zmtp.mechanism import Mechanism, Question, Step

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from omq._core.codec import FrameDecoder
-from omq._core.crypto import Session
+from omq._core.wire.codec import FrameDecoder
+from omq._core.wire.crypto import Session
 from omq.errors import HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.types import COMPATIBLE, SENDS_IDENTITY, SocketType
 from omq.zmtp.command import PROPERTIES_LIMIT, Command, encode_properties, error, parse_command, quoted

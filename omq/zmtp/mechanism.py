@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final
 
-from omq._core.crypto import Session
+from omq._core.wire.crypto import Session
 from omq.errors import AuthenticationError, HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.zmtp.command import Command, error, parse_error, quoted
 

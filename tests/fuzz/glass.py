@@ -20,7 +20,7 @@ PIECES = 8  # at most, that an input comes in
 
 
 class Glass:
-    """As `omq._core.crypto.Secret`: a box is 16 octets that are not looked at but for the first, and what is in it."""
+    """As `Secret` of the core: a box is 16 octets that are not looked at but for the first, and what is in it."""
 
     def public(self) -> bytes:
         return b"P" * 32

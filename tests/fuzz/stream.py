@@ -6,11 +6,11 @@ import contextlib
 import os
 import socket
 
-from omq._core.codec import encode_frame
-from omq._core.connection import Connection
-from omq._core.crypto import Secret, Session
-from omq._core.poller import Poller
-from omq._core.pool import Pool
+from omq._core.link.connection import Connection
+from omq._core.link.poller import Poller
+from omq._core.wire.codec import encode_frame
+from omq._core.wire.crypto import Secret, Session
+from omq._core.wire.pool import Pool
 from omq.errors import RemoteProtocolError
 from omq.zmtp.command import parse_traffic_command
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import omq.asyncio as omq
-from omq._core.crypto import Secret
+from omq._core.wire.crypto import Secret
 from omq.event import EventKind, HandshakeFailure
 from omq.types import SocketType
 from omq.zmtp import z85

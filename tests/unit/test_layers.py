@@ -26,6 +26,8 @@ LAYERS = {
     "base": {"errors", "options", "types", "message", "event", "_version"},
 }
 ORDER = list(LAYERS)
+#: The floors of the core, from top to bottom; what stands beside them serves all.
+FLOORS = ["calls", "link", "queues", "wire"]
 LAYER_OF = {room: layer for layer, rooms in LAYERS.items() for room in rooms}
 
 #: Layers whose rooms may import one another; elsewhere neighbours on one floor are strangers.
@@ -159,6 +161,15 @@ def import_trouble(room: str, target: str, known: set[str], top: str) -> str | N
     return None
 
 
+def floor_trouble(name: str, target: str) -> str | None:
+    """Why the core's module *name* may not import *target*; `None` if it may."""
+    match name.split("."), target.split("."):
+        case [_, "_core", here, _], ["omq", "_core", there, *_] if here in FLOORS and there in FLOORS:
+            if FLOORS.index(there) < FLOORS.index(here):
+                return f"{here} imports upward, {target} ({there})"
+    return None
+
+
 def shape_trouble(name: str, path: Path, source: str) -> Iterator[str]:
     """What is wrong with a module's name and size."""
     lines = source.count("\n")
@@ -190,7 +201,7 @@ def violations(root: Path) -> list[str]:
         for one in imports(source, package):
             if path.suffix == ".pyi" and room_of(one.target, known, root.name) is None:
                 continue  # a stub names types; what is used is in the source beside it
-            if trouble := import_trouble(room, one.target, known, root.name):
+            if trouble := import_trouble(room, one.target, known, root.name) or floor_trouble(name, one.target):
                 found.append(f"{where}:{one.line}: {trouble}")
         if LAYER_OF[room] not in MAY_AWAIT and room != "asyncio":
             found += (f"{where}:{line}: {room or root.name} awaits" for line in awaiting_lines(path, source))
@@ -219,6 +230,8 @@ BAD = [
     ("_core/batch.pyx", "from asyncio import events", "event loops"),
     ("_core/batch.pyx", "async def f():\n    pass", "awaits"),
     ("_core/batch.pyi", "from omq.engine.socket import Socket", "imports upward"),
+    ("_core/wire/batch.pyx", "from omq._core.link.poller cimport Poller", "wire imports upward"),
+    ("_core/queues/peer.pxd", "from omq._core.calls.call cimport Call", "queues imports upward"),
     ("zmtp/null.py", "import asyncio", "no I/O"),
     ("zmtp/null.py", "import socket", "no I/O"),
     ("zmtp/null.py", "from time import monotonic", "no clock"),
@@ -264,6 +277,7 @@ GOOD = [
     ("_core/batch.pyx", "from libc.stdint cimport (uint64_t,\n    int64_t)  # import asyncio"),
     ("_core/batch.pyx", "from asyncio.exceptions import CancelledError"),
     ("_core/batch.pyi", "import asyncio"),
+    ("_core/calls/call.pyx", "from omq._core.wire.batch cimport Part\nfrom omq._core.clock cimport now_ns"),
     ("zmtp/null.py", "from omq._core import codec\nfrom omq import errors"),
     ("routing/base.py", "from omq.zmtp import greeting\nfrom omq._core.codec import encode_frame"),
     ("transport/tcp.py", "import socket"),

@@ -14,7 +14,7 @@ import zmq
 import zmq.auth
 
 import omq
-from omq._core.crypto import Secret
+from omq._core.wire.crypto import Secret
 from omq.errors import UsageError
 from omq.zmtp import z85
 

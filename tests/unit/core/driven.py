@@ -6,12 +6,12 @@ import asyncio
 import socket
 from typing import Any
 
-from omq._core.call import AsyncCore
-from omq._core.connection import Connection
-from omq._core.outlet import RoundRobin
-from omq._core.peer import Inlet, Outlet
-from omq._core.poller import Poller
-from omq._core.pool import Pool
+from omq._core.calls.call import AsyncCore
+from omq._core.link.connection import Connection
+from omq._core.link.poller import Poller
+from omq._core.queues.outlet import RoundRobin
+from omq._core.queues.peer import Inlet, Outlet
+from omq._core.wire.pool import Pool
 
 
 class Session:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from omq._core.alarm import Alarm
+from omq._core.link.alarm import Alarm
 
 
 @pytest.fixture

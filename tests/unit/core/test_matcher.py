@@ -5,7 +5,7 @@ import timeit
 
 import pytest
 
-from omq._core.matcher import Matcher
+from omq._core.queues.matcher import Matcher
 
 COUNTED, FOR_EVERYONE, FOR_SLOT, NOT_HELD = 0, 1, 2, -2
 

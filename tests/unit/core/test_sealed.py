@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from omq._core.codec import FrameDecoder, encode_frame
-from omq._core.connection import Connection
-from omq._core.crypto import Secret, Session
-from omq._core.poller import Poller
-from omq._core.pool import Pool
+from omq._core.link.connection import Connection
+from omq._core.link.poller import Poller
+from omq._core.wire.codec import FrameDecoder, encode_frame
+from omq._core.wire.crypto import Secret, Session
+from omq._core.wire.pool import Pool
 from omq.zmtp.command import ping
 
 MORE, COMMAND = 1, 2

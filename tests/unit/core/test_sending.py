@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from omq._core.codec import FrameDecoder, encode_frame
+from omq._core.wire.codec import FrameDecoder, encode_frame
 from omq.errors import SendTimeout
 from tests.unit.conftest import until
 from tests.unit.core.driven import Driven
@@ -214,7 +214,7 @@ async def test_say_goodbye_reads_on_so_that_nothing_is_reset():
         ours, _ = listener.accept()
         core.others.append(theirs)
         ours.setblocking(False)
-        from omq._core.connection import Connection
+        from omq._core.link.connection import Connection
         from tests.unit.core.driven import Session
 
         session = Session()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from omq._core.peer import Gate, Inlet
-from omq._core.pipe import Pipe
+from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.pipe import Pipe
 from omq.options import Options
 from omq.routing import PATTERNS
 from omq.types import COMPATIBLE, SocketType

@@ -2,8 +2,8 @@
 
 import pytest
 
-from omq._core.codec import encode_frame
-from omq._core.crypto import Secret, Session
+from omq._core.wire.codec import encode_frame
+from omq._core.wire.crypto import Secret, Session
 from omq.errors import AuthenticationError, HandshakeError, MechanismError, RemoteProtocolError
 from omq.types import SocketType
 from omq.zmtp.command import Command, encode_command, encode_properties, parse_command

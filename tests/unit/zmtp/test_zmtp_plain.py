@@ -2,7 +2,7 @@
 
 import pytest
 
-from omq._core.codec import encode_frame
+from omq._core.wire.codec import encode_frame
 from omq.errors import AuthenticationError, HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.types import SocketType
 from omq.zmtp.command import encode_command, encode_properties, ready

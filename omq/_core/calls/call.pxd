@@ -1,0 +1,76 @@
+# The asyncio twin's calls: coroutine objects without a frame, and the gates where they wait.
+
+from cpython.object cimport PyObject
+
+from omq._core.calls.home cimport LoopHome
+from omq._core.queues.peer cimport Gate
+from omq._core.calls.waiter cimport AsyncTurn, Waiter
+
+cdef enum Operation:
+    OP_SEND
+    OP_SEND_PARTS
+    OP_SEND_MANY
+    OP_RECV
+    OP_RECV_PARTS
+    OP_RECV_MANY
+    OP_RECV_INTO
+    OP_RECV_MESSAGE
+    OP_NEXT
+    OP_POLL
+
+cdef enum State:
+    STATE_NEW
+    STATE_YIELDED            # gave the loop a turn, has taken nothing
+    STATE_WAITING            # stands in a gate
+    STATE_DONE
+
+
+cdef class AsyncGate(Gate):
+    cdef object waiters              # deque of Call, first come first
+    cdef Py_ssize_t waiting          # calls in it
+    cdef int enter(self, Call call) except -1
+    cdef int leave(self, Call call) except -1
+    cdef int _wake_apart(self) except -1
+    cdef bint is_first(self, Call call) except -1
+    cdef object _watcher             # a Future that is done at the next notification; None: nobody watches
+    cdef PyObject *_core             # the socket that keeps a descriptor true; borrowed; NULL: it is gone
+
+
+cdef class AsyncCore(LoopHome):
+    cdef readonly AsyncGate readable
+    cdef readonly AsyncGate writable
+    cdef readonly AsyncTurn turn
+    cdef int _reads                  # messages left before a receiving call yields to the loop
+    cdef int _writes                 # likewise for sending
+    cdef public object send_timeout  # seconds; None for ever
+    cdef public object recv_timeout
+
+
+cdef class Call:
+    cdef AsyncCore _core
+    cdef Operation _operation
+    cdef State _state
+    cdef object _argument
+    cdef object _timeout             # seconds, None for ever
+    cdef Waiter _waiter              # what the task waits for while STATE_WAITING
+    cdef object _timer
+    cdef bint _expired               # the time is up
+    cdef bint _suspended             # the last step did not finish
+    cdef bint _complete              # the last attempt succeeded
+    cdef Py_ssize_t _progress        # send_many: messages accepted so far
+    cdef object _step(self)
+    cdef object _attempt(self)
+    cdef bint _at_once(self) except -1
+    cdef bint _may_attempt(self, AsyncGate gate) except -1
+    cdef object _address(self)
+    cdef int _keep_parts(self) except -1
+    cdef int _stand(self) except -1
+    cdef int _leave(self) except -1
+    cdef int _end(self) except -1
+    cdef object _give_up(self)
+    cdef object _send(self)
+    cdef object _send_parts(self)
+    cdef object _send_many(self)
+    cdef object _recv_many(self)
+    cdef object _recv_into(self)
+    cdef object _suspend(self)

@@ -1,0 +1,596 @@
+"""Coroutine objects of our own for the calls of an asyncio socket.
+
+A call does nothing before it is awaited. If it can be served at once it returns without suspending, without a
+Future and without an allocation of its own (the objects come from a free list). Otherwise it stands in its gate,
+first come first served; the Future that it waits with is a wake-up and carries no message: the message is taken
+when the call runs again, so a cancelled call has taken nothing.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_WarnEx
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+
+from omq._core.wire.batch cimport Part
+from omq._core.calls.home cimport LoopHome
+from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target
+from omq._core.queues.peer cimport Gate, Inlet
+from omq._core.calls.waiter cimport AsyncTurn, Waiter
+
+from collections import deque
+from collections.abc import Coroutine
+
+from omq.errors import ClosedError, MessageTooLarge, ReceiveTimeout, SendTimeout, StateError
+from omq.types import POLL_IN, POLL_OUT, UNSET
+
+cdef extern from "Python.h":
+    ctypedef int (*sendfunc)(PyObject *, PyObject *, PyObject **) except -1
+    ctypedef struct PyAsyncMethods:
+        void *am_send
+    ctypedef struct PyTypeObject:
+        PyAsyncMethods *tp_as_async
+
+cdef extern from *:
+    """
+    static int raise_stop(void) { PyErr_SetNone(PyExc_StopIteration); return -1; }
+    """
+    int raise_stop() except -1
+
+cdef enum:
+    TURN = 256               # messages after which a call yields, so that nobody starves
+    RESULT_RETURN = 0        # PySendResult
+    RESULT_NEXT = 1
+
+
+@cython.final
+cdef class AsyncGate(Gate):
+    """Wakes the first of the calls that wait; it passes the wake-up on when it has what it wants."""
+
+    def __cinit__(self):
+        self.waiters = deque()
+
+    def watch(self, loop):
+        """A Future that is done at the next notification: closing waits so for the queues to drain."""
+        if self._watcher is None or self._watcher.done():
+            self._watcher = loop.create_future()
+        return self._watcher
+
+    cdef int notify(self) except -1:
+        cdef Call first
+        if self._watcher is not None:
+            if not self._watcher.done():
+                self._watcher.set_result(None)
+            self._watcher = None
+        if self._core != NULL and (<LoopHome>self._core)._truth is not None:
+            (<LoopHome>self._core)._tell()
+        if self.waiting:
+            if self.apart:
+                return self._wake_apart()
+            first = <Call>self.waiters[0]
+            if first._waiter is not None:
+                first._waiter.wake()
+        return 0
+
+    cdef int _wake_apart(self) except -1:
+        """Wakes the first call of each address, and those without one."""
+        cdef Call call
+        cdef set seen = set()
+        for call in self.waiters:
+            address = call._address()
+            if address is None or address not in seen:
+                seen.add(address)
+                if call._waiter is not None:
+                    call._waiter.wake()
+        return 0
+
+    cdef bint is_first(self, Call call) except -1:
+        """Whether nobody who came before this call waits for the same; a call that does not stand here comes last."""
+        cdef Call other
+        if not self.apart:
+            return self.waiting == 0 or self.waiters[0] is call
+        address = call._address()
+        for other in self.waiters:
+            if other is call:
+                break
+            if address is not None and other._address() == address:
+                return False
+        return True
+
+    cdef int enter(self, Call call) except -1:
+        self.waiters.append(call)
+        self.waiting += 1
+        return 0
+
+    cdef int leave(self, Call call) except -1:
+        if self.waiting and call in self.waiters:
+            first = self.waiters[0] is call
+            self.waiters.remove(call)
+            self.waiting -= 1
+            if first or self.apart:
+                self.notify()
+        return 0
+
+    def wake_all(self):
+        """Wakes every call: the socket's state has changed for all of them."""
+        for call in self.waiters:
+            waiter = (<Call>call)._waiter
+            if waiter is not None:
+                (<Waiter>waiter).wake()
+
+
+cdef class AsyncCore(LoopHome):
+    """The message calls of an asyncio socket, and the two gates where they wait."""
+
+    def __cinit__(self, *_, **__):
+        self.readable = AsyncGate()
+        self.writable = AsyncGate()
+        self.turn = AsyncTurn()
+        self._reads = self._writes = TURN
+        self.readable._core = <PyObject *>self
+
+    def __dealloc__(self):
+        if self.readable is not None:
+            self.readable._core = NULL
+
+    def _mark_closed(self):
+        self.closed = True
+        self.readable.wake_all()
+        self.writable.wake_all()
+        self._show_end()
+
+    def send(self, data, *, timeout=UNSET):
+        return new_call(self, OP_SEND, data, self.send_timeout if timeout is UNSET else seconds(timeout))
+
+    def send_multipart(self, parts, *, timeout=UNSET):
+        return new_call(self, OP_SEND_PARTS, parts, self.send_timeout if timeout is UNSET else seconds(timeout))
+
+    def send_many(self, messages, *, timeout=UNSET):
+        return new_call(self, OP_SEND_MANY, messages, self.send_timeout if timeout is UNSET else seconds(timeout))
+
+    def recv(self, *, timeout=UNSET):
+        return new_call(self, OP_RECV, None, self.recv_timeout if timeout is UNSET else seconds(timeout))
+
+    def recv_multipart(self, *, timeout=UNSET):
+        return new_call(self, OP_RECV_PARTS, None, self.recv_timeout if timeout is UNSET else seconds(timeout))
+
+    def recv_many(self, limit=1024, *, timeout=UNSET):
+        if limit < 1:
+            raise ValueError(f"limit={limit!r}: must be at least 1")
+        return new_call(self, OP_RECV_MANY, limit, self.recv_timeout if timeout is UNSET else seconds(timeout))
+
+    def recv_into(self, buffer, *, timeout=UNSET):
+        return new_call(self, OP_RECV_INTO, buffer, self.recv_timeout if timeout is UNSET else seconds(timeout))
+
+    def recv_message(self, *, timeout=UNSET):
+        return new_call(self, OP_RECV_MESSAGE, None, self.recv_timeout if timeout is UNSET else seconds(timeout))
+
+    def poll(self, timeout=None, events=POLL_IN):
+        if not events or events & ~(POLL_IN | POLL_OUT):
+            raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
+        return new_call(self, OP_POLL, events, seconds(timeout))
+
+    def __aiter__(self):
+        return self
+
+    def __anext__(self):
+        return new_call(self, OP_NEXT, None, self.recv_timeout)
+
+
+cdef inline object seconds(object timeout):
+    """A timeout that somebody gives: seconds, or None."""
+    if timeout is not None and not (<double>timeout >= 0):
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
+    return timeout
+
+
+cdef inline Call new_call(AsyncCore core, Operation operation, object argument, object timeout):
+    cdef Call call = Call.__new__(Call)
+    call._core = core
+    call._operation = operation
+    call._argument = argument
+    call._timeout = timeout
+    return call
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Call:
+    """One call on an asyncio socket: a `collections.abc.Coroutine`."""
+
+    def __dealloc__(self):
+        if self._state == STATE_NEW and self._core is not None:
+            warn_never_awaited()
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        result = self._step()
+        if self._suspended:
+            return result
+        if result is None:
+            raise_stop()
+        raise StopIteration(result)
+
+    def send(self, value):
+        return self.__next__()
+
+    def throw(self, kind, value=None, traceback=None):
+        self._leave()
+        self._end()
+        if value is None:
+            value = kind() if isinstance(kind, type) else kind
+        elif not isinstance(value, BaseException):
+            value = kind(*value) if isinstance(value, tuple) else kind(value)
+        raise value if traceback is None else value.with_traceback(traceback)
+
+    def close(self):
+        if self._state != STATE_DONE:
+            self._leave()
+            self._end()
+
+    def _expire(self):
+        self._timer = None
+        self._expired = True
+        if self._waiter is not None:
+            self._waiter.wake()
+
+    cdef object _step(self):
+        """Runs until the call is finished or must wait; what it gives then is for the caller, or for the loop."""
+        cdef AsyncCore core = self._core
+        cdef bint sending = self._operation <= OP_SEND_MANY
+        self._suspended = False
+        if self._state == STATE_DONE:
+            raise RuntimeError("a call can be awaited only once")
+        if self._state == STATE_WAITING and self._waiter is not None and not self._waiter.done:
+            raise RuntimeError("another task awaits this call already")
+        try:
+            if self._state == STATE_NEW:
+                core._enter()
+                # Fairness comes before taking: a call that is cancelled here has done nothing.
+                if sending:
+                    if core._writes <= 0:
+                        core._writes = TURN
+                        return self._yield()
+                elif core._reads <= 0:
+                    core._reads = TURN
+                    return self._yield()
+            elif core.closed:
+                core._refuse("was closed while a call waited")
+            if self._may_attempt(core.writable if sending else core.readable):
+                result = self._attempt()
+                if not self._complete and not self._suspended and self._at_once():
+                    # What the kernel has counts: a program that asks on and on gives the loop no turn to fetch it.
+                    core._poller.serve()
+                    result = self._attempt()
+                if self._complete:
+                    if self._state == STATE_WAITING:
+                        self._leave()
+                    self._end()
+                    return result
+                if self._suspended:
+                    return None
+            if self._expired or self._at_once():
+                # Also what is asked for in vain counts for the turn: others are to have theirs.
+                if sending:
+                    core._writes -= 1
+                else:
+                    core._reads -= 1
+                self._leave()
+                result = self._give_up()
+                self._end()
+                return result
+            return self._suspend()
+        except ClosedError:
+            self._leave()
+            self._end()
+            if self._operation == OP_NEXT:
+                raise StopAsyncIteration from None
+            raise
+        except BaseException:
+            self._leave()
+            self._end()
+            raise
+
+    cdef bint _at_once(self) except -1:
+        """Whether this call does not wait."""
+        return self._timeout is not None and self._timeout == 0
+
+    cdef bint _may_attempt(self, AsyncGate gate) except -1:
+        """Whether it is this call's turn: whoever came before goes first, also when our time is up."""
+        if self._operation == OP_POLL:
+            return True  # takes nothing from anybody
+        if gate.waiting == 0:
+            return True
+        if gate.apart and self._operation == OP_SEND_PARTS:
+            self._keep_parts()
+        return gate.is_first(self)
+
+    cdef object _address(self):
+        """Whom a message is for, where it names somebody; None for all other calls."""
+        if self._operation != OP_SEND_PARTS or type(self._argument) is not tuple or not self._argument:
+            return None
+        first = (<tuple>self._argument)[0]
+        if type(first) is bytes:
+            return first
+        try:
+            return bytes(memoryview(first))
+        except (TypeError, ValueError, BufferError):
+            return None  # its own attempt says so
+
+    cdef int _keep_parts(self) except -1:
+        """Takes the parts from wherever they come, once: it may be a generator, and sending may be tried again."""
+        if type(self._argument) is not tuple and not isinstance(self._argument, (bytes, bytearray, memoryview, str)):
+            self._argument = tuple(self._argument)
+        return 0
+
+    def _yield(self):
+        self._state = STATE_YIELDED
+        self._suspended = True
+        return None
+
+    cdef object _suspend(self):
+        cdef AsyncCore core = self._core
+        # What this socket has gathered leaves before it waits.
+        if core.outlet is not None and core.outlet._dirty is not None:
+            core.outlet._flush_turn()
+        self._waiter = Waiter.__new__(Waiter)
+        self._waiter._loop = core._loop
+        self._waiter._turn = core.turn
+        self._waiter._asyncio_future_blocking = True
+        if self._state != STATE_WAITING:
+            self._stand()
+            if self._timeout is not None:
+                self._timer = core._loop.call_later(self._timeout, self._expire)
+        self._suspended = True
+        return self._waiter
+
+    cdef int _stand(self) except -1:
+        """Takes a place in the gate, behind those who came before."""
+        self._state = STATE_WAITING
+        if self._operation <= OP_SEND_MANY:
+            self._core.writable.enter(self)
+            self._core._writes = TURN
+        elif self._operation != OP_POLL:
+            self._core.readable.enter(self)
+            self._core._reads = TURN
+        else:
+            if self._argument & POLL_IN:
+                self._core.readable.enter(self)
+            if self._argument & POLL_OUT:
+                self._core.writable.enter(self)
+        return 0
+
+    cdef int _leave(self) except -1:
+        """Gives up the place, and the wake-up with it: the next one may find what this one leaves."""
+        cdef AsyncGate gate
+        if self._state == STATE_WAITING:
+            self._state = STATE_YIELDED
+            for gate in (self._core.readable, self._core.writable):
+                gate.leave(self)
+        return 0
+
+    cdef int _end(self) except -1:
+        self._state = STATE_DONE
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._waiter = None
+        self._argument = None
+        return 0
+
+    cdef object _give_up(self):
+        if self._operation == OP_POLL:
+            return 0
+        if self._operation == OP_SEND_MANY and self._progress:
+            return self._progress
+        if self._operation <= OP_SEND_MANY:
+            raise SendTimeout(f"no room for the message within {self._timeout} s")
+        raise ReceiveTimeout(f"no message within {self._timeout} s")
+
+    # ------------------------------------------------------------------ what each call does
+
+    cdef object _attempt(self):
+        """Tries once; `_complete` tells whether the call is served."""
+        cdef AsyncCore core = self._core
+        cdef Inlet inlet
+        cdef int ready = 0
+        self._complete = False
+        if self._operation <= OP_SEND_MANY:
+            if core.outlet is None:
+                raise StateError(f"a {core._name()} socket does not send")
+            if self._operation == OP_SEND:
+                return self._send()
+            if self._operation == OP_SEND_PARTS:
+                return self._send_parts()
+            return self._send_many()
+        inlet = core.inlet
+        if self._operation == OP_POLL:
+            if self._argument & POLL_IN and inlet is not None and inlet.has_message():
+                ready |= 1
+            if self._argument & POLL_OUT and core.outlet is not None and core.outlet.can_put():
+                ready |= 4
+            self._complete = ready != 0
+            return ready
+        if inlet is None:
+            raise StateError(f"a {core._name()} socket does not receive")
+        if self._operation == OP_RECV or self._operation == OP_NEXT:
+            result = inlet.take()
+        elif self._operation == OP_RECV_PARTS:
+            result = inlet.take_message()
+        elif self._operation == OP_RECV_MANY:
+            return self._recv_many()
+        elif self._operation == OP_RECV_INTO:
+            return self._recv_into()
+        else:
+            parts = inlet.take_message()
+            result = None if parts is None else core._message(parts, inlet.last)
+        if result is not None:
+            core._reads -= 1
+            self._complete = True
+            core._tell()
+        return result
+
+    cdef object _send(self):
+        cdef Part part
+        cdef Py_buffer view
+        cdef bint held
+        if type(self._argument) is bytes:
+            part.data = PyBytes_AS_STRING(self._argument)
+            part.size = PyBytes_GET_SIZE(self._argument)
+            part.owner = <PyObject *>self._argument
+            self._complete = self._core.outlet.put(&part, 1)
+        else:
+            held = open_part(self._argument, &part, &view)
+            try:
+                self._complete = self._core.outlet.put(&part, 1)
+            finally:
+                if held:
+                    PyBuffer_Release(&view)
+        self._core._writes -= 1
+        return None
+
+    cdef object _send_parts(self):
+        cdef Parts parts
+        self._keep_parts()
+        open_parts(&parts, self._argument, True)
+        try:
+            self._complete = self._core.outlet.put(parts.parts, parts.count)
+        finally:
+            close_parts(&parts)
+        self._core._writes -= 1
+        return None
+
+    cdef object _send_many(self):
+        cdef Part part
+        cdef Py_buffer view
+        cdef bint held, taken
+        cdef Py_ssize_t count
+        if type(self._argument) is not list and type(self._argument) is not tuple:
+            self._argument = list(self._argument)
+        messages = self._argument
+        count = len(messages)
+        while self._progress < count:
+            if self._core._writes <= 0:
+                self._core._writes = TURN
+                self._suspended = True
+                if self._state != STATE_WAITING:
+                    self._state = STATE_YIELDED
+                return None
+            data = messages[self._progress]
+            held = open_part(data, &part, &view)
+            try:
+                taken = self._core.outlet.put(&part, 1)
+            finally:
+                if held:
+                    PyBuffer_Release(&view)
+            if not taken:
+                return None
+            self._core._writes -= 1
+            self._progress += 1
+        self._complete = True
+        return self._progress
+
+    cdef object _recv_many(self):
+        cdef Inlet inlet = self._core.inlet
+        cdef Py_ssize_t limit = self._argument
+        cdef list messages = None
+        while limit > 0:
+            try:
+                message = inlet.take_any()
+            except StateError:
+                # REP and REQ take one message at a time: what is taken is what there is.
+                if messages is None:
+                    raise
+                break
+            if message is None:
+                break
+            if messages is None:
+                messages = []
+            messages.append(message)
+            limit -= 1
+        if messages is None:
+            return None
+        self._core._reads -= <int>len(messages)
+        self._complete = True
+        self._core._tell()
+        return messages
+
+    cdef object _recv_into(self):
+        cdef Py_buffer view
+        cdef Py_ssize_t got
+        open_target(self._argument, &view)
+        try:
+            got = self._core.inlet.take_into(<char *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+        if got == -3:
+            return None
+        if got < 0:
+            raise MessageTooLarge(f"the next message is larger than the buffer of {view.len} bytes; it stays first in line")
+        self._core._reads -= 1
+        self._complete = True
+        self._core._tell()
+        return got
+
+
+cdef int call_send(PyObject *self, PyObject *value, PyObject **result) except -1:
+    """am_send: `await` without a StopIteration (`PyAsyncMethods.am_send`)."""
+    cdef Call call = <Call>self
+    if call._state == STATE_NEW and serve_at_once(call, result):
+        return RESULT_RETURN
+    outcome = call._step()
+    Py_INCREF(outcome)
+    result[0] = <PyObject *>outcome
+    return RESULT_NEXT if call._suspended else RESULT_RETURN
+
+
+cdef inline int serve_at_once(Call call, PyObject **result) except -1:
+    """The common case in as few steps as possible: room for the message, or a message that is there."""
+    cdef AsyncCore core = call._core
+    cdef Part part
+    if call._operation == OP_SEND:
+        if (core._writes <= 0 or core.writable.waiting or core.outlet is None or type(call._argument) is not bytes
+                or core.closed or not core._at_home()):
+            return 0
+        part.data = PyBytes_AS_STRING(call._argument)
+        part.size = PyBytes_GET_SIZE(call._argument)
+        part.owner = <PyObject *>call._argument
+        call._state = STATE_DONE
+        if not core.outlet.put(&part, 1):
+            call._state = STATE_NEW
+            return 0
+        core._writes -= 1
+        Py_INCREF(None)
+        result[0] = <PyObject *>None
+        return 1
+    if call._operation == OP_RECV:
+        if core._reads <= 0 or core.readable.waiting or core.inlet is None or core.closed or not core._at_home():
+            return 0
+        call._state = STATE_DONE
+        message = core.inlet.take()
+        if message is None:
+            call._state = STATE_NEW
+            return 0
+        core._reads -= 1
+        if core._truth is not None:
+            core._tell()
+        Py_INCREF(message)
+        result[0] = <PyObject *>message
+        return 1
+    return 0
+
+
+cdef int warn_never_awaited() except -1:
+    PyErr_WarnEx(RuntimeWarning, b"a socket call was never awaited: it has done nothing", 1)
+    return 0
+
+
+# Cython has no special method for this slot.
+(<PyTypeObject *>Call).tp_as_async.am_send = <void *>call_send
+Coroutine.register(Call)

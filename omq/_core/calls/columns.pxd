@@ -1,0 +1,8 @@
+# Messages as columns: bodies behind one another, and where each ends.
+
+from libc.stdint cimport int32_t
+
+from omq._core.queues.peer cimport Inlet
+
+
+cdef Py_ssize_t take_columns(Inlet inlet, object data, object ends, Py_ssize_t start) except -1

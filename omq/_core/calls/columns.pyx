@@ -1,0 +1,77 @@
+"""Messages as columns: bodies behind one another in one buffer, and where each ends.
+
+That is how Arrow keeps a column of binary values, so a batch for it needs no Python object a message.
+"""
+
+from cpython.buffer cimport PyBuffer_Release
+from libc.stdint cimport int32_t
+from libc.string cimport memcpy
+
+from omq._core.queues.inlet cimport ShapedInlet
+from omq._core.calls.part cimport open_target
+from omq._core.queues.peer cimport Inlet, Peer
+
+from omq.errors import MessageTooLarge, MultipartError, StateError
+
+cdef enum:
+    LAST_END = 2147483647    # the largest offset that an Arrow binary column can hold
+
+
+cdef Py_ssize_t take_columns(Inlet inlet, object data, object ends, Py_ssize_t start) except -1:
+    """Copies what is there, from *start* on, as far as it fits; the number of messages, 0 if there is none."""
+    cdef Py_buffer into, marks
+    if isinstance(inlet, ShapedInlet):
+        raise StateError("recv_columns() is for types that give messages as they came: PULL, SUB, XSUB, PAIR, DEALER")
+    open_target(data, &into)
+    try:
+        open_target(ends, &marks)
+        try:
+            if marks.len < <Py_ssize_t>sizeof(int32_t):
+                raise ValueError("ends has no room for a single offset of 4 bytes")
+            if not 0 <= start <= into.len:
+                raise ValueError(f"start={start}: must be within the buffer of {into.len} bytes")
+            return _copy(
+                inlet,
+                <char *>into.buf,
+                min(into.len, <Py_ssize_t>LAST_END),
+                start,
+                <int32_t *>marks.buf,
+                marks.len // <Py_ssize_t>sizeof(int32_t),
+            )
+        finally:
+            PyBuffer_Release(&marks)
+    finally:
+        PyBuffer_Release(&into)
+
+
+cdef Py_ssize_t _copy(
+    Inlet inlet, char *into, Py_ssize_t size, Py_ssize_t at, int32_t *ends, Py_ssize_t limit
+) except -1:
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t has
+    cdef Peer peer
+    cdef const char *body
+    while count < limit:
+        peer = inlet._front()
+        if peer is None:
+            break
+        if peer.head_more():
+            if count:
+                break
+            raise MultipartError("the next message has several parts: take it with recv_multipart()")
+        body = peer.peek(&has)
+        if has > size - at:
+            if count:
+                break
+            error = MessageTooLarge(
+                f"the next message, of {has} bytes, is larger than the {size - at} bytes left; it stays first in line"
+            )
+            error.size = has
+            raise error
+        memcpy(into + at, body, has)
+        peer.skip()
+        inlet._taken(peer, has)
+        at += has
+        ends[count] = <int32_t>at
+        count += 1
+    return count

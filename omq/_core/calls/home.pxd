@@ -1,0 +1,23 @@
+# What an asyncio socket has apart from its calls.
+
+from omq._core.queues.peer cimport Inlet, Outlet
+from omq._core.link.poller cimport Poller
+from omq._core.calls.truth cimport Truth
+
+
+cdef class LoopHome:
+    cdef readonly Inlet inlet        # None: the type does not receive
+    cdef readonly Outlet outlet      # None: the type does not send
+    cdef object _loop                # the loop that the socket belongs to; None until first use
+    cdef object _running             # gives the running loop, or None
+    cdef readonly bint closed
+    cdef bint _stale                 # it is the parent process's; then `closed` is true, too
+    cdef unsigned long _thread       # where the loop runs
+    cdef object _is_running          # the loop's own method
+    cdef Poller _poller              # the epoll set of its connections
+    cdef Truth _truth                # what `fileno` gives; None: nobody has asked for it
+    cdef bint _at_home(self) except -1
+    cdef int _enter(self) except -1
+    cdef int _refuse(self, str why) except -1
+    cdef int _show_end(self) except -1
+    cdef int _tell(self) except -1

@@ -1,0 +1,34 @@
+import asyncio
+from typing import Any
+
+from omq._core.link.poller import Poller
+from omq._core.queues.peer import Inlet, Outlet
+
+class LoopHome:
+    """An asyncio socket without its calls."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the socket is closed, or closing."""
+
+    @property
+    def inlet(self) -> Inlet | None: ...
+    @property
+    def outlet(self) -> Outlet | None: ...
+    def _assemble(self, inlet: Inlet | None, outlet: Outlet | None, running: Any, poller: Poller) -> None: ...
+    def _abandon(self) -> None: ...
+    def tell(self) -> None:
+        """Messages may have come or gone by another way than a call or an arrival."""
+
+    def _set_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
+    def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None: ...
+    def fileno(self) -> int:
+        """A descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
+
+        It stays the same one, belongs to the socket, and becomes readable when the socket closes. While somebody
+        waits in a call that receives, that call has the messages.
+
+        Raises:
+            StateError: The type does not receive, or this is another loop.
+            ClosedError: The socket is closed.
+        """

@@ -1,0 +1,83 @@
+"""Where an asyncio socket lives: its loop, its queues, and the descriptor that its user may select on."""
+
+from cpython.pythread cimport PyThread_get_thread_ident
+
+from omq._core.calls.truth cimport Truth
+
+from omq.errors import ClosedError, StateError
+
+
+cdef class LoopHome:
+    """An asyncio socket without its calls.
+
+    The class above attaches the queues (`_assemble`), the loop (`_attach`) and marks the end (`_mark_closed`).
+    """
+
+    def _assemble(self, inlet, outlet, running, poller):
+        self.inlet = inlet
+        self.outlet = outlet
+        self._running = running
+        self._poller = poller
+
+    def _set_loop(self, loop):
+        self._loop = loop
+        self._thread = PyThread_get_thread_ident()
+        self._is_running = loop.is_running
+
+    cdef int _show_end(self) except -1:
+        """Whoever selects on the descriptor is to wake up and find the socket closed."""
+        if self._truth is not None:
+            self._truth.show(True)
+        return 0
+
+    def tell(self):
+        """Messages may have come or gone by another way than a call or an arrival."""
+        self._tell()
+
+    cdef int _tell(self) except -1:
+        """Keeps the user's descriptor true: readable exactly while a message waits."""
+        if self._truth is not None and not self.closed:
+            self._truth.follow(self.inlet)
+        return 0
+
+    def fileno(self):
+        self._enter()
+        if self.inlet is None:
+            raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")
+        if self._truth is None:
+            self._truth = Truth()
+            self._tell()
+        return self._truth.fd
+
+    def _name(self):
+        return type(self).__name__
+
+    def _attach(self, loop):
+        raise AssertionError("the class above attaches the loop")
+
+    def _message(self, parts, peer):
+        raise AssertionError("the class above makes messages")
+
+    cdef bint _at_home(self) except -1:
+        """Whether this is the socket's own loop: a thread runs one at a time. (asyncio's own answer costs a getpid.)"""
+        return self._thread == PyThread_get_thread_ident() and self._loop is not None and self._is_running() is True
+
+    cdef int _enter(self) except -1:
+        """A call begins: in the right loop, on an open socket."""
+        if self.closed:
+            self._refuse("is closed")
+        if not self._at_home():
+            self._attach(self._running())
+        return 0
+
+    cdef int _refuse(self, str why) except -1:
+        """Says why the socket is of no use."""
+        if self._stale:
+            raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
+        raise ClosedError(f"the {self._name()} socket {why}")
+
+    def _abandon(self):
+        """In a forked child: closes what was inherited and touches nothing in it, for the parent uses it."""
+        self.closed = self._stale = True
+        self._poller.close()
+        self._truth = None

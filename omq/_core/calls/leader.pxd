@@ -1,0 +1,90 @@
+# Waiting on a blocking socket: one thread leads, the others follow.
+
+cimport cython
+
+from cpython.object cimport PyObject
+
+from omq._core.lock cimport SocketLock, sem_t
+from omq._core.queues.peer cimport Gate, Inlet, Outlet
+from omq._core.link.poller cimport Poller
+from omq._core.calls.truth cimport Truth
+
+cdef extern from *:
+    """
+    #define FOR_EVER 0x7fffffffffffffffLL
+    """
+    const long long FOR_EVER         # a deadline that never comes
+
+
+cdef class Generation:
+    cdef readonly bint stale         # the process has forked: nothing inherited is to be used
+    cdef unsigned long _main         # ident of the thread that signals interrupt
+
+
+cdef class Sleeper:
+    # One call that waits: either it leads (sleeps in the socket's epoll set) or it follows (sleeps on its semaphore).
+    cdef sem_t _wake
+    cdef bint leading
+    cdef bint woken                  # something happened that it waits for
+    cdef long long nap               # nanoseconds that the main thread sleeps at most before it looks for signals
+    cdef long long spun              # nanoseconds that it has spun
+    cdef LeaderCore _core
+    cdef int wake(self) except -1
+
+
+cdef class SyncGate(Gate):
+    cdef PyObject *_core             # the LeaderCore, borrowed: a loop holds gates, and must not hold sockets; NULL: gone
+    cdef object _sleepers            # deque of Sleeper, first come first
+    cdef int count                   # of them
+    cdef int wake_all(self) except -1
+    cdef object _watchers            # list of (loop, Future): closing waits so for the queues to drain
+
+
+cdef class LeaderCore:
+    cdef readonly Inlet inlet        # None: the type does not receive
+    cdef readonly Outlet outlet      # None: the type does not send
+    cdef readonly SyncGate readable
+    cdef readonly SyncGate writable
+    cdef readonly SocketLock lock
+    cdef readonly Poller poller
+    cdef readonly bint closed
+    cdef Generation _generation
+    cdef Sleeper _leader             # who sleeps in the epoll set; None: nobody
+    cdef int _event                  # eventfd in the epoll set: wakes the leader; owned
+    cdef bint _signalled             # it has been written since it was last read
+    cdef int _inside                 # threads that may be in a system call on the epoll set
+    cdef bint _ending                # the descriptors go when the last of them is out
+    cdef Truth _truth                # what `fileno` gives; None before its first use
+    cdef readonly bint watched       # the I/O thread watches the epoll set
+    cdef object _unwatch             # has the I/O thread stop watching
+    cdef readonly unsigned long long calls  # that have waited or received: tells whether the owner is here
+    cdef bint drowsy                 # the I/O thread looks rarely for an absent owner: tell it when a call leaves
+    cdef object _attend              # has the I/O thread look for an absent owner again, now
+    cdef object _rouse               # the same in a moment
+    cdef long long _spin             # nanoseconds to look before sleeping; 0 never
+    cdef bint _adaptive              # spin only while that has been worth it lately
+    cdef int _luck                   # above 0: waits have been short
+    cdef int _refuse(self) except -1
+    cdef int _signal(self) except -1
+    cdef int _tell(self) except -1
+    cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1
+    cdef int _look_for_signals(self) except -1
+    cdef long long _until(self, Sleeper sleeper, long long deadline) except -1
+    cdef int _lead(self, Sleeper sleeper, long long deadline) except -1
+    cdef int _follow(self, Sleeper sleeper, long long deadline) except -1
+    cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1
+
+    @cython.final
+    cdef inline int _enter(self) except -1:
+        if self._generation.stale or self.closed:
+            self._refuse()
+        self.lock.acquire()
+        if self.closed:
+            # Closed while the lock was waited for.
+            self.lock.release()
+            self._refuse()
+        return 0
+
+    @cython.final
+    cdef inline int _leave(self) except -1:
+        return self.lock.release()

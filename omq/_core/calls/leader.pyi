@@ -1,0 +1,97 @@
+import asyncio
+from collections.abc import Callable
+
+from omq._core.link.poller import Poller
+from omq._core.lock import SocketLock
+from omq._core.queues.peer import Gate, Inlet, Outlet
+
+class Generation:
+    """Whether the process is still the one that made the sockets."""
+
+    @property
+    def stale(self) -> bool:
+        """The process has forked: nothing inherited is to be used."""
+
+    def expire(self, inherited: object) -> None:
+        """The process has forked; *inherited* is kept for ever, for its end would disturb the parent."""
+
+class SyncGate(Gate):
+    """Wakes the first of the calls that wait; it passes the wake-up on if there is more."""
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait here."""
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """A Future of a loop that is done at the next notification, from whatever thread."""
+
+class LeaderCore:
+    """Where the threads that call on one socket wait."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the socket is closed, or closing."""
+
+    @property
+    def lock(self) -> SocketLock:
+        """Held while queues and peers are touched; never while anybody sleeps."""
+
+    @property
+    def poller(self) -> Poller: ...
+    @property
+    def readable(self) -> SyncGate: ...
+    @property
+    def writable(self) -> SyncGate: ...
+    @property
+    def inlet(self) -> Inlet | None: ...
+    @property
+    def outlet(self) -> Outlet | None: ...
+    @property
+    def watched(self) -> bool:
+        """The I/O thread watches the epoll set."""
+
+    @property
+    def attended(self) -> bool:
+        """A caller sleeps in the epoll set, and so does the work."""
+
+    @property
+    def published(self) -> bool:
+        """`fileno` has been used."""
+
+    @property
+    def calls(self) -> int:
+        """Calls that have received or waited, ever."""
+
+    def _assemble(self, inlet: Inlet | None, outlet: Outlet | None, generation: Generation) -> None: ...
+    def _set_thread(
+        self, unwatch: Callable[[], None], attend: Callable[[], None], rouse: Callable[[], None]
+    ) -> None: ...
+    def _set_spin(self, nanoseconds: int, adaptive: bool) -> None: ...
+    def _mark_closed(self) -> None: ...
+    def _close_descriptors(self) -> None: ...
+    def _abandon(self) -> None: ...
+    def tell(self) -> None:
+        """Messages may have come or gone by another way than the epoll set; the lock is held."""
+
+    def set_watched(self, watched: bool) -> None:
+        """The I/O thread has begun, or ceased, to watch the epoll set."""
+
+    def set_drowsy(self, drowsy: bool) -> None:
+        """Whether the next call that ends a wait is to tell the I/O thread."""
+
+    def dispatch(self) -> None:
+        """Does the work that nobody calls for; on the I/O thread."""
+
+    def flush_turn(self) -> None:
+        """Gives what waits in the queue to peers that have become free; on the I/O thread."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable exactly while a message waits; level-triggered.
+
+        It is the socket's: select on it, and do nothing else with it. From its first use on the I/O thread reads
+        for the socket.
+
+        Raises:
+            StateError: The type does not receive.
+            ClosedError: The socket is closed.
+        """

@@ -1,0 +1,472 @@
+"""Waiting on a blocking socket: one thread leads, the others follow.
+
+A waiting thread that leads sleeps in the socket's own epoll set, which holds every connection and one eventfd for
+everything else, and does what the events ask for; the others sleep on a semaphore each until the leader, or the
+I/O thread, has something for them, or the leader's place is free. The lock is never held while anybody sleeps.
+"""
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
+from cpython.ref cimport Py_INCREF
+from libc.errno cimport EINTR, errno
+from posix.time cimport CLOCK_MONOTONIC, timespec
+from posix.unistd cimport close, read, write
+
+from omq._core.clock cimport now_ns
+from omq._core.lock cimport SocketLock, sem_destroy, sem_init, sem_post, sem_t
+from omq._core.queues.peer cimport Gate, Inlet, Outlet
+from omq._core.link.poller cimport (
+    EPOLL_CTL_ADD,
+    EPOLLIN,
+    EVENTS,
+    NO_TICKET,
+    Poller,
+    epoll_ctl,
+    epoll_event,
+    epoll_wait,
+)
+from omq._core.calls.truth cimport Truth
+
+from collections import deque
+import os
+import threading
+
+from omq.errors import ClosedError, StateError
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int, int)
+    int EFD_CLOEXEC, EFD_NONBLOCK
+
+cdef extern from "<semaphore.h>" nogil:
+    int sem_clockwait(sem_t *, int, const timespec *)
+    int sem_wait(sem_t *)
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <sys/epoll.h>
+    #include <sys/syscall.h>
+    #include <time.h>
+    #include <unistd.h>
+    #ifndef SYS_epoll_pwait2
+    #define SYS_epoll_pwait2 441
+    #endif
+
+    /* epoll_wait with a bound in nanoseconds. Old kernels and libraries know milliseconds only, and for long waits
+       those are exact enough. */
+    static int wait_for_events(int fd, struct epoll_event *events, int count, long long left) {
+        if (left < 10000000) {
+            struct timespec rest = {left / 1000000000, left % 1000000000};
+            int n = (int)syscall(SYS_epoll_pwait2, fd, events, count, &rest, NULL, 8);
+            if (n >= 0 || errno != ENOSYS)
+                return n;
+        }
+        left = (left + 999999) / 1000000;
+        return epoll_wait(fd, events, count, left > 1000000000 ? 1000000000 : (int)left);
+    }
+    """
+    int wait_for_events(int, epoll_event *, int, long long) nogil
+
+cdef enum:
+    ADAPTIVE_NS = 50000      # nanoseconds that "adaptive" spins at most
+    SHORT_NS = 40000         # a wait below this was worth spinning for
+    LUCKY = 8                # short waits in a row that count at most
+    SPIN_NS = 1000000        # nanoseconds that a long spin goes on without looking for signals
+    FIRST_NAP_NS = 10000000  # nanoseconds of the main thread's first sleep; each further one is twice as long
+    LAST_NAP_NS = 1000000000  # nanoseconds of its longest
+
+
+cdef class Generation:
+    """Whether the process is still the one that made the sockets."""
+
+    def __cinit__(self):
+        self._main = threading.main_thread().ident
+
+    def expire(self, inherited):
+        self.stale = True
+        # What was inherited is never torn down here: its end would reach for epoll sets that the parent uses.
+        Py_INCREF(inherited)
+
+
+@cython.final
+cdef class Sleeper:
+    def __cinit__(self, LeaderCore core):
+        self._core = core
+        self.nap = FIRST_NAP_NS
+        sem_init(&self._wake, 0, 0)
+
+    def __dealloc__(self):
+        sem_destroy(&self._wake)
+
+    cdef int wake(self) except -1:
+        if not self.woken:
+            self.woken = True
+            if self.leading:
+                self._core._signal()
+            else:
+                sem_post(&self._wake)
+        return 0
+
+
+@cython.final
+cdef class SyncGate(Gate):
+    """Wakes the first of the calls that wait (all, where they wait apart); it passes the wake-up on if there is more."""
+
+    def __cinit__(self, LeaderCore core):
+        self._core = <PyObject *>core
+        self._sleepers = deque()
+        self._watchers = []
+
+    @property
+    def waiting(self):
+        """Calls that wait here."""
+        return self.count
+
+    def watch(self, loop):
+        """A Future of *loop* that is done at the next notification, from whatever thread."""
+        watcher = loop.create_future()
+        self._watchers.append((loop, watcher))
+        return watcher
+
+    cdef int notify(self) except -1:
+        if self.count:
+            if self.apart:
+                self.wake_all()
+            else:
+                (<Sleeper>self._sleepers[0]).wake()
+        if self._core != NULL and (<LeaderCore>self._core)._truth is not None:
+            (<LeaderCore>self._core)._tell()
+        if self._watchers:
+            watchers = self._watchers
+            self._watchers = []
+            for loop, watcher in watchers:
+                loop.call_soon_threadsafe(settle, watcher)
+        return 0
+
+    cdef int wake_all(self) except -1:
+        for sleeper in self._sleepers:
+            (<Sleeper>sleeper).wake()
+        return 0
+
+
+def settle(watcher):
+    if not watcher.done():
+        watcher.set_result(None)
+
+
+@cython.no_gc_clear  # its end needs the gates; cycles are broken in the attributes that the class above adds
+cdef class LeaderCore:
+    """Where the threads that call on one socket wait.
+
+    The class above attaches the queues (`_assemble`) and the I/O thread (`_set_thread`), and marks the end.
+    """
+
+    def __cinit__(self, *_, **__):
+        cdef epoll_event event
+        self.lock = SocketLock()
+        self.readable = SyncGate(self)
+        self.writable = SyncGate(self)
+        self.poller = Poller()
+        self._event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self._event < 0:
+            raise OSError(errno, os.strerror(errno))
+        event.events = EPOLLIN
+        event.data.u64 = NO_TICKET
+        if epoll_ctl(self.poller.fd, EPOLL_CTL_ADD, self._event, &event) < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        if self.readable is not None:
+            self.readable._core = NULL
+        if self.writable is not None:
+            self.writable._core = NULL
+        if self._event >= 0:
+            close(self._event)
+
+    def _assemble(self, inlet, outlet, Generation generation not None):
+        self.inlet = inlet
+        self.outlet = outlet
+        self._generation = generation
+
+    def _set_thread(self, unwatch, attend, rouse):
+        self._unwatch = unwatch
+        self._attend = attend
+        self._rouse = rouse
+
+    def _set_spin(self, long long nanoseconds, bint adaptive):
+        self._spin = nanoseconds
+        self._adaptive = adaptive
+
+    def _name(self):
+        return type(self).__name__
+
+    # ------------------------------------------------------------------ the I/O thread's side
+
+    def set_watched(self, bint watched):
+        """The I/O thread has begun, or ceased, to watch the epoll set."""
+        self.watched = watched
+
+    def set_drowsy(self, bint drowsy):
+        """Whether the next call that ends a wait is to tell the I/O thread."""
+        self.drowsy = drowsy
+
+    @property
+    def published(self):
+        """Whether `fileno` has been used."""
+        return self._truth is not None
+
+    @property
+    def attended(self):
+        """Whether a caller sleeps in the epoll set, and so does the work."""
+        return self._leader is not None
+
+    def dispatch(self):
+        """Does the work that nobody calls for; on the I/O thread."""
+        self.lock.acquire()
+        try:
+            if self.poller.fd >= 0 and self._leader is None:
+                self._drain()
+                self.poller.serve()
+                self._tell()
+        finally:
+            self.lock.release()
+
+    def flush_turn(self):
+        """Gives what waits in the queue to peers that have become free; on the I/O thread."""
+        self.lock.acquire()
+        try:
+            self.outlet._flush_turn()
+        finally:
+            self.lock.release()
+
+    def tell(self):
+        """Messages may have come or gone by another way than the epoll set; the lock is held."""
+        self._tell()
+
+    def _mark_closed(self):
+        """Wakes every call: each raises ClosedError."""
+        self.lock.acquire()
+        try:
+            self.closed = True
+            self.readable.wake_all()
+            self.writable.wake_all()
+        finally:
+            self.lock.release()
+
+    def _close_descriptors(self):
+        """Closes the epoll set once no thread can be in a system call on it."""
+        self.lock.acquire()
+        try:
+            self._ending = True
+            if self._inside == 0:
+                self._end()
+        finally:
+            self.lock.release()
+
+    def _abandon(self):
+        """In a forked child: closes what was inherited and touches nothing in it, for the parent uses it."""
+        self.poller.close()
+        if self._event >= 0:
+            close(self._event)
+            self._event = -1
+        self._truth = None
+
+    def _end(self):
+        self.poller.close()
+        if self._event >= 0:
+            close(self._event)
+            self._event = -1
+        if self._truth is not None:
+            # Whoever selects on it is to wake up and find the socket closed.
+            self._truth.show(True)
+
+    # ------------------------------------------------------------------ entering and leaving
+
+    cdef int _refuse(self) except -1:
+        """Says why the socket is of no use."""
+        if self._generation.stale:
+            raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
+        raise ClosedError(f"the {self._name()} socket is closed")
+
+    cdef int _signal(self) except -1:
+        cdef unsigned long long one = 1
+        if not self._signalled and self._event >= 0:
+            self._signalled = True
+            write(self._event, &one, sizeof(one))
+        return 0
+
+    def _drain(self):
+        cdef unsigned long long count
+        if self._signalled:
+            self._signalled = False
+            read(self._event, &count, sizeof(count))
+
+    cdef int _tell(self) except -1:
+        """Keeps the user's descriptor true: readable exactly while a message waits."""
+        if self._truth is not None and not self.closed:
+            self._truth.follow(self.inlet)
+        return 0
+
+    # ------------------------------------------------------------------ waiting
+
+    cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1:
+        """Sleeps until something may have happened, with the lock let go; 0 if the time is up, 1 otherwise."""
+        sleeper.woken = False
+        self._look_for_signals()
+        if sleeper.woken or self.closed:
+            # What others left to do under the lock was done while it was free.
+            return 1
+        if self._leader is None:
+            self._leader = sleeper
+            sleeper.leading = True
+            if self.watched and self._truth is None:
+                self._unwatch()
+        if sleeper.leading:
+            return self._lead(sleeper, deadline)
+        return self._follow(sleeper, deadline)
+
+    cdef int _look_for_signals(self) except -1:
+        """Runs signal handlers, which may call us: without the lock. A signal that comes later ends the sleep."""
+        self.lock.release()
+        try:
+            PyErr_CheckSignals()
+        finally:
+            self.lock.acquire()
+        self.poller.let_out()
+        return 0
+
+    cdef long long _until(self, Sleeper sleeper, long long deadline) except -1:
+        """When to wake up in any case, in nanoseconds on the monotonic clock.
+
+        A signal that comes between the look for it and the system call, or in another thread, interrupts nothing:
+        so the thread that runs the handlers looks again, soon at first and then once a second.
+        """
+        cdef long long until
+        if PyThread_get_thread_ident() == self._generation._main:
+            until = now_ns() + sleeper.nap
+            if until < deadline:
+                sleeper.nap = min(2 * sleeper.nap, <long long>LAST_NAP_NS)
+                return until
+        return deadline
+
+    cdef int _lead(self, Sleeper sleeper, long long deadline) except -1:
+        cdef epoll_event events[EVENTS]
+        cdef long long left, spin
+        cdef long long until = self._until(sleeper, deadline)
+        cdef bint on = False
+        cdef long long begun = 0
+        cdef int n = 0
+        cdef int failure = 0
+        cdef int fd = self.poller.fd
+        spin = self._spin
+        if self._adaptive:
+            spin = ADAPTIVE_NS if self._luck > 0 else 0
+        elif spin > SPIN_NS:
+            # In pieces, for a spin interrupts nothing.
+            spin = min(spin - sleeper.spun, <long long>SPIN_NS)
+            sleeper.spun += spin
+            on = spin > 0
+        self._inside += 1
+        self.lock.release()
+        with nogil:
+            if spin or self._adaptive:
+                begun = now_ns()
+            if spin:
+                if begun + spin > deadline:
+                    spin = deadline - begun
+                while True:
+                    n = epoll_wait(fd, events, EVENTS, 0)
+                    if n != 0 or now_ns() - begun >= spin:
+                        break
+            if n == 0 and not on:
+                if until == FOR_EVER:
+                    n = epoll_wait(fd, events, EVENTS, -1)
+                else:
+                    left = until - now_ns()
+                    if left < 0:
+                        left = 0
+                    n = wait_for_events(fd, events, EVENTS, left)
+            if n < 0:
+                failure = errno
+        self.lock.acquire()
+        self._inside -= 1
+        if self._adaptive:
+            if now_ns() - begun < SHORT_NS:
+                if self._luck < LUCKY:
+                    self._luck += 1
+            elif self._luck > -LUCKY:
+                self._luck -= 2 if spin else 1
+                if self._luck <= 0:
+                    self._luck = -LUCKY
+        if self._ending:
+            if self._inside == 0:
+                self._end()
+            return 1
+        if n < 0:
+            if failure != EINTR:
+                raise OSError(failure, os.strerror(failure))
+            # Ctrl-C, say: before a message is taken.
+            self._look_for_signals()
+            return 1
+        if n == 0:
+            return now_ns() < deadline
+        self._drain()
+        sleeper.woken = True  # it is awake: no signal is needed for what it finds
+        self.poller.handle(events, n)
+        return 1
+
+    cdef int _follow(self, Sleeper sleeper, long long deadline) except -1:
+        cdef timespec when
+        cdef int failure = 0
+        cdef long long until = self._until(sleeper, deadline)
+        when.tv_sec = until // 1000000000
+        when.tv_nsec = until % 1000000000
+        self.lock.release()
+        with nogil:
+            if until == FOR_EVER:
+                if sem_wait(&sleeper._wake) < 0:
+                    failure = errno
+            elif sem_clockwait(&sleeper._wake, CLOCK_MONOTONIC, &when) < 0:
+                failure = errno
+        self.lock.acquire()
+        if failure == EINTR:
+            self._look_for_signals()
+        return failure == 0 or failure == EINTR or now_ns() < deadline
+
+    cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1:
+        """A wait is over: the place in the gate, the leader's place and an unused wake-up go to others."""
+        cdef SyncGate other
+        gate._sleepers.remove(sleeper)
+        gate.count -= 1
+        if sleeper.leading:
+            sleeper.leading = False
+            self._leader = None
+        if self._leader is None:
+            for other in (self.readable, self.writable):
+                if other.count:
+                    (<Sleeper>other._sleepers[0]).wake()
+                    break
+        if gate.count:
+            gate.notify()
+        if self.drowsy:
+            self.drowsy = False
+            self._rouse()
+        return 0
+
+    def fileno(self):
+        self._enter()
+        try:
+            if self.inlet is None:
+                raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")
+            if self._truth is None:
+                self._truth = Truth()
+                self.poller.serve()
+                self._tell()
+                # From now on the I/O thread alone reads: what arrives must show without a call.
+                if self._attend is not None:
+                    self._attend()
+            return self._truth.fd
+        finally:
+            self._leave()

@@ -1,0 +1,25 @@
+# What users hand to `send`, as memory.
+
+from cpython.buffer cimport Py_buffer
+
+from omq._core.wire.batch cimport Part
+
+cdef enum:
+    FEW_PARTS = 16           # parts for which no memory is allocated
+
+cdef struct Parts:
+    Part *parts              # owned where `count` is above FEW_PARTS
+    Py_buffer *views
+    bint *held               # by part: its view must be released
+    Py_ssize_t count         # parts
+    Py_ssize_t opened        # of them, so far
+    void *keep               # the sequence that the parts are borrowed from; strong reference
+    Part few_parts[FEW_PARTS]
+    Py_buffer few_views[FEW_PARTS]
+    bint few_held[FEW_PARTS]
+
+
+cdef int open_part(object data, Part *part, Py_buffer *view) except -1
+cdef int open_parts(Parts *parts, object data, bint several) except -1
+cdef void close_parts(Parts *parts)
+cdef int open_target(object buffer, Py_buffer *view) except -1

@@ -1,0 +1,12 @@
+# The blocking twin's calls: the thread that calls does the work.
+
+from omq._core.calls.leader cimport LeaderCore
+
+
+cdef class SyncCore(LeaderCore):
+    cdef public object send_timeout  # seconds; None for ever
+    cdef public object recv_timeout
+    cdef bint _behind                # the last wait found more than one message: the peer is ahead
+    cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=*)
+    cdef object _try(self, int how, object argument, Py_buffer *into)
+    cdef int _put(self, object data, bint several, object timeout) except -1

@@ -1,0 +1,139 @@
+from collections.abc import Iterable
+from typing import Any, Self
+
+from typing_extensions import Buffer
+
+from omq._core.calls.leader import LeaderCore
+from omq.types import Unset
+
+class SyncCore(LeaderCore):
+    """The message calls of a blocking socket.
+
+    Attributes:
+        send_timeout: Seconds that sending waits by default; `None` for ever.
+        recv_timeout: Seconds that receiving waits by default; `None` for ever.
+    """
+
+    send_timeout: float | None
+    recv_timeout: float | None
+    def send(self, data: Buffer, *, timeout: float | Unset | None = ...) -> None:
+        """Sends a message of one part.
+
+        Args:
+            data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
+                other content is used within the call or copied.
+            timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
+
+        Raises:
+            TypeError: `data` has no contiguous buffer.
+            SendTimeout: There was no room in time. Nothing was sent.
+            StateError: The type does not send, or not now.
+            UnroutableError: No peer has the address (`router_mandatory`).
+            ClosedError: The socket is closed.
+        """
+
+    def send_multipart(self, parts: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> None:
+        """Sends a whole message, atomically.
+
+        Args:
+            parts: The parts, at least one; see `send`.
+            timeout: Seconds; see `send`.
+
+        Raises:
+            ValueError: There are no parts.
+            Exception: As `send`.
+        """
+
+    def send_many(self, messages: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> int:
+        """Sends many messages of one part each.
+
+        Args:
+            messages: The messages; see `send`.
+            timeout: Seconds for all of them; see `send`.
+
+        Returns:
+            How many were accepted: fewer than given only if the time was up after the first.
+
+        Raises:
+            Exception: As `send`. What was accepted before is sent.
+        """
+
+    def recv(self, *, timeout: float | Unset | None = ...) -> bytes:
+        """Takes the next message, which has one part.
+
+        Args:
+            timeout: Seconds to wait; `None` for ever, 0 never; left out, `recv_timeout` holds.
+
+        Raises:
+            MultipartError: It has several parts; it stays first in line.
+            ReceiveTimeout: There was none in time.
+            StateError: The type does not receive, or not now.
+            ClosedError: The socket is closed.
+        """
+
+    def recv_multipart(self, *, timeout: float | Unset | None = ...) -> list[bytes]:
+        """Takes the next message whole; raises as `recv`, but for `MultipartError`."""
+
+    def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = ...) -> list[bytes | list[bytes]]:
+        """Waits for a message and takes what else is there.
+
+        Args:
+            limit: Messages to take at most, 1 or more.
+            timeout: Seconds to wait for the first; see `recv`.
+
+        Returns:
+            The messages: `bytes`, or a list of them where a message has several parts.
+        """
+
+    def recv_into(self, buffer: Buffer, *, timeout: float | Unset | None = ...) -> int:
+        """Takes the next message, of one part, into a buffer.
+
+        Args:
+            buffer: Writable and contiguous.
+            timeout: Seconds; see `recv`.
+
+        Returns:
+            The message's bytes.
+
+        Raises:
+            MessageTooLarge: It does not fit; it stays first in line and the buffer's content is undefined.
+            MultipartError: It has several parts; it stays first in line.
+        """
+
+    def recv_columns(self, data: Buffer, ends: Buffer, start: int = 0, *, timeout: float | Unset | None = ...) -> int:
+        """Waits for a message and takes what else is there into columns, as Arrow keeps binary values.
+
+        Bodies are copied behind one another; no Python object is made for a message.
+
+        Args:
+            data: Writable and contiguous: where the bodies go.
+            ends: Writable and contiguous: gets the offset in `data` behind each body, 4 bytes each (int32, native
+                byte order). It bounds how many messages are taken.
+            start: The offset in `data` where the first body goes.
+            timeout: Seconds to wait for the first; see `recv`.
+
+        Returns:
+            How many messages were taken, at least 1. What did not fit, or has several parts, stays first in line.
+
+        Raises:
+            MessageTooLarge: The first does not fit behind `start`; it stays first in line.
+            MultipartError: The first has several parts; it stays first in line.
+            StateError: The type does not receive, or does not give messages as they came (REQ, REP, ROUTER).
+        """
+
+    def recv_message(self, *, timeout: float | Unset | None = ...) -> Any:
+        """Takes the next message as a `Message`: its parts and what is known about its sender."""
+
+    def poll(self, timeout: float | None = None, events: int = ...) -> int:
+        """Waits until a message can be received or sent.
+
+        Args:
+            timeout: Seconds; `None` for ever.
+            events: `POLL_IN`, `POLL_OUT` or both.
+
+        Returns:
+            The events that are ready; 0 if the time was up.
+        """
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> bytes: ...

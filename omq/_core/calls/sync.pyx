@@ -1,0 +1,332 @@
+"""The calls of a blocking socket, on the thread that makes them.
+
+A call takes the socket's lock, tries, and returns; if it must wait, `LeaderCore` says how.
+"""
+
+from cpython.buffer cimport PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+
+from omq._core.wire.batch cimport Part
+from omq._core.clock cimport now_ns
+from omq._core.calls.columns cimport take_columns
+from omq._core.calls.leader cimport FOR_EVER, LeaderCore, Sleeper, SyncGate
+from omq._core.calls.part cimport Parts, close_parts, open_parts, open_target
+from omq._core.queues.peer cimport Inlet, Outlet
+
+from omq.errors import ClosedError, MessageTooLarge, ReceiveTimeout, SendTimeout, StateError
+from omq.types import POLL_IN, POLL_OUT, UNSET
+
+cdef enum:
+    TAKE_ONE
+    TAKE_PARTS
+    TAKE_MANY
+    TAKE_INTO
+    TAKE_MESSAGE
+    TAKE_COLUMNS
+
+
+cdef inline long long deadline_of(object timeout) except -1:
+    """Nanoseconds on the monotonic clock; FOR_EVER for none."""
+    cdef double seconds
+    if timeout is None:
+        return FOR_EVER
+    seconds = timeout
+    if not seconds >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
+    if seconds > 1e9:
+        return FOR_EVER
+    return now_ns() + <long long>(seconds * 1e9)
+
+
+cdef class SyncCore(LeaderCore):
+    """The message calls of a blocking socket."""
+
+    # ------------------------------------------------------------------ receiving
+
+    cdef object _try(self, int how, object argument, Py_buffer *into):
+        """One attempt; None if there is no message."""
+        cdef Inlet inlet = self.inlet
+        cdef Py_ssize_t got
+        if how == TAKE_ONE:
+            return inlet.take()
+        if how == TAKE_PARTS:
+            return inlet.take_message()
+        if how == TAKE_MANY:
+            return inlet.take_many(argument)
+        if how == TAKE_INTO:
+            got = inlet.take_into(<char *>into.buf, into.len)
+            if got == -3:
+                return None
+            if got < 0:
+                raise MessageTooLarge(
+                    f"the next message is larger than the buffer of {into.len} bytes; it stays first in line"
+                )
+            return got
+        if how == TAKE_COLUMNS:
+            return take_columns(inlet, argument[0], argument[1], argument[2]) or None
+        parts = inlet.take_message()
+        return None if parts is None else self._message(parts, inlet.last)
+
+    cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=NULL):
+        cdef bint offered = False
+        cdef Sleeper sleeper
+        cdef long long deadline
+        cdef bint in_time = True
+        if timeout is UNSET:
+            timeout = self.recv_timeout
+        if self.inlet is None:
+            raise StateError(f"a {self._name()} socket does not receive")
+        self._enter()
+        try:
+            # A call that is refused does no work: whoever makes only such calls is away for the I/O thread.
+            result = self._try(how, argument, into)
+            self.calls += 1
+            if result is None:
+                if into != NULL:
+                    offered = self.inlet.offer(<char *>into.buf, into.len)
+                # What this socket has gathered leaves before it waits.
+                if self.outlet is not None and self.outlet._dirty is not None:
+                    self.outlet._flush_turn()
+                # One look at the descriptors before anything else, if the peer has been ahead, or there is no time.
+                if self._behind or (timeout is not None and timeout == 0):
+                    self.poller.serve()
+                    result = self._try(how, argument, into)
+            if result is None:
+                if timeout is not None and timeout == 0:
+                    raise ReceiveTimeout("no message is there")
+                deadline = deadline_of(timeout)
+                sleeper = Sleeper(self)
+                self.readable._sleepers.append(sleeper)
+                self.readable.count += 1
+                try:
+                    while result is None:
+                        if not in_time:
+                            raise ReceiveTimeout(f"no message within {timeout} s")
+                        in_time = self._sleep(sleeper, deadline)
+                        if self.closed:
+                            raise ClosedError(f"the {self._name()} socket was closed while a call waited")
+                        result = self._try(how, argument, into)
+                finally:
+                    self._stand_up(self.readable, sleeper)
+            self._behind = self.inlet._head is not None and self.inlet._head.ready() > 0
+            if self._truth is not None:
+                self._tell()
+            return result
+        finally:
+            try:
+                if offered:
+                    self.inlet.withdraw()
+            finally:
+                self._leave()
+
+    def recv(self, *, timeout=UNSET):
+        cdef object message
+        # The common case: a message is there.
+        if self.inlet is not None:
+            self._enter()
+            try:
+                message = self.inlet.take()
+                if message is not None:
+                    self.calls += 1
+                    if self._truth is not None:
+                        self._tell()
+                    return message
+            finally:
+                self.lock.release()
+        return self._take(TAKE_ONE, None, timeout)
+
+    def recv_multipart(self, *, timeout=UNSET):
+        return self._take(TAKE_PARTS, None, timeout)
+
+    def recv_many(self, limit=1024, *, timeout=UNSET):
+        if limit < 1:
+            raise ValueError(f"limit={limit!r}: must be at least 1")
+        return self._take(TAKE_MANY, limit, timeout)
+
+    def recv_into(self, buffer, *, timeout=UNSET):
+        cdef Py_buffer view
+        open_target(buffer, &view)
+        try:
+            return self._take(TAKE_INTO, None, timeout, &view)
+        finally:
+            PyBuffer_Release(&view)
+
+    def recv_columns(self, data, ends, start=0, *, timeout=UNSET):
+        return self._take(TAKE_COLUMNS, (data, ends, start), timeout)
+
+    def recv_message(self, *, timeout=UNSET):
+        return self._take(TAKE_MESSAGE, None, timeout)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return self.recv()
+        except ClosedError:
+            raise StopIteration from None
+
+    # ------------------------------------------------------------------ sending
+
+    cdef int _put(self, object data, bint several, object timeout) except -1:
+        """Sends one message, of one part or of several; waits for room."""
+        cdef Parts parts
+        cdef Sleeper sleeper = None
+        cdef long long deadline = 0
+        cdef bint in_time = True
+        if timeout is UNSET:
+            timeout = self.send_timeout
+        if self.outlet is None:
+            raise StateError(f"a {self._name()} socket does not send")
+        open_parts(&parts, data, several)
+        try:
+            self._enter()
+            try:
+                while not self.outlet.put(parts.parts, parts.count):
+                    if sleeper is None:
+                        if timeout is not None and timeout == 0:
+                            raise SendTimeout("there is no room for the message")
+                        deadline = deadline_of(timeout)
+                        sleeper = Sleeper(self)
+                        self.writable._sleepers.append(sleeper)
+                        self.writable.count += 1
+                    elif not in_time:
+                        raise SendTimeout(f"no room for the message within {timeout} s")
+                    in_time = self._sleep(sleeper, deadline)
+                    if self.closed:
+                        raise ClosedError(f"the {self._name()} socket was closed while a call waited")
+            finally:
+                if sleeper is not None:
+                    self._stand_up(self.writable, sleeper)
+                self._leave()
+        finally:
+            close_parts(&parts)
+        return 0
+
+    def send(self, data, *, timeout=UNSET):
+        cdef Part part
+        cdef int done
+        # The common case: bytes, and room for them.
+        if type(data) is bytes and self.outlet is not None:
+            part.data = PyBytes_AS_STRING(data)
+            part.size = PyBytes_GET_SIZE(data)
+            part.owner = <PyObject *>data
+            self._enter()
+            try:
+                done = self.outlet.put(&part, 1)
+            finally:
+                self.lock.release()
+            if done:
+                return
+        self._put(data, False, timeout)
+
+    def send_multipart(self, parts, *, timeout=UNSET):
+        self._put(parts, True, timeout)
+
+    def send_many(self, messages, *, timeout=UNSET):
+        cdef Py_ssize_t sent = 0
+        cdef Part part
+        cdef int done
+        cdef Py_ssize_t run
+        cdef list sequence
+        cdef long long deadline
+        if timeout is UNSET:
+            timeout = self.send_timeout
+        if self.outlet is None:
+            raise StateError(f"a {self._name()} socket does not send")
+        sequence = messages if type(messages) is list else list(messages)
+        deadline = deadline_of(timeout)
+        total = len(sequence)
+        while sent < total:
+            self._enter()
+            try:
+                while sent < total:
+                    run = self.outlet.put_run(sequence, sent)
+                    if run:
+                        sent += run
+                        continue
+                    data = sequence[sent]
+                    if type(data) is not bytes:
+                        break
+                    part.data = PyBytes_AS_STRING(data)
+                    part.size = PyBytes_GET_SIZE(data)
+                    part.owner = <PyObject *>data
+                    if not self.outlet.put(&part, 1):
+                        break
+                    sent += 1
+            finally:
+                self.lock.release()
+            if sent < total:
+                try:
+                    self._put(sequence[sent], False, rest_of(deadline))
+                except SendTimeout:
+                    if sent == 0:
+                        raise
+                    return sent
+                sent += 1
+        return sent
+
+    # ------------------------------------------------------------------ readiness
+
+    def poll(self, timeout=None, events=POLL_IN):
+        cdef long long deadline = deadline_of(timeout)
+        cdef Sleeper sleeper = None
+        cdef SyncGate gate
+        cdef bint in_time = True
+        cdef int wanted = events
+        cdef int ready
+        if not events or events & ~(POLL_IN | POLL_OUT):
+            raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
+        self._enter()
+        try:
+            gate = self.readable if wanted & 1 else self.writable
+            if self.outlet is not None and self.outlet._dirty is not None:
+                self.outlet._flush_turn()
+            try:
+                while True:
+                    ready = self._ready(wanted)
+                    if ready == 0 and sleeper is None:
+                        self.calls += 1
+                        self.poller.serve()
+                        ready = self._ready(wanted)
+                    if ready or not in_time or deadline <= now_ns():
+                        return ready
+                    if sleeper is None:
+                        sleeper = Sleeper(self)
+                        gate._sleepers.append(sleeper)
+                        gate.count += 1
+                        if wanted == 5:
+                            self.writable._sleepers.append(sleeper)
+                            self.writable.count += 1
+                    in_time = self._sleep(sleeper, deadline)
+                    if self.closed:
+                        raise ClosedError(f"the {self._name()} socket was closed while a call waited")
+            finally:
+                if sleeper is not None:
+                    if wanted == 5:
+                        # It may have had the wake-up of a call that sends.
+                        self.writable._sleepers.remove(sleeper)
+                        self.writable.count -= 1
+                        if self.writable.count:
+                            self.writable.notify()
+                    self._stand_up(gate, sleeper)
+        finally:
+            self._leave()
+
+    def _ready(self, int wanted):
+        cdef int ready = 0
+        if wanted & 1 and self.inlet is not None and self.inlet.has_message():
+            ready |= 1
+        if wanted & 4 and self.outlet is not None and self.outlet.can_put():
+            ready |= 4
+        return ready
+
+
+cdef object rest_of(long long deadline):
+    """Seconds until a deadline; None for ever."""
+    cdef long long left
+    if deadline == FOR_EVER:
+        return None
+    left = deadline - now_ns()
+    return left / 1e9 if left > 0 else 0

@@ -1,0 +1,40 @@
+"""The descriptor that users select on: level-triggered, readable exactly while a message waits."""
+
+cimport cython
+from libc.errno cimport errno
+from posix.unistd cimport close, read, write
+
+from omq._core.queues.peer cimport Inlet
+
+import os
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int, int)
+    int EFD_CLOEXEC, EFD_NONBLOCK
+
+
+@cython.final
+cdef class Truth:
+    def __cinit__(self):
+        self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self.fd < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close(self.fd)
+
+    cdef int show(self, bint readable) except -1:
+        """Makes it readable, or no longer."""
+        cdef unsigned long long count = 1
+        if readable != self._told:
+            self._told = readable
+            if readable:
+                write(self.fd, &count, sizeof(count))
+            else:
+                read(self.fd, &count, sizeof(count))
+        return 0
+
+    cdef int follow(self, Inlet inlet) except -1:
+        """Says what holds of a queue now."""
+        return self.show(inlet.has_message())

@@ -1,0 +1,20 @@
+# What tasks of an event loop wait for, and when they run.
+
+from omq._core.queues.peer cimport Turn
+
+
+cdef class AsyncTurn(Turn):
+    cdef Waiter _first               # the Waiter whose task runs first; None: nobody woke up
+    cdef list _woken                 # the others
+
+
+cdef class Waiter:
+    cdef readonly object _loop       # where tasks look for it, and find it without a call
+    cdef AsyncTurn _turn
+    cdef object _callback            # the task's wake-up; None before the task has taken the waiter
+    cdef object _context
+    cdef object _cancelled           # None; else the arguments of the CancelledError
+    cdef bint done
+    cdef public bint _asyncio_future_blocking
+    cdef int wake(self) except -1
+    cdef int _run(self) except -1

@@ -1,8 +1,0 @@
-# Messages as columns: bodies behind one another, and where each ends.
-
-from libc.stdint cimport int32_t
-
-from omq._core.peer cimport Inlet
-
-
-cdef Py_ssize_t take_columns(Inlet inlet, object data, object ends, Py_ssize_t start) except -1

@@ -1,0 +1,64 @@
+from typing import Any
+
+from omq._core.link.flusher import Flusher
+from omq._core.link.poller import Poller
+from omq._core.link.receiver import Receiver
+from omq._core.queues.peer import Inlet
+from omq._core.wire.crypto import Session
+from omq._core.wire.pool import Pool
+
+class Connection(Receiver):
+    """A connected descriptor after its handshake.
+
+    Args:
+        session: The engine's owner; gets `on_command(body)`, `on_message(parts)` and `on_lost(reason)`.
+        fd: A non-blocking stream descriptor; owned from here on.
+        poller: The epoll set of its socket.
+        pool: Where blocks come from.
+        inlet: Where its messages are taken; `None` gives them to `session.on_message`.
+        recv_hwm: Messages that may wait before reading stops; 0 for no bound.
+        max_size: Bytes that one message may have, all parts together; `None` for no limit.
+        max_parts: Parts that one message may have; `None` for 1048576.
+        flusher: Who writes what is left behind; `None`: the outlet, when the loop's turn ends.
+        cipher: What seals and opens the traffic (RFC 26); `None`: it goes in the clear.
+        ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        fd: int,
+        poller: Poller,
+        pool: Pool,
+        inlet: Inlet | None,
+        recv_hwm: int,
+        max_size: int | None = None,
+        max_parts: int | None = None,
+        flusher: Flusher | None = None,
+        cipher: Session | None = None,
+        *,
+        ceiling: int = ...,
+    ) -> None: ...
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the kernel does not have."""
+
+    def start(self, received: bytes) -> None:
+        """Joins the epoll set.
+
+        Args:
+            received: The bytes that came behind the handshake.
+        """
+
+    def close(self) -> None:
+        """Leaves the epoll set and closes the descriptor."""
+
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptor and touches nothing that is shared with the parent."""
+
+    def say_goodbye(self) -> bool:
+        """Ends our side of the stream and throws away what the peer still sends.
+
+        Returns:
+            Whether the peer's kernel has everything, so that closing loses nothing.
+        """

@@ -1,0 +1,345 @@
+"""The data phase of a connection: batches out, frames in, on a raw descriptor in an epoll set of its socket.
+
+The engine owns handshake and lifecycle; it is told through the session: `on_command(body)`, `on_message(parts)`
+(where no inlet takes messages) and `on_lost(reason)`, each on the thread that drives the descriptor.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from posix.unistd cimport close
+
+from omq._core.wire.batch cimport (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    FLUSH_BLOCKED,
+    FLUSH_DONE,
+    FLUSH_ERROR,
+    FLUSH_NOTHING,
+    SPARSE_NS,
+    Batch,
+    Part,
+)
+from omq._core.wire.buffer cimport MESSAGE_CEILING, Stream
+from omq._core.clock cimport now_ns
+from omq._core.wire.codec cimport FLAG_MORE
+from omq._core.wire.crypto cimport Session
+from omq._core.link.flusher cimport Flusher
+from omq._core.queues.peer cimport Inlet
+from omq._core.wire.pool cimport Pool
+from omq._core.link.poller cimport EPOLLIN, EPOLLOUT, EPOLLRDHUP, Poller
+from omq._core.link.receiver cimport Receiver
+
+cdef enum:
+    SHORT_BURST = 3          # messages right behind one that was written through that are written through as well
+
+cdef extern from "<sys/socket.h>" nogil:
+    int shutdown(int, int)
+    int SHUT_RDWR
+    int SHUT_WR
+
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int, unsigned long, ...)
+
+cdef extern from "<linux/sockios.h>" nogil:
+    unsigned long SIOCOUTQ
+
+@cython.final
+cdef class Connection(Receiver):
+    """A connected descriptor after its handshake.
+
+    Args:
+        session: The engine's owner; gets `on_command`, `on_message` and `on_lost`.
+        fd: A non-blocking stream descriptor; owned from here on.
+        poller: The epoll set of its socket.
+        pool: Where blocks come from.
+        inlet: Where its messages are taken; None gives them to `session.on_message`.
+        recv_hwm: Messages; 0 for no bound.
+        flusher: Who writes what is left behind; None: the outlet, when the loop's turn ends.
+        cipher: What seals and opens the traffic; None: it goes in the clear.
+    """
+
+    def __init__(self, session, int fd, Poller poller not None, Pool pool not None, Inlet inlet, recv_hwm,
+                 max_size=None, max_parts=None, Flusher flusher=None, Session cipher=None, *,
+                 ceiling=MESSAGE_CEILING):
+        self.session = session
+        self.fd = fd
+        self.inlet = inlet
+        self._poller = poller
+        self._batch = Batch(pool)
+        self._stream = Stream(pool, max_size, max_parts, ceiling)
+        self._hwm = recv_hwm
+        self._flusher = flusher
+        self._batch.secure(cipher)
+        self._stream.session = cipher
+        self._batch.shared = flusher is not None
+        self._batch.fd = fd
+        self._batch.interest = EPOLLIN | EPOLLRDHUP
+        self.writable = True
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            if self._flusher is not None:
+                self._flusher.forget(self._batch)
+            close(self.fd)
+
+    def start(self, bytes received not None):
+        """Joins the epoll set; *received* are the bytes that came behind the handshake."""
+        self._join()
+        if received:
+            self._stream.feed(PyBytes_AS_STRING(received), PyBytes_GET_SIZE(received))
+            self.bytes_in += PyBytes_GET_SIZE(received)
+            if self._digest() == 0:
+                self._hand_over()
+
+    def close(self):
+        """Leaves the epoll set and closes the descriptor. What has arrived can still be taken."""
+        self.lost = True
+        if self.inlet is not None and self.inlet._growing is self:
+            self.inlet._growing = None
+        self.writable = False
+        if self.fd >= 0:
+            if self._flusher is not None:
+                self._flusher.forget(self._batch)
+            self._leave()
+            self._batch.fd = -1
+            close(self.fd)
+            self.fd = -1
+        self._batch.clear()
+
+    def abandon(self):
+        """In a forked child: closes the descriptor, and nothing else; the epoll set is the parent's."""
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = -1
+
+    def say_goodbye(self):
+        """Ends our side of the stream and throws away what the peer still sends.
+
+        Closing a descriptor with unread bytes resets the connection, and a reset destroys what the peer's kernel
+        has not got yet (RFC 1122, 4.2.2.13): so read on until it has everything.
+
+        Returns:
+            Whether the peer's kernel has everything.
+        """
+        cdef int waiting = 0
+        if self.fd < 0 or self._broken:
+            return True
+        if not self._parting:
+            self._parting = True
+            shutdown(self.fd, SHUT_WR)
+            self.inlet = None
+            self._hwm = 0
+            self.refill()
+            if self.fd < 0:
+                return True
+        return ioctl(self.fd, SIOCOUTQ, &waiting) < 0 or waiting == 0
+
+    def set_grain(self, int grain):
+        self._batch.grain = grain
+
+    @property
+    def unsent_bytes(self):
+        return self._batch.bytes
+
+    # ------------------------------------------------------------------ sending
+
+    cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Batch batch = self._batch
+        cdef bint first
+        cdef int status
+        cdef Py_ssize_t i
+        if self._broken:
+            return 0
+        batch.hold()
+        if count == 1 and batch.bytes and batch.append(parts):
+            # The common case while messages gather: nothing to decide.
+            if (batch.bytes < BATCH_BYTES and batch.messages < BATCH_MESSAGES
+                    and not (batch.stuck or batch.failed or batch._ndone)):
+                batch.let_go()
+                self.messages_out += 1
+                return 0
+            count = 0
+        try:
+            first = batch.bytes == 0
+            if count:
+                for i in range(count - 1):
+                    batch.put(parts + i, FLAG_MORE)
+                batch.put(parts + count - 1, 0)
+                batch.end_message()
+            self.messages_out += 1
+            status = self._decide(first)
+        finally:
+            batch.let_go()
+        return self._after(status)
+
+    cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1:
+        cdef Batch batch = self._batch
+        cdef bint first
+        cdef int status
+        if batch.session is not None:
+            return self.send(parts, count)  # nobody else can open what is sealed for this peer
+        if self._broken:
+            return 0
+        batch.hold()
+        try:
+            first = batch.bytes == 0
+            batch.copy(data, size)
+            batch.end_message()
+            self.messages_out += 1
+            status = self._decide(first)
+        finally:
+            batch.let_go()
+        return self._after(status)
+
+    cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
+        cdef Batch batch = self._batch
+        cdef Part part
+        cdef bint first
+        cdef int status
+        cdef Py_ssize_t at = start
+        cdef Py_ssize_t end = min(<Py_ssize_t>len(messages), start + limit)
+        if self._broken or self._blocked:
+            return 0
+        batch.hold()
+        try:
+            first = batch.bytes == 0
+            while at < end and batch.bytes < BATCH_BYTES and batch.messages < BATCH_MESSAGES:
+                message = messages[at]
+                if type(message) is not bytes:
+                    break
+                part.data = PyBytes_AS_STRING(message)
+                part.size = PyBytes_GET_SIZE(message)
+                part.owner = <PyObject *>message
+                batch.put(&part, 0)
+                batch.end_message()
+                at += 1
+            self.messages_out += at - start
+            status = self._decide(first) if at > start else FLUSH_NOTHING
+        finally:
+            batch.let_go()
+        self._after(status)
+        return at - start
+
+    cdef int _decide(self, bint first) except? -1:
+        """Whole messages stand in the batch, which is held: write them now, or let them gather. FLUSH_*."""
+        cdef Batch batch = self._batch
+        cdef int status = FLUSH_NOTHING
+        cdef long long now
+        if self._blocked:
+            pass
+        elif batch.stuck or batch.failed:
+            status = FLUSH_ERROR if batch.failed else FLUSH_BLOCKED
+        elif batch.bytes >= BATCH_BYTES or batch.messages >= BATCH_MESSAGES or batch._foreign:
+            self._dense = True
+            if self._flusher is not None:
+                batch.last_write = now_ns()
+            status = self._push()
+        elif first:
+            # Idle for a while: write through. Otherwise messages gather, until the turn ends or the flusher comes.
+            if self.outlet is None or not (self._dense or self.outlet.gathers):
+                now = now_ns()
+                if self.outlet is None or now - batch.last_write > SPARSE_NS:
+                    self._short_burst = SHORT_BURST
+                    batch.last_write = now
+                    status = self._push()
+                elif self._short_burst > 0 and self._flusher is not None:
+                    # So far it may be a burst of a few messages, after which the caller goes off to compute: for the
+                    # flusher another core may have to wake up, which takes longer than these system calls.
+                    self._short_burst -= 1
+                    batch.last_write = now
+                    status = self._push()
+            if status == FLUSH_NOTHING:
+                if self._flusher is not None and not self.outlet.draining:
+                    self._dense = False
+                    self._flusher.leave(batch)
+                    self.outlet.note(self)
+                else:
+                    self.outlet.defer(self)
+        if batch._foreign:
+            batch.adopt()
+        return status
+
+    cdef int _push(self) noexcept:
+        """Hands the batch, which is held, to the kernel. FLUSH_*."""
+        cdef Batch batch = self._batch
+        cdef int status
+        if self._flusher is not None and batch.bytes > 2 * BATCH_BYTES:
+            with nogil:
+                status = batch.flush(self.fd)
+        else:
+            status = batch.flush(self.fd)
+        if status == FLUSH_DONE:
+            batch.stuck = False
+            batch.want(batch.interest & ~EPOLLOUT)
+        elif status == FLUSH_BLOCKED:
+            batch.want(batch.interest | EPOLLOUT)
+        return status
+
+    cdef int _after(self, int status) except -1:
+        """What a write has led to; the batch is let go of."""
+        if self._batch._ndone or status == FLUSH_DONE:
+            self._batch.reap()
+        if status == FLUSH_NOTHING:
+            return 0
+        if status == FLUSH_DONE:
+            if self._blocked:
+                self._blocked = False
+                self.writable = True
+                if self.outlet is not None:
+                    self.outlet.opened(self)
+        elif status == FLUSH_BLOCKED:
+            self._blocked = True
+            self.writable = False
+            if self.outlet is not None:
+                self.outlet.blocked(self)
+        else:
+            # The peer is gone for writing. What it sent before is still to be read, so the end is reported
+            # by the reading side; the batch in flight is lost.
+            self._broken = True
+            self.writable = False
+            self._batch.clear()
+            self._batch.hold()
+            self._batch.want(self._batch.interest & ~EPOLLOUT)
+            self._batch.let_go()
+            if self.outlet is not None:
+                self.outlet.remove(self)
+            if self._spent():
+                shutdown(self.fd, SHUT_RDWR)  # the reading side finds the end, and says why
+        return 0
+
+    cpdef int control(self, bytes frames) except -1:
+        cdef int status = FLUSH_NOTHING
+        if self.lost or self._broken:
+            return 0
+        self._batch.hold()
+        try:
+            self._batch.put_frames(PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
+            if not self._blocked:
+                status = self._push()
+        finally:
+            self._batch.let_go()
+        return self._after(status)
+
+    cdef Py_ssize_t pending(self) noexcept:
+        return self._batch.messages
+
+    cdef long long sent_bytes(self) noexcept:
+        return self._batch.total - self._batch.bytes
+
+    cdef int flush(self) except -1:
+        cdef int status = FLUSH_NOTHING
+        if self.fd < 0 or self._broken:
+            return 0
+        self._batch.hold()
+        if self._batch.bytes or self._blocked or self._batch.stuck:
+            status = self._push()
+        self._batch.let_go()
+        return self._after(status)
+
+    cdef int end_turn(self) except -1:
+        if self._batch.bytes and not self._blocked:
+            self._batch.last_write = now_ns()
+            self.flush()
+        self._dense = False
+        return 0

@@ -1,0 +1,27 @@
+# The thread that sends what callers left behind. It never takes the GIL.
+
+from omq._core.wire.batch cimport Batch
+from omq._core.lock cimport pthread_mutex_t, sem_t
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef unsigned long pthread_t
+
+
+cdef class Flusher:
+    cdef pthread_t _thread
+    cdef bint _running               # the thread exists
+    cdef int _pid                    # the process that it exists in
+    cdef pthread_mutex_t _mutex      # guards what follows; a leaf
+    cdef sem_t _work                 # posted when the parked thread has something to do
+    cdef void **_left                # Batches with something left behind; borrowed, forget() takes them out
+    cdef int _count                  # of them
+    cdef int _room                   # entries there is memory for
+    cdef void *_current              # the Batch under work
+    cdef bint _parked
+    cdef bint _over
+    cdef int _start(self) except -1
+    cdef int leave(self, Batch batch) except -1
+    cdef int forget(self, Batch batch) except -1
+    cdef void _loop(self) noexcept nogil
+    cdef bint _ended(self) noexcept nogil
+    cdef bint _round(self) noexcept nogil

@@ -1,0 +1,229 @@
+"""The flusher: one thread a context that writes the batches that callers left behind.
+
+A caller that sends a little and goes off to compute holds the GIL; this thread does not need it. It wakes when a
+batch is left behind, writes it once the last write is some 20 us old, and parks when nothing is left for a while.
+Where the kernel takes no more it asks the socket's epoll set to tell when it does, and leaves the rest to whoever
+watches that.
+"""
+
+cimport cython
+from libc.errno cimport errno
+from libc.stdlib cimport free, realloc
+from posix.time cimport nanosleep, timespec
+from posix.unistd cimport getpid
+
+from omq._core.wire.batch cimport Batch
+from omq._core.clock cimport now_ns
+from omq._core.lock cimport (
+    hold_mutex,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    sem_destroy,
+    sem_init,
+    sem_post,
+    sem_wait,
+)
+
+import os
+
+cdef extern from "<signal.h>" nogil:
+    ctypedef struct sigset_t:
+        pass
+    int sigfillset(sigset_t *)
+    int SIG_SETMASK
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_create(pthread_t *, void *, void *(*)(void *) noexcept nogil, void *)
+    int pthread_join(pthread_t, void **)
+    int pthread_sigmask(int, const sigset_t *, sigset_t *)
+
+cdef extern from "<sys/prctl.h>" nogil:
+    int prctl(int, ...)
+    int PR_SET_TIMERSLACK
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+
+    /* sched_setattr(2): a thread of the usual policy may ask for a shorter slice (Linux 6.12), and so for an earlier
+       deadline: it then runs at once where it wakes beside a thread that computes. Older kernels ignore the wish. */
+    static void be_prompt(uint64_t slice) {
+        struct {
+            uint32_t size, policy;
+            uint64_t flags;
+            int32_t nice;
+            uint32_t priority;
+            uint64_t runtime, deadline, period;
+        } wish;
+        if (syscall(SYS_sched_getattr, 0, &wish, sizeof(wish), 0) == 0 && wish.policy == 0) {
+            wish.size = sizeof(wish);
+            wish.runtime = slice;
+            syscall(SYS_sched_setattr, 0, &wish, 0);
+        }
+    }
+    """
+    void be_prompt(unsigned long long slice) nogil
+
+cdef enum:
+    SLICE_NS = 100000        # nanoseconds: the shortest slice that the kernel gives
+    NAP_NS = 50000           # nanoseconds between the first two looks: a burst of a few messages is over
+    LONG_NAP_NS = 100000     # nanoseconds between two looks after that: a stream writes most batches by itself
+    SLACK_NS = 1000          # nanoseconds that a nap may be longer: the kernel's usual 50 us would double it
+    PATIENCE = 10            # looks without work before parking
+
+
+cdef void *run(void *flusher) noexcept nogil:
+    prctl(PR_SET_TIMERSLACK, SLACK_NS)
+    be_prompt(SLICE_NS)
+    (<Flusher>flusher)._loop()
+    return NULL
+
+
+@cython.final
+cdef class Flusher:
+    """Writes what was left behind, without the GIL; started with the first batch, ended by `stop`."""
+
+    def __cinit__(self):
+        pthread_mutex_init(&self._mutex, NULL)
+        sem_init(&self._work, 0, 0)
+        self._parked = True
+        self._pid = getpid()
+
+    def __dealloc__(self):
+        if self._pid == getpid():
+            self.stop()
+            sem_destroy(&self._work)
+            pthread_mutex_destroy(&self._mutex)
+        free(self._left)
+
+    def stop(self):
+        """Ends the thread; what is left behind stays where it is."""
+        if self._running and self._pid == getpid():
+            self._running = False
+            hold_mutex(&self._mutex)
+            self._over = True
+            pthread_mutex_unlock(&self._mutex)
+            sem_post(&self._work)
+            with nogil:
+                pthread_join(self._thread, NULL)
+
+    cdef int _start(self) except -1:
+        cdef sigset_t every, before
+        cdef int failure
+        # Our threads take no signals: they are the main thread's.
+        sigfillset(&every)
+        pthread_sigmask(SIG_SETMASK, &every, &before)
+        self._over = False
+        failure = pthread_create(&self._thread, NULL, run, <void *>self)
+        pthread_sigmask(SIG_SETMASK, &before, NULL)
+        if failure:
+            raise OSError(failure, os.strerror(failure))
+        self._running = True
+        return 0
+
+    cdef int leave(self, Batch batch) except -1:
+        """Something was left in *batch*, whose mutex the caller has: it is written soon. Wakes the thread once a burst."""
+        cdef void *memory
+        cdef bint wake
+        if batch.queued:
+            return 0
+        if not self._running:
+            self._start()
+        hold_mutex(&self._mutex)
+        if self._count == self._room:
+            memory = realloc(self._left, (self._room + 64) * sizeof(void *))
+            if memory == NULL:
+                pthread_mutex_unlock(&self._mutex)
+                raise MemoryError()
+            self._left = <void **>memory
+            self._room += 64
+        self._left[self._count] = <void *>batch
+        self._count += 1
+        batch.queued = True
+        wake = self._parked
+        self._parked = False
+        pthread_mutex_unlock(&self._mutex)
+        if wake:
+            sem_post(&self._work)
+        return 0
+
+    cdef int forget(self, Batch batch) except -1:
+        """*batch* ends: afterwards the thread does not touch it."""
+        cdef int i
+        cdef timespec moment
+        if self._pid != getpid():
+            return 0
+        moment.tv_sec = 0
+        moment.tv_nsec = 1000
+        hold_mutex(&self._mutex)
+        while self._current == <void *>batch:
+            pthread_mutex_unlock(&self._mutex)
+            with nogil:
+                nanosleep(&moment, NULL)
+            hold_mutex(&self._mutex)
+        for i in range(self._count - 1, -1, -1):
+            if self._left[i] == <void *>batch:
+                self._count -= 1
+                self._left[i] = self._left[self._count]
+        pthread_mutex_unlock(&self._mutex)
+        return 0
+
+    cdef bint _ended(self) noexcept nogil:
+        cdef bint over
+        pthread_mutex_lock(&self._mutex)
+        over = self._over
+        pthread_mutex_unlock(&self._mutex)
+        return over
+
+    cdef void _loop(self) noexcept nogil:
+        cdef timespec nap
+        cdef int idle
+        cdef bint parked
+        nap.tv_sec = 0
+        while True:
+            sem_wait(&self._work)
+            idle = 0
+            nap.tv_nsec = NAP_NS
+            while not self._ended():
+                # The first look is at once: waking up has taken long enough.
+                if self._round():
+                    idle = 0
+                else:
+                    idle += 1
+                nanosleep(&nap, NULL)
+                nap.tv_nsec = LONG_NAP_NS
+                if idle >= PATIENCE:
+                    pthread_mutex_lock(&self._mutex)
+                    self._parked = parked = self._count == 0
+                    pthread_mutex_unlock(&self._mutex)
+                    if parked:
+                        break
+            if self._ended():
+                return
+
+    cdef bint _round(self) noexcept nogil:
+        """Looks at every batch that was left; whether there was one."""
+        cdef int i = 0
+        cdef bint worked = False
+        cdef bint keep
+        cdef void *batch
+        pthread_mutex_lock(&self._mutex)
+        while i < self._count:
+            worked = True
+            batch = self._current = self._left[i]
+            pthread_mutex_unlock(&self._mutex)
+            keep = (<Batch>batch).flush_late(now_ns())
+            pthread_mutex_lock(&self._mutex)
+            self._current = NULL
+            if keep or i >= self._count or self._left[i] != batch:
+                i += 1
+            else:
+                # It may have been left again meanwhile; then it stands further behind as well.
+                self._count -= 1
+                self._left[i] = self._left[self._count]
+        pthread_mutex_unlock(&self._mutex)
+        return worked

@@ -1,0 +1,38 @@
+# The epoll set of one socket.
+
+from omq._core.queues.peer cimport Peer, Turn
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data:
+        unsigned long long u64
+    struct epoll_event:
+        unsigned int events
+        epoll_data data
+    int epoll_wait(int, epoll_event *, int, int)
+    int epoll_ctl(int, int, int, epoll_event *)
+    int EPOLL_CTL_ADD, EPOLL_CTL_DEL
+    unsigned int EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP
+
+cdef enum:
+    EVENTS = 64              # events taken from the kernel at once
+    NO_TICKET = 0            # the ticket of what is no peer
+
+
+cdef class Poller:
+    cdef readonly int fd             # the epoll descriptor; -1 once closed
+    cdef list _peers                 # by slot; None where it is free
+    cdef list _tickets               # by slot: what its events carry
+    cdef list _free                  # slots to use again
+    cdef unsigned int _serial        # of the last ticket: a slot used again has another one
+    cdef int _count                  # peers in the set
+    cdef Peer _only                  # the one that is in it, if no other has been; else None
+    cdef unsigned long _main         # ident of the thread that runs signal handlers
+    cdef object _interruption        # what a signal handler raised within a callback; None: nothing
+    cdef Turn _turn                  # None: whoever is woken is not run from here
+    cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0
+    cdef int leave(self, int fd, unsigned long long ticket) except -1
+    cdef int serve(self) except -1
+    cdef int call_back(self, object function, object argument) except -1
+    cdef int let_out(self) except -1
+    cdef int _tell(self, Peer peer, unsigned int events) except -1
+    cdef int handle(self, epoll_event *events, int count) except -1

@@ -1,0 +1,18 @@
+from omq._core.queues.peer import Turn
+
+class Poller:
+    """The epoll set of one socket: every connection in its data phase.
+
+    Args:
+        turn: Runs what events wake; `None` leaves that to others.
+    """
+
+    def __init__(self, turn: Turn | None = None) -> None: ...
+    @property
+    def fd(self) -> int:
+        """The epoll descriptor, readable while an event waits; -1 once closed."""
+
+    def dispatch(self) -> None:
+        """Handles what is ready, without waiting, then runs whoever that woke."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,30 @@
+# What a connection receives, and its place in the epoll set of its socket.
+
+from omq._core.wire.batch cimport Batch
+from omq._core.wire.buffer cimport Stream
+from omq._core.link.flusher cimport Flusher
+from omq._core.queues.peer cimport Peer
+from omq._core.link.poller cimport Poller
+
+
+cdef class Receiver(Peer):
+    cdef readonly int fd             # the descriptor, owned; -1 once closed
+    cdef Poller _poller
+    cdef Flusher _flusher            # writes what is left behind; None: the outlet does when the turn ends
+    cdef Batch _batch
+    cdef Stream _stream
+    cdef Py_ssize_t _hwm             # messages waiting at which reading stops; 0 never
+    cdef bint _watched               # it is in the epoll set
+    cdef bint _stopped               # reading is paused because recv_hwm messages wait
+    cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
+    cdef bint _ending                # the kernel has reported the end: read up to it
+    cdef bint _filled(self) noexcept
+    cdef int _begin_large(self) except -1
+    cdef int _read(self) except -1
+    cdef int _digest(self) except -1
+    cdef int _hand_over(self) except -1
+    cdef int _lose(self, object reason) except -1
+    cdef int _read_on(self, bint on) except -1
+    cdef bint _spent(self) noexcept
+    cdef int _join(self) except -1
+    cdef int _leave(self) except -1

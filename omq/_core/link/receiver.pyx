@@ -1,0 +1,298 @@
+"""The receiving half of a connection: it reads its descriptor, heeds commands and hands whole messages over."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint64_t
+
+from omq._core.wire.batch cimport Batch
+from omq._core.wire.buffer cimport (
+    COMMAND_LIMIT,
+    SCAN_COMMAND,
+    SCAN_COMMAND_TOO_LARGE,
+    SCAN_ENDLESS,
+    SCAN_LARGE,
+    SCAN_LARGE_DONE,
+    SCAN_NOT_OPENED,
+    SCAN_STARVED,
+    SCAN_TOO_LARGE,
+    SCAN_TOO_MANY_PARTS,
+    Scan,
+    Stream,
+)
+from omq._core.wire.chain cimport FILL_EMPTY, FILL_EOF, FILL_NO_MEMORY
+from omq._core.queues.peer cimport TURN_BYTES, Inlet, Peer
+from omq._core.link.poller cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
+
+import os
+
+from omq._core.wire.crypto import explain
+from omq.errors import LocalProtocolError, RemoteProtocolError
+
+
+cdef class Receiver(Peer):
+    """A descriptor in the epoll set of its socket, as far as reading goes; `Connection` makes it whole."""
+
+    # ------------------------------------------------------------------ the epoll set
+
+    cdef int _join(self) except -1:
+        """Joins the epoll set."""
+        cdef Batch batch = self._batch
+        batch.hold()
+        try:
+            batch.ticket = self._poller.join(self, self.fd, batch.interest)
+            batch.poll_fd = self._poller.fd
+            self._watched = True
+        finally:
+            batch.let_go()
+        return 0
+
+    cdef int _leave(self) except -1:
+        """Leaves the epoll set."""
+        if self._watched:
+            self._watched = False
+            self._batch.hold()
+            self._batch.poll_fd = -1
+            self._batch.let_go()
+            self._poller.leave(self.fd, self._batch.ticket)
+        return 0
+
+    cdef bint _spent(self) noexcept:
+        """No nonce is left, so nothing can be sent any more."""
+        return self._batch.session is not None and self._batch.session.sent == <uint64_t>-1
+
+    # ------------------------------------------------------------------ pausing
+
+    def pause(self):
+        self._stopped = True
+        self._read_on(False)
+
+    def resume(self):
+        if self._stopped:
+            self.refill()
+
+    def set_recv_hwm(self, Py_ssize_t hwm):
+        self._hwm = hwm
+        if self._stopped and self.inlet is not None and (hwm == 0 or self._stream.complete < hwm):
+            self.inlet._resume(self)
+
+    @property
+    def slabs(self):
+        return self._stream.slabs()
+
+    # ------------------------------------------------------------------ reading
+
+    cdef int on_events(self, unsigned int events) except -1:
+        if self.lost:
+            return 0
+        if events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+            self._ending = True
+        if events & EPOLLOUT:
+            self.flush()
+        if not self.lost and (events & EPOLLIN or self._ending):
+            self._read()
+        if self._stopped and events & (EPOLLHUP | EPOLLERR) and not self.lost:
+            # The kernel reports these whether they are asked for or not, again and again: `refill` comes back.
+            self._leave()
+            self._away = True
+        return 0
+
+    cdef int _read(self) except -1:
+        """Reads what is there, up to one turn's worth, and hands over what is whole."""
+        cdef Py_ssize_t got
+        cdef Py_ssize_t turn = TURN_BYTES
+        cdef bint over = False
+        reason = None
+        while turn > 0:
+            if self._hwm and self._stream.complete >= self._hwm:
+                break
+            if self._flusher is not None and self._stream._large != NULL:
+                # Other threads may run while a large frame is copied; this socket is locked all the same, but the
+                # pool is not: what `fill` would take from it is taken before.
+                if self._stream._spare == NULL:
+                    self._stream._spare = self._stream._pool.get()
+                with nogil:
+                    got = self._stream.fill(self.fd)
+            else:
+                got = self._stream.fill(self.fd)
+            if got > 0:
+                self.bytes_in += got
+                turn -= got
+                if self._digest():
+                    return 0
+                if self._filled():
+                    break  # the next one finds memory of the next call
+                if got < self._stream.asked and not self._ending:
+                    break
+                continue
+            if got == FILL_EMPTY:
+                break
+            over = True
+            if self._spent():
+                reason = LocalProtocolError("the nonces of this connection are used up (RFC 26, The MESSAGE Command)")
+            elif got == FILL_NO_MEMORY:
+                reason = MemoryError("no memory for what the peer sends")
+            elif got != FILL_EOF:
+                reason = OSError(self._stream.error, os.strerror(self._stream.error))
+            break
+        self._hand_over()
+        if over:
+            self._lose(reason)
+        elif self._hwm and self._stream.complete >= self._hwm and not self._stopped and self.inlet is not None:
+            self._stopped = True
+            self._read_on(False)
+            self.inlet.paused(self)
+        return 0
+
+    cdef int _digest(self) except -1:
+        """Looks at what has arrived, handles commands; 1 if the connection is over."""
+        cdef Stream stream = self._stream
+        cdef Py_ssize_t before = stream.complete
+        cdef Scan found
+        while True:
+            found = stream.scan()
+            if found == SCAN_STARVED:
+                break
+            if found == SCAN_COMMAND:
+                body = PyBytes_FromStringAndSize(stream.command_data, stream.command_size)
+            elif found == SCAN_LARGE:
+                self._begin_large()
+                continue
+            elif found == SCAN_LARGE_DONE:
+                body = stream.finish_large()
+                if body is None:
+                    continue
+            else:
+                self.messages_in += stream.complete - before
+                self._hand_over()
+                self._lose(self._complaint(found))
+                return 1
+            self._poller.call_back(self.session.on_command, body)
+            if self.lost:
+                # The command ended the connection; the messages before it stay readable.
+                self.messages_in += stream.complete - before
+                self._hand_over()
+                return 1
+        self.messages_in += stream.complete - before
+        return 0
+
+    def _complaint(self, int found):
+        if found == SCAN_TOO_LARGE:
+            return RemoteProtocolError(f"a message is larger than max_message_size={self._stream.max_size} bytes")
+        if found == SCAN_ENDLESS:
+            ceiling = self._stream.ceiling
+            return RemoteProtocolError(f"a message goes on after {ceiling} bytes, and max_message_size does not allow more")
+        if found == SCAN_TOO_MANY_PARTS:
+            return RemoteProtocolError(f"a message has more than max_parts={self._stream.max_parts} parts")
+        if found == SCAN_COMMAND_TOO_LARGE:
+            return RemoteProtocolError(f"a command is larger than {COMMAND_LIMIT} bytes")
+        if found == SCAN_NOT_OPENED:
+            return RemoteProtocolError(explain(self._stream.found))
+        return RemoteProtocolError("bytes that are no ZMTP frame (RFC 23, Framing)")
+
+    cdef int _hand_over(self) except -1:
+        """Makes whole messages known to whoever takes them."""
+        if self._stream.complete == 0:
+            return 0
+        if self.inlet is not None:
+            self.inlet.arrived(self)
+            return 0
+        while self._stream.complete and not self.lost:
+            parts = []
+            while True:
+                parts.append(self._stream.take_part())
+                if not self._stream.more:
+                    break
+            self._poller.call_back(self.session.on_message, parts)
+        return 0
+
+    cdef int _lose(self, object reason) except -1:
+        if not self.lost:
+            self.lost = True
+            self.writable = False
+            # The end stays readable for ever: nobody is to wake up for it again.
+            self._leave()
+            if self.outlet is not None:
+                self.outlet.lost(self)
+            self._poller.call_back(self.session.on_lost, reason)
+        return 0
+
+    cdef int _read_on(self, bint on) except -1:
+        """Has the epoll set watch for what arrives, or no longer."""
+        cdef Batch batch = self._batch
+        cdef unsigned int reading = EPOLLIN | EPOLLRDHUP
+        batch.hold()
+        batch.want(batch.interest | reading if on else batch.interest & ~reading)
+        batch.let_go()
+        return 0
+
+    cdef int refill(self) except -1:
+        if self.lost:
+            return 0
+        # Read at once: while the peer is ahead this saves the way through the event loop.
+        self._stopped = False
+        self._read()
+        if not self._stopped and not self.lost:
+            self._read_on(True)
+            if self._away:
+                self._away = False
+                self._join()
+        return 0
+
+    cdef bint only_reads(self) noexcept:
+        return self._batch.interest & (EPOLLIN | EPOLLOUT) == EPOLLIN
+
+    cdef Py_ssize_t ready(self) noexcept:
+        return self._stream.complete
+
+    cdef bint head_more(self) noexcept:
+        return self._stream.head_more()
+
+    cdef const char *peek(self, Py_ssize_t *size) except NULL:
+        return self._stream.peek(size)
+
+    cdef object take_part(self):
+        part = self._stream.take_part()
+        self.more = self._stream.more
+        return part
+
+    cdef object take_alone(self):
+        part = self._stream.take_short()
+        if part is not None:
+            return part
+        return None if self._stream.head_more() else self._stream.take_part()
+
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
+        return self._stream.take_into(into, size)
+
+    cdef bint aim(self, char *into, Py_ssize_t size) except -1:
+        return self._stream.aim(into, size)
+
+    cdef int withdraw(self) except -1:
+        try:
+            self._stream.withdraw()
+        except MemoryError as error:
+            self._lose(error)
+        return 0
+
+    cdef int _begin_large(self) except -1:
+        """A large frame begins: in the memory of a call that waits for it, if there is one, or in its own."""
+        cdef Inlet inlet = self.inlet
+        cdef Stream stream = self._stream
+        if inlet is None:
+            return stream.start_large()
+        inlet._growing = self
+        if inlet._target == NULL or inlet._aiming is not None or inlet._head is not None:
+            return stream.start_large()
+        stream.aim(inlet._target, inlet._target_size)
+        stream.start_large()
+        if stream._aimed != NULL:
+            inlet._aiming = self
+        else:
+            stream.withdraw()
+        return 0
+
+    cdef bint _filled(self) noexcept:
+        """A large frame stands whole in the memory of the call that waits for it."""
+        return self._stream._aimed != NULL and self._stream._large == NULL
+
+    cdef int skip(self) except -1:
+        return self._stream.skip()

@@ -1,0 +1,1 @@
+"""Messages: what waits for the user, whom a message goes to, who subscribes to what."""

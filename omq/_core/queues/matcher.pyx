@@ -1,0 +1,461 @@
+# cython: language_level=3
+"""The subscription matcher: which slots hold a prefix of a topic.
+
+A compressed radix trie (see trie.pxd) in which each node knows its holders and each holder knows its nodes. Nothing
+recurses, teardown included: a peer may subscribe to a topic of a megabyte.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
+
+from omq._core.queues.trie cimport (
+    INLINE_LABEL, LEAST_TABLE, MAX_LABEL, TABLE, Entry, Node, Seat, attach, cut_label, detach, drop_label,
+    extend_label, find_child, only_child, place_of, resize_children, seat_index, set_label, step,
+)
+
+
+cdef bytes path_of(const Node *node):
+    """The prefix that the node stands for."""
+    cdef const Node *up = node
+    cdef Py_ssize_t size = 0
+    cdef char *end
+    while up != NULL:
+        size += up.size
+        up = up.parent
+    path = PyBytes_FromStringAndSize(NULL, size)
+    end = PyBytes_AS_STRING(path) + size
+    while node.parent != NULL:
+        end -= node.size
+        memcpy(end, node.label, node.size)
+        node = node.parent
+    return path
+
+
+@cython.final
+cdef class Matcher:
+    def __dealloc__(self):
+        cdef Node *top = NULL       # a list of what is still to be freed, linked by `parent`
+        cdef Node *node = &self._root
+        cdef int i
+        while node != NULL:
+            for i in range(TABLE if node.room == TABLE else node.fanout):
+                if node.children[i] != NULL:
+                    node.children[i].parent = top
+                    top = node.children[i]
+            for i in range(node.held):
+                free(node.seats[i].entry)
+            free(node.seats)
+            free(node.children)
+            if node != &self._root:
+                drop_label(node)
+                free(node)
+            node = top
+            if top != NULL:
+                top = top.parent
+        free(self._slots)
+        free(self._stamps)
+        free(self._hits)
+
+    # Subscribing
+
+    cdef int c_add(self, const char *prefix, Py_ssize_t size, int slot) except -1:
+        """Subscribes a slot once more: COUNTED, FOR_EVERYONE or FOR_SLOT."""
+        cdef Node *node
+        cdef int index
+        if slot < 0 or slot >= MAX_SLOTS:
+            raise ValueError(f"slot {slot}: must be 0 to {MAX_SLOTS - 1}")
+        if slot >= self._room:
+            self._grow(slot)
+        node = self._place(<const unsigned char *>prefix, size)
+        if node == NULL:
+            raise MemoryError
+        index = seat_index(node, slot)
+        if index < node.held and node.seats[index].slot == slot:
+            node.seats[index].entry.count += 1
+            return COUNTED
+        if self._sit(node, index, slot) == NULL:
+            self._tidy(node)
+            raise MemoryError
+        return FOR_EVERYONE if node.held == 1 else FOR_SLOT
+
+    cdef int _grow(self, int slot) except -1:
+        """Makes place for the slot in everything that is indexed by slot."""
+        cdef Py_ssize_t room = max(<Py_ssize_t>slot + 1, 2 * self._room, 8)
+        slots = <Slot *>realloc(self._slots, room * sizeof(Slot))
+        if slots == NULL:
+            raise MemoryError
+        self._slots = slots
+        stamps = <uint64_t *>realloc(self._stamps, room * sizeof(uint64_t))
+        if stamps == NULL:
+            raise MemoryError
+        self._stamps = stamps
+        hits = <int *>realloc(self._hits, room * sizeof(int))
+        if hits == NULL:
+            raise MemoryError
+        self._hits = hits
+        memset(slots + self._room, 0, (room - self._room) * sizeof(Slot))
+        memset(stamps + self._room, 0, (room - self._room) * sizeof(uint64_t))
+        self._room = room
+        return 0
+
+    cdef Node *_node(self, const unsigned char *label, Py_ssize_t size) noexcept:
+        """A node with a copy of the label; NULL: no memory."""
+        cdef Node *node = <Node *>calloc(1, sizeof(Node))
+        if node == NULL:
+            return NULL
+        if not set_label(node, label, size):
+            free(node)
+            return NULL
+        self._nodes += 1
+        return node
+
+    cdef void _release(self, Node *node) noexcept:
+        """Frees a node that has no seats and whose children are gone or have a new parent."""
+        drop_label(node)
+        free(node.seats)
+        free(node.children)
+        free(node)
+        self._nodes -= 1
+
+    cdef Node *_place(self, const unsigned char *prefix, Py_ssize_t size) noexcept:
+        """The node for the prefix, made if need be; NULL: no memory, and nothing superfluous is left behind."""
+        cdef Node *node = &self._root
+        cdef Node *child
+        cdef int same, limit
+        while size > 0:
+            child = find_child(node, prefix[0])
+            if child == NULL:
+                child = self._node(prefix, min(size, MAX_LABEL))
+                if child == NULL or not attach(node, child):
+                    if child != NULL:
+                        self._release(child)
+                    self._tidy(node)
+                    return NULL
+                same = child.size
+            else:
+                same = 1
+                limit = <int>min(size, child.size)
+                while same < limit and child.label[same] == prefix[same]:
+                    same += 1
+                if same < child.size:
+                    child = self._split(child, same)
+                    if child == NULL:
+                        return NULL
+            node = child
+            prefix += same
+            size -= same
+        return node
+
+    cdef Node *_split(self, Node *node, int size) noexcept:
+        """Puts a new node above this one that takes the first *size* bytes of its label; NULL: no memory.
+
+        The new node's label may come out longer than *size*: it then begins further up.
+        """
+        cdef Node *parent = node.parent
+        cdef Node *upper = self._node(node.label, size)
+        if upper == NULL:
+            return NULL
+        if not resize_children(upper, 2):
+            self._release(upper)
+            return NULL
+        place_of(parent, node.label[0])[0] = upper
+        upper.parent = parent
+        cut_label(node, size)
+        attach(upper, node)  # has place: cannot fail
+        # A piece of a long label may now fit together with what became shorter beside it.
+        self._join(node)
+        self._join(parent)
+        return upper
+
+    cdef Entry *_sit(self, Node *node, int index, int slot) noexcept:
+        """Seats the slot at the node and appends the entry to the slot's list; NULL: no memory."""
+        cdef Seat *seats
+        cdef int room
+        cdef Slot *owner = &self._slots[slot]
+        cdef Entry *entry
+        if node.held == node.seat_room:
+            room = 1 if node.seat_room == 0 else node.seat_room * 2
+            seats = <Seat *>realloc(node.seats, room * sizeof(Seat))
+            if seats == NULL:
+                return NULL
+            node.seats = seats
+            node.seat_room = room
+        entry = <Entry *>malloc(sizeof(Entry))
+        if entry == NULL:
+            return NULL
+        entry.node, entry.count, entry.slot = node, 1, slot
+        entry.previous, entry.next = owner.last, NULL
+        if owner.last == NULL:
+            owner.first = entry
+            self._active += 1
+        else:
+            owner.last.next = entry
+        owner.last = entry
+        memmove(&node.seats[index + 1], &node.seats[index], (node.held - index) * sizeof(Seat))
+        node.seats[index].entry, node.seats[index].slot = entry, slot
+        node.held += 1
+        self._pairs += 1
+        return entry
+
+    # Unsubscribing: gives memory back where it can, and never fails.
+
+    cdef int c_remove(self, const char *prefix, Py_ssize_t size, int slot) noexcept:
+        """Takes one subscription back: COUNTED, FOR_EVERYONE, FOR_SLOT or NOT_HELD."""
+        return self._lower(self._find(prefix, size, slot), 1)
+
+    cdef int c_drop(self, const char *prefix, Py_ssize_t size, int slot) noexcept:
+        """Takes all equal subscriptions of the slot back: FOR_EVERYONE, FOR_SLOT or NOT_HELD."""
+        return self._lower(self._find(prefix, size, slot), <uint64_t>-1)
+
+    cdef Entry *_find(self, const char *prefix, Py_ssize_t size, int slot) noexcept:
+        """The entry of exactly that slot and prefix, or NULL."""
+        cdef const unsigned char *rest = <const unsigned char *>prefix
+        cdef Node *node = &self._root
+        cdef int index
+        while size > 0:
+            node = step(node, rest, size)
+            if node == NULL:
+                return NULL
+            rest += node.size
+            size -= node.size
+        index = seat_index(node, slot)
+        return node.seats[index].entry if index < node.held and node.seats[index].slot == slot else NULL
+
+    cdef int _lower(self, Entry *entry, uint64_t by) noexcept:
+        cdef Node *node
+        cdef int left
+        if entry == NULL:
+            return NOT_HELD
+        if entry.count > by:
+            entry.count -= by
+            return COUNTED
+        node = entry.node
+        self._leave(entry)
+        left = node.held
+        self._tidy(node)
+        return FOR_EVERYONE if left == 0 else FOR_SLOT
+
+    cdef void _leave(self, Entry *entry) noexcept:
+        """Takes the entry from its node and its slot, and frees it. The node is left for `_tidy`."""
+        cdef Node *node = entry.node
+        cdef Slot *owner = &self._slots[entry.slot]
+        cdef int index = seat_index(node, entry.slot)
+        cdef Seat *seats
+        if entry.previous == NULL:
+            owner.first = entry.next
+        else:
+            entry.previous.next = entry.next
+        if entry.next == NULL:
+            owner.last = entry.previous
+        else:
+            entry.next.previous = entry.previous
+        if owner.first == NULL:
+            self._active -= 1
+        node.held -= 1
+        self._pairs -= 1
+        memmove(&node.seats[index], &node.seats[index + 1], (node.held - index) * sizeof(Seat))
+        free(entry)
+        if node.held == 0:
+            free(node.seats)
+            node.seats = NULL
+            node.seat_room = 0
+        elif node.held * 4 <= node.seat_room:
+            seats = <Seat *>realloc(node.seats, (node.seat_room // 2) * sizeof(Seat))
+            if seats != NULL:
+                node.seats = seats
+                node.seat_room //= 2
+
+    cdef void _tidy(self, Node *node) noexcept:
+        """Removes what stands for nothing any more, from the node upwards."""
+        cdef Node *parent
+        while node.parent != NULL and node.held == 0 and node.fanout == 0:
+            parent = node.parent
+            detach(parent, node)
+            self._release(node)
+            node = parent
+        parent = node.parent
+        self._join(node)
+        if parent != NULL:
+            self._join(parent)
+
+    cdef void _join(self, Node *node) noexcept:
+        """Joins a node that nobody holds with its only child, if it has just one and the label stays in bounds."""
+        cdef Node *child
+        if node.parent == NULL or node.held != 0 or node.fanout != 1:
+            return
+        child = only_child(node)
+        # The child stays, so that entries and grandchildren keep pointing to it.
+        if node.size + child.size > MAX_LABEL or not extend_label(child, node.label, node.size):
+            return
+        place_of(node.parent, node.label[0])[0] = child
+        child.parent = node.parent
+        self._release(node)
+
+    cpdef list remove_slot(self, int slot):
+        cdef list orphans = []
+        cdef Node *node
+        cdef Slot *owner
+        if slot < 0 or slot >= self._room:
+            return orphans
+        owner = &self._slots[slot]
+        while owner.first != NULL:
+            node = owner.first.node
+            if node.held == 1:
+                orphans.append(path_of(node))
+            self._leave(owner.first)
+            self._tidy(node)
+        return orphans
+
+    # Matching
+
+    cdef int c_match(self, const char *topic, Py_ssize_t size) noexcept nogil:
+        """How many slots hold a prefix of the topic; `c_matched` has them, each once, until the next call.
+
+        Costs one step a node on the topic's path, and one look a subscription on it.
+        """
+        cdef const unsigned char *rest = <const unsigned char *>topic
+        cdef const Node *node = &self._root
+        cdef uint64_t generation = self._generation + 1
+        cdef int i, slot, count = 0
+        self._generation = generation
+        while node != NULL:
+            for i in range(node.held):
+                slot = node.seats[i].slot
+                if self._stamps[slot] != generation:
+                    self._stamps[slot] = generation
+                    self._hits[count] = slot
+                    count += 1
+            if count == self._active:  # nobody is left to be found
+                break
+            rest += node.size
+            size -= node.size
+            node = step(node, rest, size)
+        return count
+
+    cdef const int *c_matched(self) noexcept nogil:
+        """The slots of the last `c_match`, in no particular order; valid until a subscription is added."""
+        return self._hits
+
+    cdef bint c_matches_any(self, const char *topic, Py_ssize_t size) noexcept nogil:
+        """Whether any slot holds a prefix of the topic."""
+        cdef const unsigned char *rest = <const unsigned char *>topic
+        cdef const Node *node = &self._root
+        while node != NULL:
+            if node.held != 0:
+                return True
+            rest += node.size
+            size -= node.size
+            node = step(node, rest, size)
+        return False
+
+    # The same for Python
+
+    def add(self, bytes prefix not None, int slot):
+        return self.c_add(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot)
+
+    def remove(self, bytes prefix not None, int slot):
+        return self.c_remove(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot)
+
+    def drop(self, bytes prefix not None, int slot):
+        return self.c_drop(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot)
+
+    def match(self, bytes topic not None):
+        cdef int i, count = self.c_match(PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
+        return [self._hits[i] for i in range(count)]
+
+    def matches_any(self, bytes topic not None):
+        return bool(self.c_matches_any(PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic)))
+
+    def __len__(self):
+        return self._pairs
+
+    def holds(self, bytes prefix not None, int slot):
+        return self._find(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot) != NULL
+
+    def count(self, bytes prefix not None):
+        cdef const unsigned char *rest = <const unsigned char *>PyBytes_AS_STRING(prefix)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
+        cdef Node *node = &self._root
+        while size > 0:
+            node = step(node, rest, size)
+            if node == NULL:
+                return 0
+            rest += node.size
+            size -= node.size
+        return node.held
+
+    def prefixes(self):
+        cdef list found = []
+        cdef Entry *entry
+        cdef Py_ssize_t slot
+        # Through the entries and not through the trie: a path is then built only where a prefix ends.
+        for slot in range(self._room):
+            entry = self._slots[slot].first
+            while entry != NULL:
+                if entry.node.seats[0].slot == slot:
+                    found.append((path_of(entry.node), entry.node.held))
+                entry = entry.next
+        return found
+
+    def prefixes_of(self, int slot):
+        cdef list found = []
+        cdef Entry *entry
+        if 0 <= slot < self._room:
+            entry = self._slots[slot].first
+            while entry != NULL:
+                found.append(path_of(entry.node))
+                entry = entry.next
+        return found
+
+    # For tests
+
+    @property
+    def nodes(self):
+        return self._nodes
+
+    def steps(self, bytes topic not None):
+        cdef const unsigned char *rest = <const unsigned char *>PyBytes_AS_STRING(topic)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(topic)
+        cdef const Node *node = &self._root
+        cdef int count = -1
+        while node != NULL:
+            count += 1
+            rest += node.size
+            size -= node.size
+            node = step(node, rest, size)
+        return count
+
+    def check(self):
+        cdef list open_nodes = [<size_t>&self._root]
+        cdef Node *node
+        cdef Node *child
+        cdef Py_ssize_t nodes = -1, pairs = 0
+        cdef int i, slot, children
+        while open_nodes:
+            node = <Node *><size_t>open_nodes.pop()
+            nodes += 1
+            pairs += node.held
+            children = 0
+            for i in range(TABLE if node.room == TABLE else node.fanout):
+                child = node.children[i]
+                if child != NULL:
+                    children += 1
+                    assert child.parent == node and 0 < child.size <= MAX_LABEL
+                    assert find_child(node, child.label[0]) == child
+                    assert (child.label == child.inline_label) == (child.size <= INLINE_LABEL)
+                    open_nodes.append(<size_t>child)
+            assert children == node.fanout and (node.room > 0) == (node.fanout > 0)
+            assert (node.room == TABLE) <= (node.fanout > LEAST_TABLE)
+            for i in range(node.held):
+                slot = node.seats[i].slot
+                assert i == 0 or node.seats[i - 1].slot < slot
+                assert node.seats[i].entry.slot == slot and node.seats[i].entry.node == node
+                assert node.seats[i].entry.count > 0
+            if node.parent != NULL and node.held == 0:
+                assert node.fanout > 1 or node.size + only_child(node).size > MAX_LABEL
+        assert nodes == self._nodes and pairs == self._pairs
+        assert sum(1 for i in range(self._room) if self._slots[i].first != NULL) == self._active
+        assert sum(len(self.prefixes_of(i)) for i in range(self._room)) == pairs

@@ -1,0 +1,59 @@
+# Outlets: whom a message goes to, by socket type.
+
+from omq._core.wire.batch cimport Part
+from omq._core.queues.inlet cimport ReplyInlet, RequestInlet
+from omq._core.queues.matcher cimport Matcher
+from omq._core.queues.peer cimport Outlet, Peer
+
+
+cdef object hold(const Part *parts, Py_ssize_t count)
+
+
+cdef class RoundRobin(Outlet):
+    cdef list _open                  # peers that can be written; one that is alone may be blocked
+    cdef Py_ssize_t _next            # index in _open of the next one's turn
+    cdef readonly object queue       # deque of bytes, or tuples of bytes: accepted, given to no peer yet
+    cdef Py_ssize_t _attached        # peers, writable or not
+    cdef bint _conflate
+    cdef bint _immediate
+    cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
+    cdef int _pump(self) except -1
+    cdef bint _has_open(self) except -1
+    cdef bint _has_room(self) noexcept
+    cdef int given(self, Peer peer) except -1
+
+
+cdef class RequestOutlet(RoundRobin):
+    cdef RequestInlet _inlet
+    cdef bint _relaxed
+    cdef bint _correlate
+    cdef unsigned int _serial        # of the last request
+
+
+cdef class FanOut(Outlet):
+    cdef readonly Matcher matcher    # None: every peer gets every message
+    cdef list peers                  # by slot; None where a slot is free
+    cdef list _free                  # slots to use again
+    cdef long long _last             # nanoseconds: when the last message was given to all
+    cdef bint _nodrop
+    cdef bint _invert
+    cdef char *_scratch              # a message encoded once; owned
+    cdef int *_targets               # slots; owned
+    cdef Py_ssize_t _room            # entries of _targets
+    cdef Py_ssize_t _select(self, const Part *first) except -1
+    cdef bint _full(self, Peer peer) except -1
+    cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept
+
+
+cdef class SubscriberOutlet(FanOut):
+    cdef object _on_subscription     # called with (subscribe: bool, prefix: bytes) for what XSUB users send
+
+
+cdef class Addressed(Outlet):
+    cdef readonly dict table         # identity to Peer
+    cdef bint mandatory_             # ZMQ_ROUTER_MANDATORY
+
+
+cdef class ReplyOutlet(Outlet):
+    cdef ReplyInlet _inlet
+    cdef set _peers                  # all attached

@@ -1,0 +1,79 @@
+from collections import deque
+from collections.abc import Callable
+
+from omq._core.queues.inlet import ReplyInlet, RequestInlet
+from omq._core.queues.matcher import Matcher
+from omq._core.queues.peer import Gate, Outlet, Peer
+
+class RoundRobin(Outlet):
+    """One queue; each message goes to the next peer that can be written (PUSH, DEALER, PAIR).
+
+    Args:
+        gate: Where sending calls wait.
+        hwm: Messages that may wait; 0 for no bound.
+        conflate: Keep only the newest message that waits.
+        immediate: Accept nothing while there is no peer.
+    """
+
+    def __init__(self, gate: Gate, hwm: int, conflate: bool = False, immediate: bool = False) -> None: ...
+    @property
+    def queue(self) -> deque[bytes | tuple[bytes, ...]]:
+        """What was accepted and given to no peer yet."""
+
+class RequestOutlet(RoundRobin):
+    """REQ: one request at a time, behind an empty delimiter (RFC 28)."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        hwm: int,
+        inlet: RequestInlet,
+        relaxed: bool,
+        correlate: bool,
+        immediate: bool = False,
+    ) -> None: ...
+
+class FanOut(Outlet):
+    """Each message goes to every subscriber whose prefixes it matches (PUB, XPUB; RFC 29).
+
+    Args:
+        gate: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+        matcher: Who wants what; `None` sends everything to everyone.
+        nodrop: Wait for a full peer instead of dropping.
+        invert: Send to those that do not match.
+    """
+
+    def __init__(
+        self, gate: Gate, hwm: int, matcher: Matcher | None, nodrop: bool = False, invert: bool = False
+    ) -> None: ...
+    @property
+    def matcher(self) -> Matcher | None: ...
+    def release(self, slot: int) -> None:
+        """The matcher knows the slot no more, so another peer may have it."""
+
+class SubscriberOutlet(FanOut):
+    """XSUB: user messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29)."""
+
+    def __init__(self, gate: Gate, hwm: int, on_subscription: Callable[[bool, bytes], None]) -> None: ...
+
+class Addressed(Outlet):
+    """ROUTER: the first part names the peer (RFC 28).
+
+    Args:
+        gate: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+        mandatory: An unknown peer is an error, and a full one makes `send` wait.
+    """
+
+    def __init__(self, gate: Gate, hwm: int, mandatory: bool) -> None: ...
+    @property
+    def table(self) -> dict[bytes, Peer]:
+        """Peers by identity."""
+
+    def set_mandatory(self, mandatory: bool) -> None: ...
+
+class ReplyOutlet(Outlet):
+    """REP: the reply goes to who asked, behind the envelope of the request (RFC 28)."""
+
+    def __init__(self, gate: Gate, hwm: int, inlet: ReplyInlet) -> None: ...

@@ -1,0 +1,547 @@
+"""Outlets: whom a message goes to, by socket type."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from omq._core.wire.batch cimport INLINE_LIMIT, SPARSE_NS, Part
+from omq._core.clock cimport now_ns
+from omq._core.wire.codec cimport FLAG_MORE, LONG_HEADER, write_header
+from omq._core.queues.inlet cimport ReplyInlet, RequestInlet
+from omq._core.queues.matcher cimport Matcher
+from omq._core.queues.peer cimport TURN_MESSAGES, Gate, Outlet, Peer
+
+from collections import deque
+
+from omq.errors import StateError, UnroutableError
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_SIZE(object)  # of a deque: its length, without a call
+
+cdef enum:
+    SCRATCH = 16384          # bytes: a message whose frames fit is encoded once for all subscribers
+    FEW_PARTS = 16           # parts for which no memory is allocated
+
+
+cdef inline object part_bytes(const Part *part):
+    if part.owner != NULL and PyBytes_GET_SIZE(<object>part.owner) == part.size:
+        return <object>part.owner
+    return PyBytes_FromStringAndSize(part.data, part.size)
+
+
+cdef inline int fill_part(Part *part, bytes body) except -1:
+    part.data = PyBytes_AS_STRING(body)
+    part.size = PyBytes_GET_SIZE(body)
+    part.owner = <PyObject *>body
+    return 0
+
+
+cdef object hold(const Part *parts, Py_ssize_t count):
+    """A message as an object that outlives the call: bytes, or a tuple of them."""
+    cdef Py_ssize_t i
+    if count == 1:
+        return part_bytes(parts)
+    return tuple([part_bytes(parts + i) for i in range(count)])
+
+
+cdef int send_held(Peer peer, object message) except -1:
+    cdef Part few[FEW_PARTS]
+    cdef Part only
+    cdef Part *parts = few
+    cdef Py_ssize_t i, count
+    if type(message) is bytes:
+        fill_part(&only, <bytes>message)
+        return peer.send(&only, 1)
+    count = len(<tuple>message)
+    if count > FEW_PARTS:
+        parts = <Part *>malloc(count * sizeof(Part))
+        if parts == NULL:
+            raise MemoryError()
+    try:
+        for i in range(count):
+            fill_part(parts + i, <bytes>(<tuple>message)[i])
+        peer.send(parts, count)
+    finally:
+        if parts != few:
+            free(parts)
+    return 0
+
+
+cdef class RoundRobin(Outlet):
+    """One queue; each message goes to the next peer that can be written (PUSH, DEALER, PAIR)."""
+
+    def __init__(self, gate, hwm, conflate=False, immediate=False):
+        self.hwm = hwm
+        self.queue = deque()
+        self._open = []
+        self._conflate = conflate
+        self._immediate = immediate
+
+    @property
+    def idle(self):
+        return not self.queue and self.parked == 0
+
+    cdef int given(self, Peer peer) except -1:
+        """*peer* has got a message."""
+        return 0
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Peer peer
+        while True:
+            if Py_SIZE(self.queue) or not self._open:
+                return self._enqueue(parts, count)
+            if self._next >= len(self._open):
+                self._next = 0
+            peer = <Peer>self._open[self._next]
+            if not peer.writable:
+                # It is blocked and alone; or a pipe whose other end has gone in another thread, with word on its way.
+                if len(self._open) == 1:
+                    return self._enqueue(parts, count)
+                self._open.remove(peer)
+                continue
+            if self.hwm and peer.pending() >= self.hwm:
+                peer.flush()
+                if not peer.writable:
+                    continue
+            self._next += 1
+            peer.send(parts, count)
+            self.given(peer)
+            return 1
+
+    cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
+        cdef Peer peer
+        cdef Py_ssize_t limit = TURN_MESSAGES
+        # With several peers each message has its own turn.
+        if self.queue or len(self._open) != 1:
+            return 0
+        peer = <Peer>self._open[0]
+        if self.hwm:
+            limit = min(limit, self.hwm - peer.pending())
+        return peer.send_run(messages, start, limit) if limit > 0 else 0
+
+    cdef bint _has_room(self) noexcept:
+        if self._immediate and self._attached == 0:
+            return False
+        return self.hwm == 0 or self._conflate or len(self.queue) + self.parked < self.hwm
+
+    cdef bint can_put(self) except -1:
+        return self._has_open() or self._has_room()
+
+    cdef bint _has_open(self) except -1:
+        """Whether a peer can be written."""
+        return len(self._open) > 1 or (len(self._open) == 1 and (<Peer>self._open[0]).writable)
+
+    cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1:
+        if not self._has_room():
+            return 0
+        if self._conflate:
+            self.queue.clear()
+        self.queue.append(hold(parts, count))
+        return 1
+
+    cdef int attach(self, Peer peer) except -1:
+        self._attached += 1
+        if peer.writable:
+            self._open.append(peer)
+            self._pump()
+        self.gate.notify()
+        return 0
+
+    cdef int detach(self, Peer peer) except -1:
+        self._attached -= 1
+        if peer in self._open:
+            self._open.remove(peer)
+        self.gate.notify()
+        return 0
+
+    cdef int lost(self, Peer peer) except -1:
+        if peer in self._open:
+            self._open.remove(peer)
+        return 0
+
+    cdef int opened(self, Peer peer) except -1:
+        Outlet.opened(self, peer)
+        if peer.attached and peer not in self._open:
+            self._open.append(peer)
+        self._pump()
+        self.gate.notify()
+        return 0
+
+    cdef int blocked(self, Peer peer) except -1:
+        cdef Py_ssize_t before = self.parked
+        Outlet.blocked(self, peer)
+        # The last one stays: to empty a list and to fill it again is to allocate it anew, each time.
+        if len(self._open) > 1 and peer in self._open:
+            self._open.remove(peer)
+        if self.parked < before:
+            self.gate.notify()
+        return 0
+
+    cdef int _pump(self) except -1:
+        """Gives what waits to the peers that can be written, one turn's worth."""
+        cdef Peer peer
+        cdef Py_ssize_t left = TURN_MESSAGES * len(self._open)
+        while self.queue and self._open and left > 0:
+            left -= 1
+            if self._next >= len(self._open):
+                self._next = 0
+            peer = <Peer>self._open[self._next]
+            if not peer.writable:
+                if len(self._open) == 1:
+                    break
+                self._open.remove(peer)
+                continue
+            self._next += 1
+            send_held(peer, self.queue.popleft())
+            self.given(peer)
+        if self.queue and self._has_open() and not self._scheduled:
+            self._scheduled = True
+            self._schedule()
+        return 0
+
+    cdef int _flush_turn(self) except -1:
+        Outlet._flush_turn(self)
+        if self.queue and self._has_open():
+            self._pump()
+            self.gate.notify()
+        return 0
+
+
+cdef class RequestOutlet(RoundRobin):
+    """REQ: one request at a time, behind an empty delimiter (RFC 28)."""
+
+    def __init__(self, gate, hwm, inlet, relaxed, correlate, immediate=False):
+        RoundRobin.__init__(self, gate, hwm, False, immediate)
+        self._inlet = inlet
+        self._relaxed = relaxed
+        self._correlate = correlate
+
+    cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
+        return 0
+
+    cdef bint can_put(self) except -1:
+        return (self._relaxed or not self._inlet.awaiting or self._inlet.hopeless()) and RoundRobin.can_put(self)
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Part few[FEW_PARTS]
+        cdef Part *whole = few
+        cdef Py_ssize_t head = 1
+        cdef int done
+        cdef RequestInlet inlet = self._inlet
+        cdef Peer asked = inlet.asked
+        cdef object older = None
+        request_id = None
+        if inlet.awaiting:
+            if not self._relaxed and not inlet.hopeless():
+                raise StateError("a REQ socket takes the reply before it sends the next request")
+            # The older request is given up: if it has not left, it need not (ZMQ_REQ_RELAXED).
+            older = self.queue
+            self.queue = deque()
+            if not RoundRobin.can_put(self):
+                self.queue = older
+                return 0
+        if inlet._head is not None or inlet._stash is not None:
+            inlet.clear()
+        if count + 2 > FEW_PARTS:
+            whole = <Part *>malloc((count + 2) * sizeof(Part))
+            if whole == NULL:
+                raise MemoryError()
+        try:
+            if self._correlate:
+                self._serial += 1
+                request_id = self._serial.to_bytes(4, "big")
+                fill_part(whole, request_id)
+                head = 2
+            whole[head - 1].data = b""
+            whole[head - 1].size = 0
+            whole[head - 1].owner = NULL
+            memcpy(whole + head, parts, count * sizeof(Part))
+            inlet.asked = None
+            done = RoundRobin.put(self, whole, head + count)
+            if done:
+                inlet.gone = False
+                inlet.awaiting = True
+                inlet.request_id = request_id
+            else:
+                # Nothing was sent: the older request stands.
+                inlet.asked = asked
+                if older is not None:
+                    self.queue = older
+            return done
+        finally:
+            if whole != few:
+                free(whole)
+
+    cdef int given(self, Peer peer) except -1:
+        self._inlet.asked = peer
+        return 0
+
+
+cdef class FanOut(Outlet):
+    """Each message goes to every subscriber whose prefixes it matches (PUB, XPUB; RFC 29)."""
+
+    def __cinit__(self, *_):
+        self._scratch = <char *>malloc(SCRATCH)
+        if self._scratch == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self._scratch)
+        free(self._targets)
+
+    def __init__(self, gate, hwm, matcher, nodrop=False, invert=False):
+        self.hwm = hwm
+        self.matcher = matcher
+        self.peers = []
+        self._free = []
+        self._nodrop = nodrop
+        self._invert = invert
+
+    cdef int attach(self, Peer peer) except -1:
+        cdef void *memory
+        if self._free:
+            peer.slot = self._free.pop()
+            self.peers[peer.slot] = peer
+        else:
+            peer.slot = len(self.peers)
+            self.peers.append(peer)
+        if self._room < len(self.peers):
+            memory = realloc(self._targets, 2 * len(self.peers) * sizeof(int))
+            if memory == NULL:
+                raise MemoryError()
+            self._targets = <int *>memory
+            self._room = 2 * len(self.peers)
+        return 0
+
+    cdef int detach(self, Peer peer) except -1:
+        self.peers[peer.slot] = None
+        if self.matcher is None:
+            self._free.append(peer.slot)
+        self.gate.notify()
+        return 0
+
+    def release(self, int slot):
+        """The matcher knows the slot no more, so another peer may have it."""
+        self._free.append(slot)
+
+    cdef int opened(self, Peer peer) except -1:
+        Outlet.opened(self, peer)
+        self.gate.notify()
+        return 0
+
+    cdef int blocked(self, Peer peer) except -1:
+        Outlet.blocked(self, peer)
+        if self._nodrop:
+            self.gate.notify()
+        return 0
+
+    cdef bint can_put(self) except -1:
+        # Without nodrop a full subscriber never keeps the publisher waiting; with it, it is asked for each message.
+        return not self._nodrop or not any(peer is not None and self._full(peer) for peer in self.peers)
+
+    cdef Py_ssize_t _select(self, const Part *first) except -1:
+        """Puts the slots that the message goes to into `_targets`; gives their number."""
+        cdef Py_ssize_t i, n = 0
+        cdef int hits
+        cdef const int *slots
+        if self.matcher is None:
+            for i in range(len(self.peers)):
+                if self.peers[i] is not None:
+                    self._targets[n] = <int>i
+                    n += 1
+            return n
+        hits = self.matcher.c_match(first.data, first.size)
+        slots = self.matcher.c_matched()
+        if not self._invert:
+            if hits:
+                memcpy(self._targets, slots, hits * sizeof(int))
+            return hits
+        matched = {slots[i] for i in range(hits)}
+        for i in range(len(self.peers)):
+            if self.peers[i] is not None and i not in matched:
+                self._targets[n] = <int>i
+                n += 1
+        return n
+
+    cdef bint _full(self, Peer peer) except -1:
+        if self.hwm == 0 or peer.pending() < self.hwm:
+            return False
+        if peer.writable:
+            peer.flush()
+        return peer.pending() >= self.hwm
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Py_ssize_t i, size
+        cdef Py_ssize_t n = self._select(parts)
+        cdef Peer peer
+        if n == 0:
+            return 1
+        if self._nodrop:
+            for i in range(n):
+                peer = <Peer>self.peers[self._targets[i]]
+                if peer is not None and self._full(peer):
+                    return 0
+        size = self._encode(parts, count) if n > 1 else 0
+        # Writing to each of many peers takes longer than a peer needs to look idle: what counts is the publisher.
+        self.gathers = now_ns() - self._last < SPARSE_NS
+        for i in range(n):
+            peer = <Peer>self.peers[self._targets[i]]
+            if peer is None:
+                continue
+            if self._full(peer):
+                peer.dropped += 1
+            elif size:
+                peer.send_encoded(self._scratch, size, parts, count)
+            else:
+                peer.send(parts, count)
+        self._last = now_ns()
+        return 1
+
+    cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept:
+        """Encodes a message for all; 0 if it is too large for that, and large parts go by reference."""
+        cdef Py_ssize_t i, size = 0
+        for i in range(count):
+            size += LONG_HEADER + parts[i].size
+            if parts[i].size > INLINE_LIMIT or size > SCRATCH:
+                return 0
+        size = 0
+        for i in range(count):
+            size += write_header(<unsigned char *>self._scratch + size, FLAG_MORE if i < count - 1 else 0, parts[i].size)
+            memcpy(self._scratch + size, parts[i].data, parts[i].size)
+            size += parts[i].size
+        return size
+
+
+cdef class SubscriberOutlet(FanOut):
+    """XSUB: user messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29)."""
+
+    def __init__(self, gate, hwm, on_subscription):
+        FanOut.__init__(self, gate, hwm, None)
+        self._on_subscription = on_subscription
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef unsigned char first
+        if count == 1 and parts.size > 0:
+            first = parts.data[0]
+            if first <= 1:
+                self._on_subscription(first == 1, PyBytes_FromStringAndSize(parts.data + 1, parts.size - 1))
+                return 1
+        return FanOut.put(self, parts, count)
+
+
+cdef class Addressed(Outlet):
+    """ROUTER: the first part names the peer (RFC 28)."""
+
+    def __init__(self, Gate gate, hwm, mandatory):
+        self.hwm = hwm
+        self.table = {}
+        self.mandatory_ = mandatory
+        # A message for a full peer keeps none for another peer waiting.
+        gate.apart = True
+
+    def set_mandatory(self, bint mandatory):
+        self.mandatory_ = mandatory
+
+    cdef int attach(self, Peer peer) except -1:
+        self.table[peer.identity] = peer
+        self.gate.notify()
+        return 0
+
+    cdef int detach(self, Peer peer) except -1:
+        if self.table.get(peer.identity) is peer:
+            del self.table[peer.identity]
+        self.gate.notify()
+        return 0
+
+    cdef int opened(self, Peer peer) except -1:
+        Outlet.opened(self, peer)
+        self.gate.notify()
+        return 0
+
+    cdef int blocked(self, Peer peer) except -1:
+        Outlet.blocked(self, peer)
+        # It may have taken a part of what waited.
+        if self.mandatory_ and peer.parked < self.hwm:
+            self.gate.notify()
+        return 0
+
+    cdef bint can_put(self) except -1:
+        return not self.mandatory_ or bool(self.table)
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Peer peer
+        if count < 2:
+            raise StateError("a ROUTER socket sends at least two parts: the peer's identity and the message")
+        identity = part_bytes(parts)
+        peer = self.table.get(identity)
+        if peer is None:
+            if self.mandatory_:
+                raise UnroutableError(f"no connected peer has the identity {identity!r}")
+            return 1  # RFC 28: an unroutable message is dropped, or reported
+        if self.hwm and peer.pending() >= self.hwm:
+            if peer.writable:
+                peer.flush()
+            if peer.pending() >= self.hwm:
+                if self.mandatory_:
+                    return 0
+                peer.dropped += 1
+                return 1
+        peer.send(parts + 1, count - 1)
+        return 1
+
+
+cdef class ReplyOutlet(Outlet):
+    """REP: the reply goes to who asked, behind the envelope of the request (RFC 28)."""
+
+    def __init__(self, gate, hwm, inlet):
+        self.hwm = hwm
+        self._inlet = inlet
+        self._peers = set()
+
+    cdef int attach(self, Peer peer) except -1:
+        self._peers.add(peer)
+        return 0
+
+    cdef int detach(self, Peer peer) except -1:
+        self._peers.discard(peer)
+        self.gate.notify()
+        return 0
+
+    cdef bint can_put(self) except -1:
+        return self._inlet.client is not None
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Part few[FEW_PARTS]
+        cdef Part *whole = few
+        cdef Py_ssize_t i, head
+        cdef ReplyInlet inlet = self._inlet
+        cdef Peer client = inlet.client
+        cdef list envelope = inlet.envelope
+        if client is None:
+            raise StateError("a REP socket takes a request before it replies")
+        head = len(envelope)
+        inlet.client = None
+        inlet.envelope = None
+        # The next request may be here already, and can be taken from now on.
+        inlet.gate.notify()
+        if client.attached and self.hwm and client.pending() >= self.hwm and client.writable:
+            client.flush()
+        if not client.attached or (self.hwm and client.pending() >= self.hwm):
+            # Nobody waits any more, or somebody who does not read: RFC 28 has the reply discarded.
+            client.dropped += 1
+            self.gate.notify()
+            return 1
+        if head + count > FEW_PARTS:
+            whole = <Part *>malloc((head + count) * sizeof(Part))
+            if whole == NULL:
+                raise MemoryError()
+        try:
+            for i in range(head):
+                fill_part(whole + i, <bytes>envelope[i])
+            memcpy(whole + head, parts, count * sizeof(Part))
+            client.send(whole, head + count)
+        finally:
+            if whole != few:
+                free(whole)
+        return 1

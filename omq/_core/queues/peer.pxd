@@ -1,0 +1,115 @@
+# What a socket sees of the other side, and the two queues that peers are attached to.
+
+from omq._core.wire.batch cimport Part
+
+cdef enum:
+    TURN_MESSAGES = 256      # messages one peer may pass before the next one's turn
+    TURN_BYTES = 524288      # bytes likewise
+
+
+cdef class Gate:
+    # Where calls wait: the two twins wait in their own ways.
+    cdef bint apart                  # calls wait for different peers: none stands behind another's
+    cdef int notify(self) except -1
+
+
+cdef class Turn:
+    # What woke up while descriptors were served, to be run when all of them are.
+    cdef bint open                   # events are being handled
+    cdef int finish(self) except -1
+
+
+cdef class Peer:
+    cdef object __weakref__
+    cdef readonly object session     # the engine's owner of this peer
+    cdef public bytes identity       # the routing id that ROUTER peers know it by
+    cdef public int slot             # its number in a matcher; -1 none
+    cdef Inlet inlet                 # where its messages are taken; None: they go to session.on_message
+    cdef Outlet outlet               # who writes to it
+    cdef readonly bint lost          # the connection is over; what has arrived can be taken
+    cdef bint queued                 # it stands in the inlet's ring
+    cdef Peer next_ready             # the next one in that ring
+    cdef bint writable               # a message can be given to it now
+    cdef bint attached               # the outlet counts it among its peers
+    cdef bint dirty                  # the outlet will flush it when the turn ends
+    cdef bint more                   # take_part: another part of the same message follows
+    cdef Py_ssize_t parked           # messages counted in Outlet.parked for it
+    cdef readonly long long messages_in
+    cdef readonly long long messages_out
+    cdef readonly long long bytes_in
+    cdef public long long dropped    # messages not sent to it because it was full
+    cdef int on_events(self, unsigned int events) except -1
+    cdef bint only_reads(self) noexcept
+    # receiving
+    cdef Py_ssize_t ready(self) noexcept
+    cdef bint head_more(self) noexcept
+    cdef const char *peek(self, Py_ssize_t *size) except NULL
+    cdef object take_part(self)
+    cdef object take_alone(self)
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
+    cdef bint aim(self, char *into, Py_ssize_t size) except -1
+    cdef int withdraw(self) except -1
+    cdef int skip(self) except -1
+    cdef int refill(self) except -1
+    # sending
+    cdef int send(self, const Part *parts, Py_ssize_t count) except -1
+    cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1
+    cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1
+    cdef Py_ssize_t pending(self) noexcept
+    cdef long long sent_bytes(self) noexcept
+    cdef int end_turn(self) except -1
+    cdef int flush(self) except -1
+    cpdef int control(self, bytes frames) except -1
+
+
+cdef class Inlet:
+    cdef readonly Gate gate
+    cdef Peer _head                  # first of the peers that have messages
+    cdef Peer _tail
+    cdef Py_ssize_t _turn            # messages left of the head's turn
+    cdef Py_ssize_t _turn_bytes      # bytes left of it
+    cdef list _paused                # peers that stopped reading because recv_hwm messages wait
+    cdef char *_target               # memory of a call that waits for one message; NULL: none
+    cdef Py_ssize_t _target_size     # bytes
+    cdef Peer _aiming                # the peer that has the use of it
+    cdef Peer _growing               # the peer that has last begun a large frame, if that is not whole
+    cdef object _on_pause            # called once, when the next peer stops reading; None: nobody wants to know
+    cdef Peer last                   # the peer that the last message came from
+    cdef bint offer(self, char *into, Py_ssize_t size) except -1
+    cdef int withdraw(self) except -1
+    cdef int arrived(self, Peer peer) except -1
+    cdef int paused(self, Peer peer) except -1
+    cdef Peer _front(self)
+    cdef void _taken(self, Peer peer, Py_ssize_t size)
+    cdef int _resume(self, Peer peer) except -1
+    cdef int _pop(self) except -1
+    cdef bint has_message(self) except -1
+    cdef object take(self)
+    cdef object take_any(self)
+    cdef list take_many(self, Py_ssize_t limit)
+    cdef list take_message(self)
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
+    cdef list _whole(self, Peer peer)
+
+
+cdef class Outlet:
+    cdef readonly Gate gate
+    cdef public Py_ssize_t hwm       # messages; 0 no bound
+    cdef object _schedule            # called without arguments: have flush_turn called when this turn ends
+    cdef bint _scheduled
+    cdef Peer _dirty                 # a peer with a batch that waits for the end of the turn; None: there is none
+    cdef list _others                # more of them; most turns have one, for which no list is made
+    cdef public bint draining        # closing waits for what is here: it leaves with the loop's turns, which tell
+    cdef bint gathers                # a burst is under way: idle peers are not written through
+    cdef Py_ssize_t parked           # messages that peers which cannot be written hold
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1
+    cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1
+    cdef bint can_put(self) except -1
+    cdef int attach(self, Peer peer) except -1
+    cdef int detach(self, Peer peer) except -1
+    cdef int opened(self, Peer peer) except -1
+    cdef int blocked(self, Peer peer) except -1
+    cdef int lost(self, Peer peer) except -1
+    cdef int note(self, Peer peer) except -1
+    cdef int defer(self, Peer peer) except -1
+    cdef int _flush_turn(self) except -1

@@ -1,0 +1,481 @@
+"""The bases: a peer, the inlet that takes from peers in turn, the outlet that gives to them."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+
+from omq._core.wire.batch cimport Part
+
+import logging
+
+from omq.errors import MultipartError, StateError
+
+log = logging.getLogger("omq")
+
+
+cdef class Gate:
+    """Where the calls of a socket wait for something to change."""
+
+    cdef int notify(self) except -1:
+        """Something that calls wait for may have come true."""
+        return 0
+
+
+cdef class Turn:
+    """One round of events: calls that it wakes run at its end, and not in the middle of a connection's work."""
+
+    cdef int finish(self) except -1:
+        return 0
+
+
+cdef class Peer:
+    """The other side of a connection or of an inproc pipe."""
+
+    def __cinit__(self):
+        self.slot = -1
+        self.identity = b""
+
+    @property
+    def is_writable(self):
+        return self.writable
+
+    @property
+    def has_messages(self):
+        return self.ready() > 0
+
+    def send_parts(self, list parts not None):
+        """Sends a message of the library's own, whatever the high-water mark says."""
+        cdef Part few[1]
+        if len(parts) != 1 or type(parts[0]) is not bytes:
+            raise TypeError("one part, bytes")
+        few[0].data = PyBytes_AS_STRING(parts[0])
+        few[0].size = PyBytes_GET_SIZE(parts[0])
+        few[0].owner = <PyObject *>parts[0]
+        self.send(few, 1)
+
+    @property
+    def unsent(self):
+        """Messages that it has accepted and that have not left."""
+        return self.pending()
+
+    def flush_now(self):
+        """Hands what waits to the kernel."""
+        self.flush()
+
+    def set_grain(self, int grain):
+        """How exactly unsent messages are counted: in steps of at most so many."""
+
+    def set_recv_hwm(self, Py_ssize_t hwm):
+        """Messages that may wait to be taken; 0 for no bound."""
+
+    def pause(self):
+        """Stops taking from this peer."""
+
+    def resume(self):
+        """Takes from it again."""
+
+    def hand_to(self, Inlet inlet not None):
+        """Has its messages taken from another inlet, those that wait too; nobody takes from the old one any more."""
+        self.inlet = inlet
+        self.queued = False
+        self.next_ready = None
+        if self.ready():
+            inlet.arrived(self)
+        self.resume()
+
+    @property
+    def bytes_out(self):
+        return self.sent_bytes()
+
+    cdef int on_events(self, unsigned int events) except -1:
+        """The kernel has something to say about its descriptor (EPOLL*)."""
+        raise AssertionError("not a peer with a descriptor")
+
+    cdef bint only_reads(self) noexcept:
+        """Whether an event can mean only that there is something to read."""
+        return False
+
+    # receiving
+
+    cdef Py_ssize_t ready(self) noexcept:
+        """Whole messages that can be taken."""
+        return 0
+
+    cdef bint head_more(self) noexcept:
+        """Whether the next part is followed by another of its message."""
+        return False
+
+    cdef const char *peek(self, Py_ssize_t *size) except NULL:
+        """The next part in place, valid until the next call."""
+        raise AssertionError("nothing to take")
+
+    cdef object take_part(self):
+        """The next part, as bytes; sets `more`."""
+        raise AssertionError("nothing to take")
+
+    cdef object take_alone(self):
+        """The next message, if it has one part; None if it has several, and then it stays."""
+        return None if self.head_more() else self.take_part()
+
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
+        """Copies a one-part message; -1 if it is larger than *size*, and then it stays."""
+        raise AssertionError("nothing to take")
+
+    cdef bint aim(self, char *into, Py_ssize_t size) except -1:
+        """Offers memory for the next message until `withdraw`; whether what arrives goes there by itself."""
+        return False
+
+    cdef int withdraw(self) except -1:
+        """Takes the offer of `aim` back."""
+        return 0
+
+    cdef int skip(self) except -1:
+        """Drops the rest of the first message."""
+        raise AssertionError("nothing to take")
+
+    cdef int refill(self) except -1:
+        """Reads again after a pause."""
+        return 0
+
+    # sending
+
+    cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
+        """Takes one whole message; only while `writable`, or where the caller has checked `pending`."""
+        raise AssertionError("not a peer that can be written")
+
+    cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1:
+        """As `send`, for a message that the caller has encoded once for several peers."""
+        return self.send(parts, count)
+
+    cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
+        """Takes messages from `messages[start]` on, as long as they are bytes, *limit* at most; gives their number."""
+        return 0
+
+    cdef int end_turn(self) except -1:
+        """The turn in which messages gathered is over."""
+        return self.flush()
+
+    cdef long long sent_bytes(self) noexcept:
+        """Bytes that have left for it."""
+        return 0
+
+    cdef Py_ssize_t pending(self) noexcept:
+        """Messages that it has accepted and that have not left."""
+        return 0
+
+    cdef int flush(self) except -1:
+        """Hands what waits to the kernel."""
+        return 0
+
+    cpdef int control(self, bytes frames) except -1:
+        """Sends frames that are encoded already, whatever the high-water mark says."""
+        raise AssertionError("not a peer that can be written")
+
+
+cdef class Inlet:
+    """One fair queue over all peers: each in turn, 256 messages or 512 KiB at most."""
+
+    def __cinit__(self, Gate gate not None, *_):
+        self.gate = gate
+        self._paused = []
+
+    cdef bint offer(self, char *into, Py_ssize_t size) except -1:
+        """A call waits for one message and has memory for it: a large frame may be read straight into it.
+
+        Until `withdraw`. False: another call has made such an offer before.
+        """
+        cdef Peer peer = self._growing
+        if self._target != NULL:
+            return False
+        self._target = into
+        self._target_size = size
+        if peer is not None and self._head is None:
+            if peer.aim(into, size):
+                self._aiming = peer
+            else:
+                peer.withdraw()
+        return True
+
+    cdef int withdraw(self) except -1:
+        """Takes the offer back: what has come into that memory moves out of it."""
+        cdef Peer peer = self._aiming
+        self._target = NULL
+        self._aiming = None
+        if peer is not None:
+            peer.withdraw()
+        return 0
+
+    cdef int arrived(self, Peer peer) except -1:
+        """*peer* has messages to take."""
+        if not peer.queued:
+            peer.queued = True
+            if self._tail is None:
+                self._head = peer
+                self._turn = TURN_MESSAGES
+                self._turn_bytes = TURN_BYTES
+            else:
+                self._tail.next_ready = peer
+            self._tail = peer
+        self.gate.notify()
+        return 0
+
+    cdef int paused(self, Peer peer) except -1:
+        """*peer* reads no more until what it has is taken."""
+        self._paused.append(peer)
+        if self._on_pause is not None:
+            function = self._on_pause
+            self._on_pause = None
+            function()
+        return 0
+
+    def watch_pauses(self, function):
+        """Calls *function* once, without arguments, when the next peer stops reading.
+
+        Returns:
+            The peers that have stopped reading, because recv_hwm messages of theirs wait, and have not gone on.
+        """
+        self._on_pause = function
+        return [peer for peer in self._paused]
+
+    cdef int _pop(self) except -1:
+        cdef Peer peer = self._head
+        self._head = peer.next_ready
+        if self._head is None:
+            self._tail = None
+        peer.next_ready = None
+        peer.queued = False
+        self._turn = TURN_MESSAGES
+        self._turn_bytes = TURN_BYTES
+        return 0
+
+    cdef Peer _front(self):
+        """The peer whose turn it is and that has a message; None if there is none."""
+        cdef Peer peer
+        while True:
+            peer = self._head
+            if peer is None:
+                return None
+            if peer.ready() == 0:
+                self._pop()
+                if self._paused:
+                    self._resume(peer)
+            elif (self._turn <= 0 or self._turn_bytes <= 0) and peer.next_ready is not None and not peer.lost:
+                # (One that is gone finishes: who comes back is a peer of its own, and would overtake its own words.)
+                self._pop()
+                peer.queued = True
+                self._tail.next_ready = peer
+                self._tail = peer
+            else:
+                return peer
+
+    cdef void _taken(self, Peer peer, Py_ssize_t size):
+        self._turn -= 1
+        self._turn_bytes -= size
+        self.last = peer
+        if self._paused and peer.ready() == 0:
+            self._resume(peer)
+
+    cdef int _resume(self, Peer peer) except -1:
+        """Has *peer* read on: its own messages are taken, whatever the others have."""
+        if peer in self._paused:
+            self._paused.remove(peer)
+            try:
+                peer.refill()
+            except Exception as error:
+                # A connection's failure is not the user's, who has just taken a message.
+                log.exception("a connection failed")
+                peer.session.end(error)
+        return 0
+
+    cdef bint has_message(self) except -1:
+        """Whether `take_message` would give one now."""
+        return self._front() is not None
+
+    cdef object take(self):
+        """The next message, which has one part; None if there is none. Raises MultipartError and leaves it."""
+        cdef Peer peer = self._front()
+        if peer is None:
+            return None
+        part = peer.take_alone()
+        if part is None:
+            raise MultipartError("the next message has several parts: take it with recv_multipart()")
+        self._taken(peer, len(<bytes>part))
+        return part
+
+    cdef object take_any(self):
+        """The next message: bytes if it has one part, else a list; None if there is none."""
+        cdef Peer peer = self._front()
+        if peer is None:
+            return None
+        part = peer.take_alone()
+        if part is None:
+            return self._whole(peer)
+        self._taken(peer, len(<bytes>part))
+        return part
+
+    cdef list take_many(self, Py_ssize_t limit):
+        """What is there, *limit* messages at most; None if there is none."""
+        cdef list messages = None
+        while limit > 0:
+            try:
+                message = self.take_any()
+            except StateError:
+                # REP and REQ take one message at a time: what is taken is what there is.
+                if messages is None:
+                    raise
+                break
+            if message is None:
+                break
+            if messages is None:
+                messages = []
+            messages.append(message)
+            limit -= 1
+        return messages
+
+    cdef list take_message(self):
+        """The next message; None if there is none."""
+        cdef Peer peer = self._front()
+        if peer is None:
+            return None
+        return self._whole(peer)
+
+    cdef list _whole(self, Peer peer):
+        """All parts of the first message of *peer*."""
+        cdef Py_ssize_t size = 0
+        cdef list parts = []
+        while True:
+            part = peer.take_part()
+            parts.append(part)
+            size += len(<bytes>part)
+            if not peer.more:
+                break
+        self._taken(peer, size)
+        return parts
+
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
+        """The next message, of one part, copied; the bytes that it has, or -3 if there is none, -1 if too large."""
+        cdef Peer peer = self._front()
+        cdef Py_ssize_t has
+        if peer is None:
+            return -3
+        if peer.head_more():
+            raise MultipartError("the next message has several parts: take it with recv_multipart()")
+        if self._aiming is not None and self._aiming is not peer and into == self._target:
+            self.withdraw()  # another one was first
+        has = peer.take_into(into, size)
+        if has >= 0:
+            self._taken(peer, has)
+        return has
+
+
+cdef class Outlet:
+    """Gives messages to peers; which ones is the business of the classes derived from it."""
+
+    def __cinit__(self, Gate gate not None, *_):
+        self.gate = gate
+        self._others = []
+
+    def set_schedule(self, schedule):
+        self._schedule = schedule
+
+    def set_hwm(self, Py_ssize_t hwm):
+        self.hwm = hwm
+        self.gate.notify()
+
+    def flush_turn(self):
+        self._flush_turn()
+
+    def add(self, Peer peer not None):
+        peer.outlet = self
+        peer.attached = True
+        self.attach(peer)
+
+    def remove(self, Peer peer not None):
+        if peer.attached:
+            peer.attached = False
+            if peer.dirty:
+                # A socket that only sends never ends a turn: the peers of its life would gather here.
+                peer.dirty = False
+                if self._dirty is not peer:
+                    self._others.remove(peer)
+                else:
+                    self._dirty = self._others.pop() if self._others else None
+            self.parked -= peer.parked
+            peer.parked = 0
+            self.detach(peer)
+
+    @property
+    def idle(self):
+        """Whether nothing that was accepted waits here."""
+        return self.parked == 0
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        """1: the message is accepted (or dropped, where the type drops); 0: there is no room now."""
+        raise AssertionError("this socket type does not send")
+
+    cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
+        """Accepts messages from `messages[start]` on in one go, where that is quicker; 0: use `put`."""
+        return 0
+
+    cdef bint can_put(self) except -1:
+        """Whether `put` would accept a message now."""
+        return False
+
+    cdef int attach(self, Peer peer) except -1:
+        return 0
+
+    cdef int detach(self, Peer peer) except -1:
+        self.gate.notify()
+        return 0
+
+    cdef int opened(self, Peer peer) except -1:
+        """*peer* can be written again."""
+        self.parked -= peer.parked
+        peer.parked = 0
+        self.gate.notify()
+        return 0
+
+    cdef int blocked(self, Peer peer) except -1:
+        """*peer* cannot be written for now."""
+        cdef Py_ssize_t pending = peer.pending()
+        self.parked += pending - peer.parked
+        peer.parked = pending
+        return 0
+
+    cdef int lost(self, Peer peer) except -1:
+        """*peer* is over; it is removed in a moment, and gets nothing until then."""
+        return 0
+
+    cdef int note(self, Peer peer) except -1:
+        """*peer* holds a batch that has not left; it is to leave when the socket turns to something else."""
+        if not peer.dirty:
+            peer.dirty = True
+            if self._dirty is None:
+                self._dirty = peer
+            else:
+                self._others.append(peer)
+        return 0
+
+    cdef int defer(self, Peer peer) except -1:
+        """*peer* holds a batch that is to leave when the turn ends."""
+        self.note(peer)
+        if not self._scheduled:
+            self._scheduled = True
+            self._schedule()
+        return 0
+
+    cdef int _flush_turn(self) except -1:
+        cdef Peer peer = self._dirty
+        cdef list others = self._others if self._others else None
+        self._scheduled = False
+        if peer is not None:
+            self._dirty = None
+            if others is not None:
+                self._others = []
+            peer.dirty = False
+            peer.end_turn()
+            if others is not None:
+                for peer in others:
+                    peer.dirty = False
+                    peer.end_turn()
+            self.gate.notify()
+        return 0

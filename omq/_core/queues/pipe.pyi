@@ -1,0 +1,50 @@
+from collections.abc import Callable
+from typing import Any
+
+from omq._core.lock import SocketLock
+from omq._core.queues.peer import Inlet, Peer
+
+class Pipe(Peer):
+    """One end of an inproc connection.
+
+    Args:
+        session: The engine's owner; gets `on_message(parts)` where there is no inlet.
+        inlet: Where this end's messages are taken.
+        capacity: Messages that wait here before the other end must (`recv_hwm`); 0 for no bound.
+        post: Calls a function without arguments in this end's thread; `None` where nobody else is.
+        lock: Guards this end where threads share it; `None`: only its own thread touches it.
+        conflate: A message takes the place of one that nobody has taken yet.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        inlet: Inlet | None,
+        capacity: int,
+        post: Callable[..., None] | None,
+        lock: SocketLock | None = None,
+        conflate: bool = False,
+    ) -> None: ...
+    @property
+    def lost(self) -> bool: ...
+    @property
+    def unread(self) -> int:
+        """Messages that wait to be taken."""
+
+    def join(self, partner: Pipe) -> None:
+        """Connects the two ends."""
+
+    def arrive(self) -> None:
+        """Makes what has arrived known."""
+
+    def reopen(self) -> None:
+        """The partner has room again."""
+
+    def deposit(self, message: bytes | tuple[bytes, ...], session: Any) -> None:
+        """Puts a message into this end, as if the peer of `session` had sent it."""
+
+    def call_when_empty(self, function: Callable[[], None]) -> None:
+        """Calls a function once, when the messages that wait now have been taken; there is one at least."""
+
+    def close(self) -> None:
+        """Leaves the partner; what has arrived on either side can still be taken."""

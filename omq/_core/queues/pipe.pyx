@@ -1,0 +1,228 @@
+"""inproc: messages pass by reference, from one end's `send` into the other end's ring."""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.string cimport memcpy
+
+from omq._core.wire.batch cimport Part
+from omq._core.lock cimport SocketLock
+from omq._core.queues.outlet cimport hold
+from omq._core.queues.peer cimport Inlet, Peer
+
+from collections import deque
+
+
+@cython.final
+cdef class Pipe(Peer):
+    """One end of an inproc connection.
+
+    Args:
+        session: The engine's owner; gets `on_message(parts)` where there is no inlet.
+        inlet: Where this end's messages are taken.
+        capacity: Messages that wait here before the other end must (recv_hwm); 0 for no bound.
+        post: Calls a function without arguments in this end's thread.
+        lock: Guards this end where threads share it; None: only its own thread touches it.
+        conflate: A message takes the place of one that nobody has taken yet.
+
+    An end without a partner is a mailbox: its owner puts messages into it with `deposit`.
+    """
+
+    def __init__(self, session, Inlet inlet, Py_ssize_t capacity, post, SocketLock lock=None, bint conflate=False):
+        self.session = session
+        self.inlet = inlet
+        self._ring = deque()
+        self._capacity = capacity
+        self._thread = PyThread_get_thread_ident()
+        self._post = post
+        self._lock = lock
+        self._conflate = conflate
+
+    def join(self, Pipe partner not None):
+        """Connects the two ends."""
+        self.partner = partner
+        partner.partner = self
+        self.writable = partner.writable = True
+
+    def close(self):
+        """Leaves the partner. What has arrived on either side can still be taken."""
+        cdef Pipe partner = self.partner
+        self.lost = True
+        self.writable = False
+        if partner is not None:
+            self.partner = None
+            partner.partner = None
+            partner.writable = False
+
+    def set_recv_hwm(self, Py_ssize_t hwm):
+        self._capacity = hwm
+        self._make_room()
+
+    def deposit(self, message, session):
+        """Puts a message (bytes, or a tuple of them) into this end, as if the peer of *session* had sent it."""
+        if self._senders is None:
+            self._senders = deque()
+        self._ring.append(message)
+        self._senders.append(session)
+        self._arrive()
+
+    def call_when_empty(self, function):
+        """Calls *function* once, when the messages that wait now have been taken; there is one at least."""
+        if self._on_empty is None:
+            self.inlet.paused(self)
+        self._on_empty = function
+
+    cdef int refill(self) except -1:
+        function = self._on_empty
+        if function is not None:
+            self._on_empty = None
+            function()
+        return 0
+
+    @property
+    def unread(self):
+        """Messages that wait to be taken."""
+        return len(self._ring)
+
+    cdef Py_ssize_t ready(self) noexcept:
+        return len(self._ring)
+
+    cdef bint head_more(self) noexcept:
+        message = self._ring[0]
+        return type(message) is tuple and self._part < len(<tuple>message) - 1
+
+    cdef const char *peek(self, Py_ssize_t *size) except NULL:
+        message = self._ring[0]
+        body = <bytes>(<tuple>message)[self._part] if type(message) is tuple else <bytes>message
+        size[0] = PyBytes_GET_SIZE(body)
+        return PyBytes_AS_STRING(body)
+
+    cdef object take_part(self):
+        message = self._ring[0]
+        if type(message) is not tuple:
+            self._ring.popleft()
+            self.more = False
+            self._taken()
+            return message
+        part = (<tuple>message)[self._part]
+        self._part += 1
+        self.more = self._part < len(<tuple>message)
+        if not self.more:
+            self._part = 0
+            self._ring.popleft()
+            self._taken()
+        return part
+
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
+        cdef Py_ssize_t has
+        cdef const char *body = self.peek(&has)
+        if has > size:
+            return -1
+        memcpy(into, body, has)
+        self.skip()
+        return has
+
+    cdef int skip(self) except -1:
+        self._part = 0
+        self._ring.popleft()
+        return self._taken()
+
+    cdef int _taken(self) except -1:
+        if self._senders:
+            self.session = self._senders.popleft()
+        return self._make_room()
+
+    cdef int _make_room(self) except -1:
+        """Has the partner go on when there is room: half of the ring, not a wake-up a message."""
+        cdef Pipe partner = self.partner
+        if partner is not None and not partner.writable:
+            if self._capacity == 0 or 2 * len(self._ring) <= self._capacity:
+                partner._reach(False)
+        return 0
+
+    def reopen(self):
+        self._reopening = False
+        self._reopen()
+
+    cdef int _reopen(self) except -1:
+        if self.partner is not None and not self.writable:
+            self.writable = True
+            if self.outlet is not None:
+                self.outlet.opened(self)
+        return 0
+
+    cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Pipe partner = self.partner
+        cdef Py_ssize_t i
+        if partner is None:
+            return 0
+        if partner._conflate:
+            # Another thread may be at the ring: it is that one which puts the message there.
+            partner._newest = hold(parts, count)
+        else:
+            partner._ring.append(hold(parts, count))
+        self.messages_out += 1
+        partner.messages_in += 1
+        for i in range(count):
+            self._sent += parts[i].size
+            partner.bytes_in += parts[i].size
+        if partner._capacity and len(partner._ring) >= partner._capacity and self.writable:
+            self.writable = False
+            if self.outlet is not None:
+                self.outlet.blocked(self)
+        partner._reach(True)
+        return 0
+
+    cdef int _reach(self, bint arrival) except -1:
+        """Tells this end of an arrival, or of room: at once where that is allowed, else through its own thread."""
+        if self._lock is not None:
+            if not self._lock.try_acquire():
+                # Never wait for one socket's lock with another's held: its holder does it.
+                self._lock.deferred.append(self.arrive if arrival else self.reopen)
+                return 0
+            try:
+                return self._arrive() if arrival else self._reopen()
+            finally:
+                self._lock.release()
+        if self._thread == PyThread_get_thread_ident() or self._post is None:
+            return self._arrive() if arrival else self._reopen()
+        if not arrival:
+            if not self._reopening:
+                self._reopening = True
+                self._post(self.reopen)
+        elif not self._posted:
+            self._posted = True
+            self._post(self.arrive)
+        return 0
+
+    cdef long long sent_bytes(self) noexcept:
+        return self._sent
+
+    cdef Py_ssize_t pending(self) noexcept:
+        # What fits into the partner's ring is the partner's; the rest counts as waiting here.
+        cdef Pipe partner = self.partner
+        if partner is None or partner._capacity == 0:
+            return 0
+        return max(<Py_ssize_t>len(partner._ring) - partner._capacity, 0)
+
+    def arrive(self):
+        self._posted = False
+        if self._ring or self._newest is not None:
+            self._arrive()
+
+    cdef int _arrive(self) except -1:
+        if self._newest is not None:
+            message, self._newest = self._newest, None
+            self._ring.clear()
+            self._ring.append(message)
+        if self.inlet is not None:
+            self.inlet.arrived(self)
+            return 0
+        while self._ring:
+            message = self._ring.popleft()
+            self._taken()
+            self.session.on_message(list(message) if type(message) is tuple else [message])
+        return 0
+
+    cpdef int control(self, bytes frames) except -1:
+        raise AssertionError("control traffic of an inproc pipe goes through its session")

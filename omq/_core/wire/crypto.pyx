@@ -1,0 +1,431 @@
+"""libsodium, called in place: secret keys, and the two directions of a CURVE connection.
+
+Every algorithm is libsodium's, in the copy that PyNaCl's compiled module holds: its cffi handle tells the functions'
+addresses, and they are called from here without Python in between. OMQ_LIBSODIUM may name another copy. What is secret
+stands in memory of these objects and is wiped when they go.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcmp, memcpy, memset
+
+from omq._core.wire.codec cimport (
+    FLAG_COMMAND,
+    FLAG_MORE,
+    LONG_HEADER,
+    SHORT_HEADER,
+    SHORT_SIZE,
+    Header,
+    write_header,
+)
+
+import os
+
+from omq.errors import UsageError
+
+cdef enum:
+    NO_GIL_SIZE = 65536      # octets above which other threads may run while a frame is opened
+    COUNTER = 16             # offset of the counter in a nonce
+    BLOCK = 64               # octets that the cipher makes at a time
+    SMALL = 4096             # octets of a body up to which its box is made of its parts
+    TEXT = 40                # characters of a key in Z85
+
+
+cdef inline void put_counter(unsigned char *p, uint64_t value) noexcept nogil:
+    cdef int i
+    for i in range(8):
+        p[i] = <unsigned char>(value >> (56 - 8 * i))
+
+
+cdef inline uint64_t get_counter(const unsigned char *p) noexcept nogil:
+    cdef int i
+    cdef uint64_t value = 0
+    for i in range(8):
+        value = value << 8 | p[i]
+    return value
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Sodium:
+    """The addresses. One object serves all."""
+
+    def __init__(self):
+        import ctypes
+
+        path = os.environ.get(LIBRARY)
+        if path:
+            library = self._module = open_library(path)
+        else:
+            import nacl._sodium as module
+            import nacl.bindings  # noqa: F401 - it initialises libsodium
+
+            self._module = module
+            library = ctypes.CDLL(module.__file__)
+
+        def address(name):
+            if path:
+                return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            return int(module.ffi.cast("uintptr_t", module.ffi.addressof(module.lib, name)))
+
+        self.seal = <box_call><uintptr_t>address("crypto_box_easy_afternm")
+        self.open = <box_call><uintptr_t>address("crypto_box_open_easy_afternm")
+        self.shared = <multiply_call><uintptr_t>address("crypto_box_beforenm")
+        self.public = <base_call><uintptr_t>address("crypto_scalarmult_base")
+        self.random = <random_call><uintptr_t>address("randombytes")
+        self.wipe = <wipe_call><uintptr_t>address("sodium_memzero")
+        try:
+            parts = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in PARTS]
+        except AttributeError:
+            return  # whole boxes do as well, in more time
+        self.core = <core_call><uintptr_t>parts[0]
+        self.stream = <stream_call><uintptr_t>parts[1]
+        self.auth = <auth_call><uintptr_t>parts[2]
+        self.verify = <verify_call><uintptr_t>parts[3]
+        self.stream_from = <stream_from_call><uintptr_t>parts[4]
+
+
+#: The environment variable that names another libsodium than PyNaCl's.
+LIBRARY = "OMQ_LIBSODIUM"
+
+
+def open_library(path):
+    """A libsodium of the user's choice, initialised."""
+    import ctypes
+
+    try:
+        library = ctypes.CDLL(path)
+        started = library.sodium_init()
+        library.crypto_box_easy_afternm
+    except (OSError, AttributeError) as error:
+        raise UsageError(f"{LIBRARY}={path!r} is no libsodium: {error}") from None
+    if started < 0:
+        raise UsageError(f"{LIBRARY}={path!r}: libsodium cannot be initialised")
+    return library
+
+
+#: What libsodium exports and PyNaCl does not name.
+PARTS = (
+    "crypto_core_hsalsa20",
+    "crypto_stream_salsa20_xor",
+    "crypto_onetimeauth_poly1305",
+    "crypto_onetimeauth_poly1305_verify",
+    "crypto_stream_salsa20_xor_ic",
+)
+
+_loaded = []
+
+
+cdef Sodium sodium():
+    # PyNaCl is imported when the first key is made: who does not use CURVE does not wait for it.
+    if not _loaded:
+        _loaded.append(Sodium())
+    return <Sodium>_loaded[0]
+
+
+cdef inline Py_ssize_t padded(Py_ssize_t size) noexcept nogil:
+    """How much to encrypt at once: libsodium is quick with 256 octets, and slow with one block after another."""
+    if size <= BLOCK or size > SEALED_ROOM:
+        return size
+    return SEALED_ROOM // 2 if size <= SEALED_ROOM // 2 else SEALED_ROOM
+
+
+cdef int decode_key(const char *text, unsigned char *key) noexcept nogil:
+    """Z85 without a trace in Python's memory (RFC 32); -1: a character or a group that Z85 does not have."""
+    cdef const char *alphabet = (
+        b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    )
+    cdef uint64_t number
+    cdef int group, i, value, bad = 0
+    for group in range(TEXT // 5):
+        number = 0
+        for i in range(5):
+            value = 0
+            while value < 85 and alphabet[value] != text[5 * group + i]:
+                value += 1
+            bad |= value == 85
+            number = number * 85 + value
+        bad |= (number >> 32) != 0
+        for i in range(4):
+            key[4 * group + i] = <unsigned char>(number >> (24 - 8 * i))
+    return -1 if bad else 0
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Secret:
+    """32 octets that nobody sees: a secret key, or what two keys make together."""
+
+    def __cinit__(self, key=None):
+        cdef const char *text
+        cdef Py_ssize_t size
+        self._sodium = sodium()
+        if key is None:
+            self._sodium.random(self._octets, KEY)
+            return
+        if isinstance(key, str):
+            text = PyUnicode_AsUTF8AndSize(key, &size)
+        elif isinstance(key, bytes):
+            text = PyBytes_AS_STRING(key)
+            size = PyBytes_GET_SIZE(key)
+        else:
+            raise UsageError(f"a secret key is bytes or str, not {type(key).__name__}")
+        if size == KEY and isinstance(key, bytes):
+            memcpy(self._octets, text, KEY)
+        elif size != TEXT or decode_key(text, self._octets) < 0:
+            # The text is a secret, or was meant to be one: it is not repeated.
+            raise UsageError(f"a secret key has 32 bytes, or 40 characters of Z85; this {type(key).__name__} is neither")
+
+    def __dealloc__(self):
+        if self._sodium is not None:
+            self._sodium.wipe(self._octets, KEY)
+
+    def __reduce__(self):
+        raise TypeError("a secret is not pickled or copied")
+
+    def public(self):
+        """The public key of this secret key, 32 octets."""
+        cdef bytes key = PyBytes_FromStringAndSize(NULL, KEY)
+        self._sodium.public(<unsigned char *>PyBytes_AS_STRING(key), self._octets)
+        return key
+
+    def shared(self, bytes public not None):
+        """What this secret key and the other side's public key make together; None for a key of low order."""
+        cdef Secret both = Secret()
+        if PyBytes_GET_SIZE(public) != KEY:
+            raise ValueError(PyBytes_GET_SIZE(public))
+        # libsodium gives an error when the product is all zero: the other side chose a point that makes it public.
+        if self._sodium.shared(both._octets, <const unsigned char *>PyBytes_AS_STRING(public), self._octets) != 0:
+            return None
+        return both
+
+    def reveal(self):
+        """The octets themselves, for the file that keeps them."""
+        return PyBytes_FromStringAndSize(<char *>self._octets, KEY)
+
+    def seal(self, bytes nonce not None, bytes data not None, Secret tail=None):
+        """A box: *data*, and a secret behind it, encrypted and authenticated with this key."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef Py_ssize_t whole = size if tail is None else size + KEY
+        cdef bytes box = PyBytes_FromStringAndSize(NULL, MAC + whole)
+        cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(box)
+        if PyBytes_GET_SIZE(nonce) != NONCE:
+            raise ValueError(PyBytes_GET_SIZE(nonce))
+        memcpy(p + MAC, PyBytes_AS_STRING(data), size)
+        if tail is not None:
+            memcpy(p + MAC + size, tail._octets, KEY)
+        self._sodium.seal(p, p + MAC, whole, <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets)
+        return box
+
+    def open(self, bytes nonce not None, bytes box not None):
+        """What is in a box; None if it does not open with this key."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(box) - MAC
+        cdef bytes data
+        if PyBytes_GET_SIZE(nonce) != NONCE:
+            raise ValueError(PyBytes_GET_SIZE(nonce))
+        if size < 0:
+            return None
+        data = PyBytes_FromStringAndSize(NULL, size)
+        if self._sodium.open(<unsigned char *>PyBytes_AS_STRING(data), <const unsigned char *>PyBytes_AS_STRING(box),
+                             size + MAC, <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets) != 0:
+            return None
+        return data
+
+    def open_pair(self, bytes nonce not None, bytes box not None):
+        """A box of 32 octets and a secret; None if it does not open."""
+        cdef unsigned char both[2 * KEY]
+        cdef Secret tail
+        if PyBytes_GET_SIZE(nonce) != NONCE or PyBytes_GET_SIZE(box) != MAC + 2 * KEY:
+            return None
+        if self._sodium.open(both, <const unsigned char *>PyBytes_AS_STRING(box), MAC + 2 * KEY,
+                             <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets) != 0:
+            return None
+        head = PyBytes_FromStringAndSize(<char *>both, KEY)
+        tail = Secret()
+        memcpy(tail._octets, both + KEY, KEY)
+        self._sodium.wipe(both, 2 * KEY)
+        return head, tail
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Session:
+    """The traffic of a CURVE connection (RFC 26, The MESSAGE Command): frames are sealed and opened where they stand.
+
+    Args:
+        key: What the two transient keys make together.
+        as_server: Our role, which tells the prefixes of the nonces.
+        sent: The last short nonce that we have used.
+        received: The last short nonce that the peer has used.
+    """
+
+    def __init__(self, Secret key not None, bint as_server, uint64_t sent, uint64_t received):
+        cdef const char *ours = b"CurveZMQMESSAGES" if as_server else b"CurveZMQMESSAGEC"
+        cdef const char *theirs = b"CurveZMQMESSAGEC" if as_server else b"CurveZMQMESSAGES"
+        self._sodium = key._sodium
+        memcpy(self._key, key._octets, KEY)
+        memcpy(self._out, ours, COUNTER)
+        memcpy(self._in, theirs, COUNTER)
+        if self._sodium.core != NULL:
+            # The first half of XSalsa20, which depends on the prefix alone: done once, not for each frame.
+            self._sodium.core(self._out_key, self._out, self._key, NULL)
+            self._sodium.core(self._in_key, self._in, self._key, NULL)
+        self.sent = sent
+        self.received = received
+
+    def __dealloc__(self):
+        if self._sodium is not None:
+            self._sodium.wipe(self._key, KEY)
+            self._sodium.wipe(self._out_key, KEY)
+            self._sodium.wipe(self._in_key, KEY)
+
+    def __reduce__(self):
+        raise TypeError("a session is not pickled or copied")
+
+    cdef int seal_frame(self, unsigned char *body, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
+        """Makes a sealed frame's body, `SEALED_EXTRA + size` octets, of *size* octets of payload; -1: no nonce is left.
+
+        A box is what crypto_secretbox_xsalsa20poly1305 makes: the cipher over 32 zero octets and the text; the first 32
+        of them are the key of the authenticator, over the rest. What libsodium does in four steps for each box is done
+        here in two, with its own functions, and the 32 octets are there: name, nonce and authenticator go to their place.
+        """
+        cdef unsigned char mac[MAC]
+        # RFC 26: no more than 2^64-1 commands in one connection, each with a nonce of its own.
+        if self.sent == <uint64_t>-1:
+            return -1
+        self.sent += 1
+        put_counter(self._out + COUNTER, self.sent)
+        body[SEALED_FLAGS] = <unsigned char>flags
+        if self._sodium.core == NULL:
+            memcpy(body + SEALED_EXTRA, payload, size)
+            self._sodium.seal(body + SEALED_BOX, body + SEALED_FLAGS, size + 1, self._out, self._key)
+        else:
+            self._encrypt(body, payload, size)
+            self._sodium.auth(mac, body + SEALED_FLAGS, size + 1, body)
+            memcpy(body + SEALED_BOX, mac, MAC)
+        memcpy(body, b"\x07MESSAGE", 8)
+        memcpy(body + 8, self._out + COUNTER, 8)
+        return 0
+
+    cdef void _encrypt(self, unsigned char *body, const char *payload, Py_ssize_t size) noexcept nogil:
+        """The cipher over 32 zero octets, the flags that stand behind them, and the payload."""
+        cdef Py_ssize_t first = size
+        if size > SMALL:
+            # What does not fit into the cipher's first block is encrypted on its way: it is not copied before.
+            first = BLOCK - SEALED_EXTRA
+            self._sodium.stream_from(body + BLOCK, <const unsigned char *>payload + first, size - first,
+                                     self._out + COUNTER, 1, self._out_key)
+        memset(body, 0, SEALED_FLAGS)
+        memcpy(body + SEALED_EXTRA, payload, first)
+        self._sodium.stream(body, body, BLOCK if size > SMALL else padded(SEALED_EXTRA + size), self._out + COUNTER,
+                            self._out_key)
+
+    cdef int _open_box(self, const unsigned char *box, Py_ssize_t size, unsigned char *into) noexcept nogil:
+        """Opens a box of *size* octets with the nonce in `_in`; 0, or something else if it does not open."""
+        cdef unsigned char text[SEALED_EXTRA + SMALL]
+        cdef int wrong
+        size -= MAC
+        if self._sodium.core == NULL or size > SMALL:
+            return self._sodium.open(into, box, size + MAC, self._in, self._key)
+        memset(text, 0, SEALED_FLAGS)
+        memcpy(text + SEALED_FLAGS, box + MAC, size)
+        self._sodium.stream(text, text, padded(SEALED_FLAGS + size), self._in + COUNTER, self._in_key)
+        # Nobody sees the text before this says that it is genuine.
+        wrong = self._sodium.verify(box, box + MAC, size, text)
+        if wrong == 0:
+            memcpy(into, text + SEALED_FLAGS, size)
+        self._sodium.wipe(text, SEALED_FLAGS)
+        return wrong
+
+    cdef int open_frame(self, const unsigned char *body, Py_ssize_t size, unsigned char *into) noexcept nogil:
+        """Opens a body of *size* octets, at least SEALED_EXTRA: flags and payload go to *into*. The flags, or OPEN_*."""
+        cdef uint64_t counter
+        if memcmp(body, b"\x07MESSAGE", 8) != 0:
+            return OPEN_NO_MESSAGE
+        counter = get_counter(body + 8)
+        # RFC 26: "SHALL verify ... correctly incrementing short nonces, and SHALL disconnect".
+        if counter <= self.received:
+            return OPEN_REPLAYED
+        memcpy(self._in + COUNTER, body + 8, 8)
+        if self._open_box(body + SEALED_BOX, size - SEALED_BOX, into) != 0:
+            return OPEN_FORGED
+        self.received = counter
+        if into[0] > SEALED_COMMAND:
+            return OPEN_BAD_FLAGS
+        return into[0]
+
+    cdef int open_in_place(self, unsigned char *frame, const Header *header, Py_ssize_t *spare) noexcept nogil:
+        """Opens a whole frame, and leaves a plain one at its end: the flags, or OPEN_*.
+
+        A sealed frame is longer. What is left over, in front of the plain one, is *spare* octets and becomes the header
+        and the body of a command, which readers skip. A command stays as it is: all of it is spare.
+        """
+        cdef unsigned char *body = frame + header.length
+        cdef Py_ssize_t size = <Py_ssize_t>header.size - SEALED_EXTRA
+        cdef int flags = self.open_frame(body, <Py_ssize_t>header.size, body + SEALED_FLAGS)
+        if flags < 0:
+            return flags
+        if flags & SEALED_COMMAND:
+            frame[0] |= FLAG_COMMAND
+            spare[0] = header.length + <Py_ssize_t>header.size
+            return flags
+        body += SEALED_EXTRA - (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER)
+        write_header(body, FLAG_MORE if flags & SEALED_MORE else 0, size)
+        spare[0] = body - frame
+        write_header(frame, FLAG_COMMAND, spare[0] - SHORT_HEADER)
+        return flags
+
+    cdef bytes open_large(self, bytes body, int *found):
+        """The payload of a large body; *found* gets the flags, or OPEN_*. Other threads may run meanwhile."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
+        cdef bytes payload = PyBytes_FromStringAndSize(NULL, size - SEALED_EXTRA)
+        # The flags come out in front of the payload. The octet there is the end of the object's own head, which nobody
+        # looks at before the object is given away: it gets its value back.
+        cdef unsigned char *into = <unsigned char *>PyBytes_AS_STRING(payload) - 1
+        cdef unsigned char before = into[0]
+        cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(body)
+        if size > NO_GIL_SIZE:
+            with nogil:
+                found[0] = self.open_frame(p, size, into)
+        else:
+            found[0] = self.open_frame(p, size, into)
+        into[0] = before
+        return payload
+
+    def seal(self, bytes payload not None, int flags=0):
+        """A sealed frame's body, for tests and for what is not in a hurry; None when no nonce is left."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(payload)
+        cdef bytes body = PyBytes_FromStringAndSize(NULL, max(SEALED_EXTRA + size, <Py_ssize_t>SEALED_ROOM))
+        cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(body)
+        return None if self.seal_frame(p, flags, PyBytes_AS_STRING(payload), size) < 0 else body[:SEALED_EXTRA + size]
+
+    def open(self, bytes body not None):
+        """The flags and the payload of a sealed frame's body; a negative number if something is wrong with it."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
+        cdef bytes data
+        cdef int flags
+        if size < SEALED_EXTRA:
+            return OPEN_NO_MESSAGE
+        data = PyBytes_FromStringAndSize(NULL, size - SEALED_FLAGS)
+        flags = self.open_frame(<const unsigned char *>PyBytes_AS_STRING(body), size,
+                                <unsigned char *>PyBytes_AS_STRING(data))
+        return flags if flags < 0 else (flags, data[1:])
+
+
+def random_octets(int count):
+    """Octets that nobody can guess."""
+    cdef bytes octets = PyBytes_FromStringAndSize(NULL, count)
+    sodium().random(<unsigned char *>PyBytes_AS_STRING(octets), count)
+    return octets
+
+
+def explain(int found):
+    """What an OPEN_* says, in words."""
+    return {
+        OPEN_NO_MESSAGE: "traffic that is no MESSAGE command (RFC 26, The MESSAGE Command)",
+        OPEN_REPLAYED: "a MESSAGE whose nonce is not above the last one's: replayed or reordered (RFC 26)",
+        OPEN_FORGED: "a MESSAGE whose box does not open: altered on its way, or of another connection (RFC 26)",
+        OPEN_BAD_FLAGS: "a MESSAGE with reserved flags (RFC 26, The MESSAGE Command)",
+    }[found]
