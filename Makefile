@@ -140,7 +140,7 @@ lint=0; $(MAKE) --no-print-directory lint || lint=$$?; \
 test $$lint = 0 || echo "lint failed, see above; the tests run all the same"; \
 tests=0; $(PY) -m pytest $(1) $(ARGS) || tests=$$?; \
 if test $$tests -ge 128; then \
-  echo "the interpreter died of signal $$((tests - 128)):" >&2; grep -v '/_pytest/\|/pluggy/\|^Extension modules' .cache/crash | head -n 40 >&2; fi; \
+  echo "the interpreter died of signal $$((tests - 128)):" >&2; $(PY) -m tests.lastwords >&2; fi; \
 test $$lint = 0 || echo "lint failed, see the top" >&2; \
 exit $$((lint ? lint : tests))
 endef
