@@ -27,7 +27,7 @@ VERSION = 1
 
 def schema(given: Mapping[str, str]) -> str:
     """The schema that a read has; which kind of read it is shows later."""
-    use = options.STREAM_READ if options.is_for(options.STREAM_READ, given) else options.READ
+    use = options.STREAM_READ if options.streams(given) else options.READ
     return options.schema(options.parse(use, given, bounded=False))
 
 

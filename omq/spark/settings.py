@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -186,7 +186,7 @@ class Settings:
     topic: bytes | None = None
     subscribers: int = 0
     keys: tuple[tuple[str, str], ...] = ()
-    options: tuple[tuple[str, Any], ...] = field(default=())
+    options: tuple[tuple[str, Any], ...] = ()
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -221,9 +221,9 @@ class Settings:
 def known(use: str) -> str:
     """The names of the options for a use, for messages."""
     own = [option.name for option in _OWN if use in option.uses]
-    kind = omq.SocketType(_TYPES[use][0]), omq.SocketType(_TYPES[use][1])
+    kinds = [omq.SocketType(name) for name in _TYPES[use]]
     fitting = [
-        name for name, option in _SOCKETS.items() if use in option.uses and any(_fits(one, name) for one in kind)
+        name for name, option in _SOCKETS.items() if use in option.uses and any(_fits(kind, name) for kind in kinds)
     ]
     return ", ".join([*own, *sorted(fitting)])
 
@@ -262,6 +262,8 @@ def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settin
             raise omq.OptionError(f"option {option.name}={text!r}: must be {option.wanted}") from None
         (options if option.name in _SOCKETS else own)[option.name] = value
     _require(use, own, options)
+    if use == STREAM_READ:
+        own.setdefault("triggerSeconds", 1.0)
     if bounded and use == READ and not own.keys() & {"maxRows", "maxBytes", "maxSeconds"}:
         raise omq.OptionError("a batch needs a bound: option 'maxRows', 'maxBytes' or 'maxSeconds' is missing")
     keys = tuple((name, str(own.pop(name))) for name in list(own) if name.startswith("curve"))
@@ -270,9 +272,10 @@ def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settin
     return settings
 
 
-def is_for(use: str, given: Mapping[str, str]) -> bool:
-    """Whether there are options of this use only."""
-    return any((option := _KNOWN.get(name.lower())) and option.uses == {use} for name in given)
+def streams(given: Mapping[str, str]) -> bool:
+    """Whether there are options of a streaming read that a batch read does not have."""
+    found = [option.uses for name in given if (option := _KNOWN.get(name.lower()))]
+    return any(STREAM_READ in uses and READ not in uses for uses in found)
 
 
 _FIELDS: Final = {
@@ -302,12 +305,10 @@ def _require(use: str, own: dict[str, Any], options: dict[str, Any]) -> None:
         raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; known are: {known(use)}")
     if own["socket"] == "SUB" and "subscribe" not in options:
         raise omq.OptionError("option 'subscribe' is missing: prefixes, separated by commas; empty for everything")
-    if use == STREAM_READ:
-        own.setdefault("triggerSeconds", 1.0)
-    for name in ("curveAuthorizedKeysFile", "curveServerKeyFile"):
-        other = {"curveAuthorizedKeysFile": "curveServerKeyFile"}.get(name, "curveAuthorizedKeysFile")
-        if name in own and other in own:
-            raise omq.OptionError(f"options {name!r} and {other!r} exclude each other: a socket is server or client")
+    if "curveAuthorizedKeysFile" in own and "curveServerKeyFile" in own:
+        raise omq.OptionError(
+            "options 'curveAuthorizedKeysFile' and 'curveServerKeyFile' exclude each other: a socket is server or client"
+        )
     if "curveAuthorizedKeysFile" in own and "curveSecretKeyFile" not in own:
         raise omq.OptionError("option 'curveSecretKeyFile' is missing: curveAuthorizedKeysFile makes a server")
 

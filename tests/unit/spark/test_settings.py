@@ -101,6 +101,14 @@ def test_the_schema_names_a_topic_only_for_a_sub() -> None:
     assert settings.schema(sub).startswith("value binary, topic binary, endpoint")
 
 
+@pytest.mark.parametrize(
+    "name", ["maxRowsPerTrigger", "maxBytesPerTrigger", "triggerSeconds", "quietSeconds", "keepSeconds", "KEEPSECONDS"]
+)
+def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
+    assert settings.streams({**PULL, name: "5"})
+    assert not settings.streams({**PULL, "maxRows": "5", "unknown": "5"})
+
+
 def _files(folder: Path, **keys: bytes) -> dict[str, str]:
     for name, key in keys.items():
         (folder / name).write_bytes(key + b"\n")
