@@ -18,8 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 import omq
+from omq.spark import pool
 from omq.spark import settings as options
 from omq.spark.settings import Settings
+from omq.spark.sink import BatchWriter, StreamWriter, checked
 
 #: What stands in a checkpoint. Spark compares offsets as text: the keys are sorted.
 VERSION = 1
@@ -43,8 +45,6 @@ def stream_reader(given: Mapping[str, str], wanted: StructType) -> DataSourceStr
 
 def writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceArrowWriter:
     """A batch write."""
-    from omq.spark.sink import BatchWriter, checked
-
     if overwrite:
         raise omq.OptionError("mode('overwrite'): what a socket has sent cannot be replaced; use mode('append')")
     found = options.parse(options.WRITE, given)
@@ -53,9 +53,7 @@ def writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataS
 
 
 def stream_writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """A write in microbatches."""
-    from omq.spark.sink import StreamWriter, checked
-
+    """A write in microbatches; one that overwrites (`complete`) sends the whole result in each."""
     found = options.parse(options.STREAM_WRITE, given)
     checked(found, rows)
     return StreamWriter(found)
@@ -99,14 +97,7 @@ class BatchReader(DataSourceReader):
         return _partitions(self._settings)
 
     def read(self, partition: Any) -> Iterator[Any]:
-        from omq.spark import pool
-
-        settings = self._settings
-        connection = pool.connection(settings, partition.endpoint)
-        try:
-            yield from connection.batches(pool.shape(settings), pool.limits(settings))
-        finally:
-            connection.close()
+        return pool.read_once(self._settings, partition.endpoint)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -141,10 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _partitions(self._settings, self._draining)
 
     def read(self, partition: Any) -> Iterator[Any]:
-        from omq.spark import pool
-
-        settings = self._settings
-        return pool.read(settings, partition.number, partition.endpoint, partition.drain)
+        return pool.read(self._settings, partition.number, partition.endpoint, partition.drain)
 
 
 def _offset(number: int) -> dict[str, Any]:

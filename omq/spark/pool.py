@@ -131,6 +131,15 @@ def connection(settings: Settings, endpoint: str) -> Connection:
             time.sleep(0.05)
 
 
+def read_once(settings: Settings, endpoint: str) -> Iterator[pa.RecordBatch]:
+    """A batch of one partition, from a connection of its own that ends with it."""
+    thing = connection(settings, endpoint)
+    try:
+        yield from thing.batches(shape(settings), limits(settings))
+    finally:
+        thing.close()
+
+
 def read(settings: Settings, number: int, endpoint: str, drain: bool) -> Iterator[pa.RecordBatch]:
     """One microbatch of one partition, from this process's connection or through the one that owns it."""
     key = key_of(settings, number)

@@ -6,7 +6,7 @@ import os
 import time
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, BinaryIO, Final
 
@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 import omq
 from omq.spark import pool, relay
-from omq.spark.settings import Settings
+from omq.spark.settings import STREAM_WRITE, Settings
 
 LARGE: Final = 32768  # bytes of a body above which it is sent from Arrow's memory, and not made into bytes first
 LINGER: Final = 30.0  # seconds that the rows of a task may take to leave
@@ -58,6 +58,8 @@ def checked(settings: Settings, schema: Any) -> None:
 def check_columns(settings: Settings, names: Iterable[str]) -> None:
     """Raises unless columns of these names make messages."""
     found = set(names)
+    if extra := found - {"value", "parts", "topic"}:
+        raise omq.OptionError(f"columns {sorted(extra)}: only value or parts, and topic, are sent")
     if len(found & {"value", "parts"}) != 1:
         raise omq.OptionError("a sink takes one of the columns value and parts")
     if "topic" in found and settings.socket != "PUB":
@@ -181,7 +183,7 @@ def messages(column: pa.Array) -> list[Any]:
 
 def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
     """Sends the rows of a task; an endpoint that is bound is kept, and shared by all tasks of the host."""
-    if not settings.bind and settings.use != "writeStream":
+    if not settings.bind and settings.use != STREAM_WRITE:
         sender = Sender(settings)
         try:
             sent = sender.send(batches)
@@ -214,29 +216,25 @@ def _serve_write(thing: Sender, stream: BinaryIO) -> dict[str, Any]:
     else:
         with pa.ipc.open_stream(stream) as found:
             sent = thing.send(found)
-    return {"rows": sent.rows, "bytes": sent.bytes}
+    return asdict(sent)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class _Writer:
+    """What a task of either writer does."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return send_through(self._settings, iterator)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
     """Sends the rows of a DataFrame."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self._settings = settings
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return send_through(self._settings, iterator)
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Sends the rows of every microbatch."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self._settings = settings
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return send_through(self._settings, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Every task has returned, and none does before its rows have left: nothing is left to do."""

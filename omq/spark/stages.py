@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 import omq
+from omq.spark import pool
 from omq.spark import settings as options
 
 
@@ -35,20 +36,10 @@ def pull_batches(**given: Any) -> Iterator[pa.RecordBatch]:
     Raises:
         OptionError: An option is unknown or missing, does not fit, or there are several endpoints.
     """
-    from omq.spark import pool
-
     found = options.parse(options.READ, _texts(given))
     if len(found.endpoints) != 1:
         raise omq.OptionError("pull_batches() has one endpoint: have a partition for each")
-    return _pulled(found, pool)
-
-
-def _pulled(found: options.Settings, pool: Any) -> Iterator[pa.RecordBatch]:
-    connection = pool.connection(found, found.endpoints[0])
-    try:
-        yield from connection.batches(pool.shape(found), pool.limits(found))
-    finally:
-        connection.close()
+    return pool.read_once(found, found.endpoints[0])
 
 
 def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch]:
@@ -77,9 +68,6 @@ def _checked(found: options.Settings, batches: Iterator[pa.RecordBatch]) -> Iter
     from omq.spark import sink
 
     for batch in batches:
-        extra = set(batch.schema.names) - {"value", "parts", "topic"}
-        if extra:
-            raise omq.OptionError(f"columns {sorted(extra)}: only value or parts, and topic, are sent")
         sink.check_columns(found, batch.schema.names)
         yield batch
 
