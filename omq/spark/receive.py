@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import mmap
 import sys
 import time
@@ -24,7 +25,7 @@ LARGE: Final = 65536  # bytes of a message, on average, above which each is rece
 FEW: Final = 64  # messages that are looked at in one go where they may have several parts
 WAKE: Final = 1.0  # seconds that one wait lasts at most
 COUNTING: Final = 0.2  # seconds that counting what is left in a socket may take
-CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer
+CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer, or quietSeconds if they are less
 
 _TYPES: Final = {
     "value": pa.binary(),
@@ -164,12 +165,14 @@ class Marks:
 class Connection:
     """A socket that is read, and what was taken from it and not given to anybody.
 
-    Attributes:
+    Args:
         socket: The socket.
         endpoint: Its only endpoint, as the user wrote it.
-        sequence: The number of the next message.
         ahead: Bytes that the socket may hold beside what is read.
         most: Messages likewise, the user's recv_hwm; 0 for no bound.
+
+    Attributes:
+        sequence: The number of the next message.
     """
 
     def __init__(self, socket: omq.Socket, endpoint: str, ahead: int, most: int) -> None:
@@ -181,7 +184,7 @@ class Connection:
         self._stash: deque[list[bytes]] = deque()
         self._mean = 0.0
         self._memory: Memory | None = None
-        self._marks_memory = Memory(4 * (ROWS + 1))
+        self._ends_memory = Memory(4 * (ROWS + 1))
         self.pause()
 
     @property
@@ -234,16 +237,40 @@ class Connection:
         if self._memory is None:
             self._memory = Memory(shape.batch_bytes)
         data = self._memory.take()
-        ends = self._marks_memory.take()
-        view = memoryview(ends)
+        ends = self._ends_memory.take()
         marks = Marks(self.endpoint, self.sequence)
-        used = count = 0
         room = min(shape.batch_bytes, read.bytes_left)
-        whole: bytes | None = None
         # The kernel writes a large frame where it belongs, if the bound in bytes leaves a whole batch.
         large = self._mean >= LARGE and room == shape.batch_bytes
-        target = memoryview(data)[: max(room, 0)]
-        while count < ROWS and (left := min(read.rows_left - count, ROWS - count)) > 0 and used < max(room, 1):
+        try:
+            with memoryview(data)[:room] as target, memoryview(ends) as view:
+                used = self._fill(target, view, large, read, marks)
+            count = marks.count
+            body, offsets = pa.py_buffer(data).slice(0, used), pa.py_buffer(ends).slice(0, 4 * (count + 1))
+        except omq.MultipartError:
+            return self._messages(shape, read)
+        except omq.MessageTooLarge as error:
+            if read.rows and error.size is not None and error.size > read.bytes_left:
+                read.ended = True
+                return None
+            body = pa.py_buffer(self.socket.recv(timeout=0))
+            count, used = 1, body.size
+            offsets = pa.py_buffer(array("i", [0, used]))
+            marks.took(1)
+        if not count:
+            return None
+        self._note(count, used, read)
+        return shape.of_columns(pa.Array.from_buffers(pa.binary(), count, [None, offsets, body]), marks)
+
+    def _fill(self, target: memoryview, view: memoryview, large: bool, read: _Read, marks: Marks) -> int:
+        """Takes one-part messages until no more fits, or none comes in time; gives the bytes that they use.
+
+        Raises:
+            MultipartError: The first has several parts; it stays first in line.
+            MessageTooLarge: The first does not fit; it stays first in line.
+        """
+        used = count = 0
+        while (left := min(read.rows_left, ROWS) - count) > 0 and used < len(target):
             try:
                 if large:
                     used += self.socket.recv_into(target[used:], timeout=read.wait())
@@ -257,39 +284,15 @@ class Connection:
                 if read.in_time:
                     continue
                 break
-            except omq.MessageTooLarge as error:
-                if count or (read.rows and error.size is not None and error.size > read.bytes_left):
-                    read.ended = not count
-                    break
-                whole = self.socket.recv(timeout=0)
-                used, count = len(whole), 1
-                marks.took(1)
-                break
-            except omq.MultipartError:
+            except (omq.MessageTooLarge, omq.MultipartError):
                 if not count:
-                    target.release()
-                    view.release()
-                    return self._messages(shape, read)
+                    raise
                 break
             marks.took(got)
             count += got
             used = int.from_bytes(view[4 * count : 4 * count + 4], sys.byteorder)
             read.touched()
-        target.release()
-        view.release()
-        if not count:
-            return None
-        self.sequence += count
-        read.took(count, used)
-        self._read_ahead(used, count)
-        if whole is not None:
-            value = pa.Array.from_buffers(
-                pa.binary(), 1, [None, pa.py_buffer(array("i", [0, used])), pa.py_buffer(whole)]
-            )
-        else:
-            offsets = pa.py_buffer(ends).slice(0, 4 * (count + 1))
-            value = pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(data).slice(0, used)])
-        return shape.of_columns(value, marks)
+        return used
 
     def _messages(self, shape: Shape, read: _Read) -> pa.RecordBatch | None:
         """A batch of messages of any number of parts; what is too much for it waits in the stash."""
@@ -318,10 +321,14 @@ class Connection:
             marks.took(1)
         if not taken:
             return None
-        self.sequence += len(taken)
-        read.took(len(taken), used)
-        self._read_ahead(used, len(taken))
+        self._note(len(taken), used, read)
         return shape.of_messages(taken, marks)
+
+    def _note(self, count: int, size: int, read: _Read) -> None:
+        """Keeps account of a batch."""
+        self.sequence += count
+        read.took(count, size)
+        self._read_ahead(size, count)
 
     def _restock(self, read: _Read, wait: bool) -> bool:
         # As many as fit into what may be read ahead; one while nothing is known of their size.
@@ -366,8 +373,9 @@ class _Read:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._end = None if limits.seconds is None else time.monotonic() + limits.seconds
         self._last = time.monotonic()
+        self._end = self._last + (math.inf if limits.seconds is None else limits.seconds)
+        self._quiet = math.inf if limits.quiet is None else limits.quiet
         self.rows = 0
         self.bytes = 0
         self.ended = False
@@ -390,13 +398,7 @@ class _Read:
 
     def left(self) -> float:
         """Seconds until the end, if nothing comes."""
-        now = time.monotonic()
-        ends = [WAKE * 3600]
-        if self._end is not None:
-            ends.append(self._end - now)
-        if self._limits.quiet is not None:
-            ends.append(self._last + self._limits.quiet - now)
-        return min(ends)
+        return min(self._end, self._last + self._quiet) - time.monotonic()
 
     def wait(self) -> float:
         """Seconds that the next wait may last."""
