@@ -76,7 +76,7 @@ def _parts(text: str) -> tuple[list[str], dict[str, list[str]]]:
     parts: dict[str, list[str]] = {"stack": [], "stderr": [], "threads": []}
     current = head
     for line in text.splitlines():
-        current = parts[line] if line in parts else current
+        current = parts.get(line, current)
         if line and line not in parts:
             current.append(line)
     return head, parts

@@ -307,7 +307,8 @@ def _require(use: str, own: dict[str, Any], options: dict[str, Any]) -> None:
         raise omq.OptionError("option 'subscribe' is missing: prefixes, separated by commas; empty for everything")
     if "curveAuthorizedKeysFile" in own and "curveServerKeyFile" in own:
         raise omq.OptionError(
-            "options 'curveAuthorizedKeysFile' and 'curveServerKeyFile' exclude each other: a socket is server or client"
+            "options 'curveAuthorizedKeysFile' and 'curveServerKeyFile' exclude each other: "
+            "a socket is server or client"
         )
     if "curveAuthorizedKeysFile" in own and "curveSecretKeyFile" not in own:
         raise omq.OptionError("option 'curveSecretKeyFile' is missing: curveAuthorizedKeysFile makes a server")

@@ -14,7 +14,7 @@ from tests.fault.history import History, compose, runs_of
 from tests.fault.proxy import Link
 from tests.fault.twins import AsyncioTwin, BlockingTwin, drive
 
-PATIENCE = 20.0  # seconds for one call
+PATIENCE = 25.0  # seconds for one call
 SIZES = (0, 1, 20, 300, 5000, 70000)
 
 
@@ -62,11 +62,14 @@ class LibzmqTwin:
 TWINS: dict[str, Callable[[], Any]] = {"asyncio": AsyncioTwin, "blocking": BlockingTwin, "libzmq": LibzmqTwin}
 
 
+_living: list[End] = []
 Role: TypeAlias = "Callable[[End], Awaitable[None]]"
 
 
 class End:
     """One socket and the thread that uses it.
+
+    A test that fails leaves its ends behind; `end_all` sees to them, so that they disturb no other.
 
     Args:
         role: What it does; gets this object, whose `socket` is bound or connected by then.
@@ -86,6 +89,7 @@ class End:
         self._options = options
         self._ready = threading.Event()
         self._failure: BaseException | None = None
+        _living.append(self)
         self._thread = threading.Thread(target=self._run, name=f"{twin} {kind}", daemon=True)
         self._thread.start()
         assert self._ready.wait(PATIENCE)
@@ -122,6 +126,16 @@ class End:
         if self._failure is not None:
             raise self._failure
         assert not self._thread.is_alive(), f"the {self._kind} hangs"
+
+
+def end_all() -> None:
+    """Ends what a test has left; one that sends gives up when the bound of its call is over."""
+    left = [end for end in _living if end._thread.is_alive()]
+    _living.clear()
+    for end in left:
+        end.over.set()
+    for end in left:
+        end._thread.join(2 * PATIENCE)
 
 
 # Roles

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 import omq
-from tests.fault.ends import PATIENCE, End, streaming
+from tests.fault.ends import End, streaming
 from tests.fault.history import History
+from tests.waits import until
 
 WORKER = """
 import sys, omq
@@ -18,13 +18,6 @@ with omq.PULL(connect=sys.argv[1]) as pull, omq.PUSH(connect=sys.argv[2]) as res
     while True:
         results.send_multipart([sys.argv[3].encode(), *pull.recv_multipart()])
 """
-
-
-def until(condition, what):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"not within {PATIENCE} s: {what()}"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -103,7 +96,7 @@ def test_a_worker_that_is_killed_takes_only_its_own_with_it(crew):
 def test_a_worker_that_is_stopped_keeps_nobody_waiting(crew):
     history, _, processes = crew
     processes["one"].send_signal(signal.SIGSTOP)
-    time.sleep(0.05)
+    os.waitid(os.P_PID, processes["one"].pid, os.WSTOPPED)
     before = len(by(history, "two")) + len(by(history, "three"))
     until(lambda: len(by(history, "two")) + len(by(history, "three")) > before + 300, lambda: "the others go on")
     processes["one"].send_signal(signal.SIGCONT)

@@ -15,6 +15,7 @@ import omq
 from tests.fault.ends import PATIENCE, End, collecting, echoing, outlives, runs, streaming
 from tests.fault.history import History, compose
 from tests.fault.proxy import DOWN, UP, Fault, Proxy, seeded
+from tests.waits import until
 
 ENDS = [
     ("asyncio", "blocking"),
@@ -44,13 +45,6 @@ def where(request, tmp_path):
         return "tcp://127.0.0.1:0" if request.param == "tcp" else f"ipc://{tmp_path}/{next(_names)}"
 
     return fresh
-
-
-def until(condition, what, bound=PATIENCE):
-    end = time.monotonic() + bound
-    while not condition():
-        assert time.monotonic() < end, f"not within {bound} s: {what()}"
-        time.sleep(0.005)
 
 
 def scripts(seed, faulty, whats, within=30_000, ways=(UP,)):
@@ -91,7 +85,7 @@ def test_nothing_is_lost_while_nothing_is_cut(proxy, where, sender, receiver):
     )
     for _ in range(3):
         link.stall()
-        time.sleep(0.02)
+        time.sleep(0.02)  # nothing moves, and then all does
         link.release()
         time.sleep(0.02)
     until(lambda: len(history.got(1)) >= count, lambda: f"all messages; {len(history.got(1))} came")
@@ -251,8 +245,7 @@ def test_bytes_that_vanish_leave_no_half_message(proxy, where, sender, receiver)
     def going_on():
         nonlocal seen
         if len(link.happened) > seen:
-            # What is under way meanwhile is lost, too.
-            time.sleep(0.02)
+            time.sleep(0.02)  # what is under way meanwhile is lost, too
             seen = len(link.happened)
             link.reset()
         return outlived()

@@ -6,6 +6,7 @@ behaviour.md, "Security": each byte of HELLO and INITIATE, each length, replays,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -138,8 +139,10 @@ class FalseServer:
         self._number, self._count, self._served = 0, 0, True
         self.over = asyncio.Event()
         self.complaint: BaseException | None = None
+        self.serving: list[Any] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving.append(asyncio.current_task())
         try:
             if not self.over.is_set():
                 async with asyncio.timeout(10):
@@ -149,6 +152,8 @@ class FalseServer:
             self.over.set()
         finally:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         mechanism = CurveServer(z85.decode(SERVER_PUBLIC), self._secret, self._cookies)
@@ -189,7 +194,7 @@ async def test_a_client_dials_again_after_each_bad_answer(step: bytes, spoil: An
             await false.over.wait()
         assert false.complaint is None, false.complaint
     listening.close()
-    await asyncio.sleep(0.05)
+    await asyncio.gather(*false.serving)
 
 
 @pytest.mark.parametrize("spoil", [flipped, cut], ids=["flipped", "cut"])

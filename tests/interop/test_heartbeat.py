@@ -47,7 +47,7 @@ async def test_no_false_timeouts(libzmq: Libzmq, fresh: Fresh, one: str, other: 
         zmq_socket = libzmq.open(other, connect=socket.endpoints[0], **theirs)
         await attended(zmq_socket, socket.wait_connected(timeout=5))
         (before,) = socket.peers
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(0.8)  # several intervals
         (after,) = socket.peers
         assert after.since == before.since, "the connection was lost in between"
         # It was not idle: somebody asked and somebody answered.
@@ -65,7 +65,7 @@ async def test_libzmq_hears_a_peer_that_is_not_read(libzmq: Libzmq, fresh: Fresh
         for _ in range(3000):
             await push.send(bytes(2000))
         (before,) = pull.peers
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1.5)  # several of its timeouts
         (after,) = pull.peers
         assert after.since == before.since
         for _ in range(3000):
@@ -78,6 +78,7 @@ class Relay:
     def __init__(self, port: int) -> None:
         self._port = port
         self._ends: list[asyncio.StreamWriter] = []
+        self._serving: list[Any] = []
         self.swallows = False
 
     async def open(self) -> str:
@@ -85,6 +86,7 @@ class Relay:
         return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._serving.append(asyncio.current_task())
         others, other = await asyncio.open_connection("127.0.0.1", self._port)
         self._ends += [writer, other]
         await asyncio.gather(self._pump(reader, other), self._pump(others, writer), return_exceptions=True)
@@ -99,7 +101,7 @@ class Relay:
         self._server.close()
         for end in self._ends:
             end.transport.abort()
-        await asyncio.sleep(0.05)  # their transports end in the loop
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
 
 @pytest.mark.parametrize("side", ["server", "client"])

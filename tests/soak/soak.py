@@ -228,8 +228,8 @@ def _start(stage: Stage, seed: int, failures: list[str]) -> list[threading.Threa
         return thread
 
     threads = [guarded(service, stage)]
-    while not stage.service.split(":")[-1].isdigit():
-        time.sleep(0.01)
+    while not stage.service.split(":")[-1].isdigit() and not stage.over.wait(0.01):
+        pass
     threads.append(guarded(lambda: uvloop.run(_players(stage, seed))))
     for number, play in enumerate((client, client, pairs, visit)):
         threads.append(guarded(play, stage, random.Random(seed + 100 + number)))

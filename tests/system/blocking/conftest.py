@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.waits import sleeps, until
+
 BOUND = 20.0  # seconds for one program
 
 
@@ -43,6 +45,17 @@ class Program:
         """The next line of its output."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
+
+    def asleep(self) -> None:
+        """Waits until its main thread sleeps in the call that follows its last line, or spins there (`busy_poll`)."""
+        begun = self.seconds()
+        until(lambda: sleeps(self.process.pid) or self.seconds() - begun > 0.1, "sleep")
+
+    def seconds(self) -> float:
+        """The processor time that it has used."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def end(self, bound: float = BOUND, silent: bool = True) -> str:
         """Waits for its end, which is to be a good one; gives the rest of its output."""

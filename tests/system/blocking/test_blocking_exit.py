@@ -32,6 +32,11 @@ def _seconds_to_end(running, bound=10.0):
     return time.monotonic() - before, error, running.process.returncode
 
 
+def _says_that_it_waits(running):
+    line = running.process.stderr.readline()
+    assert "waits for what it has accepted" in line, line
+
+
 @pytest.mark.parametrize("linger", ["0", "0.5"])
 @pytest.mark.parametrize("way", ["pass", "sys.exit(0)", "raise ValueError('on purpose')"])
 def test_exit_waits_for_what_is_pending_as_long_as_linger_says(program, linger, way):
@@ -60,14 +65,14 @@ say("leaving")
     )
     endpoint = running.line()
     assert running.line() == "leaving"
+    _says_that_it_waits(running)
     time.sleep(0.3)
     assert running.process.poll() is None, "it did not wait"
     with omq.PULL(omq.Context(), bind=endpoint) as pull:
         assert [pull.recv(timeout=5) for _ in range(10)] == [b"x"] * 10
-        _, error = running.process.communicate(timeout=5)
+        running.process.communicate(timeout=5)
         pull._context.term()
     assert running.process.returncode == 0
-    assert "waits for what it has accepted" in error
 
 
 @pytest.mark.parametrize("linger", ["0", "0.5", "None"])
@@ -142,7 +147,8 @@ def test_ctrl_c_ends_a_lingering_exit(program):
 
     running = program(PRELUDE + "push = stuck()\nsay('leaving')", "None")
     assert running.line() == "leaving"
-    time.sleep(0.5)
+    _says_that_it_waits(running)
+    running.asleep()
     assert running.process.poll() is None
     running.process.send_signal(signal.SIGINT)
     running.process.communicate(timeout=5)

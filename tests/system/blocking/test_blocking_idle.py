@@ -22,7 +22,7 @@ for dealer in sockets[3:6]:
 if sys.argv[2] == "asleep":
     threading.Thread(target=first.recv, daemon=True).start()
     threading.Thread(target=sockets[3].recv, daemon=True).start()
-time.sleep(0.3)
+time.sleep(0.3)  # what they were made to do is over
 
 def used():
     usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -29,9 +29,8 @@ options = eval(sys.argv[1])
 """
 
 INTERRUPTED = """
-print("ready", flush=True)
-began = time.monotonic()
 try:
+    print("ready", flush=True)
     CALL
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -66,7 +65,7 @@ SENDING = {
 def _interrupt(program, source, *arguments):
     running = program(source, *arguments)
     assert running.line() == "ready"
-    time.sleep(0.15)  # it falls asleep
+    running.asleep()
     before = time.monotonic()
     running.process.send_signal(signal.SIGINT)
     assert running.line() == "interrupted"

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +14,7 @@ import uvloop
 
 import omq
 import omq.asyncio
-
-BOUND = 15.0  # seconds that one wait of a test may take
+from tests.waits import BOUND
 
 
 class Awaited:
@@ -132,10 +130,17 @@ class AsyncioTwin(Twin):
 
     def stop(self) -> None:
         super().stop()
-        self.call(lambda: asyncio.sleep(0.01))
+        self.call(self._run_out)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _run_out(self) -> None:
+        """What the sockets have cancelled ends."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            await asyncio.wait(left, timeout=BOUND)
+        assert all(task.done() for task in left), left
 
 
 TWINS = {twin.name: twin for twin in (BlockingTwin, AsyncioTwin)}
@@ -166,14 +171,6 @@ def endpoint(request: pytest.FixtureRequest, tmp_path: Any, inproc: str) -> str:
     return {"tcp": "tcp://127.0.0.1:*", "ipc": f"ipc://{tmp_path}/s", "inproc": inproc}[request.param]
 
 
-def until(condition: Callable[[], Any]) -> None:
-    """Waits for what no call waits for."""
-    end = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.001)
-
-
 def fill(socket: Any, limit: int, *parts: bytes, timeout: float = 0) -> int:
     """Sends numbered messages until there is no room; how many were accepted, *limit* at most."""
     if not parts:
@@ -189,9 +186,9 @@ def fill(socket: Any, limit: int, *parts: bytes, timeout: float = 0) -> int:
     return limit
 
 
-def drain(socket: Any, quiet: float = 0.1) -> list[Any]:
-    """Everything that arrives until nothing comes for a while."""
+def drain(socket: Any, count: int = 0, quiet: float = 0.1) -> list[Any]:
+    """Everything that arrives until nothing comes for a while; *count* messages are waited for longer."""
     got: list[Any] = []
-    while socket.poll(quiet):
+    while socket.poll(quiet if len(got) >= count else BOUND):
         got += socket.recv_many()
     return got

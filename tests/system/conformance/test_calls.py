@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import omq
-from tests.system.conformance.conftest import BOUND, until
+from tests.waits import BOUND, until
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 import omq
-from tests.system.conformance.conftest import BOUND, until
+from tests.waits import BOUND, until
 
 pytestmark = pytest.mark.timeout(60)
 

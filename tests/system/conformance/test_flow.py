@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import omq
-from tests.system.conformance.conftest import BOUND, until
+from tests.waits import BOUND, until
 
 BODY = bytes(20_000)
 

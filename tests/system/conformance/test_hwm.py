@@ -12,7 +12,8 @@ import time
 import pytest
 
 import omq
-from tests.system.conformance.conftest import BOUND, drain, fill, until
+from tests.system.conformance.conftest import drain, fill
+from tests.waits import BOUND, until
 
 LARGE = bytes(200_000)
 
@@ -39,14 +40,14 @@ def linked(twin):
 def test_hwm_over_inproc_is_exactly_both_marks(linked, inproc, kinds, marks, accepted):
     one, other = linked(kinds[0], {"send_hwm": marks[0]}, kinds[1], {"recv_hwm": marks[1]}, inproc)
     assert fill(one, 3000) == accepted
-    assert [int(m) for m in drain(other)] == list(range(accepted))
+    assert [int(m) for m in drain(other, accepted)] == list(range(accepted))
 
 
 @pytest.mark.parametrize("marks", [(0, 1), (1, 0), (0, 0)], ids=str)
 def test_hwm_of_zero_on_either_side_is_no_bound(linked, inproc, marks):
     one, other = linked("PUSH", {"send_hwm": marks[0]}, "PULL", {"recv_hwm": marks[1]}, inproc)
     assert fill(one, 10_000) == 10_000
-    assert len(drain(other)) == 10_000
+    assert len(drain(other, 10_000)) == 10_000
 
 
 def test_hwm_connect_before_bind_then_close_delivers(twin, endpoint):
@@ -90,7 +91,7 @@ def test_sockopt_hwm_changed_after_connecting(linked, inproc):
     push.set_options(send_hwm=5)
     assert push.options.send_hwm == 5
     assert fill(push, 100) == 6
-    assert len(drain(pull)) == 6
+    assert len(drain(pull, 6)) == 6
 
 
 def test_sockopt_hwm_lowered_below_the_fill_loses_nothing(linked, inproc):
@@ -98,7 +99,7 @@ def test_sockopt_hwm_lowered_below_the_fill_loses_nothing(linked, inproc):
     assert fill(push, 1000) == 101
     push.set_options(send_hwm=70)
     assert fill(push, 1000) == 0
-    assert [int(m) for m in drain(pull)] == list(range(101))
+    assert [int(m) for m in drain(pull, 101)] == list(range(101))
     assert fill(push, 1000) == 71
 
 
@@ -112,10 +113,10 @@ def test_sockopt_hwm_lowered_over_the_wire_loses_nothing(linked, tmp_path, trans
     assert 105 <= sent < 200
     push.set_options(send_hwm=10)
     assert fill(push, 10, LARGE) == 0
-    assert [int(parts[1]) for parts in drain(pull)] == list(range(sent))
+    assert [int(parts[1]) for parts in drain(pull, sent)] == list(range(sent))
     again = fill(push, 1000, LARGE, timeout=0.1)
     assert 10 <= again <= sent - 60, "the new mark holds"
-    assert len(drain(pull)) == again
+    assert len(drain(pull, again)) == again
 
 
 def test_sockopt_hwm_raised_wakes_a_sender_that_waits(linked, inproc, twin):
@@ -136,7 +137,7 @@ def test_sockopt_hwm_a_raised_recv_hwm_reads_on_at_once(linked, endpoint, mark):
     before = pull.peers[0].messages_in
     pull.set_options(recv_hwm=mark)
     until(lambda: pull.peers[0].messages_in >= before + 5)
-    assert [int(parts[1]) for parts in drain(pull)] == list(range(sent))
+    assert [int(parts[1]) for parts in drain(pull, sent)] == list(range(sent))
 
 
 def test_sockopt_hwm_a_lowered_recv_hwm_loses_nothing(linked, endpoint):
@@ -144,9 +145,9 @@ def test_sockopt_hwm_a_lowered_recv_hwm_loses_nothing(linked, endpoint):
     assert fill(push, 500) == 500
     until(lambda: pull.peers[0].messages_in == 500)
     pull.set_options(recv_hwm=1)
-    assert [int(m) for m in drain(pull)] == list(range(500))
+    assert [int(m) for m in drain(pull, 500)] == list(range(500))
     assert fill(push, 10) == 10
-    assert [int(m) for m in drain(pull)] == list(range(10))
+    assert [int(m) for m in drain(pull, 10)] == list(range(10))
 
 
 def test_sockopt_hwm_of_a_conflating_socket_still_conflates(linked, endpoint):
@@ -176,7 +177,7 @@ def test_hwm_pubsub_fills_up_drops_and_counts(twin, inproc, kind, mark):
     assert pub.peers[0].dropped == 5 * mark - len(got)
     # Room is free again after reading.
     pub.send_many([b"%d" % number for number in range(mark)], timeout=0)
-    assert [int(m) for m in drain(sub)] == list(range(mark))
+    assert [int(m) for m in drain(sub, mark)] == list(range(mark))
 
 
 def test_hwm_pubsub_below_the_mark_nothing_is_dropped(twin, endpoint):
@@ -267,7 +268,7 @@ def test_proxy_hwm_a_chain_without_drops_stalls_its_publisher(twin, inproc):
     assert 2 * mark <= accepted <= 4 * mark
     got = []
     while len(got) < accepted:
-        got += [int(m) for m in drain(sub, 0.02)]
+        got += [int(m) for m in drain(sub, quiet=0.02)]
         while xpub.poll(0, omq.POLL_OUT) and xsub.poll(0):
             xpub.send(xsub.recv(timeout=0))
     assert got == list(range(accepted))
@@ -287,7 +288,7 @@ def test_router_mandatory_hwm_waits_and_does_not_drop(linked):
     assert sent < 200
     assert fill(router, 10, b"X", LARGE) == 0
     assert router.peers[0].dropped == 0
-    assert [int(parts[1]) for parts in drain(dealer)] == list(range(sent))
+    assert [int(parts[1]) for parts in drain(dealer, sent)] == list(range(sent))
 
 
 def test_router_mandatory_a_full_peer_keeps_no_send_to_another_waiting(twin, endpoint):

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import omq
-from tests.system.conformance.conftest import BOUND, until
+from tests.waits import BOUND, until
 
 LARGE = bytes(500_000)
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import omq
-from tests.system.conformance.conftest import BOUND, until
+from tests.waits import BOUND, until
 
 
 def pair_of(twin, kinds, endpoint, bound=None, dialled=None):

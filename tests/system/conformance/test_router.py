@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import omq
-from tests.system.conformance.conftest import BOUND, until
+from tests.waits import BOUND, until
 
 
 def test_issue_566_a_hundred_dealers_of_another_context_are_all_reachable(twin, tmp_path):

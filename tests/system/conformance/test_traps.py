@@ -15,7 +15,7 @@ import pytest
 import omq
 import omq.asyncio
 from bench.peers.crowd import GREETING
-from tests.system.conformance.conftest import BOUND, until
+from tests.waits import BOUND, until
 
 
 def hands(endpoint, kind):

@@ -196,7 +196,8 @@ async def test_nodrop_goes_on_when_the_slow_one_leaves(make, endpoint):
     slow = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"", recv_hwm=1, reconnect_interval=None)
     await xpub.wait_subscribed(timeout=5)
     sending = asyncio.create_task(xpub.send_many([bytes(100_000)] * 1000))
-    await asyncio.sleep(0.02)
+    (session,) = xpub._engine.sessions
+    await until(lambda: not session.peer.is_writable)
     assert not sending.done()
     slow.stop()
     assert await asyncio.wait_for(sending, 5) == 1000

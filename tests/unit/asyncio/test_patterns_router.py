@@ -109,7 +109,8 @@ async def test_a_sender_that_waits_for_a_peer_that_leaves_hears_of_it(make, inpr
     waiting = asyncio.create_task(router.send_many([]))
     await waiting
     tasks = [asyncio.create_task(router.send_multipart([b"d", b"x"])) for _ in range(5)]
-    await asyncio.sleep(0.01)
+    await until(lambda: any(task.done() for task in tasks))
+    assert not all(task.done() for task in tasks)
     dealer.stop()
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
     assert any(isinstance(result, omq.UnroutableError) for result in results)

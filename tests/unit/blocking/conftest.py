@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 import omq
-
-#: Seconds that one wait of a test may take.
-BOUND = 15.0
+from tests.waits import BOUND, until
 
 
 class Sockets:
@@ -97,9 +95,4 @@ def crew() -> Crew:
 
 def asleep(socket: omq.Socket, crew_size: int = 1) -> None:
     """Waits until so many calls sleep on a socket."""
-    import time
-
-    end = time.monotonic() + BOUND
-    while socket.readable.waiting + socket.writable.waiting < crew_size:
-        assert time.monotonic() < end, "no call sleeps"
-        time.sleep(0.001)
+    until(lambda: socket.readable.waiting + socket.writable.waiting >= crew_size, "a call that sleeps")

@@ -15,6 +15,7 @@ import pytest
 import omq
 import omq.asyncio
 from tests.unit.blocking.conftest import BOUND, Crew, Sockets, asleep
+from tests.waits import until
 
 LARGE = bytes(range(256)) * 400  # 102,400 bytes: beyond every inline and slab limit
 
@@ -108,7 +109,7 @@ def test_one_at_a_time_where_the_type_says_so(make, endpoint):
     for client in clients:
         client.send(b"question")
         client.wait_connected(timeout=BOUND)
-    time.sleep(0.05)  # both arrive
+    until(lambda: sum(peer.messages_in for peer in rep.peers) == 2, "both requests")
     for _ in clients:
         assert rep.recv_many(timeout=BOUND) == [b"question"]
         with pytest.raises(omq.StateError):
@@ -122,10 +123,7 @@ def test_iteration_ends_when_the_socket_closes(make, crew, endpoint):
     pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
     crew(list, pull)
     push.send_many([b"1", b"2"])
-    end = time.monotonic() + BOUND
-    while pull.peers[0].messages_in < 2 or pull.poll(0):
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    until(lambda: pull.peers[0].messages_in == 2 and not pull.poll(0))
     asleep(pull)
     pull.close()
     assert crew.join() == [[b"1", b"2"]]
@@ -397,11 +395,7 @@ def test_sockets_leave_no_descriptors_and_no_objects(make, endpoint):
             push.stop()
             pull.stop()
     del pull, push
-    end = time.monotonic() + BOUND
-    while any(one() is not None for one in gone):
-        assert time.monotonic() < end, [one() for one in gone if one() is not None]
-        gc.collect()
-        time.sleep(0.01)
+    until(lambda: gc.collect() >= 0 and not any(one() for one in gone), lambda: [one() for one in gone if one()])
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import omq
 from tests.unit.blocking.conftest import BOUND
+from tests.waits import sleeps, until
 
 
 def _readable(fd):
@@ -114,7 +115,7 @@ def test_a_reply_socket_shows_a_request_only_when_it_can_be_taken(make, endpoint
     for left in (2, 1):
         assert _waits(fd), f"{left} requests wait"
         assert rep.recv(timeout=0) == b"question"
-        time.sleep(0.05)  # the other one arrives
+        until(lambda: sum(peer.messages_in for peer in rep.peers) == 2, "the other request")
         assert not _readable(fd)
         assert not rep.poll(0)
         rep.send(b"answer")
@@ -216,8 +217,8 @@ def test_wait_for_several_sockets(make, crew, inproc):
         omq.wait([])
     with pytest.raises(omq.StateError):
         omq.wait([one, push], 0)
-    crew(pytest.raises, omq.ClosedError, omq.wait, [one, two])
-    time.sleep(0.05)
+    waiting = crew(pytest.raises, omq.ClosedError, omq.wait, [one, two])
+    until(lambda: sleeps(waiting.native_id))
     two.close()
     crew.join()
 

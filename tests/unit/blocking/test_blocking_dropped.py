@@ -10,6 +10,7 @@ import pytest
 
 import omq
 from tests.unit.blocking.conftest import BOUND, asleep
+from tests.waits import until
 
 dropping = pytest.warns(ResourceWarning, match="unclosed <omq.socket.P")
 
@@ -21,13 +22,6 @@ def descriptors():
         with contextlib.suppress(FileNotFoundError):
             found.add((number, os.readlink(f"/proc/self/fd/{number}")))
     return found
-
-
-def until(condition):
-    end = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < end, "it has not come"
-        time.sleep(0.002)
 
 
 @pytest.fixture

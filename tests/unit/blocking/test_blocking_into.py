@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import socket
 import threading
-import time
 import tracemalloc
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import omq
 from tests.unit.blocking.conftest import BOUND, Crew, Sockets, asleep
 from tests.unit.engine.wire import GREETING, frames, ready
+from tests.waits import until
 
 LARGE = 3_000_000
 
@@ -37,10 +37,7 @@ def raw_push(pull: Any) -> socket.socket:
 
 def arrived(pull: Any, size: int) -> None:
     """Waits until so many bytes have been read from all peers together."""
-    end = time.monotonic() + BOUND
-    while sum(peer.bytes_in for peer in pull.peers) < size:
-        assert time.monotonic() < end, "the bytes do not arrive"
-        time.sleep(0.001)
+    until(lambda: sum(peer.bytes_in for peer in pull.peers) >= size, "the bytes")
 
 
 @pytest.mark.parametrize("transport", ["tcp://127.0.0.1:*", "ipc://*"])
@@ -193,10 +190,7 @@ def test_a_peer_that_goes_in_the_middle_leaves_the_call_waiting_for_the_next(mak
     with raw_push(pull) as sock:
         sock.sendall(frames(body(LARGE))[: LARGE // 2])
         arrived(pull, LARGE // 4)
-    end = time.monotonic() + BOUND
-    while pull.peers:
-        assert time.monotonic() < end, "the peer does not go"
-        time.sleep(0.001)
+    until(lambda: not pull.peers, "the end of the peer")
     with raw_push(pull) as sock:
         sock.sendall(frames(body(LARGE, 2)))
         assert crew.join() == [LARGE]

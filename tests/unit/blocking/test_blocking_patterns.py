@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
 
 import omq
 from tests.unit.blocking.conftest import BOUND, asleep
-
-
-def _until(reached):
-    end = time.monotonic() + BOUND
-    while not reached():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+from tests.waits import until
 
 
 def test_a_pipeline_shares_work_and_takes_turns(make, endpoint):
@@ -121,7 +116,7 @@ def test_a_peer_that_comes_back_is_found_again(make, endpoint):
         push.send(b"%d" % n)
         assert pull.recv(timeout=BOUND) == b"%d" % n
         pull.stop()
-        _until(lambda: not push.peers)
+        until(lambda: not push.peers)
         pull = make(omq.PULL, bind=name)
 
 
@@ -129,7 +124,7 @@ def test_what_has_arrived_stays_readable_when_its_sender_is_gone(make, crew, end
     pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
     push.send_many([b"%d" % n for n in range(500)])
     push.close()
-    _until(lambda: not pull.peers)
+    until(lambda: not pull.peers)
     assert [pull.recv(timeout=0) for _ in range(500)] == [b"%d" % n for n in range(500)]
 
 
@@ -153,7 +148,7 @@ def test_unbind_and_disconnect(make, endpoint):
     push.send(b"x")
     assert pull.recv(timeout=BOUND) == b"x"
     push.disconnect(name)
-    _until(lambda: not push.peers and not pull.peers)
+    until(lambda: not push.peers and not pull.peers)
     for call in (pull.unbind, push.disconnect):
         with pytest.raises(omq.EndpointError):
             call(name)
@@ -170,11 +165,10 @@ def test_calls_that_do_no_work_do_not_keep_the_io_thread_away(make, crew, call):
     rep.send(rep.recv(timeout=BOUND))
     crew.join()
     rep.close()
-    end = time.monotonic() + BOUND
-    while req.peers:
-        assert time.monotonic() < end, "the end of the peer is never seen"
-        try:
+
+    def seen():
+        with contextlib.suppress(omq.StateError):
             assert not getattr(req, call)(timeout=0)
-        except omq.StateError:
-            pass
-        time.sleep(0.001)
+        return not req.peers
+
+    until(seen, "the end of the peer")

@@ -14,6 +14,7 @@ import pytest
 
 import omq
 from tests.unit.blocking.conftest import BOUND, asleep
+from tests.waits import until
 
 PAIR = struct.Struct("<II")
 
@@ -183,8 +184,7 @@ def test_a_close_that_gives_up_ends_one_that_waits_for_ever(make, crew):
     push = make(omq.PUSH, connect="inproc://nobody")
     push.send(b"x")
     crew(push.close)
-    while not push.closed:
-        time.sleep(0.001)
+    until(lambda: push.closed)
     push.close(linger=0.01)
     crew.join()
 
@@ -203,10 +203,7 @@ def test_poll_beside_recv(make, crew, endpoint):
     crew(poll)
     crew(lambda: [PAIR.unpack(pull.recv(timeout=BOUND))[1] for _ in range(3000)])
     _send(push, 0, 3000, 0, random.Random(1))
-    deadline = time.monotonic() + BOUND
-    while not pull.peers[0].messages_in >= 3000:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: pull.peers[0].messages_in >= 3000, "all messages")
     push.send(b"wakes both pollers")
     assert pull.poll(BOUND) == omq.POLL_IN
     done.set()

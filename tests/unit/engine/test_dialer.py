@@ -62,6 +62,12 @@ async def test_an_ipc_path_that_is_not_there_yet(make, tmp_path, reports):
     assert await pull.recv(timeout=5) == b"x"
 
 
+async def read_up_to(push, when):
+    """Waits until a dialling socket has read what it was sent of the greeting."""
+    size = 64 if when.startswith("after") else 20
+    await until(lambda: any(len(one._handshake._parser._octets) == size for one in push._engine._sessions))
+
+
 @on_both_loops
 @pytest.mark.parametrize("when", ["at once", "after the greeting", "in the middle of the greeting"])
 async def test_a_reset_during_the_handshake_is_survived(make, when, reports):
@@ -74,7 +80,7 @@ async def test_a_reset_during_the_handshake_is_survived(make, when, reports):
                 await asyncio.get_running_loop().sock_sendall(
                     connected, GREETING if when.startswith("after") else GREETING[:20]
                 )
-                await asyncio.sleep(0.005)
+                await read_up_to(push, when)
             reset(connected)
         port = port_of(server)
     pull = make(omq.PULL, bind=f"tcp://127.0.0.1:{port}")
@@ -228,11 +234,18 @@ async def first_greeted(*servers):
 
 
 @on_both_loops
-async def test_stop_ends_a_race_and_leaves_nothing(make, names):
+async def test_stop_ends_a_race_and_leaves_nothing(make, names, monkeypatch):
+    tried, real = [], dialer.Dialer._try
+
+    def attempt(self, info, *rest):
+        tried.append(info)
+        return real(self, info, *rest)
+
+    monkeypatch.setattr(dialer.Dialer, "_try", attempt)
     with mute() as one, mute() as other:
         names["silent.example"] = [("127.0.0.1", one), ("127.0.0.1", other)] * 3
         push = make(omq.PUSH, connect="tcp://silent.example:1")
-        await asyncio.sleep(0.3)
+        await until(lambda: len(tried) == 2)
         await asyncio.wait_for(push.close(linger=0), 2)
 
 
@@ -248,20 +261,21 @@ async def test_when_every_address_fails_the_report_says_the_most_telling_reason(
 
 async def test_a_name_is_resolved_anew_each_time(make, monkeypatch):
     """A service that moves is found at its new address."""
-    addresses = ["127.0.0.1"]
+    addresses, unknown = ["127.0.0.1"], 0
     pull = make(omq.PULL, bind="tcp://127.0.0.2:*")
     port = int(pull.endpoints[0].rpartition(":")[2])
 
     async def resolve(self, host, port):
+        nonlocal unknown
         if not addresses:
+            unknown += 1
             raise socket.gaierror(socket.EAI_AGAIN, "not now")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (addresses.pop(0), port))]
 
     monkeypatch.setattr(dialer.Dialer, "_resolve", resolve)
     push = make(omq.PUSH, connect=f"tcp://moving.example:{port}", **FAST)
     await push.send(b"x")
-    await until(lambda: not addresses)
-    await asyncio.sleep(0.03)
+    await until(lambda: unknown >= 2)
     addresses.append("127.0.0.2")
     assert await pull.recv(timeout=5) == b"x"
 
@@ -309,8 +323,9 @@ async def test_an_attempt_that_takes_too_long_is_given_up(make, reports):
 @on_both_loops
 async def test_stop_ends_an_attempt_under_way(make):
     with mute() as port:
-        push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}")
-        await asyncio.sleep(0.01)
+        push = make(omq.PUSH, connect=(where := f"tcp://127.0.0.1:{port}"))
+        (found,) = push._engine._dialers[where]
+        await until(lambda: found.state is DialerState.CONNECTING)
         await asyncio.wait_for(push.close(linger=0), 2)
 
 

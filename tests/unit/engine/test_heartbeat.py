@@ -219,7 +219,7 @@ async def test_a_loop_that_is_held_up_does_not_blame_its_peers(make, reports):
     await next_command(raw, b"PING")
     await raw.send(command(b"PONG"))
     time.sleep(0.5)  # noqa: ASYNC251
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # turns in which it could
     await raw.send(frames(b"here") + command(b"PONG"))
     assert await pull.recv(timeout=5) == b"here"
     assert not any(event[0] == "disconnected" for event in reports)
@@ -334,8 +334,9 @@ async def test_a_socket_that_ends_leaves_no_timer(make):
     for _ in range(5):
         pull, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=0.02, recv_hwm=1)
         await raw.send(frames(b"one") + frames(b"two") + command(b"PING", b"\0\1"))
-        await asyncio.sleep(0.05)
+        await next_command(raw, b"PING")
         beat = pull._engine.heartbeat
+        await until(lambda beat=beat: beat._pulses and beat._heap and beat._timer and beat._comfort._timer)
         pull.stop()
         raw.close()
         assert beat._heap == []

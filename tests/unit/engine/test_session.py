@@ -1,6 +1,7 @@
 """One wire connection from its first byte to its end, with a peer made by hand on the other side."""
 
 import asyncio
+import select
 import socket
 import struct
 
@@ -35,7 +36,7 @@ async def test_a_peer_that_drips_is_given_up(make):
     try:
         for byte in GREETING:
             await raw.send(bytes([byte]))
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005)  # 64 of them last longer than the timeout
     except (ConnectionResetError, BrokenPipeError):
         pass
     else:
@@ -360,7 +361,8 @@ async def test_a_sender_that_waits_for_a_peer_that_dies_goes_on_with_the_next(ma
     pull, push = await make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*", send_hwm=2, recv_hwm=1)
     where = pull.endpoints[0]
     sending = asyncio.create_task(push.send_many([bytes(1_000_000)] * 100))
-    await asyncio.sleep(0.02)
+    (session,) = push._engine.sessions
+    await until(lambda: not session.peer.is_writable)
     assert not sending.done()
     pull.stop()
     again = make(omq.PULL, bind=where)
@@ -393,9 +395,12 @@ async def test_a_write_that_fails_while_data_is_unread_loses_none_of_it(make):
 async def test_a_hang_up_while_reading_is_paused_does_not_spin(make, endpoint):
     """The kernel reports a hang-up again and again; nobody must listen until the messages are taken."""
     pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint, recv_hwm=10, send_hwm=0, reconnect_interval=None)
+    (session,) = pull._engine.sessions
     await push.send_many([bytes(1000)] * 100)
     await push.close()
-    await asyncio.sleep(0.01)
+    hung_up = select.poll()
+    hung_up.register(session.peer.fd, select.POLLRDHUP)
+    await until(lambda: hung_up.poll(0))
     turns = 0
     loop = asyncio.get_running_loop()
     busy = loop.time() + 0.1

@@ -1,0 +1,41 @@
+"""Waits for what no call waits for: a condition instead of a pause in which it may have come true."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BOUND = 30.0  # seconds that one wait of a test may take
+
+
+def until(condition: Callable[[], Any], what: str | Callable[[], object] = "it", bound: float = BOUND) -> None:
+    """Waits until a condition holds.
+
+    Args:
+        condition: Is asked every millisecond.
+        what: What is waited for, or what tells it when it has not come.
+        bound: Seconds after which the test fails.
+    """
+    end = time.monotonic() + bound
+    while not condition():
+        assert time.monotonic() < end, f"not within {bound} s: {what() if callable(what) else what}"
+        time.sleep(0.001)
+
+
+def sleeps(thread: int) -> bool:
+    """Whether a thread is asleep in the kernel, and stays so: who waits for the interpreter's lock soon looks again.
+
+    Args:
+        thread: Its native id, of whatever process; a process's id is that of its main thread.
+    """
+    before = _state(thread)
+    time.sleep(0.02)
+    return before[0].startswith("S") and _state(thread) == before
+
+
+def _state(thread: int) -> tuple[str, str]:
+    lines = Path(f"/proc/{thread}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return status["State"], status["voluntary_ctxt_switches"]
