@@ -141,8 +141,10 @@ def end_all() -> None:
 # Roles
 
 
-def streaming(history: History, sender: int, count: int, pace: int = 0, largest: int = SIZES[-1]) -> Role:
-    """Sends messages of all sizes until it is over: *count* with a pause after each *pace*, then one now and then."""
+def streaming(
+    history: History, sender: int, count: int, pace: int = 0, largest: int = SIZES[-1], rest: float = 0.002
+) -> Role:
+    """Sends messages of all sizes until it is over: *count* with a pause after each *pace*, then one each *rest*."""
 
     async def role(end: End) -> None:
         number = 0
@@ -153,7 +155,9 @@ def streaming(history: History, sender: int, count: int, pace: int = 0, largest:
             message = compose(sender, number, topic=body) if single else compose(sender, number, [body] * (number % 3))
             await end.do("send_multipart", message, timeout=PATIENCE)
             history.accept(sender, number)
-            if number > count or (pace and number % pace == 0):
+            if number > count:
+                await end.twin.sleep(rest)
+            elif pace and number % pace == 0:
                 await end.twin.sleep(0.002)
             number += 1
 

@@ -117,6 +117,9 @@ class Relay:
                     self._flip[way] = 0
                 if way not in self._swallowing and way not in self.link.swallowing:
                     await loop.sock_sendall(sink, piece)
+                if data:
+                    # That did not have to wait. Many small pieces must not keep the thread from what tests ask of it.
+                    await asyncio.sleep(0)
 
     async def _next_piece(self, way: str, data: bytes) -> bytes:
         """What passes next, when nothing keeps it any more."""

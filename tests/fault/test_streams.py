@@ -55,10 +55,14 @@ def scripts(seed, faulty, whats, within=30_000, ways=(UP,)):
 
 
 def finish(*ends):
-    """Ends them, senders first: while a receiver is there no sender waits for room."""
-    for end in ends:
+    """Ends them, the receiver, if there is one, as the last: while it is there no sender waits for room."""
+    *senders, last = ends
+    for end in senders:
         end.over.set()
+    for end in senders:
         end.join()
+    last.over.set()
+    last.join()
 
 
 @pytest.mark.parametrize(("sender", "receiver"), ENDS)
@@ -80,9 +84,8 @@ def test_nothing_is_lost_while_nothing_is_cut(proxy, where, sender, receiver):
     history, count = History(), 120
     pull = End(receiver, "PULL", collecting(history, "pull"), where(), bind=True)
     link = proxy.link(pull.endpoint, where(), lambda _: [Fault(0, UP, "split"), Fault(0, DOWN, "split")])
-    push = End(
-        sender, "PUSH", streaming(history, 1, count, pace=10, largest=300), link.endpoint, reconnect_interval=0.005
-    )
+    role = streaming(history, 1, count, pace=10, largest=300, rest=0.05)
+    push = End(sender, "PUSH", role, link.endpoint, reconnect_interval=0.005)
     for _ in range(3):
         link.stall()
         time.sleep(0.02)  # nothing moves, and then all does
@@ -221,7 +224,8 @@ def test_an_altered_byte_of_the_handshake_costs_a_connection_at_most(proxy, wher
         link = proxy.link(
             pull.endpoint, where(), functools.partial(_first, Fault(offset, way, "flip", 1 << offset % 8))
         )
-        role = streaming(history, offset, 20, pace=4)
+        # Who is done leaves the proxy, and the interpreter's lock, to the others.
+        role = streaming(history, offset, 20, pace=4, rest=0.2)
         pushes.append(End(twin, "PUSH", role, link.endpoint, reconnect_interval=0.005, handshake_timeout=0.05))
     for offset in offsets:
         until(lambda offset=offset: len(history.got(offset)) >= 10, lambda offset=offset: f"offset {offset} ends well")

@@ -34,7 +34,7 @@ if sys.argv[2] == "main":
 else:
     time.sleep(seconds)
 after = used()
-print((after[0] - before[0]) / seconds, (after[1] - before[1]) / seconds)
+print((after[0] - before[0]) / seconds, (after[1] - before[1]) / seconds, flush=True)
 import os
 os._exit(0)
 """
