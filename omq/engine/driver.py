@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -22,6 +23,7 @@ from omq.errors import ContextTerminated, StateError
 
 _AWAY = 0.02  # seconds without a call after which the I/O thread reads for an absent owner
 _DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
+_DESCRIPTORS = 16  # more than the first event loop of a process opens
 
 
 class WatchableGate(Protocol):
@@ -270,12 +272,28 @@ class Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
+def _see_to_room() -> None:
+    """Raises the system's error unless there are descriptors for an event loop.
+
+    libuv opens some for all loops of a process when the first is made, and where there are none it aborts the process
+    (`uv__signal_global_reinit`).
+    """
+    found: list[int] = []
+    try:
+        while len(found) < _DESCRIPTORS:
+            found += os.pipe()
+    finally:
+        for fd in found:
+            os.close(fd)
+
+
 class IoThread:
     """One thread with an event loop: it listens, dials, shakes hands and keeps time for blocking sockets."""
 
     def __init__(self, alarm: Alarm) -> None:
         import uvloop
 
+        _see_to_room()
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._lock = threading.RLock()  # a signal handler may call us, too
         self._over = False

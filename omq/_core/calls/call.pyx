@@ -497,23 +497,7 @@ cdef class Call:
         return self._progress
 
     cdef object _recv_many(self):
-        cdef Inlet inlet = self._core.inlet
-        cdef Py_ssize_t limit = self._argument
-        cdef list messages = None
-        while limit > 0:
-            try:
-                message = inlet.take_any()
-            except StateError:
-                # REP and REQ take one message at a time: what is taken is what there is.
-                if messages is None:
-                    raise
-                break
-            if message is None:
-                break
-            if messages is None:
-                messages = []
-            messages.append(message)
-            limit -= 1
+        cdef list messages = self._core.inlet.take_many(self._argument)
         if messages is None:
             return None
         self._core._reads -= <int>len(messages)
