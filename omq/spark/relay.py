@@ -74,7 +74,10 @@ class Claim:
                     self.abandon()
                 return
             except OSError:
-                return
+                if self._listener.fileno() < 0:
+                    return
+                time.sleep(LOOK)  # no descriptor is left: those who come wait for one
+                continue
             peer.settimeout(None)
             with peer:
                 if _is_ours(peer):
