@@ -234,7 +234,8 @@ class CurveServer(Mechanism):
         nonce = int.from_bytes(rest[:_SHORT_NONCE], "big")
         _expect(nonce > self._nonce, "an INITIATE whose nonce is not above that of HELLO")
         key = transient.shared(client)
-        assert key is not None  # it was checked before the cookie was made
+        if key is None:  # only who knows the cookie's key gets here: HELLO has been through the same
+            raise RemoteProtocolError("the client's transient key has a low order")
         opened = key.open(b"CurveZMQINITIATE" + rest[:_SHORT_NONCE], rest[_SHORT_NONCE:])
         if opened is None:
             raise RemoteProtocolError("an INITIATE that does not open: altered on its way (RFC 26)")

@@ -81,7 +81,8 @@ async def test_a_burst_leaves_in_few_system_calls():
         for number in range(100):
             await core.send(b"%03d" % number)
         at_once = other.recv(65536)
-        assert at_once == wire([b"000"])
+        # More than one if this thread was kept from running: what comes after a pause is written through as well.
+        assert 1 <= len(at_once) / len(wire([b"000"])) < 10
         await asyncio.sleep(0)
         rest = other.recv(65536)
         assert at_once + rest == b"".join(wire([b"%03d" % number]) for number in range(100))
