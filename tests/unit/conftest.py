@@ -7,6 +7,7 @@ import gc
 import inspect
 import itertools
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,19 @@ LOOPS: dict[str, LoopFactory] = {"uvloop": uvloop.new_event_loop, "asyncio": asy
 
 #: For modules whose cases hold on both loops: `pytestmark = on_both_loops`.
 on_both_loops = pytest.mark.parametrize("loop_factory", list(LOOPS), indirect=True)
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+#: For tests that bind or dial `[::1]`.
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6 loopback")
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +74,8 @@ class Sockets:
         return bound, dialled
 
     def stop(self) -> None:
-        for socket in self._made:
-            socket.stop()
+        for one in self._made:
+            one.stop()
 
 
 def _fitting(kind: type[omq.Socket], options: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """Dialling: what refuses, what resets, which address, and again until it works."""
 
 import asyncio
-import contextlib
 import errno
 import socket
-import struct
 import time
 
 import pytest
@@ -12,34 +10,9 @@ import pytest
 import omq.asyncio as omq
 from omq.engine import dialer
 from omq.engine.lifecycle import DialerState
-from tests.unit.conftest import on_both_loops, until
+from tests.unit.conftest import needs_ipv6, on_both_loops, until
+from tests.unit.engine.listeners import FAST, accept, listening, mute, port_of, reset
 from tests.unit.engine.wire import GREETING
-
-FAST = {"reconnect_interval": 0.01}
-
-
-def listening(family=socket.AF_INET, address=("127.0.0.1", 0), backlog=16):
-    sock = socket.socket(family)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(address)
-    sock.listen(backlog)
-    sock.setblocking(False)
-    return sock
-
-
-def port_of(sock):
-    return sock.getsockname()[1]
-
-
-async def accept(sock):
-    async with asyncio.timeout(5):
-        connected, _ = await asyncio.get_running_loop().sock_accept(sock)
-    return connected
-
-
-def reset(sock):
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
 
 
 @on_both_loops
@@ -132,18 +105,6 @@ def names(monkeypatch):
     return known
 
 
-@contextlib.contextmanager
-def mute(host="127.0.0.1"):
-    """A listener with a full backlog: it answers no attempt to connect. Gives its port."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with listening(family, (host, 0), backlog=0) as server, contextlib.ExitStack() as fillers:
-        for _ in range(4):
-            filler = fillers.enter_context(socket.socket(family))
-            filler.setblocking(False)
-            filler.connect_ex(server.getsockname())
-        yield port_of(server)
-
-
 async def test_every_address_of_a_name_is_tried(make, names):
     """Nobody listens at the first two; the third one answers."""
     pull = make(omq.PULL, bind="tcp://127.0.0.3:*")
@@ -181,10 +142,9 @@ async def test_an_address_that_refuses_costs_nothing(make, names):
     assert time.monotonic() - begun < 0.2
 
 
+@needs_ipv6
 async def test_the_family_that_is_broken_does_not_keep_the_other_waiting(make, names):
     """All IPv6 addresses first, as resolvers sort them: IPv4 has its turn as the second and not as the last."""
-    if not has_ipv6():
-        pytest.skip("no IPv6 on this machine")
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     port = int(pull.endpoints[0].rpartition(":")[2])
     with mute("::1") as silent:
@@ -329,64 +289,6 @@ async def test_stop_ends_an_attempt_under_way(make):
         await asyncio.wait_for(push.close(linger=0), 2)
 
 
-async def test_the_interval_grows_up_to_its_ceiling(make, monkeypatch):
-    slept = []
-    real = asyncio.sleep
-
-    async def sleep(delay, *rest):
-        slept.append(delay)
-        await real(0, *rest)
-
-    monkeypatch.setattr(dialer.asyncio, "sleep", sleep)
-    monkeypatch.setattr(dialer.random, "uniform", lambda low, high: high)
-    with listening() as probe:
-        port = port_of(probe)
-    push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", reconnect_interval=(0.1, 0.5))
-    while len(slept) < 6:
-        await real(0.001)
-    assert slept[:5] == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
-    push.stop()
-
-
-async def test_the_interval_starts_anew_after_a_handshake(make, monkeypatch):
-    """A peer that served for a while and left is dialled after the first interval, not after the last one."""
-    slept = []
-    real = asyncio.sleep
-
-    async def sleep(delay, *rest):
-        slept.append(delay)
-        await real(0, *rest)
-
-    monkeypatch.setattr(dialer.random, "uniform", lambda low, high: high)
-    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
-    where = pull.endpoints[0]
-    push = make(omq.PUSH, connect=where, reconnect_interval=(0.01, 5.0))
-    await push.wait_connected(timeout=5)
-    monkeypatch.setattr(dialer.asyncio, "sleep", sleep)
-    pull.stop()
-    while len(slept) < 4:
-        await real(0.001)
-    pull = make(omq.PULL, bind=where)
-    while not push.peers:
-        await real(0.001)
-    slept.clear()
-    pull.stop()
-    while not slept:
-        await real(0.001)
-    assert slept[0] == pytest.approx(0.01)
-    push.stop()
-
-
-async def test_jitter_keeps_clients_apart(make, monkeypatch):
-    asked = []
-    monkeypatch.setattr(dialer.random, "uniform", lambda low, high: asked.append((low, high)) or low)
-    with listening() as probe:
-        port = port_of(probe)
-    make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", **FAST)
-    await until(lambda: len(asked) >= 2)
-    assert all(0 < low < high <= 1 for low, high in asked)
-
-
 async def test_a_full_ipc_backlog_is_waited_out(make, tmp_path):
     """A unix socket refuses with EAGAIN when its queue is full: everybody gets through in the end."""
     pull = make(omq.PULL, bind=f"ipc://{tmp_path}/s", backlog=1)
@@ -430,18 +332,6 @@ async def test_a_connection_that_leads_to_itself_is_none(make, reports):
     dealer.stop()
 
 
-def has_ipv6():
-    try:
-        with socket.socket(socket.AF_INET6) as sock:
-            sock.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on this machine")
-
-
 @needs_ipv6
 @on_both_loops
 async def test_an_ipv6_address_is_dialled(make):
@@ -464,142 +354,3 @@ async def test_a_name_stands_for_ipv6_only_with_the_option(make, reports):
     await push.wait_connected(timeout=5)
     make(omq.PUSH, connect=f"tcp://localhost:{port}", reconnect_interval=None)
     await until(lambda: any(event[0] == "connect_failed" for event in reports))
-
-
-# behaviour.md, "Connect, bind, reconnect"
-
-
-@on_both_loops
-async def test_reconnect_ivl_none_does_not_reconnect_and_an_explicit_connect_works(make, endpoint):
-    pull = make(omq.PULL, bind=endpoint)
-    where = pull.endpoints[0]
-    push = make(omq.PUSH, connect=where, reconnect_interval=None)
-    await push.wait_connected(timeout=5)
-    pull.stop()
-    await until(lambda: push.peers == [])
-    pull = make(omq.PULL, bind=where)
-    await asyncio.sleep(0.05)
-    assert push.peers == []
-    push.connect(where)
-    await push.send(b"again", timeout=5)
-    assert await pull.recv(timeout=5) == b"again"
-
-
-@on_both_loops
-async def test_reconnect_options_event_order(make):
-    """DELAYED, CONNECTED, HANDSHAKE_SUCCEEDED, DISCONNECTED, RETRIED; and then nothing for a whole interval."""
-    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
-    push = make(omq.PUSH, reconnect_interval=60)
-    events = push.monitor()
-    push.connect(pull.endpoints[0])
-    await push.wait_connected(timeout=5)
-    await pull.wait_connected(timeout=5)
-    pull.stop()
-    seen = [await asyncio.wait_for(anext(events), 5) for _ in range(5)]
-    order = ["connect_delayed", "connected", "handshake_succeeded", "disconnected", "connect_retried"]
-    assert [event.kind for event in seen] == order
-    assert 45 <= seen[-1].delay <= 60
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(anext(events), 0.2)
-
-
-async def given_up(push, where):
-    """Waits until the socket dials no more by itself."""
-    (found,) = push._engine._dialers[where]
-    await until(lambda: found.state is DialerState.CLOSED)
-
-
-@on_both_loops
-async def test_reconnect_stop_when_refused(make, reports):
-    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
-    where = pull.endpoints[0]
-    push = make(omq.PUSH, connect=where, reconnect_stop="refused", **FAST)
-    await push.wait_connected(timeout=5)
-    reports.clear()
-    pull.stop()
-    await given_up(push, where)
-    assert sum(event[0] == "connect_failed" for event in reports) == 1
-    await assert_left_alone(make, push, where)
-
-
-async def test_reconnect_stop_when_refused_over_ipc(make, tmp_path):
-    """Nobody listens at a file that is not there."""
-    where = f"ipc://{tmp_path}/s"
-    push = make(omq.PUSH, connect=where, reconnect_stop="refused", **FAST)
-    await given_up(push, where)
-    await assert_left_alone(make, push, where)
-
-
-@on_both_loops
-async def test_reconnect_stop_when_the_handshake_failed(make, reports):
-    with listening() as server:
-        where = f"tcp://127.0.0.1:{port_of(server)}"
-        push = make(omq.PUSH, connect=where, reconnect_stop=["handshake failed"], handshake_timeout=0.05, **FAST)
-        with await accept(server):
-            await given_up(push, where)
-        assert any("handshake_timeout" in event[2] for event in reports if event[0] == "handshake_failed")
-        with pytest.raises(BlockingIOError):
-            server.accept()
-    await assert_left_alone(make, push, where)
-
-
-@on_both_loops
-async def test_reconnect_stop_after_a_disconnect(make, reports):
-    """Attempts that fail before do not end it; a peer that was there and has gone does."""
-    with listening() as probe:
-        where = f"tcp://127.0.0.1:{port_of(probe)}"
-    push = make(omq.PUSH, connect=where, reconnect_stop="after disconnect", **FAST)
-    await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 2)
-    pull = make(omq.PULL, bind=where)
-    await push.wait_connected(timeout=5)
-    pull.stop()
-    await given_up(push, where)
-    await assert_left_alone(make, push, where)
-
-
-async def assert_left_alone(make, push, where):
-    """Nobody comes any more by himself, and an explicit connect works."""
-    pull = make(omq.PULL, bind=where)
-    await asyncio.sleep(0.05)
-    assert pull.peers == []
-    push.connect(where)
-    await push.send(b"asked", timeout=5)
-    assert await pull.recv(timeout=5) == b"asked"
-
-
-@on_both_loops
-async def test_lingering_does_not_stop_reconnecting(make, reports):
-    """What waits at close is delivered to a server that comes back only then."""
-    with listening() as probe:
-        where = f"tcp://127.0.0.1:{port_of(probe)}"
-    push = make(omq.PUSH, connect=where, **FAST)
-    await push.send(b"late")
-    closing = asyncio.ensure_future(push.close(linger=10))
-    await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 3)
-    pull = make(omq.PULL, bind=where)
-    assert await pull.recv(timeout=5) == b"late"
-    await asyncio.wait_for(closing, 5)
-
-
-@on_both_loops
-async def test_closing_with_nothing_to_deliver_dials_no_more(make, reports):
-    with listening() as probe:
-        where = f"tcp://127.0.0.1:{port_of(probe)}"
-    push = make(omq.PUSH, connect=where, reconnect_interval=0.02)
-    await until(lambda: any(event[0] == "connect_failed" for event in reports))
-    await asyncio.wait_for(push.close(linger=5), 1)
-    seen = len(reports)
-    await asyncio.sleep(0.06)
-    assert len(reports) == seen
-
-
-@on_both_loops
-async def test_a_half_open_connection_is_given_up_and_dialled_again(make):
-    """A listener that takes connections and says nothing: handshake_timeout, then the next attempt."""
-    with listening() as server:
-        make(omq.PUSH, connect=f"tcp://127.0.0.1:{port_of(server)}", handshake_timeout=0.05, **FAST)
-        for _ in range(3):
-            connected = await accept(server)
-            with connected:
-                assert len(await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connected, 100), 5)) == 64
-                assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connected, 100), 5) == b""

@@ -10,20 +10,9 @@ from omq.errors import BindError, ConnectError
 from omq.options import Options
 from omq.transport import tcp
 from omq.transport.endpoint import TcpEndpoint, parse_endpoint
+from tests.unit.conftest import needs_ipv6
 
 STREAM = socket.SOCK_STREAM
-
-
-def ipv6_loopback():
-    try:
-        with socket.socket(socket.AF_INET6) as sock:
-            sock.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-needs_ipv6 = pytest.mark.skipif(not ipv6_loopback(), reason="this machine has no IPv6 loopback")
 
 
 @pytest.fixture

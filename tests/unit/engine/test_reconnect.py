@@ -1,0 +1,205 @@
+"""Dialling again: after how long, and what ends it (behaviour.md, "Connect, bind, reconnect")."""
+
+import asyncio
+
+import pytest
+
+import omq.asyncio as omq
+from omq.engine import dialer
+from omq.engine.lifecycle import DialerState
+from tests.unit.conftest import on_both_loops, until
+from tests.unit.engine.listeners import FAST, accept, listening, port_of
+
+
+async def test_the_interval_grows_up_to_its_ceiling(make, monkeypatch):
+    slept = []
+    real = asyncio.sleep
+
+    async def sleep(delay, *rest):
+        slept.append(delay)
+        await real(0, *rest)
+
+    monkeypatch.setattr(dialer.asyncio, "sleep", sleep)
+    monkeypatch.setattr(dialer.random, "uniform", lambda low, high: high)
+    with listening() as probe:
+        port = port_of(probe)
+    push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", reconnect_interval=(0.1, 0.5))
+    while len(slept) < 6:
+        await real(0.001)
+    assert slept[:5] == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
+    push.stop()
+
+
+async def test_the_interval_starts_anew_after_a_handshake(make, monkeypatch):
+    """A peer that served for a while and left is dialled after the first interval, not after the last one."""
+    slept = []
+    real = asyncio.sleep
+
+    async def sleep(delay, *rest):
+        slept.append(delay)
+        await real(0, *rest)
+
+    monkeypatch.setattr(dialer.random, "uniform", lambda low, high: high)
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    where = pull.endpoints[0]
+    push = make(omq.PUSH, connect=where, reconnect_interval=(0.01, 5.0))
+    await push.wait_connected(timeout=5)
+    monkeypatch.setattr(dialer.asyncio, "sleep", sleep)
+    pull.stop()
+    while len(slept) < 4:
+        await real(0.001)
+    pull = make(omq.PULL, bind=where)
+    while not push.peers:
+        await real(0.001)
+    slept.clear()
+    pull.stop()
+    while not slept:
+        await real(0.001)
+    assert slept[0] == pytest.approx(0.01)
+    push.stop()
+
+
+async def test_jitter_keeps_clients_apart(make, monkeypatch):
+    asked = []
+    monkeypatch.setattr(dialer.random, "uniform", lambda low, high: asked.append((low, high)) or low)
+    with listening() as probe:
+        port = port_of(probe)
+    make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", **FAST)
+    await until(lambda: len(asked) >= 2)
+    assert all(0 < low < high <= 1 for low, high in asked)
+
+
+@on_both_loops
+async def test_reconnect_ivl_none_does_not_reconnect_and_an_explicit_connect_works(make, endpoint):
+    pull = make(omq.PULL, bind=endpoint)
+    where = pull.endpoints[0]
+    push = make(omq.PUSH, connect=where, reconnect_interval=None)
+    await push.wait_connected(timeout=5)
+    pull.stop()
+    await until(lambda: push.peers == [])
+    pull = make(omq.PULL, bind=where)
+    await asyncio.sleep(0.05)
+    assert push.peers == []
+    push.connect(where)
+    await push.send(b"again", timeout=5)
+    assert await pull.recv(timeout=5) == b"again"
+
+
+@on_both_loops
+async def test_reconnect_options_event_order(make):
+    """DELAYED, CONNECTED, HANDSHAKE_SUCCEEDED, DISCONNECTED, RETRIED; and then nothing for a whole interval."""
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    push = make(omq.PUSH, reconnect_interval=60)
+    events = push.monitor()
+    push.connect(pull.endpoints[0])
+    await push.wait_connected(timeout=5)
+    await pull.wait_connected(timeout=5)
+    pull.stop()
+    seen = [await asyncio.wait_for(anext(events), 5) for _ in range(5)]
+    order = ["connect_delayed", "connected", "handshake_succeeded", "disconnected", "connect_retried"]
+    assert [event.kind for event in seen] == order
+    assert 45 <= seen[-1].delay <= 60
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(events), 0.2)
+
+
+async def given_up(push, where):
+    """Waits until the socket dials no more by itself."""
+    (found,) = push._engine._dialers[where]
+    await until(lambda: found.state is DialerState.CLOSED)
+
+
+@on_both_loops
+async def test_reconnect_stop_when_refused(make, reports):
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    where = pull.endpoints[0]
+    push = make(omq.PUSH, connect=where, reconnect_stop="refused", **FAST)
+    await push.wait_connected(timeout=5)
+    reports.clear()
+    pull.stop()
+    await given_up(push, where)
+    assert sum(event[0] == "connect_failed" for event in reports) == 1
+    await assert_left_alone(make, push, where)
+
+
+async def test_reconnect_stop_when_refused_over_ipc(make, tmp_path):
+    """Nobody listens at a file that is not there."""
+    where = f"ipc://{tmp_path}/s"
+    push = make(omq.PUSH, connect=where, reconnect_stop="refused", **FAST)
+    await given_up(push, where)
+    await assert_left_alone(make, push, where)
+
+
+@on_both_loops
+async def test_reconnect_stop_when_the_handshake_failed(make, reports):
+    with listening() as server:
+        where = f"tcp://127.0.0.1:{port_of(server)}"
+        push = make(omq.PUSH, connect=where, reconnect_stop=["handshake failed"], handshake_timeout=0.05, **FAST)
+        with await accept(server):
+            await given_up(push, where)
+        assert any("handshake_timeout" in event[2] for event in reports if event[0] == "handshake_failed")
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    await assert_left_alone(make, push, where)
+
+
+@on_both_loops
+async def test_reconnect_stop_after_a_disconnect(make, reports):
+    """Attempts that fail before do not end it; a peer that was there and has gone does."""
+    with listening() as probe:
+        where = f"tcp://127.0.0.1:{port_of(probe)}"
+    push = make(omq.PUSH, connect=where, reconnect_stop="after disconnect", **FAST)
+    await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 2)
+    pull = make(omq.PULL, bind=where)
+    await push.wait_connected(timeout=5)
+    pull.stop()
+    await given_up(push, where)
+    await assert_left_alone(make, push, where)
+
+
+async def assert_left_alone(make, push, where):
+    """Nobody comes any more by himself, and an explicit connect works."""
+    pull = make(omq.PULL, bind=where)
+    await asyncio.sleep(0.05)
+    assert pull.peers == []
+    push.connect(where)
+    await push.send(b"asked", timeout=5)
+    assert await pull.recv(timeout=5) == b"asked"
+
+
+@on_both_loops
+async def test_lingering_does_not_stop_reconnecting(make, reports):
+    """What waits at close is delivered to a server that comes back only then."""
+    with listening() as probe:
+        where = f"tcp://127.0.0.1:{port_of(probe)}"
+    push = make(omq.PUSH, connect=where, **FAST)
+    await push.send(b"late")
+    closing = asyncio.ensure_future(push.close(linger=10))
+    await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 3)
+    pull = make(omq.PULL, bind=where)
+    assert await pull.recv(timeout=5) == b"late"
+    await asyncio.wait_for(closing, 5)
+
+
+@on_both_loops
+async def test_closing_with_nothing_to_deliver_dials_no_more(make, reports):
+    with listening() as probe:
+        where = f"tcp://127.0.0.1:{port_of(probe)}"
+    push = make(omq.PUSH, connect=where, reconnect_interval=0.02)
+    await until(lambda: any(event[0] == "connect_failed" for event in reports))
+    await asyncio.wait_for(push.close(linger=5), 1)
+    seen = len(reports)
+    await asyncio.sleep(0.06)
+    assert len(reports) == seen
+
+
+@on_both_loops
+async def test_a_half_open_connection_is_given_up_and_dialled_again(make):
+    """A listener that takes connections and says nothing: handshake_timeout, then the next attempt."""
+    with listening() as server:
+        make(omq.PUSH, connect=f"tcp://127.0.0.1:{port_of(server)}", handshake_timeout=0.05, **FAST)
+        for _ in range(3):
+            connected = await accept(server)
+            with connected:
+                assert len(await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connected, 100), 5)) == 64
+                assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connected, 100), 5) == b""
