@@ -15,18 +15,19 @@ from posix.time cimport CLOCK_MONOTONIC, timespec
 from posix.unistd cimport close, read, write
 
 from omq._core.clock cimport now_ns
-from omq._core.lock cimport SocketLock, sem_destroy, sem_init, sem_post, sem_t
-from omq._core.queues.peer cimport Gate, Inlet, Outlet
-from omq._core.link.poller cimport (
+from omq._core.kernel cimport (
+    EFD_CLOEXEC,
+    EFD_NONBLOCK,
     EPOLL_CTL_ADD,
     EPOLLIN,
-    EVENTS,
-    NO_TICKET,
-    Poller,
     epoll_ctl,
     epoll_event,
     epoll_wait,
+    eventfd,
 )
+from omq._core.lock cimport SocketLock, sem_destroy, sem_init, sem_post, sem_t
+from omq._core.queues.peer cimport Gate, Inlet, Outlet
+from omq._core.link.poller cimport EVENTS, NO_TICKET, Poller
 from omq._core.calls.truth cimport Truth
 
 from collections import deque
@@ -34,10 +35,6 @@ import os
 import threading
 
 from omq.errors import ClosedError, StateError
-
-cdef extern from "<sys/eventfd.h>" nogil:
-    int eventfd(unsigned int, int)
-    int EFD_CLOEXEC, EFD_NONBLOCK
 
 cdef extern from "<semaphore.h>" nogil:
     int sem_clockwait(sem_t *, int, const timespec *)

@@ -4,13 +4,10 @@ cimport cython
 from libc.errno cimport errno
 from posix.unistd cimport close, read, write
 
+from omq._core.kernel cimport EFD_CLOEXEC, EFD_NONBLOCK, eventfd
 from omq._core.queues.peer cimport Inlet
 
 import os
-
-cdef extern from "<sys/eventfd.h>" nogil:
-    int eventfd(unsigned int, int)
-    int EFD_CLOEXEC, EFD_NONBLOCK
 
 
 @cython.final

@@ -22,12 +22,13 @@ from omq._core.wire.batch cimport (
 )
 from omq._core.wire.buffer cimport MESSAGE_CEILING, Stream
 from omq._core.clock cimport now_ns
+from omq._core.kernel cimport EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from omq._core.wire.codec cimport FLAG_MORE
 from omq._core.wire.crypto cimport Session
 from omq._core.link.flusher cimport Flusher
 from omq._core.queues.peer cimport Inlet
 from omq._core.wire.pool cimport Pool
-from omq._core.link.poller cimport EPOLLIN, EPOLLOUT, EPOLLRDHUP, Poller
+from omq._core.link.poller cimport Poller
 from omq._core.link.receiver cimport Receiver
 
 cdef enum:

@@ -1,17 +1,7 @@
 # The epoll set of one socket.
 
+from omq._core.kernel cimport epoll_event
 from omq._core.queues.peer cimport Peer, Turn
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data:
-        unsigned long long u64
-    struct epoll_event:
-        unsigned int events
-        epoll_data data
-    int epoll_wait(int, epoll_event *, int, int)
-    int epoll_ctl(int, int, int, epoll_event *)
-    int EPOLL_CTL_ADD, EPOLL_CTL_DEL
-    unsigned int EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP
 
 cdef enum:
     EVENTS = 64              # events taken from the kernel at once

@@ -6,15 +6,21 @@ from libc.errno cimport EINTR, errno
 from libc.string cimport memset
 from posix.unistd cimport close
 
+from omq._core.kernel cimport (
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL,
+    EPOLLIN,
+    epoll_create1,
+    epoll_ctl,
+    epoll_event,
+    epoll_wait,
+)
 from omq._core.queues.peer cimport Peer, Turn
 
 import logging
 import os
 import threading
-
-cdef extern from "<sys/epoll.h>" nogil:
-    int epoll_create1(int)
-    int EPOLL_CLOEXEC
 
 log = logging.getLogger("omq")
 

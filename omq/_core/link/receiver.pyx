@@ -3,6 +3,7 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint64_t
 
+from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from omq._core.wire.batch cimport Batch
 from omq._core.wire.buffer cimport (
     COMMAND_LIMIT,
@@ -20,7 +21,6 @@ from omq._core.wire.buffer cimport (
 )
 from omq._core.wire.chain cimport FILL_EMPTY, FILL_EOF, FILL_NO_MEMORY
 from omq._core.queues.peer cimport TURN_BYTES, Inlet, Peer
-from omq._core.link.poller cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 
 import os
 

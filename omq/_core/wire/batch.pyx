@@ -16,31 +16,19 @@ from posix.time cimport nanosleep, timespec
 from omq._core.wire.pool cimport BLOCK_SIZE, Pool
 from omq._core.wire.codec cimport FLAG_COMMAND, FLAG_MORE, LONG_HEADER, SHORT_SIZE, Header, parse_header, write_header
 from omq._core.wire.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_MORE, SEALED_ROOM, Session
+from omq._core.kernel cimport (
+    EPOLL_CTL_MOD,
+    EPOLLOUT,
+    MSG_DONTWAIT,
+    MSG_NOSIGNAL,
+    epoll_ctl,
+    epoll_event,
+    iovec,
+    msghdr,
+    send,
+    sendmsg,
+)
 from omq._core.lock cimport drop_flag, take_flag
-
-cdef extern from "<sys/uio.h>" nogil:
-    struct iovec:
-        void *iov_base
-        size_t iov_len
-
-cdef extern from "<sys/socket.h>" nogil:
-    struct msghdr:
-        iovec *msg_iov
-        size_t msg_iovlen
-    Py_ssize_t send(int, const void *, size_t, int)
-    Py_ssize_t sendmsg(int, const msghdr *, int)
-    int MSG_DONTWAIT
-    int MSG_NOSIGNAL
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data:
-        unsigned long long u64
-    struct epoll_event:
-        unsigned int events
-        epoll_data data
-    int epoll_ctl(int, int, int, epoll_event *)
-    int EPOLL_CTL_MOD
-    unsigned int EPOLLOUT
 
 cdef enum:
     VECTOR = 64              # segments a system call takes

@@ -10,21 +10,9 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memmove, memset
 
+from omq._core.kernel cimport MSG_DONTWAIT, iovec, msghdr, recv, recvmsg
 from omq._core.wire.codec cimport FLAG_COMMAND, Header, parse_header
 from omq._core.wire.pool cimport BLOCK_SIZE, NODE_SIZE, Pool
-
-cdef extern from "<sys/uio.h>" nogil:
-    struct iovec:
-        void *iov_base
-        size_t iov_len
-
-cdef extern from "<sys/socket.h>" nogil:
-    struct msghdr:
-        iovec *msg_iov
-        size_t msg_iovlen
-    Py_ssize_t recv(int, void *, size_t, int)
-    Py_ssize_t recvmsg(int, msghdr *, int)
-    int MSG_DONTWAIT
 
 cdef enum:
     MIN_ROOM = 8192                         # bytes below which a slab is not read into again
