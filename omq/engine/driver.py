@@ -23,6 +23,7 @@ from omq.errors import ContextTerminated, StateError
 
 _AWAY = 0.02  # seconds without a call after which the I/O thread reads for an absent owner
 _DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
+_LAST_STANDARD = 2  # the descriptor of the standard error
 _DESCRIPTORS = 16  # more than the first event loop of a process opens
 
 
@@ -276,8 +277,12 @@ def _see_to_room() -> None:
     """Raises the system's error unless there are descriptors for an event loop.
 
     libuv opens some for all loops of a process when the first is made, and where there are none it aborts the process
-    (`uv__signal_global_reinit`).
+    (`uv__signal_global_reinit`). It does so, too, when it closes one that has the number of a standard stream
+    (`uv__close`): a daemon that has closed its own gets /dev/null there.
     """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+        pass
+    os.close(fd)
     found: list[int] = []
     try:
         while len(found) < _DESCRIPTORS:

@@ -20,6 +20,7 @@ from omq._core.kernel cimport (
     EFD_NONBLOCK,
     EPOLL_CTL_ADD,
     EPOLLIN,
+    NO_FD,
     epoll_ctl,
     epoll_event,
     epoll_wait,
@@ -162,6 +163,7 @@ cdef class LeaderCore:
 
     def __cinit__(self, *_, **__):
         cdef epoll_event event
+        self._event = NO_FD
         self.lock = SocketLock()
         self.readable = SyncGate(self)
         self.writable = SyncGate(self)
@@ -267,14 +269,14 @@ cdef class LeaderCore:
         self.poller.close()
         if self._event >= 0:
             close(self._event)
-            self._event = -1
+            self._event = NO_FD
         self._truth = None
 
     def _end(self):
         self.poller.close()
         if self._event >= 0:
             close(self._event)
-            self._event = -1
+            self._event = NO_FD
         if self._truth is not None:
             # Whoever selects on it is to wake up and find the socket closed.
             self._truth.show(True)

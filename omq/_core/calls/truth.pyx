@@ -4,7 +4,7 @@ cimport cython
 from libc.errno cimport errno
 from posix.unistd cimport close, read, write
 
-from omq._core.kernel cimport EFD_CLOEXEC, EFD_NONBLOCK, eventfd
+from omq._core.kernel cimport EFD_CLOEXEC, EFD_NONBLOCK, NO_FD, eventfd
 from omq._core.queues.peer cimport Inlet
 
 import os
@@ -12,7 +12,10 @@ import os
 
 @cython.final
 cdef class Truth:
-    def __cinit__(self):
+    def __cinit__(self, *_):
+        self.fd = NO_FD
+
+    def __init__(self):
         self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.fd < 0:
             raise OSError(errno, os.strerror(errno))

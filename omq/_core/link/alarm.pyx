@@ -10,6 +10,8 @@ from libc.string cimport memset
 from posix.time cimport CLOCK_MONOTONIC, timespec
 from posix.unistd cimport close, read
 
+from omq._core.kernel cimport NO_FD
+
 import os
 
 cdef extern from "<sys/timerfd.h>" nogil:
@@ -26,9 +28,9 @@ cdef enum:
 
 @cython.final
 cdef class Alarm:
-    def __cinit__(self):
+    def __cinit__(self, *_):
+        self.fd = NO_FD
         self._calls = []
-        self.fd = -1
 
     def __dealloc__(self):
         self.close()
@@ -41,7 +43,7 @@ cdef class Alarm:
     def close(self):
         if self.fd >= 0:
             close(self.fd)
-            self.fd = -1
+            self.fd = NO_FD
 
     def set(self, function not None):
         cdef itimerspec when

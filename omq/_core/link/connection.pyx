@@ -22,7 +22,7 @@ from omq._core.wire.batch cimport (
 )
 from omq._core.wire.buffer cimport MESSAGE_CEILING, Stream
 from omq._core.clock cimport now_ns
-from omq._core.kernel cimport EPOLLIN, EPOLLOUT, EPOLLRDHUP
+from omq._core.kernel cimport NO_FD, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from omq._core.wire.codec cimport FLAG_MORE
 from omq._core.wire.crypto cimport Session
 from omq._core.link.flusher cimport Flusher
@@ -59,6 +59,9 @@ cdef class Connection(Receiver):
         flusher: Who writes what is left behind; None: the outlet, when the loop's turn ends.
         cipher: What seals and opens the traffic; None: it goes in the clear.
     """
+
+    def __cinit__(self, *_, **__):
+        self.fd = NO_FD
 
     def __init__(self, session, int fd, Poller poller not None, Pool pool not None, Inlet inlet, recv_hwm,
                  max_size=None, max_parts=None, Flusher flusher=None, Session cipher=None, *,
@@ -105,14 +108,14 @@ cdef class Connection(Receiver):
             self._leave()
             self._batch.fd = -1
             close(self.fd)
-            self.fd = -1
+            self.fd = NO_FD
         self._batch.clear()
 
     def abandon(self):
         """In a forked child: closes the descriptor, and nothing else; the epoll set is the parent's."""
         if self.fd >= 0:
             close(self.fd)
-            self.fd = -1
+            self.fd = NO_FD
 
     def say_goodbye(self):
         """Ends our side of the stream and throws away what the peer still sends.

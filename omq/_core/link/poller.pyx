@@ -11,6 +11,7 @@ from omq._core.kernel cimport (
     EPOLL_CTL_ADD,
     EPOLL_CTL_DEL,
     EPOLLIN,
+    NO_FD,
     epoll_create1,
     epoll_ctl,
     epoll_event,
@@ -36,7 +37,12 @@ cdef class Poller:
         turn: Runs what events wake; None leaves that to others.
     """
 
-    def __cinit__(self, Turn turn=None):
+    def __cinit__(self, *_):
+        self.fd = NO_FD
+
+    def __init__(self, Turn turn=None):
+        if self.fd >= 0:
+            raise RuntimeError("the epoll set is open")
         self._turn = turn
         self._main = threading.main_thread().ident
         self._peers = []
@@ -53,7 +59,7 @@ cdef class Poller:
     def close(self):
         if self.fd >= 0:
             close(self.fd)
-            self.fd = -1
+            self.fd = NO_FD
 
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0:
         """Puts a descriptor into the set; gives the ticket that its events carry.

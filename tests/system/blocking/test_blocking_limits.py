@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 SCARCE = """
@@ -36,3 +39,18 @@ def test_a_first_context_without_descriptors_is_an_error_and_not_the_end(program
     assert running.line() == ("True" if spare < 40 else "made")
     assert running.line() == "b'after'"
     running.end()
+
+
+DAEMON = """
+import omq
+with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
+    with omq.PUSH(context, connect=pull.endpoints[0]) as push:
+        push.send(b"to a daemon")
+        assert pull.recv(timeout=10) == b"to a daemon"
+"""
+
+
+def test_a_daemon_without_standard_streams_makes_and_ends_a_context():
+    """libuv aborts the process when it closes a descriptor that has the number of one of them."""
+    closed = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", sys.executable, "-c", DAEMON]
+    assert subprocess.run(closed, timeout=60).returncode == 0

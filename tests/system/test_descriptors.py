@@ -1,0 +1,104 @@
+"""A process that runs out of descriptors keeps those that it has, and gets no others that nobody closes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# For every number of descriptors that may be left, one attempt, which may fail with the system's error.
+COMMON = """
+import asyncio, contextlib, os, resource, sys, time
+import omq, omq.asyncio, uvloop
+
+def table():
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")
+    return found
+
+class Scarce:
+    def __init__(self, spare):
+        self.spare = spare
+        self.failed = False
+
+    def __enter__(self):
+        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.held = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(table()) + 1 + self.spare, self.limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                self.held.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(min(self.spare, len(self.held))):
+            os.close(self.held.pop())
+        return self
+
+    def __exit__(self, kind, error, trace):
+        for fd in self.held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
+        self.failed = kind is not None and issubclass(kind, OSError)
+        return self.failed
+
+END = time.monotonic() + 30
+"""
+
+BLOCKING = """
+outcomes = []
+with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
+    before = table()
+    for spare in range(16):
+        made = []
+        with Scarce(spare) as scarce:
+            made.append(ATTEMPT)
+        outcomes.append(not scarce.failed)
+        while made:
+            made.pop().stop()
+        while table() != before and time.monotonic() < END:
+            time.sleep(0.001)  # what is closed leaves in the I/O thread's own time
+        assert table() == before, f"with {spare} left, {before} became {table()}"
+print(outcomes[0], outcomes[-1])
+"""
+
+ASYNCIO = """
+async def main():
+    outcomes = []
+    async with omq.asyncio.PULL(bind="tcp://127.0.0.1:*") as pull:
+        context = None
+        before = table()
+        for spare in range(16):
+            made = []
+            with Scarce(spare) as scarce:
+                made.append(ATTEMPT)
+            outcomes.append(not scarce.failed)
+            while made:
+                made.pop().stop()
+            while table() != before and time.monotonic() < END:
+                await asyncio.sleep(0.001)  # what is closed leaves in the loop's own time
+            assert table() == before, f"with {spare} left, {before} became {table()}"
+    print(outcomes[0], outcomes[-1])
+
+uvloop.run(main())
+"""
+
+ATTEMPTS = {
+    "bind tcp": 'FACE.PULL(context, bind="tcp://127.0.0.1:*")',
+    "bind ipc": 'FACE.PULL(context, bind="ipc://@omq-descriptors-*")',
+    "connect": "FACE.PUSH(context, connect=pull.endpoints[0])",
+    "fileno": "(lambda one: (one.fileno(), one)[1])(FACE.PULL(context))",
+}
+
+
+@pytest.mark.parametrize("attempt", list(ATTEMPTS))
+@pytest.mark.parametrize("twin", ["blocking", "asyncio"])
+def test_whoever_runs_out_of_descriptors_keeps_those_that_are_there(twin, attempt):
+    """The standard input is the first that goes where an object that opened nothing closes descriptor 0."""
+    face, rest = {"blocking": ("omq", BLOCKING), "asyncio": ("omq.asyncio", ASYNCIO)}[twin]
+    source = COMMON + rest.replace("ATTEMPT", ATTEMPTS[attempt].replace("FACE", face))
+    run = subprocess.run(
+        [sys.executable, "-c", source], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split()[1] == "True", run.stdout
