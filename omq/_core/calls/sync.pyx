@@ -237,11 +237,11 @@ cdef class SyncCore(LeaderCore):
             raise StateError(f"a {self._name()} socket does not send")
         sequence = messages if type(messages) is list else list(messages)
         deadline = deadline_of(timeout)
-        total = len(sequence)
-        while sent < total:
+        # The list is the caller's: other threads may change it while this one waits, or works without the GIL.
+        while sent < len(sequence):
             self._enter()
             try:
-                while sent < total:
+                while sent < len(sequence):
                     run = self.outlet.put_run(sequence, sent)
                     if run:
                         sent += run
@@ -257,7 +257,7 @@ cdef class SyncCore(LeaderCore):
                     sent += 1
             finally:
                 self.lock.release()
-            if sent < total:
+            if sent < len(sequence):
                 try:
                     self._put(sequence[sent], False, rest_of(deadline))
                 except SendTimeout:

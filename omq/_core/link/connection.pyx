@@ -202,13 +202,13 @@ cdef class Connection(Receiver):
         cdef bint first
         cdef int status
         cdef Py_ssize_t at = start
-        cdef Py_ssize_t end = min(<Py_ssize_t>len(messages), start + limit)
         if self._broken or self._blocked:
             return 0
         batch.hold()
         try:
             first = batch.bytes == 0
-            while at < end and batch.bytes < BATCH_BYTES and batch.messages < BATCH_MESSAGES:
+            while (at < len(messages) and at < start + limit
+                    and batch.bytes < BATCH_BYTES and batch.messages < BATCH_MESSAGES):
                 message = messages[at]
                 if type(message) is not bytes:
                     break

@@ -310,3 +310,14 @@ def stress(make, crew, endpoint, seed, seconds):
     crew.join()
     assert len(received) == len(sent), f"{len(sent)} sent, {len(received)} received, seed {seed}, {options}"
     assert Counter(received) == Counter(sent)
+
+
+def test_a_list_that_shrinks_while_send_many_waits_ends_it(make, crew):
+    push = make(omq.PUSH, bind="tcp://127.0.0.1:*", send_hwm=5)
+    messages = [b"%d" % number for number in range(20)]
+    crew(push.send_many, messages)
+    asleep(push)
+    del messages[3:]
+    pull = make(omq.PULL, connect=push.endpoints[0])
+    assert [pull.recv(timeout=BOUND) for _ in range(6)] == [b"%d" % number for number in range(6)]
+    assert crew.join() == [6]
