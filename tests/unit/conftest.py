@@ -7,8 +7,9 @@ import gc
 import inspect
 import itertools
 import os
+import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ def _has_ipv6() -> bool:
 
 #: For tests that bind or dial `[::1]`.
 needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6 loopback")
+
+#: For tests that leave a process little of it.
+needs_address_space = pytest.mark.skipif(
+    any(name in Path("/proc/self/maps").read_text() for name in ("libasan", "libtsan")),
+    reason="a sanitizer reserves terabytes of it",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +167,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     left = _descriptors() - before
     assert not left, f"descriptors are left open: {left}"
     return True
+
+
+@pytest.fixture
+def little_memory() -> Iterator[Callable[[int | None], None]]:
+    """A function that leaves the process so many bytes of address space; `None`: as many as before."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+
+    def leave(size: int | None) -> None:
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, before if size is None else (held + size, before[1]))
+
+    yield leave
+    leave(None)

@@ -7,6 +7,7 @@ The engine owns handshake and lifecycle; it is told through the session: `on_com
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
+from libc.errno cimport ENOMEM, EPIPE
 from posix.unistd cimport close
 
 from omq._core.wire.batch cimport (
@@ -23,7 +24,6 @@ from omq._core.wire.batch cimport (
 from omq._core.wire.buffer cimport MESSAGE_CEILING, Stream
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport NO_FD, EPOLLIN, EPOLLOUT, EPOLLRDHUP
-from omq._core.wire.codec cimport FLAG_MORE
 from omq._core.wire.crypto cimport Session
 from omq._core.link.flusher cimport Flusher
 from omq._core.queues.peer cimport Inlet
@@ -150,9 +150,8 @@ cdef class Connection(Receiver):
 
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
         cdef Batch batch = self._batch
-        cdef bint first
+        cdef bint first, torn
         cdef int status
-        cdef Py_ssize_t i
         if self._broken:
             return 0
         batch.hold()
@@ -167,14 +166,20 @@ cdef class Connection(Receiver):
         try:
             first = batch.bytes == 0
             if count:
-                for i in range(count - 1):
-                    batch.put(parts + i, FLAG_MORE)
-                batch.put(parts + count - 1, 0)
-                batch.end_message()
+                batch.put_message(parts, count)
             self.messages_out += 1
             status = self._decide(first)
+            if batch._foreign:
+                batch.adopt()
         finally:
+            torn = batch._foreign
+            if torn:
+                # No memory: the rest goes with this call, and the peer may have the beginning. Nothing can follow it.
+                batch.failed = True
+                batch.error = ENOMEM
             batch.let_go()
+            if torn:
+                self._after(FLUSH_ERROR)
         return self._after(status)
 
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1:
@@ -215,8 +220,7 @@ cdef class Connection(Receiver):
                 part.data = PyBytes_AS_STRING(message)
                 part.size = PyBytes_GET_SIZE(message)
                 part.owner = <PyObject *>message
-                batch.put(&part, 0)
-                batch.end_message()
+                batch.put_message(&part, 1)
                 at += 1
             self.messages_out += at - start
             status = self._decide(first) if at > start else FLUSH_NOTHING
@@ -260,8 +264,6 @@ cdef class Connection(Receiver):
                     self.outlet.note(self)
                 else:
                     self.outlet.defer(self)
-        if batch._foreign:
-            batch.adopt()
         return status
 
     cdef int _push(self) noexcept:
@@ -308,8 +310,9 @@ cdef class Connection(Receiver):
             self._batch.let_go()
             if self.outlet is not None:
                 self.outlet.remove(self)
-            if self._spent():
-                shutdown(self.fd, SHUT_RDWR)  # the reading side finds the end, and says why
+            if self._batch.error != EPIPE:
+                # The peer may not know that it gets nothing more. The reading side finds the end, and says why.
+                shutdown(self.fd, SHUT_RDWR)
         return 0
 
     cpdef int control(self, bytes frames) except -1:

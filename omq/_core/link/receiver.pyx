@@ -1,6 +1,7 @@
 """The receiving half of a connection: it reads its descriptor, heeds commands and hands whole messages over."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport ENOMEM
 from libc.stdint cimport uint64_t
 
 from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
@@ -130,6 +131,8 @@ cdef class Receiver(Peer):
                 reason = LocalProtocolError("the nonces of this connection are used up (RFC 26, The MESSAGE Command)")
             elif got == FILL_NO_MEMORY:
                 reason = MemoryError("no memory for what the peer sends")
+            elif self._batch.error == ENOMEM:
+                reason = MemoryError("no memory for what is sent to the peer")
             elif got != FILL_EOF:
                 reason = OSError(self._stream.error, os.strerror(self._stream.error))
             break

@@ -191,8 +191,47 @@ cdef class Batch:
         last.offset = self._used
         return last
 
-    cdef int put(self, const Part *part, int flags) except -1:
-        """Appends one frame. Memory without an owner must be adopted before the caller returns to its caller."""
+    cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1:
+        """Appends a message: all of it or, where memory is short, nothing, for the next one would be its rest.
+
+        Memory without an owner must be adopted before the caller returns to its caller.
+        """
+        cdef int segments = self._count - self._first
+        cdef Py_ssize_t size = self._segments[self._count - 1].size if segments else 0
+        cdef Py_ssize_t unsent = self.bytes
+        cdef bint whole = False
+        cdef Py_ssize_t i
+        try:
+            for i in range(count):
+                self._put(parts + i, FLAG_MORE if i < count - 1 else 0)
+            whole = True
+        finally:
+            if not whole:
+                self._take_back(segments, size, unsent)
+        return self.end_message()
+
+    cdef void _take_back(self, int segments, Py_ssize_t size, Py_ssize_t unsent) noexcept:
+        """Drops what was put behind the first *segments*, the last of which had *size* bytes; *unsent* in all."""
+        cdef Segment *last
+        while self._count - self._first > segments:
+            self._count -= 1
+            last = self._segments + self._count
+            if last.owner != NULL:
+                Py_DECREF(<object>last.owner)  # bytes: nothing runs
+        self.total -= self.bytes - unsent
+        self.bytes = unsent
+        self._foreign = False
+        if segments:
+            last = self._segments + self._count - 1
+            last.size = size
+            if last.base == NULL:
+                self._used = last.offset + size
+        else:
+            self._first = self._count = 0
+            self._used = 0
+
+    cdef int _put(self, const Part *part, int flags) except -1:
+        """Appends one frame."""
         cdef Py_ssize_t inline = part.size if part.size <= INLINE_LIMIT else 0
         cdef Segment *segment
         cdef unsigned char *p
@@ -295,7 +334,7 @@ cdef class Batch:
         self.total += size
         return 0
 
-    cdef int end_message(self) except -1:
+    cdef int end_message(self) noexcept:
         if self._count == 0:
             return 0  # no nonce was left for it
         self._segments[self._count - 1].messages += 1

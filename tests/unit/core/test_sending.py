@@ -13,8 +13,9 @@ import sys
 import pytest
 
 from omq._core.wire.codec import FrameDecoder, encode_frame
+from omq._core.wire.crypto import Secret, Session
 from omq.errors import SendTimeout
-from tests.unit.conftest import until
+from tests.unit.conftest import needs_address_space, until
 from tests.unit.core.driven import Driven
 
 INLINE = 4096
@@ -230,3 +231,43 @@ async def test_say_goodbye_reads_on_so_that_nothing_is_reset():
         assert await core.read(theirs, 10) == wire([b"farewell"])
         theirs.setblocking(False)
         assert await asyncio.get_running_loop().sock_recv(theirs, 1) == b""
+
+
+LITTLE, MUCH = 64 << 20, 256 << 20
+
+
+@needs_address_space
+async def test_a_message_that_memory_is_short_for_is_not_sent_in_part(little_memory):
+    """What is sealed stands in memory of its own: the part before was in the batch, and the next message its rest."""
+    key = Secret()
+    ours, theirs = Session(key, True, 0, 0), Session(key, False, 0, 0)
+    with Driven() as core:
+        other = core.link(cipher=ours)
+        parts = [b"head", bytes(MUCH)]
+        little_memory(LITTLE)
+        with pytest.raises(MemoryError):
+            await core.send_multipart(parts)
+        little_memory(None)
+        assert core.session.peer.unsent_bytes == 0
+        await core.send(b"whole")
+        size = 2 + 33 + len(b"whole")
+        assert theirs.open((await core.read(other, size))[2:]) == (0, b"whole")
+
+
+@needs_address_space
+async def test_the_callers_memory_is_not_read_when_there_is_none_to_copy_the_rest_into(little_memory):
+    with Driven() as core:
+        other = core.link()
+        mine = bytearray(MUCH)
+        little_memory(LITTLE)
+        with pytest.raises(MemoryError):
+            await core.send(mine)
+        little_memory(None)
+        mine[:] = b"x" * MUCH
+        # The peer has the beginning, so the stream ends there.
+        other.setblocking(False)
+        loop = asyncio.get_running_loop()
+        while got := await loop.sock_recv(other, 1 << 20):
+            assert b"x" not in got
+        await until(lambda: core.session.lost)
+        assert isinstance(core.session.lost[0], MemoryError)
