@@ -258,12 +258,13 @@ cdef class Connection(Receiver):
                     batch.last_write = now
                     status = self._push()
             if status == FLUSH_NOTHING:
-                if self._flusher is not None and not self.outlet.draining:
+                if self._flusher is None or self.outlet.draining:
+                    self.outlet.defer(self)
+                elif self._flusher.leave(batch):
                     self._dense = False
-                    self._flusher.leave(batch)
                     self.outlet.note(self)
                 else:
-                    self.outlet.defer(self)
+                    status = self._push()  # nobody else would
         return status
 
     cdef int _push(self) noexcept:

@@ -19,8 +19,8 @@ cdef class Flusher:
     cdef void *_current              # the Batch under work
     cdef bint _parked
     cdef bint _over
-    cdef int _start(self) except -1
-    cdef int leave(self, Batch batch) except -1
+    cdef bint _start(self) noexcept
+    cdef bint leave(self, Batch batch) noexcept
     cdef int forget(self, Batch batch) except -1
     cdef void _loop(self) noexcept nogil
     cdef bint _ended(self) noexcept nogil

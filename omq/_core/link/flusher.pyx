@@ -7,7 +7,6 @@ watches that.
 """
 
 cimport cython
-from libc.errno cimport errno
 from libc.stdlib cimport free, realloc
 from posix.time cimport nanosleep, timespec
 from posix.unistd cimport getpid
@@ -25,8 +24,6 @@ from omq._core.lock cimport (
     sem_post,
     sem_wait,
 )
-
-import os
 
 cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
@@ -111,7 +108,7 @@ cdef class Flusher:
             with nogil:
                 pthread_join(self._thread, NULL)
 
-    cdef int _start(self) except -1:
+    cdef bint _start(self) noexcept:
         cdef sigset_t every, before
         cdef int failure
         # Our threads take no signals: they are the main thread's.
@@ -120,25 +117,26 @@ cdef class Flusher:
         self._over = False
         failure = pthread_create(&self._thread, NULL, run, <void *>self)
         pthread_sigmask(SIG_SETMASK, &before, NULL)
-        if failure:
-            raise OSError(failure, os.strerror(failure))
-        self._running = True
-        return 0
+        self._running = failure == 0
+        return self._running
 
-    cdef int leave(self, Batch batch) except -1:
-        """Something was left in *batch*, whose mutex the caller has: it is written soon. Wakes the thread once a burst."""
+    cdef bint leave(self, Batch batch) noexcept:
+        """Something was left in *batch*, whose mutex the caller has: it is written soon. Wakes the thread once a burst.
+
+        False: it is not, for there is no thread to be had, or no memory.
+        """
         cdef void *memory
         cdef bint wake
         if batch.queued:
-            return 0
-        if not self._running:
-            self._start()
+            return True
+        if not self._running and not self._start():
+            return False
         hold_mutex(&self._mutex)
         if self._count == self._room:
             memory = realloc(self._left, (self._room + 64) * sizeof(void *))
             if memory == NULL:
                 pthread_mutex_unlock(&self._mutex)
-                raise MemoryError()
+                return False
             self._left = <void **>memory
             self._room += 64
         self._left[self._count] = <void *>batch
@@ -149,7 +147,7 @@ cdef class Flusher:
         pthread_mutex_unlock(&self._mutex)
         if wake:
             sem_post(&self._work)
-        return 0
+        return True
 
     cdef int forget(self, Batch batch) except -1:
         """*batch* ends: afterwards the thread does not touch it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 
 import omq
 from tests.unit.blocking.conftest import BOUND
+from tests.unit.conftest import needs_address_space
 from tests.waits import until
 
 
@@ -24,8 +26,6 @@ def _compute(seconds):
 
 def test_tails_leave_while_their_sender_computes(tmp_path):
     """Another process receives, so that no thread of ours needs the GIL to see the tail."""
-    import subprocess
-
     receiver = subprocess.Popen(
         [
             sys.executable,
@@ -134,3 +134,25 @@ def test_peers_of_the_past_are_not_kept_by_a_socket_that_only_sends(make):
         until(lambda: not pub.peers, "the end of the peer")
     gc.collect()
     assert [one() for one in gone] == [None] * 5
+
+
+NO_THREAD = """
+import resource
+import omq
+with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
+    with omq.PUSH(context, connect=pull.endpoints[0]) as push:
+        push.send(b"first")
+        assert pull.recv(timeout=10) == b"first"
+        held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + (1 << 20), resource.RLIM_INFINITY))  # less than a stack
+        for number in range(300):
+            push.send(b"%d" % number)
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert [pull.recv(timeout=10) for _ in range(300)] == [b"%d" % number for number in range(300)]
+"""
+
+
+@needs_address_space
+def test_what_is_left_behind_leaves_also_where_no_thread_can_be_had():
+    run = subprocess.run([sys.executable, "-c", NO_THREAD], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
