@@ -55,15 +55,19 @@ cdef class SocketLock:
         return True
 
     cdef inline int release(self) except -1:
+        # It is free afterwards, also where this raises.
         if self._depth == 1 and self.deferred:
-            self._run_deferred()
+            return self._run_deferred()
+        self._let_go()
+        return 0
+
+    cdef inline void _let_go(self) noexcept:
         self._depth -= 1
         if self._depth == 0:
             self._owner = 0
             if self._waiters and not self._posted:
                 self._posted = True
                 sem_post(&self._free)
-        return 0
 
 
 cdef extern from *:

@@ -40,11 +40,17 @@ cdef class SocketLock:
         return 0
 
     cdef int _run_deferred(self) except -1:
-        """Does what others could not do while the lock was taken; whoever asks later finds it free, or asks again."""
-        while self.deferred:
-            function = self.deferred.pop(0)
-            try:
-                function()
-            except Exception:
-                log.exception("a deferred call failed")
+        """Does what others could not do while the lock was taken, and lets go: whoever asks later finds it free.
+
+        A signal handler may raise in it: what it has interrupted is done by the next one that lets go.
+        """
+        try:
+            while self.deferred:
+                try:
+                    self.deferred[0]()
+                except Exception:
+                    log.exception("a deferred call failed")
+                del self.deferred[0]
+        finally:
+            self._let_go()
         return 0

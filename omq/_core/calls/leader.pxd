@@ -68,6 +68,7 @@ cdef class LeaderCore:
     cdef int _signal(self) except -1
     cdef int _tell(self) except -1
     cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1
+    cdef int _let_go(self) except -1
     cdef int _look_for_signals(self) except -1
     cdef long long _until(self, Sleeper sleeper, long long deadline) except -1
     cdef int _lead(self, Sleeper sleeper, long long deadline) except -1

@@ -326,10 +326,19 @@ cdef class LeaderCore:
             return self._lead(sleeper, deadline)
         return self._follow(sleeper, deadline)
 
+    cdef int _let_go(self) except -1:
+        """Lets the lock go for a sleep; it is held again where that raises."""
+        try:
+            self.lock.release()
+        except BaseException:
+            self.lock.acquire()
+            raise
+        return 0
+
     cdef int _look_for_signals(self) except -1:
         """Runs signal handlers, which may call us: without the lock. A signal that comes later ends the sleep."""
-        self.lock.release()
         try:
+            self.lock.release()
             PyErr_CheckSignals()
         finally:
             self.lock.acquire()
@@ -367,8 +376,8 @@ cdef class LeaderCore:
             spin = min(spin - sleeper.spun, <long long>SPIN_NS)
             sleeper.spun += spin
             on = spin > 0
+        self._let_go()
         self._inside += 1
-        self.lock.release()
         with nogil:
             if spin or self._adaptive:
                 begun = now_ns()
@@ -422,7 +431,7 @@ cdef class LeaderCore:
         cdef long long until = self._until(sleeper, deadline)
         when.tv_sec = until // 1000000000
         when.tv_nsec = until % 1000000000
-        self.lock.release()
+        self._let_go()
         with nogil:
             if until == FOR_EVER:
                 if sem_wait(&sleeper._wake) < 0:
