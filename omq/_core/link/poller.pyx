@@ -176,7 +176,7 @@ cdef class Poller:
             # One connection's failure is not the others'.
             log.exception("a connection failed")
             try:
-                peer.session.end(error)
+                peer.fail(error)
             except Exception:
                 log.exception("the end of a connection failed")
         return 0

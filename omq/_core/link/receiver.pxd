@@ -24,6 +24,7 @@ cdef class Receiver(Peer):
     cdef int _digest(self) except -1
     cdef int _hand_over(self) except -1
     cdef int _lose(self, object reason) except -1
+    cdef int _cease(self) except -1
     cdef int _read_on(self, bint on) except -1
     cdef bint _spent(self) noexcept
     cdef int _join(self) except -1

@@ -209,14 +209,27 @@ cdef class Receiver(Peer):
 
     cdef int _lose(self, object reason) except -1:
         if not self.lost:
-            self.lost = True
-            self.writable = False
-            # The end stays readable for ever: nobody is to wake up for it again.
-            self._leave()
-            if self.outlet is not None:
-                self.outlet.lost(self)
+            self._cease()
             self._poller.call_back(self.session.on_lost, reason)
         return 0
+
+    cdef int _cease(self) except -1:
+        """Nothing more is read. The session may hear of it in another thread, and later."""
+        self.lost = True
+        self.writable = False
+        if self.inlet is not None and self.inlet._growing is self:
+            self.inlet._growing = None
+        # The end stays readable for ever: nobody is to wake up for it again.
+        self._leave()
+        if self.outlet is not None:
+            self.outlet.lost(self)
+        return 0
+
+    cdef int fail(self, object error) except -1:
+        if not self.lost:
+            self._cease()
+            self._hand_over()
+        return Peer.fail(self, error)
 
     cdef int _read_on(self, bint on) except -1:
         """Has the epoll set watch for what arrives, or no longer."""
@@ -286,10 +299,10 @@ cdef class Receiver(Peer):
         if inlet._target == NULL or inlet._aiming is not None or inlet._head is not None:
             return stream.start_large()
         stream.aim(inlet._target, inlet._target_size)
+        inlet._aiming = self
         stream.start_large()
-        if stream._aimed != NULL:
-            inlet._aiming = self
-        else:
+        if stream._aimed == NULL:
+            inlet._aiming = None
             stream.withdraw()
         return 0
 

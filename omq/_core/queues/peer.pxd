@@ -40,6 +40,7 @@ cdef class Peer:
     cdef public long long dropped    # messages not sent to it because it was full
     cdef int on_events(self, unsigned int events) except -1
     cdef bint only_reads(self) noexcept
+    cdef int fail(self, object error) except -1
     # receiving
     cdef Py_ssize_t ready(self) noexcept
     cdef bint head_more(self) noexcept

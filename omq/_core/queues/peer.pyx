@@ -90,6 +90,11 @@ cdef class Peer:
         """The kernel has something to say about its descriptor (EPOLL*)."""
         raise AssertionError("not a peer with a descriptor")
 
+    cdef int fail(self, object error) except -1:
+        """Something has gone wrong with it that is not the fault of whoever is at work: it ends."""
+        self.session.end(error)
+        return 0
+
     cdef bint only_reads(self) noexcept:
         """Whether an event can mean only that there is something to read."""
         return False
@@ -283,7 +288,7 @@ cdef class Inlet:
             except Exception as error:
                 # A connection's failure is not the user's, who has just taken a message.
                 log.exception("a connection failed")
-                peer.session.end(error)
+                peer.fail(error)
         return 0
 
     cdef bint has_message(self) except -1:

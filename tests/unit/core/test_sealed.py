@@ -208,3 +208,37 @@ def test_the_last_nonce_ends_the_connection() -> None:
     owner.poller.dispatch()
     assert "nonces of this connection are used up" in str(owner.lost[0])
     assert owner.far.recv(10) == b""
+
+
+class Late(Owner):
+    """Its end is for another thread, as that of a blocking socket is, and comes a little later."""
+
+    def end(self, reason: Exception | None) -> None:
+        self.lost.append(reason)
+
+    on_lost = end
+
+
+@pytest.mark.parametrize("size", [40_000, 3_000_000])
+def test_nothing_more_arrives_where_memory_was_short(size: int) -> None:
+    """Neither what is sealed still, nor what came behind it; at whatever step there is none."""
+    testing = pytest.importorskip("_testcapi")
+    for step in range(40):
+        owner = Late()
+        wire = owner.sealed(b"before") + owner.sealed(bytes(size)) + owner.sealed(b"behind")
+        owner.far.setblocking(False)
+        testing.set_nomemory(step, step + 1)
+        try:
+            owner.poller.dispatch()
+            sent = 0
+            while sent < len(wire):
+                sent += owner.far.send(memoryview(wire)[sent : sent + 50_000])
+                owner.poller.dispatch()
+        except (MemoryError, BlockingIOError):
+            pass  # ours, or nobody reads any more
+        finally:
+            testing.remove_mem_hooks()
+        owner.hear(b"")
+        owner.poller.dispatch()
+        everything = [[b"before"], [bytes(size)], [b"behind"]]
+        assert owner.messages == everything[: len(owner.messages)]
