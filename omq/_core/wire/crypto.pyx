@@ -154,6 +154,7 @@ cdef int decode_key(const char *text, unsigned char *key) noexcept nogil:
 
 
 @cython.final
+@cython.no_gc  # which would take from it what wipes it
 @cython.auto_pickle(False)
 cdef class Secret:
     """32 octets that nobody sees: a secret key, or what two keys make together."""
@@ -250,6 +251,7 @@ cdef class Secret:
 
 
 @cython.final
+@cython.no_gc
 @cython.auto_pickle(False)
 cdef class Session:
     """The traffic of a CURVE connection (RFC 26, The MESSAGE Command): frames are sealed and opened where they stand.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Iterator
 
@@ -242,3 +243,10 @@ def test_nothing_more_arrives_where_memory_was_short(size: int) -> None:
         owner.poller.dispatch()
         everything = [[b"before"], [bytes(size)], [b"behind"]]
         assert owner.messages == everything[: len(owner.messages)]
+
+
+def test_what_is_secret_is_no_business_of_the_collector() -> None:
+    """It takes from an object what it refers to, and then the octets could not be wiped."""
+    secret = Secret()
+    assert not gc.is_tracked(secret)
+    assert not gc.is_tracked(Session(secret, True, 0, 0))
