@@ -227,7 +227,7 @@ cdef class RequestOutlet(RoundRobin):
         cdef Part few[FEW_PARTS]
         cdef Part *whole = few
         cdef Py_ssize_t head = 1
-        cdef int done
+        cdef int done = 0
         cdef RequestInlet inlet = self._inlet
         cdef Peer asked = inlet.asked
         cdef object older = None
@@ -263,13 +263,13 @@ cdef class RequestOutlet(RoundRobin):
                 inlet.gone = False
                 inlet.awaiting = True
                 inlet.request_id = request_id
-            else:
+            return done
+        finally:
+            if not done:
                 # Nothing was sent: the older request stands.
                 inlet.asked = asked
                 if older is not None:
                     self.queue = older
-            return done
-        finally:
             if whole != few:
                 free(whole)
 
@@ -541,6 +541,11 @@ cdef class ReplyOutlet(Outlet):
                 fill_part(whole + i, <bytes>envelope[i])
             memcpy(whole + head, parts, count * sizeof(Part))
             client.send(whole, head + count)
+        except MemoryError:
+            # Nothing was sent: a shorter reply may do.
+            inlet.client = client
+            inlet.envelope = envelope
+            raise
         finally:
             if whole != few:
                 free(whole)

@@ -9,6 +9,7 @@ import pytest
 
 import omq
 from tests.unit.blocking.conftest import BOUND, asleep
+from tests.unit.conftest import needs_address_space
 from tests.waits import until
 
 
@@ -172,3 +173,36 @@ def test_calls_that_do_no_work_do_not_keep_the_io_thread_away(make, crew, call):
         return not req.peers
 
     until(seen, "the end of the peer")
+
+
+@needs_address_space
+def test_a_shorter_reply_may_be_sent_where_memory_was_short(make, little_memory):
+    """A sealed reply needs memory of its own."""
+    public, secret = omq.curve_keypair()
+    rep = make(omq.REP, bind="tcp://127.0.0.1:*", security=omq.CurveServer(secret))
+    req = make(omq.REQ, connect=rep.endpoints[0], security=omq.CurveClient(public))
+    req.send(b"much, please", timeout=BOUND)
+    assert rep.recv(timeout=BOUND) == b"much, please"
+    reply = bytes(256 << 20)
+    little_memory(64 << 20)
+    with pytest.raises(MemoryError):
+        rep.send(reply)
+    little_memory(None)
+    rep.send(b"sorry")
+    assert req.recv(timeout=BOUND) == b"sorry"
+
+
+@needs_address_space
+def test_a_request_that_memory_is_short_for_leaves_the_one_before_as_it_was(make, little_memory):
+    public, secret = omq.curve_keypair()
+    rep = make(omq.REP, bind="tcp://127.0.0.1:*", security=omq.CurveServer(secret))
+    req = make(omq.REQ, connect=rep.endpoints[0], security=omq.CurveClient(public), req_relaxed=True)
+    req.send(b"first", timeout=BOUND)
+    assert rep.recv(timeout=BOUND) == b"first"
+    second = bytes(256 << 20)
+    little_memory(64 << 20)
+    with pytest.raises(MemoryError):
+        req.send(second)
+    little_memory(None)
+    rep.send(b"answer")
+    assert req.recv(timeout=BOUND) == b"answer"
