@@ -323,8 +323,8 @@ cdef class Inlet:
         while limit > 0:
             try:
                 message = self.take_any()
-            except StateError:
-                # REP and REQ take one message at a time: what is taken is what there is.
+            except (MemoryError, StateError):
+                # Memory is short; REP and REQ take one message at a time. What is taken is what there is.
                 if messages is None:
                     raise
                 break
@@ -347,12 +347,18 @@ cdef class Inlet:
         """All parts of the first message of *peer*."""
         cdef Py_ssize_t size = 0
         cdef list parts = []
-        while True:
-            part = peer.take_part()
-            parts.append(part)
-            size += len(<bytes>part)
-            if not peer.more:
-                break
+        part = None
+        try:
+            while True:
+                part = peer.take_part()
+                parts.append(part)
+                size += len(<bytes>part)
+                if not peer.more:
+                    break
+        except MemoryError:
+            if part is not None and peer.more:
+                peer.skip()  # the rest of a message is none
+            raise
         self._taken(peer, size)
         return parts
 

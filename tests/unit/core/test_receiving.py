@@ -395,3 +395,39 @@ async def test_an_announcement_is_not_believed():
             core.poller.dispatch()
         assert resident() - before < 40_000
         assert all(session.lost == [] for session in core.sessions)
+
+
+def attempt(call, step):
+    """Awaits a call that need not wait, while the allocation of that number finds no memory; None: it raised."""
+    testing = pytest.importorskip("_testcapi")
+    testing.set_nomemory(step, step + 1)
+    try:
+        call.send(None)
+    except StopIteration as done:
+        return done.value
+    except MemoryError:
+        return None
+    finally:
+        testing.remove_mem_hooks()
+    raise AssertionError("it waits")
+
+
+@pytest.mark.parametrize("step", range(10))
+async def test_no_message_is_torn_where_memory_is_short(step):
+    parts = [body(300, seed) for seed in range(3)]
+    with Driven() as core:
+        await core.feed(core.link(), message(*parts) + message(b"next"))
+        await until(lambda: core.session.peer.messages_in == 2)
+        attempt(core.recv_multipart(), step)
+        assert await core.recv_many() in ([parts, b"next"], [b"next"])
+
+
+@pytest.mark.parametrize("step", [4, 25, 53])
+async def test_what_recv_many_has_taken_is_given_where_memory_is_short_for_more(step):
+    messages = [body(300, seed) for seed in range(100)]
+    with Driven() as core:
+        await core.feed(core.link(), b"".join(map(message, messages)))
+        await until(lambda: core.session.peer.messages_in == 100)
+        first = attempt(core.recv_many(), step)
+        assert first
+        assert first + await core.recv_many() == messages
