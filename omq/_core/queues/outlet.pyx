@@ -138,6 +138,8 @@ cdef class RoundRobin(Outlet):
         if self._conflate:
             self.queue.clear()
         self.queue.append(hold(parts, count))
+        if not self._scheduled and self._has_open():
+            self._pump()  # a signal handler has raised where that was to be arranged
         return 1
 
     cdef int attach(self, Peer peer) except -1:
@@ -196,8 +198,8 @@ cdef class RoundRobin(Outlet):
             send_held(peer, self.queue.popleft())
             self.given(peer)
         if self.queue and self._has_open() and not self._scheduled:
-            self._scheduled = True
             self._schedule()
+            self._scheduled = True
         return 0
 
     cdef int _flush_turn(self) except -1:

@@ -470,8 +470,8 @@ cdef class Outlet:
         """*peer* holds a batch that is to leave when the turn ends."""
         self.note(peer)
         if not self._scheduled:
+            self._schedule()  # a signal handler may raise in it
             self._scheduled = True
-            self._schedule()
         return 0
 
     cdef int _flush_turn(self) except -1:

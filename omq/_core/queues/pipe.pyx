@@ -189,10 +189,18 @@ cdef class Pipe(Peer):
         if not arrival:
             if not self._reopening:
                 self._reopening = True
-                self._post(self.reopen)
+                try:
+                    self._post(self.reopen)
+                except BaseException:
+                    self._reopening = False  # a signal handler has raised, before word was on its way or after
+                    raise
         elif not self._posted:
             self._posted = True
-            self._post(self.arrive)
+            try:
+                self._post(self.arrive)
+            except BaseException:
+                self._posted = False
+                raise
         return 0
 
     cdef long long sent_bytes(self) noexcept:

@@ -271,3 +271,23 @@ async def test_the_callers_memory_is_not_read_when_there_is_none_to_copy_the_res
             assert b"x" not in got
         await until(lambda: core.session.lost)
         assert isinstance(core.session.lost[0], MemoryError)
+
+
+async def test_what_waits_goes_on_leaving_where_a_signal_handler_has_raised():
+    with Driven() as core:
+        loop, outlet = asyncio.get_running_loop(), core.outlet
+        messages = [b"%d" % number for number in range(1000)]
+        for number in messages[:-1]:
+            await core.send(number)
+
+        def interrupted():
+            outlet.set_schedule(lambda: loop.call_soon(outlet.flush_turn))
+            raise KeyboardInterrupt
+
+        outlet.set_schedule(interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            core.link()
+        core.session.peer.start(b"")
+        await core.send(messages[-1])
+        expected = b"".join(wire([one]) for one in messages)
+        assert await core.read(core.others[0], len(expected)) == expected
