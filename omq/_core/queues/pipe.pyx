@@ -100,16 +100,14 @@ cdef class Pipe(Peer):
     cdef object take_part(self):
         message = self._ring[0]
         if type(message) is not tuple:
-            self._ring.popleft()
             self.more = False
             self._taken()
             return message
         part = (<tuple>message)[self._part]
-        self._part += 1
-        self.more = self._part < len(<tuple>message)
-        if not self.more:
-            self._part = 0
-            self._ring.popleft()
+        self.more = self._part < len(<tuple>message) - 1
+        if self.more:
+            self._part += 1
+        else:
             self._taken()
         return part
 
@@ -123,14 +121,22 @@ cdef class Pipe(Peer):
         return has
 
     cdef int skip(self) except -1:
-        self._part = 0
-        self._ring.popleft()
         return self._taken()
 
     cdef int _taken(self) except -1:
+        """The first message is taken; it stays where a signal handler raises while the partner is told of the room."""
+        cdef bint done = False
+        message = self._ring.popleft()
+        self._part = 0
+        try:
+            self._make_room()
+            done = True
+        finally:
+            if not done:
+                self._ring.appendleft(message)
         if self._senders:
             self.session = self._senders.popleft()
-        return self._make_room()
+        return 0
 
     cdef int _make_room(self) except -1:
         """Has the partner go on when there is room: half of the ring, not a wake-up a message."""
@@ -227,7 +233,7 @@ cdef class Pipe(Peer):
             self.inlet.arrived(self)
             return 0
         while self._ring:
-            message = self._ring.popleft()
+            message = self._ring[0]
             self._taken()
             self.session.on_message(list(message) if type(message) is tuple else [message])
         return 0
