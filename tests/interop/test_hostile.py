@@ -19,6 +19,7 @@ import pytest
 
 import omq.asyncio as omq
 from omq.errors import Timeout
+from omq.event import HandshakeFailure
 from tests.interop.conftest import Fresh
 from tests.interop.contents import MIB
 from tests.interop.libzmq import Libzmq, endpoint_of
@@ -36,88 +37,122 @@ from tests.interop.rawpeer import (
     properties,
     ready,
 )
+from tests.interop.verdicts import verdicts
 
 EVIL = frame(b"evil")
 
-#: Sent instead of a greeting.
-GREETINGS: dict[str, bytes] = {
-    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    "tls-client-hello": bytes.fromhex("16030100f8010000f40303") + bytes(64),
-    "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
-    "telnet-#769": b"\xff\xfb\x1f\xff\xfb\x20\xff\xfb\x18\xff\xfb\x27\xff\xfd\x01",
-    "zeros": bytes(64),
-    "random": b"\x5a" + Random(1).randbytes(4096),
-    "endless-ff": b"\xff" * MIB,
-    "signature-ends-wrong": b"\xff" + bytes(8) + b"\x01" + greeting()[10:],
-    "zmtp-1.0": b"\x01\x00\x05\x00evil",
-    "zmtp-1.0-identity": b"\x05\x00name\x05\x00evil",
-    "zmtp-1.0-long-length": b"\xff" + (5).to_bytes(8, "big") + b"\x00evil",
-    "zmtp-1.0-in-disguise": SIGNATURE + b"\x00" + b"\x08" + b"\x00\x00" + EVIL,
-    "zmtp-2.0": SIGNATURE + b"\x01" + b"\x08" + b"\x00\x00" + EVIL,
-    "zmtp-2.1": SIGNATURE + b"\x02" + b"\x08" + b"\x00\x00" + EVIL,
-    **{f"revision-{revision}-and-all-of-3.1": greeting((revision, 0)) + ready("PUSH") + EVIL for revision in (0, 1, 2)},
-    "GHSA-fc3w-v1-two-large": b"\x01\x00" + (b"\xff" + (20_001).to_bytes(8, "big") + b"\x00" + bytes(20_000)) * 2,
-    "no-mechanism": greeting(mechanism=b"") + ready("PUSH") + EVIL,
-    "unknown-mechanism": greeting(mechanism=b"GSSAPI") + EVIL,
-    "PLAIN": greeting(mechanism=b"PLAIN") + command(b"HELLO", b"\x01u\x01p"),
-    "CURVE": greeting(mechanism=b"CURVE", as_server=1) + command(b"HELLO", bytes(194)),
-    "endless-mechanism": SIGNATURE + b"\x03\x01" + b"N" * MIB,
+# What is said of it, as patterns.
+OLD_OR_NONE = "a ZMTP 1.0 peer, or none at all, is not supported"
+OLD = "a ZMTP 1.0 peer is not supported"
+NO_SIGNATURE = "not a ZMTP signature"
+NO_FRAME = "not a ZMTP frame header|bytes that are no ZMTP frame"
+NAMELESS = "a command without a proper name"
+CUT_OFF = "metadata that ends inside the property"
+TOO_LONG = "is longer than its metadata"
+LARGE = "a message is larger than max_message_size=1000 bytes"
+MANY = "a message has more than max_parts=10 parts"
+
+#: Sent instead of a greeting; and what is said of it.
+GREETINGS: dict[str, tuple[bytes, str]] = {
+    "http": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", OLD_OR_NONE),
+    "tls-client-hello": (bytes.fromhex("16030100f8010000f40303") + bytes(64), OLD_OR_NONE),
+    "ssh": (b"SSH-2.0-OpenSSH_9.6\r\n", OLD_OR_NONE),
+    "telnet-#769": (b"\xff\xfb\x1f\xff\xfb\x20\xff\xfb\x18\xff\xfb\x27\xff\xfd\x01", NO_SIGNATURE),
+    "zeros": (bytes(64), OLD_OR_NONE),
+    "random": (b"\x5a" + Random(1).randbytes(4096), OLD_OR_NONE),
+    "endless-ff": (b"\xff" * MIB, NO_SIGNATURE),
+    "signature-ends-wrong": (b"\xff" + bytes(8) + b"\x01" + greeting()[10:], NO_SIGNATURE),
+    "zmtp-1.0": (b"\x01\x00\x05\x00evil", OLD_OR_NONE),
+    "zmtp-1.0-identity": (b"\x05\x00name\x05\x00evil", OLD_OR_NONE),
+    "zmtp-1.0-long-length": (b"\xff" + (5).to_bytes(8, "big") + b"\x00evil", OLD),
+    "zmtp-1.0-in-disguise": (SIGNATURE + b"\x00" + b"\x08" + b"\x00\x00" + EVIL, OLD),
+    "zmtp-2.0": (SIGNATURE + b"\x01" + b"\x08" + b"\x00\x00" + EVIL, "a ZMTP 2.0 peer .revision 1. is not supported"),
+    "zmtp-2.1": (SIGNATURE + b"\x02" + b"\x08" + b"\x00\x00" + EVIL, "a ZMTP 2.0 peer .revision 2. is not supported"),
+    **{
+        f"revision-{revision}-and-all-of-3.1": (
+            greeting((revision, 0)) + ready("PUSH") + EVIL,
+            f"a ZMTP 2.0 peer .revision {revision}. is not supported" if revision else OLD,
+        )
+        for revision in (0, 1, 2)
+    },
+    "GHSA-fc3w-v1-two-large": (
+        b"\x01\x00" + (b"\xff" + (20_001).to_bytes(8, "big") + b"\x00" + bytes(20_000)) * 2,
+        OLD_OR_NONE,
+    ),
+    "no-mechanism": (greeting(mechanism=b"") + ready("PUSH") + EVIL, "the peer names no mechanism"),
+    "unknown-mechanism": (greeting(mechanism=b"GSSAPI") + EVIL, "the peer's mechanism is GSSAPI, ours is NULL"),
+    "PLAIN": (
+        greeting(mechanism=b"PLAIN") + command(b"HELLO", b"\x01u\x01p"),
+        "the peer's mechanism is PLAIN, ours is NULL",
+    ),
+    "CURVE": (
+        greeting(mechanism=b"CURVE", as_server=1) + command(b"HELLO", bytes(194)),
+        "the peer's mechanism is CURVE, ours is NULL",
+    ),
+    "endless-mechanism": (SIGNATURE + b"\x03\x01" + b"N" * MIB, "as-server is neither 0 nor 1"),
 }
 
 #: Sent after a good greeting, instead of a good READY.
-HANDSHAKES: dict[str, bytes] = {
-    "message-before-READY": EVIL + ready("PUSH"),
-    "unknown-command": command(b"STEADY"),
-    "PING-before-READY": command(b"PING", b"\0\0"),
-    "HELLO-of-PLAIN": command(b"HELLO", b"\x01u\x01p"),
-    "ERROR": command(b"ERROR", b"\x03no!"),
-    "ERROR-cut-off": command(b"ERROR", b"\xffno!"),
-    "wrong-type-SUB": ready("SUB"),
-    "wrong-type-PULL": ready("PULL"),
-    "unknown-type": ready("EVIL"),
-    "empty-type": ready(""),
-    "property-without-name": command(b"READY", properties((b"", b"PUSH"))),
-    "property-name-cut-off": command(b"READY", b"\xffSocket-Type"),
-    "property-value-cut-off": command(b"READY", b"\x0bSocket-Type\x00\x00\x00\x05PUSH"),
-    "property-value-of-2^31": command(b"READY", b"\x0bSocket-Type\x80\x00\x00\x00PUSH"),
-    "property-value-of-2^32": command(b"READY", b"\x0bSocket-Type\xff\xff\xff\xffPUSH"),
-    "property-length-cut-off": command(b"READY", b"\x0bSocket-Type\x00\x00"),
-    "READY-with-MORE": bytes((COMMAND | MORE,)) + ready("PUSH")[1:],
-    "READY-with-reserved-flag": bytes((COMMAND | 0x80,)) + ready("PUSH")[1:],
-    "READY-announces-2^40": header(1 << 40, COMMAND) + b"\x05READY",
-    "READY-announces-2^64": header((1 << 64) - 1, COMMAND) + b"\x05READY",
-    "READY-of-16-MiB": ready("PUSH", (b"X-flood", bytes(16 * MIB))),
-    "command-without-name": frame(b"", COMMAND),
-    "command-name-empty": frame(b"\x00READY", COMMAND),
-    "command-name-cut-off": frame(b"\xffREADY", COMMAND),
-    "CVE-2019-6250-before-READY": header((1 << 64) - 1) + bytes(5000),
-    "random": Random(2).randbytes(4096),
+HANDSHAKES: dict[str, tuple[bytes, str]] = {
+    "message-before-READY": (EVIL + ready("PUSH"), "a message before the handshake is done"),
+    "unknown-command": (command(b"STEADY"), "'STEADY' where NULL does not allow it"),
+    "PING-before-READY": (command(b"PING", b"\0\0"), "'PING' where NULL does not allow it"),
+    "HELLO-of-PLAIN": (command(b"HELLO", b"\x01u\x01p"), "'HELLO' where NULL does not allow it"),
+    "ERROR": (command(b"ERROR", b"\x03no!"), "the peer refused the handshake: 'no!'"),
+    "ERROR-cut-off": (command(b"ERROR", b"\xffno!"), "an ERROR whose reason has a wrong length"),
+    "wrong-type-SUB": (ready("SUB"), "PULL and SUB are incompatible"),
+    "wrong-type-PULL": (ready("PULL"), "PULL and PULL are incompatible"),
+    "unknown-type": (ready("EVIL"), "unknown socket type 'EVIL'"),
+    "empty-type": (ready(""), "unknown socket type ''"),
+    "property-without-name": (command(b"READY", properties((b"", b"PUSH"))), "'' cannot name a property"),
+    "property-name-cut-off": (command(b"READY", b"\xffSocket-Type"), CUT_OFF),
+    "property-value-cut-off": (command(b"READY", b"\x0bSocket-Type\x00\x00\x00\x05PUSH"), TOO_LONG),
+    "property-value-of-2^31": (command(b"READY", b"\x0bSocket-Type\x80\x00\x00\x00PUSH"), TOO_LONG),
+    "property-value-of-2^32": (command(b"READY", b"\x0bSocket-Type\xff\xff\xff\xffPUSH"), TOO_LONG),
+    "property-length-cut-off": (command(b"READY", b"\x0bSocket-Type\x00\x00"), CUT_OFF),
+    "READY-with-MORE": (bytes((COMMAND | MORE,)) + ready("PUSH")[1:], NO_FRAME),
+    "READY-with-reserved-flag": (bytes((COMMAND | 0x80,)) + ready("PUSH")[1:], NO_FRAME),
+    "READY-announces-2^40": (header(1 << 40, COMMAND) + b"\x05READY", "a frame announces 1099511627776 bytes"),
+    "READY-announces-2^64": (header((1 << 64) - 1, COMMAND) + b"\x05READY", NO_FRAME),
+    "READY-of-16-MiB": (ready("PUSH", (b"X-flood", bytes(16 * MIB))), "a frame announces 167772[0-9]{2} bytes"),
+    "command-without-name": (frame(b"", COMMAND), NAMELESS),
+    "command-name-empty": (frame(b"\x00READY", COMMAND), NAMELESS),
+    "command-name-cut-off": (frame(b"\xffREADY", COMMAND), NAMELESS),
+    "CVE-2019-6250-before-READY": (header((1 << 64) - 1) + bytes(5000), NO_FRAME),
+    "random": (Random(2).randbytes(4096), NO_FRAME),
 }
 
 #: Sent after a good handshake.
-TRAFFIC: dict[str, bytes] = {
-    "CVE-2019-6250": b"\x02" + b"\xff" * 8 + b"A" * 5000,
-    "#1488": b"\xff\xff\xff\xff\xff\xff\xff\xff\xda\x00" + b"A" * 5000,
-    "length-of-2^63": header(1 << 63) + bytes(5000),
-    "reserved-flag-8": b"\x08\x04evil",
-    "reserved-flag-128": b"\x80\x04evil",
-    "command-with-MORE": bytes((COMMAND | MORE,)) + command(b"PING", b"\0\0")[1:],
-    "command-without-name": frame(b"", COMMAND),
-    "command-name-cut-off": frame(b"\xffPING", COMMAND),
-    "PING-without-ttl": command(b"PING"),
-    "command-announces-2^40": header(1 << 40, COMMAND) + b"\x04PING",
-    "larger-than-allowed": frame(bytes(1001)),
-    "larger-than-allowed-announced": header(1001),
-    "larger-than-allowed-announced-2^40": header(1 << 40),
-    "larger-than-allowed-last-part": frame(b"fine", MORE) + frame(bytes(1001)),
-    "too-many-parts": frame(b"", MORE) * 11,
-    "flood-of-empty-parts": frame(b"", MORE) * 100_000,
-    "random": b"\xf0" + Random(3).randbytes(4096),
+TRAFFIC: dict[str, tuple[bytes, str]] = {
+    "CVE-2019-6250": (b"\x02" + b"\xff" * 8 + b"A" * 5000, NO_FRAME),
+    "#1488": (b"\xff\xff\xff\xff\xff\xff\xff\xff\xda\x00" + b"A" * 5000, NO_FRAME),
+    "length-of-2^63": (header(1 << 63) + bytes(5000), NO_FRAME),
+    "reserved-flag-8": (b"\x08\x04evil", NO_FRAME),
+    "reserved-flag-128": (b"\x80\x04evil", NO_FRAME),
+    "command-with-MORE": (bytes((COMMAND | MORE,)) + command(b"PING", b"\0\0")[1:], NO_FRAME),
+    "command-without-name": (frame(b"", COMMAND), NAMELESS),
+    "command-name-cut-off": (frame(b"\xffPING", COMMAND), NAMELESS),
+    "PING-without-ttl": (command(b"PING"), "a PING has 2 to 18 bytes of data, this one 0"),
+    "command-announces-2^40": (header(1 << 40, COMMAND) + b"\x04PING", "a command is larger than"),
+    "larger-than-allowed": (frame(bytes(1001)), LARGE),
+    "larger-than-allowed-announced": (header(1001), LARGE),
+    "larger-than-allowed-announced-2^40": (header(1 << 40), LARGE),
+    "larger-than-allowed-last-part": (frame(b"fine", MORE) + frame(bytes(1001)), LARGE),
+    "too-many-parts": (frame(b"", MORE) * 11, MANY),
+    "flood-of-empty-parts": (frame(b"", MORE) * 100_000, MANY),
+    "random": (b"\xf0" + Random(3).randbytes(4096), NO_FRAME),
 }
 
 
-def rows(table: dict[str, bytes]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("bad", [pytest.param(value, id=name) for name, value in table.items()])
+def rows(table: dict[str, tuple[bytes, str]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("bad", "reason"), [pytest.param(*row, id=name) for name, row in table.items()])
+
+
+def category_of(reason: str) -> HandshakeFailure:
+    """What kind of failure is told like this."""
+    if "mechanism is" in reason:
+        return HandshakeFailure.MECHANISM
+    return HandshakeFailure.REFUSED if "refused" in reason else HandshakeFailure.PROTOCOL
 
 
 @asynccontextmanager
@@ -139,29 +174,45 @@ async def served(libzmq: Libzmq, fresh: Fresh, **options: Any) -> AsyncIterator[
 
 @rows(GREETINGS)
 @on_uvloop
-async def test_bad_greeting(libzmq: Libzmq, fresh: Fresh, bad: bytes) -> None:
-    async with served(libzmq, fresh) as pull, dialled(pull.endpoints[0]) as peer:
+async def test_bad_greeting(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str) -> None:
+    async with (
+        served(libzmq, fresh) as pull,
+        verdicts(pull) as said,
+        dialled(pull.endpoints[0]) as peer,
+    ):
         await peer.send(bad)
         await peer.ended()
+        await said.failed(category_of(reason), reason)
 
 
 @rows(HANDSHAKES)
 @on_uvloop
-async def test_bad_handshake(libzmq: Libzmq, fresh: Fresh, bad: bytes) -> None:
-    async with served(libzmq, fresh) as pull, dialled(pull.endpoints[0]) as peer:
+async def test_bad_handshake(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str) -> None:
+    async with (
+        served(libzmq, fresh) as pull,
+        verdicts(pull) as said,
+        dialled(pull.endpoints[0]) as peer,
+    ):
         await peer.greet()
         await peer.send(bad)
         await peer.ended()
+        await said.failed(category_of(reason), reason)
 
 
 @rows(TRAFFIC)
 @on_uvloop
-async def test_bad_traffic(libzmq: Libzmq, fresh: Fresh, bad: bytes) -> None:
+async def test_bad_traffic(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str) -> None:
     limits = {"max_message_size": 1000, "max_parts": 10}
-    async with served(libzmq, fresh, **limits) as pull, dialled(pull.endpoints[0]) as peer:
+    async with (
+        served(libzmq, fresh, **limits) as pull,
+        verdicts(pull) as said,
+        dialled(pull.endpoints[0]) as peer,
+    ):
         await peer.shake("PUSH")
         await peer.send(bad)
         await peer.ended()
+        await said.succeeded()
+        await said.lost(reason)
 
 
 @on_uvloop
@@ -216,9 +267,14 @@ async def test_silent_connections_starve_nobody_ghsa_25wp(libzmq: Libzmq, fresh:
 )
 @on_uvloop
 async def test_handshakes_take_only_so_long(libzmq: Libzmq, fresh: Fresh, said: bytes) -> None:
-    async with served(libzmq, fresh, handshake_timeout=0.2) as pull, dialled(pull.endpoints[0]) as peer:
+    async with (
+        served(libzmq, fresh, handshake_timeout=0.2) as pull,
+        verdicts(pull) as told,
+        dialled(pull.endpoints[0]) as peer,
+    ):
         await peer.send(said)
         await peer.ended()
+        await told.failed(HandshakeFailure.TIMEOUT, "no handshake within handshake_timeout=0.2 s")
 
 
 @pytest.mark.parametrize("end", ["FIN", "RST"])
@@ -315,18 +371,24 @@ async def test_subscriber_that_sends_messages_ghsa_4p5v(libzmq: Libzmq, fresh: F
 
 @rows(
     {
-        "command-without-name": frame(b"", COMMAND),
-        "CVE-2019-6250": b"\x02" + b"\xff" * 8 + b"A" * 5000,
-        "reserved-flag": b"\x80\x02\x01A",
-        "subscription-announces-2^63": header(1 << 63) + b"\x01A",
+        "command-without-name": (frame(b"", COMMAND), NAMELESS),
+        "CVE-2019-6250": (b"\x02" + b"\xff" * 8 + b"A" * 5000, NO_FRAME),
+        "reserved-flag": (b"\x80\x02\x01A", NO_FRAME),
+        "subscription-announces-2^63": (header(1 << 63) + b"\x01A", NO_FRAME),
     }
 )
 @on_uvloop
-async def test_bad_subscriber(libzmq: Libzmq, fresh: Fresh, bad: bytes) -> None:
-    async with published(libzmq, fresh, "XPUB") as pub, dialled(pub.endpoints[0]) as peer:
+async def test_bad_subscriber(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str) -> None:
+    async with (
+        published(libzmq, fresh, "XPUB") as pub,
+        verdicts(pub) as said,
+        dialled(pub.endpoints[0]) as peer,
+    ):
         await peer.shake("SUB")
         await peer.send(bad)
         await peer.ended()
+        await said.succeeded()
+        await said.lost(reason)
 
 
 # --- bad servers ------------------------------------------------------------------------------------
@@ -334,12 +396,14 @@ async def test_bad_subscriber(libzmq: Libzmq, fresh: Fresh, bad: bytes) -> None:
 
 @rows({name: GREETINGS[name] for name in ("http", "zmtp-1.0", "zmtp-2.0", "CURVE", "endless-ff", "random")})
 @on_uvloop
-async def test_bad_server(libzmq: Libzmq, fresh: Fresh, bad: bytes) -> None:
+async def test_bad_server(libzmq: Libzmq, fresh: Fresh, bad: bytes, reason: str) -> None:
     good = libzmq.open("PULL", bind=fresh("ipc"))
-    async with listening() as listener, omq.PUSH(connect=listener.endpoint, linger=0.0) as push:
+    async with listening() as listener, omq.PUSH(linger=0.0) as push, verdicts(push) as said:
+        push.connect(listener.endpoint)
         server = await listener.accept()
         await server.send(bad)
         await server.ended()
+        await said.failed(category_of(reason), reason)
         push.connect(endpoint_of(good))
         await push.wait_connected(timeout=5)
         for number in range(10):

@@ -19,6 +19,7 @@ from tests.interop.libzmq import Libzmq, endpoint_of
 from tests.interop.loop import on_uvloop
 from tests.interop.pairs import ONE_WAY, by_side, conversing, joined
 from tests.interop.rawpeer import command, dialled, frame, greeting
+from tests.interop.verdicts import verdicts
 
 SERVER_PUBLIC, SERVER_SECRET = omq.curve_keypair()
 CLIENT_PUBLIC, CLIENT_SECRET = omq.curve_keypair()
@@ -244,17 +245,19 @@ async def test_two_hundred_silent_connections_keep_nobody_out_cve_2020_15166(lib
         assert await pull.recv(timeout=5) == b"good"
 
 
+MESSAGE_FIRST = "a message before the handshake is done"
 UNAUTHENTICATED = {
-    "a-message-at-once": frame(b"evil"),
-    "a-MESSAGE-at-once": frame(b"\x07MESSAGE" + bytes(8) + bytes(40)),
-    "READY-of-NULL": command(b"READY", b"\x0bSocket-Type\x00\x00\x00\x04PUSH"),
-    "HELLO-short": command(b"HELLO", bytes(193)),
-    "HELLO-long": command(b"HELLO", bytes(195)),
-    "HELLO-of-zeros": command(b"HELLO", b"\x01\x00" + bytes(192)),
-    "HELLO-misspelt": command(b"HALLO", b"\x01\x00" + bytes(192)),
-    "INITIATE-first": command(b"INITIATE", bytes(300)),
-    "INITIATE-of-60-KiB": command(b"INITIATE", bytes(60_000)),
-    "ERROR": command(b"ERROR", b"\x03400"),
+    "a-message-at-once": (frame(b"evil"), MESSAGE_FIRST),
+    "a-MESSAGE-at-once": (frame(b"\x07MESSAGE" + bytes(8) + bytes(40)), MESSAGE_FIRST),
+    "READY-of-NULL": (command(b"READY", b"\x0bSocket-Type\x00\x00\x00\x04PUSH"), "'READY' where CURVE does not"),
+    "HELLO-short": (command(b"HELLO", bytes(193)), "a HELLO of CURVE with 193 bytes instead of 194"),
+    "HELLO-long": (command(b"HELLO", bytes(195)), "a HELLO of CURVE with 195 bytes instead of 194"),
+    "HELLO-of-version-2": (command(b"HELLO", b"\x02\x00" + bytes(192)), "a HELLO of CurveZMQ 2.0, which is not known"),
+    "HELLO-of-zeros": (command(b"HELLO", b"\x01\x00" + bytes(192)), "the client's transient key has a low order"),
+    "HELLO-misspelt": (command(b"HALLO", b"\x01\x00" + bytes(192)), "'HALLO' where CURVE does not allow it"),
+    "INITIATE-first": (command(b"INITIATE", bytes(300)), "'INITIATE' where CURVE does not allow it"),
+    "INITIATE-of-60-KiB": (command(b"INITIATE", bytes(60_000)), "'INITIATE' where CURVE does not allow it"),
+    "ERROR": (command(b"ERROR", b"\x03400"), "'ERROR' where CURVE does not allow it"),
 }
 
 
@@ -265,25 +268,74 @@ async def test_what_strangers_say_ends_their_connection_and_no_other(libzmq: Lib
         push = libzmq.open("PUSH", connect=pull.endpoints[0], **ITS_CLIENT)
         await push.send(b"before")
         assert await pull.recv(timeout=5) == b"before"
+        says, reason = UNAUTHENTICATED[case]
         async with dialled(pull.endpoints[0]) as peer:
-            await peer.send(greeting(mechanism=b"CURVE") + UNAUTHENTICATED[case])
+            await peer.send(greeting(mechanism=b"CURVE") + says)
             await peer.ended()
-        assert (await failed()).category is HandshakeFailure.PROTOCOL
+        event = await failed()
+        assert event.category is HandshakeFailure.PROTOCOL
+        assert reason in event.reason, event.reason
         await push.send(b"after")
         assert await pull.recv(timeout=5) == b"after"
         with pytest.raises(omq.Timeout):
             await pull.recv(timeout=0)
 
 
-@pytest.mark.parametrize("version", [0, 1, 2])
+#: What peers of ZMTP 1.0 and 2.0 say at once, without waiting for anything: their greeting, and a message.
+OLD = {
+    "1.0-vanilla": (b"\x01\x00" + b"\x05\x00evil", "a ZMTP 1.0 peer, or none at all, is not supported"),
+    "1.0-named": (b"\x05\x00name" + b"\x05\x00evil", "a ZMTP 1.0 peer, or none at all, is not supported"),
+    "1.0-in-a-signature": (greeting((0, 0), mechanism=b"NULL") + frame(b"evil"), "a ZMTP 1.0 peer is not supported"),
+    "2.0": (greeting((1, 0), mechanism=b"NULL") + frame(b"evil"), "a ZMTP 2.0 peer .revision 1. is not supported"),
+    "2.1": (greeting((2, 0), mechanism=b"NULL") + frame(b"evil"), "a ZMTP 2.0 peer .revision 2. is not supported"),
+}
+
+
+@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("mechanism", ["NULL", "PLAIN", "CURVE"])
 @on_uvloop
-async def test_an_old_header_does_not_skip_the_mechanism_1273(fresh: Fresh, version: int) -> None:
-    for security in (curve_server(), omq.PlainServer({})):
-        async with (
-            omq.PULL(bind=fresh("tcp"), linger=0.0, security=security) as pull,
-            dialled(pull.endpoints[0]) as peer,
-        ):
-            await peer.send(greeting((version, 0), mechanism=b"NULL") + frame(b"evil"))
-            await peer.ended()
-            with pytest.raises(omq.Timeout):
-                await pull.recv(timeout=0)
+async def test_an_old_header_does_not_skip_the_mechanism_1273(fresh: Fresh, mechanism: str, version: str) -> None:
+    security = {"NULL": None, "PLAIN": omq.PlainServer({}), "CURVE": curve_server()}[mechanism]
+    says, reason = OLD[version]
+    async with (
+        omq.PULL(bind=fresh("tcp"), linger=0.0, security=security) as pull,
+        verdicts(pull) as said,
+        dialled(pull.endpoints[0]) as peer,
+    ):
+        await peer.send(says)
+        await peer.ended()
+        await said.failed(HandshakeFailure.PROTOCOL, reason)
+        with pytest.raises(omq.Timeout):
+            await pull.recv(timeout=0)
+
+
+# --- sides that do not fit --------------------------------------------------------------------------
+
+ROLES = {
+    "PLAIN-clients": (omq.PlainClient("u", "p"), omq.PlainClient("u", "p"), "both sides are clients of PLAIN"),
+    "CURVE-clients": (curve_client(), curve_client(), "both sides are clients of CURVE"),
+    "PLAIN-servers": (omq.PlainServer({}), omq.PlainServer({}), "both sides are servers of PLAIN"),
+    "CURVE-servers": (curve_server(), curve_server(), "both sides are servers of CURVE"),
+    "PLAIN-and-CURVE": (omq.PlainClient("u", "p"), curve_server(), "the peer's mechanism is PLAIN, ours is CURVE"),
+    "NULL-and-CURVE": (None, curve_server(), "the peer's mechanism is NULL, ours is CURVE"),
+    "CURVE-and-NULL": (curve_client(), None, "the peer's mechanism is CURVE, ours is NULL"),
+}
+
+
+@pytest.mark.parametrize("case", ROLES)
+@on_uvloop
+async def test_sides_that_do_not_fit_name_it_and_hear_nothing(fresh: Fresh, case: str) -> None:
+    theirs, ours, reason = ROLES[case]
+    async with (
+        omq.PULL(bind=fresh("tcp"), linger=0.0, security=ours) as pull,
+        failures(pull) as failed_here,
+        omq.PUSH(linger=0.0, security=theirs, reconnect_interval=None) as push,
+        failures(push) as failed_there,
+    ):
+        await push.send(b"never heard")
+        push.connect(pull.endpoints[0])
+        events = [await failed_here(), await failed_there()]
+        # Who is second may find the connection gone already.
+        assert {event.category for event in events} <= {HandshakeFailure.MECHANISM, HandshakeFailure.HUNG_UP}
+        assert any(reason in event.reason for event in events), events
+        assert not await pull.poll(timeout=0)
