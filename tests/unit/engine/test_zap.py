@@ -26,6 +26,15 @@ def ok(request: list[bytes]) -> list[bytes]:
     return [b"1.0", request[1], b"200", b"OK", b"", b""]
 
 
+SERVERS: dict[str, Security | None] = {
+    "PLAIN": omq.PlainServer(None),
+    "CURVE": omq.CurveServer(SECRET),
+    "NULL": None,
+}
+CLIENTS: dict[str, Security | None] = {"PLAIN": PLAIN, "CURVE": CURVE, "NULL": None}
+EACH_MECHANISM = pytest.mark.parametrize("mechanism", SERVERS)
+
+
 async def outcome(client: Security | None, context: omq.Context | None = None, **server: Any) -> Event:
     """What the monitors of a server tell of one client's handshake."""
     made = {} if client is None else {"security": client}
@@ -41,10 +50,12 @@ async def outcome(client: Security | None, context: omq.Context | None = None, *
     raise AssertionError("no event")
 
 
-async def judged(answer: Answer, client: Security | None = PLAIN, **server: Any) -> tuple[Event, list[list[bytes]]]:
+async def judged(
+    answer: Answer, client: Security | None = PLAIN, context: omq.Context | None = None, **server: Any
+) -> tuple[Event, list[list[bytes]]]:
     """The outcome with a handler that answers like this, and what it was asked."""
     asked: list[list[bytes]] = []
-    context = omq.Context()
+    context = context or omq.Context()
     server.setdefault("security", omq.PlainServer(None) if client is PLAIN else None)
     async with omq.REP(context, bind=ZAP, linger=0.0) as rep:
 
@@ -201,15 +212,19 @@ MALFORMED: dict[str, tuple[Answer, str]] = {
 }
 
 
+@EACH_MECHANISM
 @pytest.mark.parametrize("case", MALFORMED)
-async def test_malformed_replies_let_nobody_in(case: str) -> None:
+async def test_malformed_replies_let_nobody_in(case: str, mechanism: str) -> None:
     answer, reason = MALFORMED[case]
-    event, _ = await judged(answer)
+    event, asked = await judged(answer, CLIENTS[mechanism], security=SERVERS[mechanism], zap_domain="d")
     assert event.category is HandshakeFailure.AUTHENTICATION
+    assert isinstance(event.error, omq.AuthenticationError)
     assert reason in event.reason
+    assert len(asked) == 1
 
 
-async def test_a_handler_that_goes_away() -> None:
+@EACH_MECHANISM
+async def test_a_handler_that_goes_away(mechanism: str) -> None:
     context = omq.Context()
     rep = omq.REP(context, bind=ZAP, linger=0.0)
 
@@ -218,9 +233,108 @@ async def test_a_handler_that_goes_away() -> None:
         rep.stop()
 
     task = asyncio.create_task(leave())
-    event = await outcome(PLAIN, context, security=omq.PlainServer(None))
+    event = await outcome(CLIENTS[mechanism], context, security=SERVERS[mechanism], zap_domain="d")
     await task
+    assert event.category is HandshakeFailure.AUTHENTICATION
     assert "gone without an answer" in event.reason
+
+
+@EACH_MECHANISM
+async def test_a_handler_that_never_answers_runs_into_the_timeout(mechanism: str) -> None:
+    context = omq.Context()
+    async with omq.REP(context, bind=ZAP, linger=0.0) as rep:
+        event = await outcome(
+            CLIENTS[mechanism], context, security=SERVERS[mechanism], zap_domain="d", handshake_timeout=0.1
+        )
+        assert event.category is HandshakeFailure.TIMEOUT
+        assert isinstance(event.error, omq.HandshakeTimeout)
+        assert (await rep.recv_multipart(timeout=5))[5] == mechanism.encode()
+
+
+async def test_a_handler_that_comes_back_is_asked_again() -> None:
+    context = omq.Context()
+    first, _ = await judged(ok, context=context)
+    assert first.kind is EventKind.HANDSHAKE_SUCCEEDED
+    meanwhile = await outcome(PLAIN, context, security=omq.PlainServer(None))
+    assert "none is bound at inproc://zeromq.zap.01" in meanwhile.reason
+    again, asked = await judged(ok, context=context)
+    assert again.kind is EventKind.HANDSHAKE_SUCCEEDED
+    assert len(asked) == 1
+
+
+def of_one_domain(request: list[bytes]) -> list[bytes]:
+    """As libzmq's own test has it: the handler knows one domain."""
+    good = request[2] == b"TEST"
+    return [b"1.0", request[1], b"200" if good else b"400", b"OK" if good else b"BAD DOMAIN", b"", b""]
+
+
+@EACH_MECHANISM
+async def test_a_wrong_domain_is_refused(mechanism: str) -> None:
+    known: dict[str, Any] = {"security": SERVERS[mechanism]}
+    wrong, _ = await judged(of_one_domain, CLIENTS[mechanism], zap_domain="WRONG", **known)
+    assert wrong.category is HandshakeFailure.AUTHENTICATION
+    assert "the ZAP handler says 400 'BAD DOMAIN'" in wrong.reason
+    right, _ = await judged(of_one_domain, CLIENTS[mechanism], zap_domain="TEST", **known)
+    assert right.kind is EventKind.HANDSHAKE_SUCCEEDED
+
+
+ENDS = (EventKind.HANDSHAKE_FAILED, EventKind.HANDSHAKE_SUCCEEDED)
+
+
+async def told_client(mechanism: str, statuses: list[bytes]) -> list[Event]:
+    """What a client's monitor tells until the handler's statuses are used up."""
+    context = omq.Context()
+    security = CLIENTS[mechanism]
+    async with (
+        omq.REP(context, bind=ZAP, linger=0.0) as rep,
+        omq.PULL(context, bind="tcp://127.0.0.1:*", security=SERVERS[mechanism], zap_domain="d") as pull,
+        omq.PUSH(linger=0.0, reconnect_interval=0.001, security=security) as push,
+        push.monitor() as monitor,
+    ):
+        push.connect(pull.endpoints[0])
+        found = []
+        for status in statuses:
+            request = await rep.recv_multipart(timeout=5)
+            await rep.send_multipart([b"1.0", request[1], status, b"", b"", b""])
+            while (event := await monitor.recv(timeout=5)).kind not in ENDS:
+                pass
+            found.append(event)
+        return found
+
+
+@EACH_MECHANISM
+async def test_a_temporary_refusal_is_not_told_and_the_client_comes_again(mechanism: str) -> None:
+    first, second, third = await told_client(mechanism, [b"300", b"300", b"200"])
+    for refused in (first, second):
+        assert refused.category is HandshakeFailure.HUNG_UP
+        assert "300" not in refused.reason
+    assert third.kind is EventKind.HANDSHAKE_SUCCEEDED
+
+
+@EACH_MECHANISM
+@pytest.mark.parametrize("status", [b"400", b"500"])
+async def test_a_refusal_is_told_to_the_client_by_its_status(mechanism: str, status: bytes) -> None:
+    refused, later = await told_client(mechanism, [status, b"200"])
+    assert refused.category is HandshakeFailure.AUTHENTICATION
+    assert isinstance(refused.error, omq.AuthenticationError)
+    assert refused.reason == f"the peer refused the handshake: '{status.decode()}'"
+    assert later.kind is EventKind.HANDSHAKE_SUCCEEDED
+
+
+async def test_a_user_id_of_255_octets_is_taken() -> None:
+    event, _ = await judged(lambda request: [b"1.0", request[1], b"200", b"", b"u" * 255, b""])
+    assert event.peer is not None
+    assert event.peer.user_id == "u" * 255
+
+
+@pytest.mark.parametrize("mechanism", ["CURVE", "NULL"])
+async def test_a_domain_without_a_handler_is_ignored_unless_it_is_enforced(mechanism: str) -> None:
+    client, server = CLIENTS[mechanism], SERVERS[mechanism]
+    ignored = await outcome(client, omq.Context(), security=server, zap_domain="d")
+    assert ignored.kind is EventKind.HANDSHAKE_SUCCEEDED
+    enforced = await outcome(client, omq.Context(), security=server, zap_domain="d", zap_enforce_domain=True)
+    assert enforced.category is HandshakeFailure.AUTHENTICATION
+    assert "zap_enforce_domain is set" in enforced.reason
 
 
 async def test_without_a_handler() -> None:
