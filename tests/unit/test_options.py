@@ -225,3 +225,35 @@ def test_every_option_says_whether_it_is_live(name: str) -> None:
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_option_is_documented(name: str) -> None:
     assert f"        {name}: " in f"        {inspect.getdoc(Options) or ''}".replace("\n    ", "\n        ")
+
+
+def test_the_defaults_are_those_of_libzmq() -> None:
+    defaults = Options()
+    assert (defaults.send_hwm, defaults.recv_hwm, defaults.backlog) == (1000, 1000, 100)
+    assert (defaults.linger, defaults.send_timeout, defaults.recv_timeout) == (None, None, None)
+    assert (defaults.reconnect_interval, defaults.handshake_timeout, defaults.connect_timeout) == (0.1, 30.0, None)
+    assert (defaults.heartbeat_interval, defaults.heartbeat_timeout, defaults.max_message_size) == (None, None, None)
+    assert (defaults.immediate, defaults.ipv6, defaults.conflate, defaults.identity) == (False, False, False, b"")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tcp_accept_filter",
+        "ipc_filter_uid",
+        "ipc_filter_gid",
+        "ipc_filter_pid",
+        "socks_proxy",
+        "use_fd",
+        "metadata",
+        "affinity",
+        "priority",
+        "hello_message",
+        "router_notify",
+        "connect_routing_id",
+        "gssapi_server",
+    ],
+)
+def test_what_libzmq_has_and_omq_has_not_is_refused_and_not_ignored(name: str) -> None:
+    with pytest.raises(OptionError, match=name):
+        parse("ROUTER", **{name: 1})

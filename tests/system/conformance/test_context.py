@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ import textwrap
 import pytest
 
 import omq
+from tests.system.conformance.conftest import Waiting
 from tests.waits import BOUND, until
 
 pytestmark = pytest.mark.timeout(60)
@@ -61,6 +63,46 @@ def test_ctx_destroy_term_lets_what_was_accepted_leave(twin, tmp_path):
             assert pull.recv(timeout=BOUND) == big
         ending.result()
         pull.stop()
+
+
+@pytest.mark.parametrize("kind", ["ROUTER", "DEALER", "PAIR", "SUB", "REQ"])
+def test_inproc_connect_only_then_term(twin, inproc, kind):
+    """libzmq's `test_connect_only` ends with the context; nothing waits for somebody to bind."""
+    socket = twin(kind, connect=inproc)
+    ending = twin.spawn(twin.context, "term")
+    assert ending.done(BOUND), "nothing is pending, and term waits"
+    until(lambda: socket.closed)
+
+
+def test_ctx_destroy_term_wakes_a_poller(twin, endpoint):
+    """One that watches the descriptor, beside others."""
+    pull = twin("PULL", bind=endpoint)
+    poller = select.poll()
+    poller.register(pull.fileno(), select.POLLIN)
+    ours, theirs = os.pipe()
+    poller.register(ours, select.POLLIN)
+    waiting = Waiting(lambda: poller.poll(BOUND * 1000))
+    assert not waiting.done(0.05)
+    fd = pull.fileno()
+    twin.context.term()
+    assert [found for found, _ in waiting.result()] == [fd]
+    os.close(ours), os.close(theirs)
+
+
+def test_ctx_options_term_without_linger_waits_for_nothing(twin, inproc):
+    """libzmq's BLOCKY=0, at the end instead of the beginning."""
+    push = twin("PUSH", connect=inproc)
+    push.send(b"nobody will ever come")
+    ending = twin.spawn(twin.context, "term", linger=0)
+    assert ending.done(BOUND), "it waits for ever, as the socket's own linger says"
+    until(lambda: push.closed)
+
+
+@pytest.mark.parametrize("option", ["io_threads", "max_sockets", "ipv6", "blocky"])
+def test_ctx_options_there_are_none(option):
+    """One I/O thread, no bound of our own, and what sockets inherit is given to each: none is accepted and ignored."""
+    with pytest.raises(TypeError, match=option):
+        omq.Context(**{option: 1})
 
 
 def test_ctx_contexts_do_not_meet(twin, inproc):
