@@ -75,11 +75,11 @@ def shortened(step: str, says: bytes) -> Iterator[Case]:
 class Stranger:
     """A good client's handshake over a raw connection, to be spoilt."""
 
-    def __init__(self, peer: RawPeer) -> None:
+    def __init__(self, peer: RawPeer, properties: dict[bytes, bytes] | None = None) -> None:
         self.peer = peer
         secret = Secret()
         client = CurveClient(z85.decode(SERVER_PUBLIC), secret.public(), secret)
-        self.handshake = Handshake(socket_type=SocketType.PUSH, mechanism=client)
+        self.handshake = Handshake(socket_type=SocketType.PUSH, mechanism=client, properties=properties)
 
     async def until(self, step: str) -> bytes:
         """Says all that comes before a command, and gives that command's frame."""
@@ -225,6 +225,20 @@ async def test_a_message_that_comes_twice_or_too_late_1189(fresh: Fresh, late: b
         assert await server.pull.recv(timeout=5) == (b"second" if late else b"first")
         await server.said.succeeded()
         await server.said.lost("a MESSAGE whose nonce is not above the last one's: replayed or reordered")
+        await server.next_client()
+
+
+@pytest.mark.parametrize("size", [256, 257, 500, 60_000])
+@on_uvloop
+async def test_an_initiate_with_many_metadata_is_read_cve_2019_13132(fresh: Fresh, size: int) -> None:
+    """libzmq had 256 bytes of its stack for them. test_zmtp_curve.py has more than we take."""
+    async with serving(fresh) as server:
+        async with dialled(server.endpoint) as peer:
+            stranger = Stranger(peer, {b"X-many": b"m" * size})
+            await stranger.finish()
+            found = (await server.said.succeeded()).peer
+            assert found is not None
+            assert found.properties[b"x-many"] == b"m" * size
         await server.next_client()
 
 

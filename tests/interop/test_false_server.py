@@ -247,7 +247,8 @@ async def test_replayed_reordered_and_in_the_wrong_role(case: str) -> None:
             server = await listener.accept()
             await server.send(greeting(mechanism=mechanism.encode()) + says)
             await server.ended()
-            await said.failed(end, reason)
+            event = await said.failed(end, reason)
+            assert (event.endpoint, event.mechanism) == (listener.endpoint, mechanism)
 
 
 @pytest.mark.parametrize(("ours", "weaker"), [("PLAIN", "NULL"), ("CURVE", "NULL"), ("CURVE", "PLAIN")])

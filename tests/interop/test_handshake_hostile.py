@@ -130,7 +130,8 @@ async def test_each_length_of_the_greeting(fresh: Fresh, mechanism: str) -> None
             async with dialled(pull.endpoints[0]) as peer:
                 await peer.read(GREETING)
                 await peer.send(greeting(mechanism=mechanism.encode())[:size])
-            await said.failed(_Failure.HUNG_UP, hint)
+            event = await said.failed(_Failure.HUNG_UP, hint)
+            assert (event.endpoint, event.mechanism) == (pull.endpoints[0], mechanism)
 
 
 # --- the commands -----------------------------------------------------------------------------------

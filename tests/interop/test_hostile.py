@@ -299,6 +299,25 @@ async def test_connections_that_break(libzmq: Libzmq, fresh: Fresh, said: bytes,
                     peer.reset()
 
 
+@on_uvloop
+async def test_half_messages_leave_no_memory_ghsa_wfr2(fresh: Fresh) -> None:
+    """A hundred parts of a mebibyte that promise more, each from a peer that goes: libzmq kept every one of them."""
+    half = frame(bytes(MIB), MORE) + frame(bytes(MIB))[: MIB // 2]
+    async with omq.PULL(bind=fresh("tcp"), linger=0.0) as pull, verdicts(pull) as said:
+        for turn in range(100):
+            if turn == 10:
+                gc.collect()
+                before = memory("VmRSS")
+            async with dialled(pull.endpoints[0]) as peer:
+                await peer.shake("PUSH")
+                await peer.send(half + b"" if turn % 2 else half[: MIB + 9])
+            await said.succeeded()
+            await said.lost("the peer closed the connection", EOFError)
+        gc.collect()
+        assert memory("VmRSS") - before < 32 * MIB
+        assert not await pull.poll(timeout=0)
+
+
 def memory(key: str) -> int:
     """A figure of this process in bytes: `VmRSS` or `VmSize`."""
     found = re.search(rf"^{key}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)

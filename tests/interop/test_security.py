@@ -232,17 +232,30 @@ async def test_what_our_client_says_when_the_server_key_is_wrong(libzmq: Libzmq,
 # --- bad peers --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("mechanism", ["NULL", "PLAIN", "CURVE"])
+@pytest.mark.parametrize("transport", ["tcp", "ipc"])
 @on_uvloop
-async def test_two_hundred_silent_connections_keep_nobody_out_cve_2020_15166(libzmq: Libzmq, fresh: Fresh) -> None:
-    server = curve_server(authorize={CLIENT_PUBLIC})
-    async with AsyncExitStack() as silent, omq.PULL(bind=fresh("tcp"), linger=0.0, security=server) as pull:
+async def test_two_hundred_silent_connections_keep_nobody_out_cve_2020_15166(
+    libzmq: Libzmq, fresh: Fresh, mechanism: str, transport: str
+) -> None:
+    """Half of them say a greeting, and nothing more; a client of libzmq's and one of ours get through."""
+    server = {"NULL": None, "PLAIN": omq.PlainServer({"u": "p"}), "CURVE": curve_server(authorize={CLIENT_PUBLIC})}
+    its = {"NULL": {}, "PLAIN": {"plain_username": b"u", "plain_password": b"p"}, "CURVE": ITS_CLIENT}
+    ours = {"NULL": None, "PLAIN": omq.PlainClient("u", "p"), "CURVE": curve_client()}
+    async with (
+        AsyncExitStack() as silent,
+        omq.PULL(bind=fresh(transport), linger=0.0, security=server[mechanism]) as pull,
+    ):
         for number in range(200):
             peer = await silent.enter_async_context(dialled(pull.endpoints[0]))
             if number % 2:
-                await peer.send(greeting(mechanism=b"CURVE"))
-        push = libzmq.open("PUSH", connect=pull.endpoints[0], **ITS_CLIENT)
-        await push.send(b"good")
-        assert await pull.recv(timeout=5) == b"good"
+                await peer.send(greeting(mechanism=mechanism.encode()))
+        push = libzmq.open("PUSH", connect=pull.endpoints[0], **its[mechanism])
+        await push.send(b"theirs")
+        assert await pull.recv(timeout=5) == b"theirs"
+        async with omq.PUSH(connect=pull.endpoints[0], linger=0.0, security=ours[mechanism]) as push:
+            await push.send(b"ours")
+            assert await pull.recv(timeout=5) == b"ours"
 
 
 MESSAGE_FIRST = "a message before the handshake is done"

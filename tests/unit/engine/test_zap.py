@@ -321,6 +321,27 @@ async def test_a_refusal_is_told_to_the_client_by_its_status(mechanism: str, sta
     assert later.kind is EventKind.HANDSHAKE_SUCCEEDED
 
 
+@EACH_MECHANISM
+async def test_what_is_known_of_a_peer_comes_with_each_message(mechanism: str) -> None:
+    """Socket-Type, User-Id, Peer-Address and what the handler adds (`zmq_msg_gets(3)`)."""
+    context = omq.Context()
+    async with (
+        omq.REP(context, bind=ZAP, linger=0.0) as rep,
+        omq.PULL(context, bind="tcp://127.0.0.1:*", security=SERVERS[mechanism], zap_domain="d") as pull,
+        omq.PUSH(connect=pull.endpoints[0], linger=0.0, security=CLIENTS[mechanism]) as push,
+    ):
+        request = await rep.recv_multipart(timeout=5)
+        await rep.send_multipart([b"1.0", request[1], b"200", b"OK", b"joe", b"\x05Group\x00\x00\x00\x05staff"])
+        for parts in ([b"one"], [b"two", b"parts"]):
+            await push.send_multipart(parts)
+            message = await pull.recv_message(timeout=5)
+            assert message.parts == parts
+            peer = message.peer
+            assert (peer.user_id, peer.mechanism, peer.endpoint) == ("joe", mechanism, pull.endpoints[0])
+            assert (peer.properties[b"socket-type"], peer.properties[b"group"]) == (b"PUSH", b"staff")
+            assert peer.properties.get(b"unknown") is None
+
+
 async def test_a_user_id_of_255_octets_is_taken() -> None:
     event, _ = await judged(lambda request: [b"1.0", request[1], b"200", b"", b"u" * 255, b""])
     assert event.peer is not None
