@@ -445,6 +445,23 @@ def events(twin, monitor, kind, seconds):
     return found
 
 
+def test_reconnect_ivl_none_is_no_attempt_after_the_first_and_an_explicit_one_works(twin, endpoint):
+    pull = twin("PULL", bind=endpoint)
+    where = pull.endpoints[0]
+    push = twin("PUSH", reconnect_interval=None)
+    monitor = push.monitor()
+    push.connect(where)
+    push.wait_connected(timeout=BOUND)
+    pull.stop()
+    until(lambda: not push.peers)
+    again = twin("PULL", bind=where)
+    assert events(twin, monitor, "connect_retried", 0.1) == []
+    assert not push.peers
+    push.connect(where)
+    push.send(b"asked for")
+    assert again.recv(timeout=BOUND) == b"asked for"
+
+
 def test_reconnect_ivl_grows_for_who_is_turned_away(twin, endpoint):
     bound = twin("PAIR", bind=endpoint)
     twin("PAIR", connect=bound.endpoints[0]).wait_connected(timeout=BOUND)
