@@ -1,4 +1,4 @@
-"""The page of traps names tests that are there, and no test passes for lack of an assertion."""
+"""The pages of traps and of conformance name tests that are there, and no test passes for lack of an assertion."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent.parent
-PAGE = TESTS.parent / "docs" / "explanation" / "traps.md"
+PAGES = {name: TESTS.parent / "docs" / "explanation" / f"{name}.md" for name in ("traps", "conformance")}
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
-def rows():
+def rows(page):
     """Trap and tests, as the page has them."""
-    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    return [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines[2:]]
+    lines = [line for line in PAGES[page].read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    found = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines]
+    return [row for row in found if row[1] not in ("Test", "---")]
 
 
 def functions(path):
@@ -24,7 +25,7 @@ def functions(path):
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
-@pytest.mark.parametrize("trap", rows(), ids=lambda row: row[0][:40])
+@pytest.mark.parametrize("trap", [row for page in PAGES for row in rows(page)], ids=lambda row: row[0][:40])
 def test_every_trap_has_a_test_that_is_there(trap):
     assert len(trap) == 2
     named = NAMED.findall(trap[1])
@@ -33,8 +34,9 @@ def test_every_trap_has_a_test_that_is_there(trap):
         assert name in {function.name for function in functions(TESTS / path)}, f"{path} has no {name}"
 
 
-def test_the_page_is_not_empty():
-    assert len(rows()) > 30
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_is_not_empty(page):
+    assert len(rows(page)) > 30
 
 
 def asserts(function, helpers):
