@@ -176,8 +176,6 @@ class Dialer(Living[DialerState]):
             return await self._resolver.resolve(self.engine.loop, host, port, tcp.hints(host, self.engine.options))
         except OSError as error:
             raise refusal(ConnectError, self.endpoint, error) from error
-        except UnicodeError as error:
-            raise ConnectError(f"{self.endpoint}: {host!r} cannot be looked up: {error}") from error
 
     async def _reach(self, sock: socket.socket, address: Any) -> socket.socket:
         try:
