@@ -82,12 +82,14 @@ class Resolver:
         question = (host, port)
         answer = self._asked.get(question)
         if answer is None:
-            answer = self._asked[question] = loop.create_future()
-            answer.add_done_callback(lambda _: self._asked.pop(question, None))
+            answer = loop.create_future()
             work = threading.Thread(
                 target=_look_up, args=(loop, answer, host, port, hints), name="omq-resolve", daemon=True
             )
             work.start()
+            # Only now: for a thread that the system does not give everybody would wait for ever.
+            self._asked[question] = answer
+            answer.add_done_callback(lambda _: self._asked.pop(question, None))
         # Whoever gives up waiting does not end it for the next one.
         return await asyncio.shield(answer)
 

@@ -61,6 +61,22 @@ async def test_answers_and_failures():
 
 
 @on_both_loops
+async def test_a_thread_that_the_system_does_not_give_is_asked_for_again(monkeypatch):
+    loop = asyncio.get_running_loop()
+    resolver = Resolver()
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="thread"):
+            await resolver.resolve(loop, "127.0.0.1", 80, HINTS)
+    async with asyncio.timeout(5):
+        assert (await resolver.resolve(loop, "127.0.0.1", 80, HINTS))[0][4] == ("127.0.0.1", 80)
+
+
+@on_both_loops
 async def test_a_unix_socket_whose_queue_is_full_is_waited_for(tmp_path):
     loop = asyncio.get_running_loop()
     path = f"{tmp_path}/s"
