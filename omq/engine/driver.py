@@ -303,10 +303,16 @@ class IoThread:
         self._lock = threading.RLock()  # a signal handler may call us, too
         self._over = False
         self._alarm = alarm
-        alarm.open()
         self._wards: weakref.WeakSet[Stoppable] = weakref.WeakSet()
         self._thread = threading.Thread(target=self._run, name="omq-io", daemon=True)
-        self._thread.start()
+        try:
+            alarm.open()
+            self._thread.start()
+        except Exception:
+            # The system gives no thread: whoever tries again makes another loop.
+            self.loop.close()
+            alarm.close()
+            raise
 
     def _run(self) -> None:
         import signal

@@ -102,3 +102,31 @@ def test_whoever_runs_out_of_descriptors_keeps_those_that_are_there(twin, attemp
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.split()[1] == "True", run.stdout
+
+
+THREADLESS = """
+import threading
+
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+
+start = threading.Thread.start
+with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*"):
+    pass  # the first loop of a process opens what stays
+with omq.Context() as context:
+    before = table()
+    threading.Thread.start = refuse
+    for _ in range(3):
+        try:
+            omq.PULL(context, bind="tcp://127.0.0.1:*")
+        except RuntimeError as error:
+            assert "thread" in str(error)
+    assert table() == before, f"{before} became {table()}"
+    threading.Thread.start = start
+    omq.PULL(context, bind="tcp://127.0.0.1:*").close()
+"""
+
+
+def test_an_io_thread_that_the_system_does_not_give_leaves_nothing_behind():
+    run = subprocess.run([sys.executable, "-c", COMMON + THREADLESS], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
