@@ -287,7 +287,7 @@ class WireSession(Living[ConnectionState]):
         if before is ConnectionState.OVER:
             return
         self.move(ConnectionState.OVER)
-        if self._deciding is not None:
+        if self._deciding is not None and self.engine.in_loop:
             self._deciding.cancel()
         self.engine.heartbeat.end(self)
         if self._entrance is not None:

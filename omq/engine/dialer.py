@@ -192,7 +192,7 @@ class Dialer(Living[DialerState]):
         """Stops dialling and ends the connection."""
         if self.state is not DialerState.CLOSED:
             self.move(DialerState.CLOSED)
-        if self._task is not None:
+        if self._task is not None and self.engine.in_loop:
             self._task.cancel()
         if self.session is not None:
             self.session.end(None)

@@ -362,7 +362,7 @@ class Engine(Living[SocketState]):
                 self.post(self._changed)
             return
         for watcher in self._watchers:
-            if not watcher.done():
+            if not watcher.done() and self.in_loop:
                 watcher.set_result(None)
         self._watchers.clear()
 
@@ -453,8 +453,9 @@ class Engine(Living[SocketState]):
         return [*steps, self._leave_parent, self._changed, self.reporter.stop]
 
     def _cancel_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        if self.in_loop:  # one that is closed has no more turns to end them in
+            for task in self._tasks:
+                task.cancel()
 
     def _leave_parent(self) -> None:
         if self.in_loop and self._parent is not None and not self._over.done():

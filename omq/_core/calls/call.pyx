@@ -60,7 +60,7 @@ cdef class AsyncGate(Gate):
     cdef int notify(self) except -1:
         cdef Call first
         if self._watcher is not None:
-            if not self._watcher.done():
+            if not self._watcher.done() and not self._watcher.get_loop().is_closed():
                 self._watcher.set_result(None)
             self._watcher = None
         if self._core != NULL and (<LoopHome>self._core)._truth is not None:

@@ -17,4 +17,5 @@ cdef class Waiter:
     cdef bint done
     cdef public bint _asyncio_future_blocking
     cdef int wake(self) except -1
+    cdef int _soon(self) except -1
     cdef int _run(self) except -1

@@ -72,11 +72,20 @@ cdef class Waiter:
             self.done = True
             if self._callback is not None:
                 if not self._turn.open:
-                    self._loop.call_soon(self._callback, self, context=self._context)
+                    self._soon()
                 elif self._turn._first is None:
                     self._turn._first = self
                 else:
                     self._turn._woken.append(self)
+        return 0
+
+    cdef int _soon(self) except -1:
+        """Has the loop run the task. One that is closed runs nothing any more, and its task is of the past."""
+        try:
+            self._loop.call_soon(self._callback, self, context=self._context)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
         return 0
 
     cdef int _run(self) except -1:

@@ -140,6 +140,29 @@ def test_stop_after_the_loop_is_gone(factory, tmp_path):
     assert repr(push) == "<omq.asyncio.PUSH closed>"
 
 
+def test_the_end_after_a_loop_that_was_closed_with_calls_in_it(factory):
+    """The context ends all of its sockets: one whose tasks can never go on does not keep the others from it."""
+    context = omq.Context()
+    loop = factory()
+
+    async def main():
+        pull = omq.PULL(context, bind="tcp://127.0.0.1:*")
+        push = omq.PUSH(context, connect=pull.endpoints[0])
+        calls = [pull.recv(), pull.wait_connected(2), push.wait_connected(2)]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        await push.wait_connected()
+        await pull.wait_connected()
+        return pull, push, tasks
+
+    pull, push, tasks = loop.run_until_complete(main())
+    loop.close()
+    context.term()
+    for socket in (pull, push):
+        assert socket.closed
+        assert not socket._engine._sessions
+    assert not any(task.done() for task in tasks)
+
+
 def test_close_in_a_later_loop_of_a_socket_without_one(factory):
     pull = omq.PULL(bind="tcp://127.0.0.1:*")
 
