@@ -199,7 +199,12 @@ class Socket(Face, AsyncCore):
         loop = asyncio._get_running_loop()
         if loop is not None:
             self._attach(loop)
-        elif self._engine.runs_elsewhere:
+        else:
+            self._refuse_elsewhere()
+
+    def _refuse_elsewhere(self) -> None:
+        """Raises while the socket's loop runs in another thread: nobody else touches its descriptors."""
+        if self._engine.runs_elsewhere:
             raise StateError(
                 f"this {self.socket_type.value} socket belongs to an event loop that runs in another thread; "
                 f"asyncio.run_coroutine_threadsafe or call_soon_threadsafe reach it: {self._engine.loop!r}"
@@ -233,9 +238,11 @@ class Socket(Face, AsyncCore):
 
         Raises:
             OptionError: `linger` is neither; the socket stays open.
+            StateError: The socket's loop runs in another thread; the socket stays open.
         """
         if self._engine.generation.stale:
             return
+        self._refuse_elsewhere()
         patience = self._linger(linger)
         self._mark_closed()
         await self._engine.close(patience)

@@ -104,6 +104,21 @@ async def test_another_threads_loop_is_refused(make, inproc):
 
 
 @on_both_loops
+async def test_closing_in_another_threads_loop_is_refused(make):
+    """It would close descriptors that this loop waits for."""
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+
+    def close():
+        with pytest.raises(omq.StateError, match="another thread"):
+            run(pull.close(), uvloop.new_event_loop)
+
+    await asyncio.to_thread(close)
+    push = make(omq.PUSH, connect=pull.endpoints[0])
+    await push.send(b"it goes on")
+    assert await pull.recv(timeout=5) == b"it goes on"
+
+
+@on_both_loops
 async def test_outside_of_any_loop_is_refused(make, inproc):
     pull = make(omq.PULL, bind=inproc)
 

@@ -169,6 +169,7 @@ async def test_word_that_there_is_room_crosses_once(make, inproc, worker):
     assert push._engine.loop.asked == 1
     free.set()
     assert await pull.recv(timeout=5) == b"x"
+    push._engine.loop = worker.loop
     await worker.call(push.close())
 
 
