@@ -280,7 +280,7 @@ class WireSession(Living[ConnectionState]):
 
     def end(self, reason: Exception | None = None) -> None:
         """Tears the connection down, once: out of routing, connection closed, event, done."""
-        if not self.engine.at_home:
+        if not self.engine.at_home and self.engine.in_loop:
             self.engine.post(self.end, reason)
             return
         before = self.state

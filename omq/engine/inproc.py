@@ -121,7 +121,7 @@ class PipeSession(Living[ConnectionState]):
 
     def end(self, reason: Exception | None = None) -> None:
         """Tears this end down, once, and tells the other."""
-        if not self.engine.at_home:
+        if not self.engine.at_home and self.engine.in_loop:
             self.engine.post(self.end, reason)
             return
         before = self.state

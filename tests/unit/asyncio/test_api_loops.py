@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 import omq.asyncio as omq
-from tests.unit.conftest import LOOPS, on_both_loops
+from tests.unit.conftest import LOOPS, on_both_loops, until
 
 
 def run(main, factory):
@@ -153,6 +153,32 @@ def test_stop_after_the_loop_is_gone(factory, tmp_path):
     push.stop()
     assert not list(tmp_path.iterdir())
     assert repr(push) == "<omq.asyncio.PUSH closed>"
+
+
+@pytest.mark.parametrize("endpoint", ["tcp", "inproc"], indirect=True)
+def test_stop_after_the_loop_of_another_thread_is_gone(factory, endpoint):
+    """Its connections end, too: the peers are told."""
+    ends = []
+
+    async def using():
+        push = omq.PUSH(connect=endpoint)
+        ends.append((push, push.monitor()))
+        await push.wait_connected(timeout=5)
+
+    async def main():
+        nonlocal endpoint
+        pull = omq.PULL(bind=endpoint)
+        (endpoint,) = pull.endpoints
+        thread = threading.Thread(target=run, args=(using(), factory))
+        thread.start()
+        await asyncio.to_thread(thread.join, 10)
+        ((push, monitor),) = ends
+        push.stop()
+        await until(lambda: not pull.peers)
+        assert [event.kind async for event in monitor][-2:] == ["disconnected", "monitor_stopped"]
+        pull.stop()
+
+    run(main(), factory)
 
 
 def test_the_end_after_a_loop_that_was_closed_with_calls_in_it(factory):
