@@ -266,7 +266,12 @@ class Socket(Face, AsyncCore):
     def _close_dropped(self, linger: Any = UNSET) -> None:
         """Runs in the socket's loop."""
         self._closing = self._engine.loop.create_task(self.close(linger))
-        self._closing.add_done_callback(lambda _: self._engine.context.release(self))
+        self._closing.add_done_callback(self._close_ended)
+
+    def _close_ended(self, _: asyncio.Task[None]) -> None:
+        # A loop that ends may have cancelled the task before its first step: then it has closed nothing.
+        self._engine.stop()
+        self._engine.context.release(self)
 
     def end_with_context(self, linger: Any) -> None:
         """The context is terminated, by whatever thread: the socket's loop closes it, if there is one that runs."""

@@ -7,7 +7,7 @@ import os
 import pytest
 
 import omq.asyncio as omq
-from tests.unit.conftest import on_both_loops, until
+from tests.unit.conftest import LOOPS, on_both_loops, until
 
 dropping = pytest.warns(ResourceWarning, match="unclosed <omq.asyncio.P")
 
@@ -97,6 +97,22 @@ def test_a_socket_whose_loop_is_closed_leaves_nothing(tmp_path):
         del pull
     assert descriptors() == before
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("factory", list(LOOPS.values()), ids=list(LOOPS))
+def test_a_socket_that_the_last_step_of_a_loop_drops_leaves_nothing(factory, inproc, tmp_path):
+    before = descriptors()
+
+    async def use():
+        pull = omq.PULL(bind=[inproc, f"ipc://{tmp_path}/s"])
+        await asyncio.sleep(0)
+        assert len(pull.endpoints) == 2
+
+    with dropping, asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(use())
+    assert descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+    omq.PULL(bind=inproc).stop()  # the name is free
 
 
 def test_a_socket_bound_outside_of_any_loop_leaves_nothing(tmp_path):
