@@ -308,12 +308,12 @@ class Monitor(Feed):
     """
 
     def __init__(self, engine: Engine, limit: int, owner: Socket) -> None:
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: set[asyncio.Future[None]] = set()
         self._owner = weakref.ref(owner)
         super().__init__(engine, limit)
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
@@ -340,8 +340,11 @@ class Monitor(Feed):
             async with asyncio.timeout(timeout):
                 while (event := self._take()) is None:
                     waiter = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    await waiter
+                    self._waiters.add(waiter)
+                    try:
+                        await waiter
+                    finally:
+                        self._waiters.discard(waiter)
                 return event
         except TimeoutError:
             raise ReceiveTimeout(f"no event within {timeout} s") from None

@@ -411,3 +411,12 @@ async def test_events_are_values(make):
         event.kind = Kind.CLOSED
     assert "listening" in repr(event)
     assert event.kind == "listening"
+
+
+@on_both_loops
+async def test_asking_in_vain_leaves_nothing_behind(make):
+    monitor = make(omq.PULL).monitor()
+    for _ in range(3):
+        with pytest.raises(omq.ReceiveTimeout):
+            await monitor.recv(timeout=0.001)
+    assert not monitor._waiters
