@@ -241,6 +241,8 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 def _remover(path: str, identity: tuple[int, int], directory: str | None = None) -> Callable[[], None]:
     """Makes what removes a socket file, and its directory if that was made for it."""
     owner = os.getpid()
+    if not os.path.isabs(path):
+        path = os.path.join(os.getcwd(), path)  # the process may go elsewhere, as daemons do
 
     def remove() -> None:
         if os.getpid() != owner:

@@ -81,6 +81,14 @@ def test_a_relative_path_is_taken_as_it_is(listen, tmp_path, monkeypatch):
     assert reaches(sock, tmp_path / "here")
 
 
+def test_the_file_at_a_relative_path_goes_when_the_process_has_gone_elsewhere(listen, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, _, cleanup = listen("here")
+    monkeypatch.chdir("/")
+    cleanup()
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_path_in_use_is_a_bind_error_and_stays(listen, tmp_path):
     path = tmp_path / "socket"
     sock, resolved, _ = listen(path)
