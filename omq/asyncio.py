@@ -228,7 +228,11 @@ class Socket(Face, AsyncCore):
                 )
             return
         self._set_loop(loop)
-        self._engine.attach(loop)
+        try:
+            self._engine.attach(loop)
+        except BaseException:
+            self.stop()  # half of it would go on, and without its owner
+            raise
 
     async def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait raise `ClosedError`.

@@ -359,6 +359,17 @@ async def test_a_parent_that_takes_no_more_tasks_is_the_callers_to_know(make, in
     make(omq.PULL, bind=inproc)
 
 
+async def test_a_socket_that_its_parent_does_not_take_is_closed(inproc):
+    """It would go on as an orphan at the second call, and nobody would accept at what was bound before the first."""
+    group = asyncio.TaskGroup()
+    pull = omq.PULL(parent=group)
+    with pytest.raises(RuntimeError, match="not been entered"):
+        pull.bind(inproc)
+    with pytest.raises(omq.ClosedError):
+        pull.bind(inproc)
+    omq.PULL(bind=inproc).stop()
+
+
 # Nothing is left
 
 
