@@ -72,6 +72,7 @@ class Dialer(Living[DialerState]):
         self._target = endpoint
         self._task: asyncio.Task[None] | None = None
         self._resolver = Resolver()
+        self._reaching: set[socket.socket] = set()
 
     def start(self) -> None:
         self._task = self.engine.spawn(self._run(), f"omq dial {self.endpoint}")
@@ -178,6 +179,7 @@ class Dialer(Living[DialerState]):
             raise refusal(ConnectError, self.endpoint, error) from error
 
     async def _reach(self, sock: socket.socket, address: Any) -> socket.socket:
+        self._reaching.add(sock)
         try:
             await reach(self.engine.loop, sock, address)
         except OSError as error:
@@ -186,7 +188,14 @@ class Dialer(Living[DialerState]):
         except BaseException:
             sock.close()
             raise
+        finally:
+            self._reaching.discard(sock)
         return sock
+
+    def abandon(self) -> None:
+        """In a forked child: closes the descriptors of attempts under way, which the parent has too."""
+        for sock in self._reaching:
+            sock.close()
 
     def close(self) -> None:
         """Stops dialling and ends the connection."""

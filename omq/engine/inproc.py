@@ -293,6 +293,9 @@ class InprocDialer(Living[DialerState]):
         self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
         self.engine.loop.call_later(pause, self.dial)
 
+    def abandon(self) -> None:
+        """In a forked child: there is no descriptor."""
+
     def close(self) -> None:
         """Stops dialling and ends the connection."""
         if self.state is not DialerState.CLOSED:

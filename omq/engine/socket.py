@@ -465,6 +465,9 @@ class Engine(Living[SocketState]):
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
         for listener in self._listeners.values():
             listener.abandon()
+        for dialers in self._dialers.values():
+            for dialer in dialers:
+                dialer.abandon()
         for session in self._sessions:
             session.abandon()
 

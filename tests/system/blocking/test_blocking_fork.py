@@ -168,6 +168,40 @@ os.waitpid(pid, 0)
     program(source).end()
 
 
+def test_a_child_does_not_keep_a_connection_that_the_parent_was_making(program):
+    source = (
+        PRELUDE
+        + """
+import socket
+
+def sockets():
+    paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sorted(os.readlink(path) for path in paths if os.path.lexists(path) and "socket:" in os.readlink(path))
+
+server = socket.create_server(("127.0.0.1", 0), backlog=0)
+fillers = [socket.socket() for _ in range(4)]
+for one in fillers:  # the next one that comes gets no answer
+    one.setblocking(False)
+    one.connect_ex(server.getsockname())
+before = sockets()
+push = omq.PUSH(connect="tcp://127.0.0.1:%d" % server.getsockname()[1], linger=0)
+end = time.monotonic() + 5
+while sockets() == before and time.monotonic() < end:
+    time.sleep(0.001)
+assert len(sockets()) == len(before) + 1
+pid = os.fork()
+if pid == 0:
+    os._exit(sockets() != before)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the child has the connection, too"
+push.stop()
+server.close()
+for one in fillers:
+    one.close()
+"""
+    )
+    program(source).end()
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(tmp_path, method):
     path = tmp_path / "work.py"
