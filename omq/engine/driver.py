@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import logging
 import os
 import threading
 import weakref
@@ -20,6 +21,8 @@ from omq._core.link.poller import Poller
 from omq._core.lock import SocketLock
 from omq._core.queues.peer import Gate, Outlet
 from omq.errors import ContextTerminated, StateError
+
+log = logging.getLogger("omq")
 
 _AWAY = 0.02  # seconds without a call after which the I/O thread reads for an absent owner
 _DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
@@ -321,7 +324,13 @@ class IoThread:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         asyncio.set_event_loop(self.loop)
         self.loop.add_reader(self._alarm.fd, self._alarm.ring)
-        self.loop.run_forever()
+        while True:
+            try:
+                self.loop.run_forever()
+                break
+            except BaseException as error:
+                # Such as the SystemExit of a function that decides who may come in. What it says may be secret.
+                log.error("the I/O thread goes on after a callback that raised %s", type(error).__name__)
         self.loop.remove_reader(self._alarm.fd)
         with self._lock:
             self._over = True

@@ -160,6 +160,27 @@ async def test_blocking_sockets_know_who_sent_a_message() -> None:
     assert await asyncio.to_thread(run) == CLIENT_PUBLIC.decode()
 
 
+async def test_a_function_that_ends_its_thread_does_not_end_the_contexts(caplog: pytest.LogCaptureFixture) -> None:
+    import omq as blocking
+
+    def leave(username: bytes, password: bytes) -> bool:
+        raise SystemExit(3)
+
+    def run() -> bytes:
+        with blocking.Context() as context, blocking.PULL(context, bind="tcp://127.0.0.1:*") as pull:
+            server = blocking.PULL(context, bind="tcp://127.0.0.1:*", security=omq.PlainServer(leave))
+            client = blocking.PUSH(context, connect=server.endpoints[0], security=PLAIN)
+            with server, client, blocking.PUSH(context, connect=pull.endpoints[0]) as push:
+                with pytest.raises(blocking.Timeout):
+                    client.wait_connected(timeout=0.1)
+                push.send(b"it goes on", timeout=5)
+                return pull.recv(timeout=5)
+
+    async with asyncio.timeout(10):
+        assert await asyncio.to_thread(run) == b"it goes on"
+    assert "SystemExit" in caplog.text
+
+
 # --- ZAP --------------------------------------------------------------------------------------------
 
 
