@@ -87,6 +87,7 @@ class Dialer(Living[DialerState]):
             self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
             await asyncio.sleep(pause)
         self.move(DialerState.CLOSED)
+        self.engine.dialer_over()
 
     async def _keep(self) -> str:
         """Connects, and waits until the connection is over; gives what became of it, as `reconnect_stop` names it."""

@@ -288,6 +288,7 @@ class InprocDialer(Living[DialerState]):
         pause = self._backoff.next("after disconnect" if met else "handshake failed")
         if pause is None:
             self.move(DialerState.CLOSED)
+            self.engine.dialer_over()
             return
         self.move(DialerState.WAITING)
         self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)

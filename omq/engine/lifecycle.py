@@ -94,7 +94,12 @@ TABLE: Final = (
     _row(_S.NEW, _S.CLOSED, "`close` or `stop`: nobody can come for what it accepted", _E.MONITOR_STOPPED),
     _row(_S.RUNNING, _S.CLOSING, "`close`, or the program has dropped the socket"),
     _row(_S.RUNNING, _S.CLOSED, "`stop`, or the end of its parent, of its loop or of its context", _E.MONITOR_STOPPED),
-    _row(_S.CLOSING, _S.CLOSED, "everything has left, `linger` has passed, or `stop`", _E.MONITOR_STOPPED),
+    _row(
+        _S.CLOSING,
+        _S.CLOSED,
+        "everything has left, nobody can come for it, `linger` has passed, or `stop`",
+        _E.MONITOR_STOPPED,
+    ),
     #
     _row(_L.BOUND, _L.ACCEPTING, "the socket runs"),
     _row(_L.ACCEPTING, _L.PAUSED, "accepting fails for want of descriptors or memory", _E.ACCEPT_FAILED),

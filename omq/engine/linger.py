@@ -26,7 +26,7 @@ class Linger:
         await self._say_goodbye(deadline)
 
     async def _drain(self, deadline: float | None) -> None:
-        """Waits until nothing that was accepted waits; listeners and dialers go on while it does."""
+        """Waits until nothing that was accepted waits, or nobody can come for it; listeners and dialers go on."""
         engine = self._engine
         outlet = engine.pattern.outlet
         if outlet is None:
@@ -37,7 +37,7 @@ class Linger:
             outlet.flush_turn()
             for session in engine.sessions:
                 session.peer.flush_now()
-        while not engine.closed:
+        while not engine.closed and engine.may_have_peers:
             with engine.lock:
                 if engine.pattern.idle:
                     return
@@ -64,8 +64,8 @@ class Linger:
                 return
             await asyncio.sleep(_GLANCE)
 
-    def stop(self) -> None:
-        """The socket is closed: nobody waits for it any more."""
+    def look(self) -> None:
+        """Peers have gone, or the socket is closed: whoever waits looks whether it still has a reason to."""
         for watcher in self._waiting:
             if not watcher.done() and not watcher.get_loop().is_closed():
                 watcher.set_result(None)

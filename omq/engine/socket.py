@@ -19,7 +19,7 @@ from omq.engine.driver import Driver
 from omq.engine.entrance import Entrance
 from omq.engine.heartbeat import Heartbeat
 from omq.engine.inproc import InprocDialer, InprocListener, PipeSession, Registry
-from omq.engine.lifecycle import ConnectionState, Living, SocketState
+from omq.engine.lifecycle import ConnectionState, DialerState, Living, SocketState
 from omq.engine.linger import Linger
 from omq.engine.listener import Listener
 from omq.engine.report import Reporter, failure
@@ -270,6 +270,12 @@ class Engine(Living[SocketState]):
         """Whether a new connection is of use: always, until closing has nothing left to deliver."""
         return not self.closed and not (self.closing and self.pattern.idle)
 
+    @property
+    def may_have_peers(self) -> bool:
+        """Whether it has a connection, or may get one."""
+        dialling = (dialer.state is not DialerState.CLOSED for dialers in self._dialers.values() for dialer in dialers)
+        return bool(self._sessions or self._listeners) or any(dialling)
+
     def properties(self) -> dict[bytes, bytes]:
         """Our metadata for handshakes."""
         # RFC 37, The NULL Mechanism: Identity is for REQ, DEALER and ROUTER.
@@ -331,6 +337,10 @@ class Engine(Living[SocketState]):
             self.emit(EventKind.DISCONNECTED, session=session, reason=why)
         self._changed()
 
+    def dialer_over(self) -> None:
+        """A dialer has given up by itself."""
+        self._changed()
+
     def emit(
         self,
         kind: EventKind,
@@ -356,7 +366,7 @@ class Engine(Living[SocketState]):
         self.emit(EventKind.SUBSCRIBED if subscribe else EventKind.UNSUBSCRIBED, session=session, prefix=prefix)
 
     def _changed(self) -> None:
-        """Peers or subscriptions have changed: whoever waits for a state looks again."""
+        """Peers, dialers or subscriptions have changed: whoever waits for a state looks again."""
         if not self.at_home:
             if self.has_loop:
                 self.post(self._changed)
@@ -365,6 +375,7 @@ class Engine(Living[SocketState]):
             if not watcher.done() and self.in_loop:
                 watcher.set_result(None)
         self._watchers.clear()
+        self._linger.look()
 
     async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
         """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
@@ -449,7 +460,7 @@ class Engine(Living[SocketState]):
         steps += [dialer.close for dialers in self._dialers.values() for dialer in dialers]
         steps += [self._listeners.clear, self._dialers.clear]
         steps += [session.end for session in self._sessions]
-        steps += [self._cancel_tasks, self.admission.stop, self.heartbeat.stop, self.driver.stop, self._linger.stop]
+        steps += [self._cancel_tasks, self.admission.stop, self.heartbeat.stop, self.driver.stop]
         return [*steps, self._leave_parent, self._changed, self.reporter.stop]
 
     def _cancel_tasks(self) -> None:

@@ -137,6 +137,35 @@ def test_linger_of_a_publisher_delivers_what_its_subscribers_had_room_for(twin, 
     assert [int(sub.recv(timeout=BOUND)) for _ in range(900)] == list(range(900))
 
 
+@pytest.mark.parametrize("undo", ["disconnect", "unbind"])
+def test_linger_for_ever_ends_where_there_is_no_endpoint(twin, later, undo):
+    """A closed socket makes no new ones: nobody can come for what waits."""
+    push = twin("PUSH")
+    name = push.bind(later) if undo == "unbind" else push.connect(later)
+    push.send(b"x")
+    getattr(push, undo)(name)
+    twin.spawn(push, "close").result()
+    assert push.closed
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_linger_for_ever_ends_with_the_last_dialer(twin, endpoint, when):
+    pull = twin("PULL", bind=endpoint, recv_hwm=1)
+    push = twin("PUSH", connect=pull.endpoints[0], reconnect_interval=None, send_hwm=10)
+    push.wait_connected(timeout=BOUND)
+    while push.poll(0.1, omq.POLL_OUT):
+        push.send(LARGE)
+    if when == "before":
+        pull.stop()
+        until(lambda: not push.peers, "the end of the connection")
+    closing = twin.spawn(push, "close")
+    if when == "meanwhile":
+        assert not closing.done(0.1)
+        pull.stop()
+    closing.result()
+    assert push.closed
+
+
 def test_linger_is_ended_by_stop(twin, later):
     push = twin("PUSH", connect=later)
     push.send(b"x")
