@@ -51,7 +51,7 @@ class Context:
     """
 
     _default: Context | None = None
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _all: ClassVar[weakref.WeakSet[Context]] = weakref.WeakSet()
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Context:
         self.generation = Generation()
         self._pid = os.getpid()
         self._io: IoThread | None = None
-        self._io_lock = threading.Lock()
+        self._io_lock = threading.RLock()  # a signal handler may call us, too
         self._terminated = False
         self._ended = False
         self._sockets: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -85,8 +85,13 @@ class Context:
         self.check()
         with self._io_lock:
             self.check()
-            if self._io is None:
-                self._io = IoThread(self.alarm)
+            while self._io is None:
+                made = IoThread(self.alarm)
+                if self._io is None and not self._terminated:
+                    self._io = made
+                else:
+                    made.stop()  # a signal handler came first
+                    self.check()
             return self._io
 
     @property
@@ -177,7 +182,7 @@ def _after_fork() -> None:
     for context in list(Context._all):
         context.abandon()
     Context._all = weakref.WeakSet()
-    Context._lock = threading.Lock()
+    Context._lock = threading.RLock()
     Context._default = None
 
 

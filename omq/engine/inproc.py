@@ -152,7 +152,7 @@ class Registry:
     """The inproc names of one context, and who waits for a name; safe from every thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call us, too, and so may the garbage collector
         self._bound: dict[str, InprocListener] = {}
         self._waiting: dict[str, list[InprocDialer]] = {}
 

@@ -10,7 +10,7 @@ class Alarm:
         """Readable when the time has come: then call `ring`. -1 before `open` and after `close`."""
 
     def open(self) -> None:
-        """Takes a descriptor; before that `set` only remembers.
+        """Takes a descriptor, if it has none; before that `set` only remembers.
 
         Raises:
             OSError: There is none.

@@ -36,6 +36,8 @@ cdef class Alarm:
         self.close()
 
     def open(self):
+        if self.fd >= 0:
+            return
         self.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
         if self.fd < 0:
             raise OSError(errno, os.strerror(errno))

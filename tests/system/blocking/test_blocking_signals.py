@@ -257,3 +257,46 @@ print(ticks > 0)
 """
     )
     assert program(source, "{}").end() == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("handle", "outcome"),
+    [("context.term()", "ContextTerminated"), ("made.append(omq.PULL(context, bind=BIND))", "bound")],
+)
+def test_a_handler_may_call_while_the_context_begins(program, handle, outcome):
+    """It runs in the main thread, which may be the one that starts the I/O thread at that moment."""
+    source = f"""
+import faulthandler, signal, threading
+import omq
+from omq.engine import driver
+
+faulthandler.dump_traceback_later(10, exit=True)
+BIND = "tcp://127.0.0.1:*"
+context = omq.Context()
+made = []
+signal.signal(signal.SIGUSR1, lambda *_: {handle})
+see = driver._see_to_room
+
+def interrupted():
+    driver._see_to_room = see
+    signal.raise_signal(signal.SIGUSR1)
+    see()
+
+driver._see_to_room = interrupted
+try:
+    made.append(omq.PULL(context, bind=BIND))
+    print("bound")
+except omq.ContextTerminated:
+    print("ContextTerminated")
+assert sum(thread.name == "omq-io" for thread in threading.enumerate()) == bool(made)
+for one in made:
+    with omq.PUSH(context, connect=one.endpoints[0]) as push:
+        push.send(b"x")
+        assert one.recv(timeout=5) == b"x"
+    one.close()
+context.term()
+assert not any(thread.name == "omq-io" for thread in threading.enumerate())
+"""
+    running = program(source)
+    assert running.line() == outcome
+    running.end()
