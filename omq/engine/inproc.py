@@ -197,6 +197,8 @@ class Registry:
             waiting = self._waiting.get(name, [])
             if dialer in waiting:
                 waiting.remove(dialer)
+                if not waiting:
+                    del self._waiting[name]
 
 
 class InprocListener(Living[ListenerState]):

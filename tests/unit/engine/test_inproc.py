@@ -29,6 +29,15 @@ async def test_connecting_only_and_closing(make, inproc):
     assert pull.peers == []
 
 
+async def test_names_that_nobody_waits_for_any_more_are_forgotten(make, inproc):
+    context = omq.Context()
+    push = make(omq.PUSH, context, connect=[inproc, inproc])
+    push.disconnect(inproc)
+    assert list(context.inproc._waiting) == [inproc.removeprefix("inproc://")]
+    push.disconnect(inproc)
+    assert not context.inproc._waiting
+
+
 async def test_two_contexts_do_not_see_each_other(make, inproc):
     pull = make(omq.PULL, omq.Context(), bind=inproc)
     make(omq.PULL, omq.Context(), bind=inproc)
