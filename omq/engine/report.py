@@ -51,6 +51,9 @@ class Reporter:
             for session in self._engine.sessions:
                 session.dropped_told = session.peer.dropped
         self._monitors.append(weakref.ref(monitor, self._forget))
+        if self._engine.closed:
+            # The other thread has closed it since its caller looked, and tells only those who were there.
+            monitor.put(Event(kind=EventKind.MONITOR_STOPPED, time=time.time()))
         if self._engine.has_loop:
             self._engine.call(self.start)
 

@@ -7,6 +7,7 @@ import time
 import pytest
 
 import omq
+from omq.engine.report import Reporter
 from tests.unit.blocking.conftest import BOUND
 
 Kind = omq.EventKind
@@ -139,3 +140,18 @@ def test_a_reader_that_sleeps_uses_no_time(make):
     monitor.close()
     reader.join(BOUND)
     assert not reader.is_alive()
+
+
+def test_a_monitor_that_is_made_while_the_socket_closes_ends(monkeypatch):
+    pull = omq.PULL(bind="tcp://127.0.0.1:*")
+    add = Reporter.add
+
+    def add_late(reporter, monitor):
+        pull.stop()
+        add(reporter, monitor)
+
+    monkeypatch.setattr(Reporter, "add", add_late)
+    monitor = pull.monitor()
+    assert monitor.recv(timeout=BOUND).kind == "monitor_stopped"
+    with pytest.raises(omq.ClosedError):
+        monitor.recv(timeout=BOUND)
