@@ -215,6 +215,7 @@ class Socket(Face, SyncCore):
 
         Raises:
             OptionError: `linger` is neither; the socket stays open.
+            StateError: This is a callback of the I/O thread; the socket stays open.
         """
         self.finish_close(self.begin_close(linger))
 
@@ -223,6 +224,8 @@ class Socket(Face, SyncCore):
         if self._context.generation.stale:
             return None
         patience = self._linger(linger)
+        if self._engine.has_loop and not self._engine.closed and self._engine.at_home:
+            raise StateError("a callback of the I/O thread cannot wait for the I/O thread: stop() does not wait")
         self._mark_closed()
         if self._engine.closed:
             return None

@@ -181,6 +181,26 @@ async def test_a_function_that_ends_its_thread_does_not_end_the_contexts(caplog:
     assert "SystemExit" in caplog.text
 
 
+async def test_a_function_that_closes_its_own_socket_is_refused_and_closes_nothing() -> None:
+    import omq as blocking
+
+    def run() -> bytes:
+        def close(username: bytes, password: bytes) -> bool:
+            with pytest.raises(blocking.StateError, match="I/O thread"):
+                pull.close()
+            return True
+
+        with (
+            blocking.Context() as context,
+            blocking.PULL(context, bind="tcp://127.0.0.1:*", security=omq.PlainServer(close)) as pull,
+            blocking.PUSH(context, connect=pull.endpoints[0], security=PLAIN) as push,
+        ):
+            push.send(b"it goes on", timeout=5)
+            return pull.recv(timeout=5)
+
+    assert await asyncio.to_thread(run) == b"it goes on"
+
+
 # --- ZAP --------------------------------------------------------------------------------------------
 
 
