@@ -71,6 +71,7 @@ cdef class Batch:
     cdef int want(self, unsigned int interest) noexcept nogil
     cdef bint flush_late(self, long long now) noexcept nogil
     cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1
+    cdef int _put_several(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put(self, const Part *part, int flags) except -1
     cdef void _take_back(self, int segments, Py_ssize_t size, Py_ssize_t unsent) noexcept
     cdef void secure(self, Session session) noexcept
@@ -78,7 +79,7 @@ cdef class Batch:
     cdef int _put_sealed_large(self, const Part *part, int flags) except -1
     cdef int put_frames(self, const char *data, Py_ssize_t size) except -1
     cdef int copy(self, const char *data, Py_ssize_t size) except -1
-    cdef int end_message(self) noexcept
+    cdef void end_message(self) noexcept
     cdef int flush(self, int fd) noexcept nogil
     cdef int adopt(self) except -1
     cdef void reap(self)

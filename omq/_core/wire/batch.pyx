@@ -196,6 +196,14 @@ cdef class Batch:
 
         Memory without an owner must be adopted before the caller returns to its caller.
         """
+        if count == 1 and parts.size <= INLINE_LIMIT:
+            self._put(parts, 0)  # finds its memory before it appends anything
+        else:
+            self._put_several(parts, count)
+        self.end_message()
+        return 0
+
+    cdef int _put_several(self, const Part *parts, Py_ssize_t count) except -1:
         cdef int segments = self._count - self._first
         cdef Py_ssize_t size = self._segments[self._count - 1].size if segments else 0
         cdef Py_ssize_t unsent = self.bytes
@@ -208,7 +216,7 @@ cdef class Batch:
         finally:
             if not whole:
                 self._take_back(segments, size, unsent)
-        return self.end_message()
+        return 0
 
     cdef void _take_back(self, int segments, Py_ssize_t size, Py_ssize_t unsent) noexcept:
         """Drops what was put behind the first *segments*, the last of which had *size* bytes; *unsent* in all."""
@@ -334,12 +342,10 @@ cdef class Batch:
         self.total += size
         return 0
 
-    cdef int end_message(self) noexcept:
-        if self._count == 0:
-            return 0  # no nonce was left for it
-        self._segments[self._count - 1].messages += 1
-        self.messages += 1
-        return 0
+    cdef void end_message(self) noexcept:
+        if self._count:  # otherwise no nonce was left for it
+            self._segments[self._count - 1].messages += 1
+            self.messages += 1
 
     cdef int adopt(self) except -1:
         """Copies what is left of the caller's memory, which is not ours once the call returns."""
