@@ -57,6 +57,7 @@ extensions = [
 ]
 
 setup(
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
     packages=[*find_packages(include=["omq", "omq.*"]), "pyspark_omq"],
     # Spark looks for data sources in the top-level modules whose names begin like this one's.
     package_dir={"pyspark_omq": "omq/spark/top/pyspark_omq"},
