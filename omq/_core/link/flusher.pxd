@@ -17,6 +17,7 @@ cdef class Flusher:
     cdef int _count                  # of them
     cdef int _room                   # entries there is memory for
     cdef void *_current              # the Batch under work
+    cdef bint _needless              # the last look found batches, and all of them in their callers' hands
     cdef bint _parked
     cdef bint _over
     cdef bint _start(self) noexcept

@@ -69,6 +69,8 @@ cdef enum:
     SLICE_NS = 100000        # nanoseconds: the shortest slice that the kernel gives
     NAP_NS = 50000           # nanoseconds between the first two looks: a burst of a few messages is over
     LONG_NAP_NS = 100000     # nanoseconds between two looks after that: a stream writes most batches by itself
+    STREAM_NAP_NS = 400000   # nanoseconds while a stream goes on: each look takes a core from it or from its receiver
+    STREAM = 20              # looks in a row that found others at work and nothing to do, after which it is a stream
     SLACK_NS = 1000          # nanoseconds that a nap may be longer: the kernel's usual 50 us would double it
     PATIENCE = 10            # looks without work before parking
 
@@ -179,12 +181,12 @@ cdef class Flusher:
 
     cdef void _loop(self) noexcept nogil:
         cdef timespec nap
-        cdef int idle
+        cdef int idle, needless
         cdef bint parked
         nap.tv_sec = 0
         while True:
             sem_wait(&self._work)
-            idle = 0
+            idle = needless = 0
             nap.tv_nsec = NAP_NS
             while not self._ended():
                 # The first look is at once: waking up has taken long enough.
@@ -192,6 +194,9 @@ cdef class Flusher:
                     idle = 0
                 else:
                     idle += 1
+                needless = needless + 1 if self._needless else 0
+                if needless > STREAM:
+                    nap.tv_nsec = STREAM_NAP_NS
                 nanosleep(&nap, NULL)
                 nap.tv_nsec = LONG_NAP_NS
                 if idle >= PATIENCE:
@@ -210,6 +215,7 @@ cdef class Flusher:
         cdef bint keep
         cdef void *batch
         pthread_mutex_lock(&self._mutex)
+        self._needless = self._count > 0
         while i < self._count:
             worked = True
             batch = self._current = self._left[i]
@@ -217,6 +223,7 @@ cdef class Flusher:
             keep = (<Batch>batch).flush_late(now_ns())
             pthread_mutex_lock(&self._mutex)
             self._current = NULL
+            self._needless = self._needless and keep
             if keep or i >= self._count or self._left[i] != batch:
                 i += 1
             else:
