@@ -8,7 +8,6 @@ import inspect
 import itertools
 import os
 import resource
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,18 +26,6 @@ LOOPS: dict[str, LoopFactory] = {"uvloop": uvloop.new_event_loop, "asyncio": asy
 #: For modules whose cases hold on both loops: `pytestmark = on_both_loops`.
 on_both_loops = pytest.mark.parametrize("loop_factory", list(LOOPS), indirect=True)
 
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as sock:
-            sock.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-#: For tests that bind or dial `[::1]`.
-needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6 loopback")
 
 #: For tests that leave a process little of it.
 needs_address_space = pytest.mark.skipif(

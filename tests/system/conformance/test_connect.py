@@ -10,6 +10,7 @@ import time
 import pytest
 
 import omq
+from tests.machine import has_ipv6
 from tests.system.conformance.conftest import drain, fill
 from tests.waits import BOUND, until
 
@@ -230,7 +231,7 @@ def test_disconnect_of_what_was_never_connected_says_so(twin, endpoint):
 @pytest.mark.parametrize("wildcard", ["tcp://*:*", "tcp://*:0", "tcp://*:port", "tcp://[::]:*"])
 @pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
 def test_unbind_wildcard_of_every_address(twin, wildcard, ipv6):
-    if (ipv6 or "[" in wildcard) and not _has_ipv6():
+    if (ipv6 or "[" in wildcard) and not has_ipv6():
         pytest.skip("this machine has no IPv6 loopback")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -248,15 +249,6 @@ def test_unbind_wildcard_of_every_address(twin, wildcard, ipv6):
     late = twin("PUSH", connect=f"tcp://127.0.0.1:{port}", reconnect_interval=None)
     with pytest.raises(omq.Timeout):
         late.wait_connected(timeout=0.05)
-
-
-def _has_ipv6():
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("kinds", [("PULL", "PUSH"), ("REP", "REQ"), ("PAIR", "PAIR")], ids="-".join)

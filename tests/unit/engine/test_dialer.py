@@ -10,7 +10,8 @@ import pytest
 import omq.asyncio as omq
 from omq.engine import dialer
 from omq.engine.lifecycle import DialerState
-from tests.unit.conftest import needs_ipv6, on_both_loops, until
+from tests.machine import needs_ipv6
+from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.listeners import FAST, accept, listening, mute, port_of, reset
 from tests.unit.engine.wire import GREETING
 

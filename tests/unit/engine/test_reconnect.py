@@ -77,12 +77,7 @@ async def test_reconnect_ivl_none_does_not_reconnect_and_an_explicit_connect_wor
     await push.wait_connected(timeout=5)
     pull.stop()
     await until(lambda: push.peers == [])
-    pull = make(omq.PULL, bind=where)
-    await asyncio.sleep(0.05)
-    assert push.peers == []
-    push.connect(where)
-    await push.send(b"again", timeout=5)
-    assert await pull.recv(timeout=5) == b"again"
+    await assert_left_alone(make, push, where)
 
 
 @on_both_loops

@@ -10,7 +10,7 @@ from omq.errors import BindError, ConnectError
 from omq.options import Options
 from omq.transport import tcp
 from omq.transport.endpoint import TcpEndpoint, parse_endpoint
-from tests.unit.conftest import needs_ipv6
+from tests.machine import needs_ipv6
 
 STREAM = socket.SOCK_STREAM
 
