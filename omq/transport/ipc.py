@@ -117,7 +117,12 @@ def _bound(address: bytes, options: Options) -> socket.socket:
     sock = _new_socket(options)
     try:
         sock.bind(address)
-        sock.listen(options.backlog)
+        try:
+            sock.listen(options.backlog)
+        except OSError:
+            if not address.startswith(b"\0"):
+                os.unlink(address)
+            raise
     except OSError:
         sock.close()
         raise

@@ -74,6 +74,21 @@ def test_a_listener_is_reached_at_its_path_and_leaves_nothing(listen, tmp_path):
     cleanup()  # a second time is harmless
 
 
+@pytest.mark.parametrize("where", ["socket", "s" * 100, None])  # beside its path, in place, in a directory of its own
+def test_a_socket_that_cannot_listen_leaves_nothing(listen, tmp_path, monkeypatch, where):
+    class Deaf(socket.socket):
+        def listen(self, backlog=0):
+            raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    monkeypatch.setattr(ipc.socket, "socket", Deaf)
+    monkeypatch.setattr(ipc.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BindError, match="no buffer space available") as caught:
+        listen(where)
+    assert caught.value.errno == errno.ENOBUFS
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_relative_path_is_taken_as_it_is(listen, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sock, resolved, _ = listen("here")
