@@ -28,7 +28,7 @@ from omq.errors import BindError, EndpointError, StateError
 from omq.event import EventKind
 from omq.options import Options
 from omq.routing import PATTERNS
-from omq.transport.endpoint import InprocEndpoint, parse_endpoint
+from omq.transport.endpoint import InprocEndpoint, parse_endpoint, refusal
 from omq.types import SENDS_IDENTITY, SocketType
 
 log = logging.getLogger("omq")
@@ -209,11 +209,25 @@ class Engine(Living[SocketState]):
         except BindError as error:
             self.emit(EventKind.BIND_FAILED, text, reason=error)
             raise
+        # Whoever has deleted the file of an ipc endpoint has made its path free: the new listener takes over from ours.
+        before = self._listeners.pop(listener.endpoint, None)
+        if before is not None:
+            self._unlisten(before, "bound anew: its file was gone")
         self._listeners[listener.endpoint] = listener
         self.emit(EventKind.LISTENING, listener.endpoint)
         if self.has_loop:
-            listener.start()
+            self._start_listening(listener)
         return listener.endpoint
+
+    def _start_listening(self, listener: Listener | InprocListener) -> None:
+        try:
+            listener.start()
+        except OSError as error:  # the loop takes no more descriptors
+            del self._listeners[listener.endpoint]
+            self._unlisten(listener, "nobody can accept")
+            refused = refusal(BindError, listener.endpoint, error)
+            self.emit(EventKind.BIND_FAILED, listener.endpoint, reason=refused)
+            raise refused from error
 
     def connect(self, text: str) -> str:
         """Dials in the background; gives the endpoint."""

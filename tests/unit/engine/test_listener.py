@@ -36,6 +36,45 @@ async def test_an_ipc_file_goes_with_its_socket(make, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_path_whose_file_was_deleted_is_bound_anew_and_the_old_listener_ends(make, tmp_path):
+    pull = make(omq.PULL)
+    monitor = pull.monitor()
+    first = pull.bind(f"ipc://{tmp_path}/s")
+    await make(omq.PUSH, connect=first).send(b"early")
+    assert await pull.recv(timeout=5) == b"early"
+    (old,) = pull._engine._listeners.values()
+    (tmp_path / "s").unlink()
+    assert pull.bind(first) == first
+    assert pull.endpoints == [first]
+    assert [sock.fileno() for sock in old._sockets] == [-1]
+    assert (tmp_path / "s").exists()
+    late = make(omq.PUSH, connect=first)
+    await late.send(b"late")
+    assert await pull.recv(timeout=5) == b"late"
+    await pull.close()
+    assert list(tmp_path.iterdir()) == []
+    events = [(event.kind, event.reason) async for event in monitor if event.kind in ("listening", "closed")]
+    anew = "bound anew: its file was gone"
+    assert events == [("listening", ""), ("closed", anew), ("listening", ""), ("closed", "the socket is closed")]
+
+
+@on_both_loops
+async def test_an_endpoint_that_the_loop_cannot_watch_is_not_bound(make, monkeypatch, tmp_path):
+    def full(self):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    monitor = pull.monitor()
+    monkeypatch.setattr(listener.Listener, "start", full)
+    with pytest.raises(omq.BindError, match=f"{tmp_path}/s: no space left") as raised:
+        pull.bind(f"ipc://{tmp_path}/s")
+    assert raised.value.errno == errno.ENOSPC
+    assert pull.endpoints == [pull.endpoints[0]]
+    assert list(tmp_path.iterdir()) == []
+    kinds = [(await monitor.recv(timeout=5)).kind for _ in range(3)]
+    assert kinds == ["listening", "closed", "bind_failed"]
+
+
 async def test_names_in_use_are_refused(make, inproc):
     pull = make(omq.PULL, bind=["tcp://127.0.0.1:*", inproc])
     for endpoint in pull.endpoints:
