@@ -11,6 +11,7 @@ from typing import Self
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ReceiveTimeout, StateError
 from omq.event import Event, EventKind, HandshakeFailure
+from omq.face import seconds
 
 __all__ = ["Event", "EventKind", "HandshakeFailure", "Monitor"]
 
@@ -109,7 +110,9 @@ class Monitor(Feed):
             ReceiveTimeout: None came in time.
             ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
             StateError: The process has forked.
+            ValueError: The timeout is below 0, or no number.
         """
+        seconds(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while (event := self._take()) is None:
             left = None if deadline is None else deadline - time.monotonic()

@@ -300,9 +300,11 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None) -> list[Socket
     Raises:
         StateError: A socket does not receive.
         ClosedError: A socket is closed.
+        ValueError: The timeout is below 0, or no number.
     """
     import selectors
 
+    seconds(timeout)
     if not sockets:
         raise StateError("there is no socket to wait for")
     deadline = None if timeout is None else time.monotonic() + timeout

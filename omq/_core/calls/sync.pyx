@@ -26,14 +26,19 @@ cdef enum:
     TAKE_COLUMNS
 
 
+cdef inline int check(object timeout) except -1:
+    """Refuses what is no timeout, before the call does anything: whether it will have to wait does not matter."""
+    if timeout is not UNSET and timeout is not None and not <double>timeout >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
+    return 0
+
+
 cdef inline long long deadline_of(object timeout) except -1:
-    """Nanoseconds on the monotonic clock; FOR_EVER for none."""
+    """Nanoseconds on the monotonic clock; FOR_EVER for none. The timeout has been checked."""
     cdef double seconds
     if timeout is None:
         return FOR_EVER
     seconds = timeout
-    if not seconds >= 0:
-        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
     if seconds > 1e9:
         return FOR_EVER
     return now_ns() + <long long>(seconds * 1e9)
@@ -73,6 +78,7 @@ cdef class SyncCore(LeaderCore):
         cdef Sleeper sleeper
         cdef long long deadline
         cdef bint in_time = True
+        check(timeout)
         if timeout is UNSET:
             timeout = self.recv_timeout
         if self.inlet is None:
@@ -122,6 +128,7 @@ cdef class SyncCore(LeaderCore):
 
     def recv(self, *, timeout=UNSET):
         cdef object message
+        check(timeout)
         # The common case: a message is there.
         if self.inlet is not None:
             self._enter()
@@ -175,6 +182,7 @@ cdef class SyncCore(LeaderCore):
         cdef Sleeper sleeper = None
         cdef long long deadline = 0
         cdef bint in_time = True
+        check(timeout)
         if timeout is UNSET:
             timeout = self.send_timeout
         if self.outlet is None:
@@ -207,6 +215,7 @@ cdef class SyncCore(LeaderCore):
     def send(self, data, *, timeout=UNSET):
         cdef Part part
         cdef int done
+        check(timeout)
         # The common case: bytes, and room for them.
         if type(data) is bytes and self.outlet is not None:
             part.data = PyBytes_AS_STRING(data)
@@ -231,6 +240,7 @@ cdef class SyncCore(LeaderCore):
         cdef Py_ssize_t run
         cdef list sequence
         cdef long long deadline
+        check(timeout)
         if timeout is UNSET:
             timeout = self.send_timeout
         if self.outlet is None:
@@ -270,7 +280,7 @@ cdef class SyncCore(LeaderCore):
     # ------------------------------------------------------------------ readiness
 
     def poll(self, timeout=None, events=POLL_IN):
-        cdef long long deadline = deadline_of(timeout)
+        cdef long long deadline
         cdef Sleeper sleeper = None
         cdef SyncGate gate
         cdef bint in_time = True
@@ -278,6 +288,8 @@ cdef class SyncCore(LeaderCore):
         cdef int ready
         if not events or events & ~(POLL_IN | POLL_OUT):
             raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
+        check(timeout)
+        deadline = deadline_of(timeout)
         self._enter()
         try:
             gate = self.readable if wanted & 1 else self.writable

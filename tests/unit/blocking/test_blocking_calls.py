@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import weakref
+from functools import partial
 
 import pytest
 
@@ -144,9 +145,33 @@ def test_timeouts_of_calls_and_of_options(make, inproc, spin):
     with pytest.raises(TimeoutError):
         pull.recv(timeout=0.1)
     assert 0.1 <= time.monotonic() - before < 1
-    with pytest.raises(ValueError, match="timeout"):
-        pull.recv(timeout=-1)
     push.close()
+
+
+@pytest.mark.parametrize("bad", [-1, -0.001, float("nan")])
+def test_what_is_no_timeout_is_refused_whether_or_not_the_call_would_wait(make, inproc, bad):
+    pull, push = make.linked(omq.PULL, omq.PUSH, inproc)
+    push.send_many([b"x"] * 2)
+    assert pull.poll(5) == omq.POLL_IN
+    buffer = bytearray(10)
+    calls = [
+        *(partial(call, timeout=bad) for call in (pull.recv, pull.recv_multipart, pull.recv_many, pull.recv_message)),
+        *(partial(sock.poll, bad) for sock in (pull, push)),
+        partial(pull.recv_into, buffer, timeout=bad),
+        partial(pull.recv_columns, bytearray(10), bytearray(80), timeout=bad),
+        partial(push.send, b"y", timeout=bad),
+        partial(push.send, bytearray(b"y"), timeout=bad),
+        partial(push.send_multipart, [b"y"], timeout=bad),
+        partial(push.send_many, [b"y"], timeout=bad),
+        partial(push.monitor().recv, timeout=bad),
+        partial(omq.wait, [pull], bad),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"timeout=(-1|-0\.001|nan): must be seconds, 0 or more, or None"):
+            call()
+    assert pull.recv_many(timeout=5) == [b"x"] * 2
+    with pytest.raises(omq.ReceiveTimeout):
+        pull.recv(timeout=0)  # nothing was sent
 
 
 def test_no_time_is_no_wait_and_still_looks_into_the_kernel(make, tmp_path):
