@@ -164,7 +164,7 @@ cdef class Stream(Chain):
                     return SCAN_LARGE
                 self._need = whole
                 return SCAN_STARVED
-            flags = self.session.open_in_place(p, &header, &spare)
+            flags = self.session.open_in_place(p, available, &header, &spare)
             if flags < 0:
                 self.found = flags
                 return SCAN_NOT_OPENED

@@ -80,7 +80,9 @@ cdef class Session:
     cdef readonly uint64_t received  # the last short nonce that the peer used
     cdef int seal_frame(self, unsigned char *body, int flags, const char *payload, Py_ssize_t size) noexcept nogil
     cdef void _encrypt(self, unsigned char *body, const char *payload, Py_ssize_t size) noexcept nogil
-    cdef int open_frame(self, const unsigned char *body, Py_ssize_t size, unsigned char *into) noexcept nogil
-    cdef int _open_box(self, const unsigned char *box, Py_ssize_t size, unsigned char *into) noexcept nogil
-    cdef int open_in_place(self, unsigned char *frame, const Header *header, Py_ssize_t *spare) noexcept nogil
+    cdef int open_frame(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room,
+                        unsigned char *into) noexcept nogil
+    cdef int _open_box(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room, unsigned char *into) noexcept nogil
+    cdef int open_in_place(self, unsigned char *frame, Py_ssize_t available, const Header *header,
+                           Py_ssize_t *spare) noexcept nogil
     cdef bytes open_large(self, bytes body, int *found)

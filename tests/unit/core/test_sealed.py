@@ -99,6 +99,32 @@ def test_messages_of_every_size_arrive(piece: int) -> None:
     assert owner.lost == []
 
 
+@pytest.mark.parametrize("sizes", [range(330), range(440, 530), range(4060, 4110)], ids=str)
+def test_neighbours_of_every_size_leave_each_other_alone(sizes: range) -> None:
+    # Short frames are opened with what stands behind them in view, or, where nothing does, by themselves.
+    owner = Owner()
+    payloads = [bytes([number % 251]) * size for size in sizes for number in range(3)]
+    owner.hear(b"".join(owner.sealed(one) for one in payloads))
+    assert owner.messages == [[one] for one in payloads]
+    alone = [bytes([size % 251]) * size for size in sizes]
+    for one in alone:
+        owner.hear(owner.sealed(one))
+    assert owner.messages[len(payloads) :] == [[one] for one in alone]
+    assert owner.lost == []
+
+
+@pytest.mark.parametrize("size", [0, 10, 128, 600, 4096])
+@pytest.mark.parametrize("followers", [0, 3])
+def test_a_forged_frame_gives_nothing_and_neither_does_what_follows(size: int, followers: int) -> None:
+    owner = Owner()
+    good, forged = owner.sealed(b"good"), bytearray(owner.sealed(bytes(size)))
+    forged[-1] ^= 1
+    owner.hear(good + forged + b"".join(owner.sealed(bytes(size)) for _ in range(followers)))
+    assert owner.messages == [[b"good"]]
+    (reason,) = owner.lost
+    assert "a MESSAGE whose box does not open" in str(reason)
+
+
 def test_parts_and_commands_between_them() -> None:
     owner = Owner()
     wire = owner.sealed(b"one", MORE) + owner.sealed(b"\4PINGxx", COMMAND) + owner.sealed(bytes(300), MORE)
