@@ -241,7 +241,7 @@ cdef class Connection(Receiver):
         elif batch.bytes >= BATCH_BYTES or batch.messages >= BATCH_MESSAGES or batch._foreign:
             self._dense = True
             if self._flusher is not None:
-                batch.last_write = now_ns()
+                batch.last_write = batch.last_full = now_ns()
             status = self._push()
         elif first:
             # Idle for a while: write through. Otherwise messages gather, until the turn ends or the flusher comes.

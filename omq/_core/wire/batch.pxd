@@ -16,6 +16,7 @@ cdef enum:
     SEGMENT_BYTES = 8192     # an arena segment above this is not extended
     SEALED_INLINE = 65536    # bytes: a sealed payload up to this stands in the arena, a larger one in its own memory
     SPARSE_NS = 20000        # nanoseconds since the last write after which a message is written at once
+    STREAM_NS = 400000       # nanoseconds since a full batch left during which a sealed one is its caller's, while it grows
 
 cdef enum:
     FLUSH_DONE = 0           # the kernel has everything
@@ -67,6 +68,8 @@ cdef class Batch:
     cdef unsigned int interest  # EPOLL* watched for
     cdef unsigned long long ticket  # what the epoll set tells with an event
     cdef long long last_write  # nanoseconds on the monotonic clock
+    cdef long long last_full  # likewise, when its caller last wrote it because it was full
+    cdef long long _seen     # `total` at the Flusher's last look
     cdef void _wait(self) noexcept
     cdef int want(self, unsigned int interest) noexcept nogil
     cdef bint flush_late(self, long long now) noexcept nogil

@@ -444,10 +444,18 @@ cdef class Batch:
     cdef bint flush_late(self, long long now) noexcept nogil:
         """Writes what was left behind, on the Flusher's thread; whether to look again."""
         cdef bint again = False
+        cdef bint idle
         cdef int status
         if not take_flag(&self._taken):
             return True  # its caller is at work
-        if self.fd >= 0 and self.bytes > 0 and not self.stuck and not self.failed:
+        idle = self.bytes == 0 or self.stuck
+        if self.fd < 0 or self.failed:
+            pass
+        elif self.session is not None and now - self.last_full < STREAM_NS and (idle or self.total != self._seen):
+            # A stream whose sender seals all the time, and has no moment to spare for being interrupted.
+            again = True
+            self._seen = self.total
+        elif not idle:
             if now - self.last_write < SPARSE_NS:
                 again = True  # its caller is at work and writes by itself
             else:
