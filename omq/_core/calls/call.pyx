@@ -13,6 +13,7 @@ from cpython.exc cimport PyErr_WarnEx
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 
+from omq._core.clock cimport seconds
 from omq._core.wire.batch cimport Part
 from omq._core.calls.home cimport LoopHome
 from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target
@@ -176,13 +177,6 @@ cdef class AsyncCore(LoopHome):
 
     def __anext__(self):
         return new_call(self, OP_NEXT, None, self.recv_timeout)
-
-
-cdef inline object seconds(object timeout):
-    """A timeout that somebody gives: seconds, or None."""
-    if timeout is not None and not (<double>timeout >= 0):
-        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
-    return timeout
 
 
 cdef inline Call new_call(AsyncCore core, Operation operation, object argument, object timeout):

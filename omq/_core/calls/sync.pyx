@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
 from omq._core.wire.batch cimport Part
-from omq._core.clock cimport now_ns
+from omq._core.clock cimport now_ns, seconds
 from omq._core.calls.columns cimport take_columns
 from omq._core.calls.leader cimport FOR_EVER, LeaderCore, Sleeper, SyncGate
 from omq._core.calls.part cimport Parts, close_parts, open_parts, open_target
@@ -28,20 +28,20 @@ cdef enum:
 
 cdef inline int check(object timeout) except -1:
     """Refuses what is no timeout, before the call does anything: whether it will have to wait does not matter."""
-    if timeout is not UNSET and timeout is not None and not <double>timeout >= 0:
-        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
+    if timeout is not UNSET:
+        seconds(timeout)
     return 0
 
 
 cdef inline long long deadline_of(object timeout) except -1:
     """Nanoseconds on the monotonic clock; FOR_EVER for none. The timeout has been checked."""
-    cdef double seconds
+    cdef double patience
     if timeout is None:
         return FOR_EVER
-    seconds = timeout
-    if seconds > 1e9:
+    patience = timeout
+    if patience > 1e9:
         return FOR_EVER
-    return now_ns() + <long long>(seconds * 1e9)
+    return now_ns() + <long long>(patience * 1e9)
 
 
 cdef class SyncCore(LeaderCore):
