@@ -226,6 +226,8 @@ class Socket(Face, AsyncCore):
                 raise StateError(
                     f"this {self.socket_type.value} socket belongs to another event loop: {self._engine.loop!r}"
                 )
+            self._set_loop(loop)  # which may run in another thread than before
+            self._engine.driver.move()
             return
         self._set_loop(loop)
         try:

@@ -11,6 +11,7 @@ import weakref
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
+from omq._core.bell import Bell
 from omq._core.calls.leader import Generation
 from omq._core.link.alarm import Alarm
 from omq._core.link.flusher import Flusher
@@ -59,6 +60,7 @@ class Context:
         self.inproc = Registry()
         self.flusher = Flusher()
         self.alarm = Alarm()
+        self.bell = Bell()
         self.generation = Generation()
         self._pid = os.getpid()
         self._io: IoThread | None = None
@@ -86,7 +88,7 @@ class Context:
         with self._io_lock:
             self.check()
             while self._io is None:
-                made = IoThread(self.alarm)
+                made = IoThread(self.alarm, self.bell)
                 if self._io is None and not self._terminated:
                     self._io = made
                 else:
@@ -155,6 +157,7 @@ class Context:
             io.stop()
         self.flusher.stop()
         self.alarm.close()
+        self.bell.close()
         self._ended = True
 
     def abandon(self) -> None:

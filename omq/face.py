@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from omq.engine.report import snapshot
+from omq._core.calls.description import snapshot
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, EndpointError, StateError, Timeout
-from omq.message import Message, Peer
+from omq.message import Peer
 from omq.options import Options
 from omq.types import UNSET, SocketType
 
@@ -177,9 +177,6 @@ class Face:
     def peers(self) -> list[Peer]:
         """A snapshot of the peers that have finished the handshake."""
         return [snapshot(session) for session in self._engine.sessions]
-
-    def _message(self, parts: list[bytes], peer: Any) -> Message:
-        return Message(parts, snapshot(peer.session))
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self._engine.peer_count} peers"

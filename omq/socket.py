@@ -49,7 +49,7 @@ class Socket(Face, SyncCore):
         context.check()
         self._context = context
         self._io: IoThread
-        driver = CallerDriver(self, context.flusher, context.alarm)
+        driver = CallerDriver(self, context.flusher, context.alarm, context.bell)
         self._engine = Engine(self.socket_type, Options.parse(self.socket_type, options), context, driver)
         self._equip()
         self._take_options()

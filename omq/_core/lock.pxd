@@ -28,7 +28,8 @@ cdef class SocketLock:
     cdef int _waiters                # threads that wait for it
     cdef sem_t _free                 # posted by a release while somebody waits
     cdef bint _posted                # it is, and nobody has woken up yet: a holder in a loop would pile them up
-    cdef list deferred               # functions that others want called under the lock, by whoever has it
+    cdef object deferred             # deque: functions that others want called under the lock, by whoever has it
+    cdef int _refuse(self) except -1
     cdef int _run_deferred(self) except -1
     cdef int _wait(self, unsigned long me) except -1
 
@@ -39,6 +40,18 @@ cdef class SocketLock:
             self._depth = 1
         elif self._owner == me:
             self._depth += 1
+        else:
+            self._wait(me)
+        return 0
+
+    cdef inline int enter(self) except -1:
+        """As `acquire`, for the user's calls: one within another would find the socket in the middle of something."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self._owner == 0:
+            self._owner = me
+            self._depth = 1
+        elif self._owner == me:
+            self._refuse()
         else:
             self._wait(me)
         return 0

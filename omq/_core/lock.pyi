@@ -3,5 +3,9 @@ from typing import Any, Self
 class SocketLock:
     """A recursive lock among threads that hold the GIL; a context manager."""
 
+    @property
+    def mine(self) -> bool:
+        """Whether this thread has it."""
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: Any) -> None: ...

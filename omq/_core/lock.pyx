@@ -2,9 +2,9 @@
 
 cimport cython
 
-import logging
+from collections import deque
 
-log = logging.getLogger("omq")
+from omq.errors import StateError
 
 
 @cython.final
@@ -15,7 +15,7 @@ cdef class SocketLock:
     """
 
     def __cinit__(self):
-        self.deferred = []
+        self.deferred = deque()
         sem_init(&self._free, 0, 0)
 
     def __dealloc__(self):
@@ -39,18 +39,21 @@ cdef class SocketLock:
         self._depth = 1
         return 0
 
-    cdef int _run_deferred(self) except -1:
-        """Does what others could not do while the lock was taken, and lets go: whoever asks later finds it free.
+    @property
+    def mine(self):
+        """Whether this thread has it."""
+        return self._owner == PyThread_get_thread_ident()
 
-        A signal handler may raise in it: what it has interrupted is done by the next one that lets go.
-        """
+    cdef int _refuse(self) except -1:
+        # Such as a finalizer that the garbage collector runs, or a signal handler that runs in it.
+        raise StateError("the socket is at work in this very thread: a call of its own cannot begin in the middle of that")
+
+    cdef int _run_deferred(self) except -1:
+        """Does what others could not do while the lock was taken, and lets go: whoever asks later finds it free."""
         try:
             while self.deferred:
-                try:
-                    self.deferred[0]()
-                except Exception:
-                    log.exception("a deferred call failed")
-                del self.deferred[0]
+                function = self.deferred.popleft()
+                function()
         finally:
             self._let_go()
         return 0

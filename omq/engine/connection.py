@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("omq")
 
-_PONGS = 65536  # unsent bytes above which a PING is not answered: its sender reads nothing
 _READ = 4096  # bytes: more than any handshake message of the mechanisms that libzmq speaks
 
 
@@ -41,7 +40,6 @@ class WireSession(Living[ConnectionState]):
         user_id: Who the peer is, as authentication has found; `None` if nobody knows.
         remote_address: Where the peer is, as an endpoint; empty if unknown.
         dropped_told: Messages dropped for the peer that monitors know of.
-        pings: Whether a PING of the peer has come.
         ended: Done when the connection is over; the dialer waits for it.
     """
 
@@ -63,7 +61,6 @@ class WireSession(Living[ConnectionState]):
         self.since = 0.0
         self.remote_address = _address(sock)
         self.dropped_told = 0
-        self.pings = False
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._dialer = dialer
         self._entrance = entrance
@@ -209,6 +206,7 @@ class WireSession(Living[ConnectionState]):
             driver.flusher,
             self._handshake.session,
         )
+        self.peer.origin = self._dialer or None
         self._sock = None
         self.info = dataclasses.replace(info, properties={**info.properties, **self._metadata})
         self.since = time.time()
@@ -234,23 +232,24 @@ class WireSession(Living[ConnectionState]):
     # ------------------------------------------------------------------ traffic
 
     def on_command(self, body: bytes) -> None:
-        """A command has arrived; commands are handled at once, whatever waits to be received."""
+        """A command has arrived that is more than a sign of life."""
+        if self.state is ConnectionState.OVER:
+            return
         try:
             order = command.parse_traffic_command(body)
         except RemoteProtocolError as error:
             self.end(error)
             return
-        pattern = self.engine.pattern
+        engine = self.engine
         match order:
             case command.Subscribe(prefix):
-                pattern.on_subscription(self, prefix, True)
+                with engine.lock:
+                    engine.pattern.on_subscription(self, prefix, True)
             case command.Cancel(prefix):
-                pattern.on_subscription(self, prefix, False)
-            case command.Ping(ttl, context):
-                self.engine.heartbeat.pinged(self, ttl)
-                # RFC 37, Connection Heartbeating: answer with the context that came.
-                if self.peer.unsent_bytes < _PONGS:
-                    self.peer.control(command.pong(context))
+                with engine.lock:
+                    engine.pattern.on_subscription(self, prefix, False)
+            case command.Ping(ttl, _):
+                engine.heartbeat.pinged(self, ttl)
             case command.Error(reason):
                 self.end(RemoteProtocolError(f"the peer reports an error: {command.quoted(reason)}"))
             case _:
@@ -259,7 +258,8 @@ class WireSession(Living[ConnectionState]):
     def on_message(self, parts: list[bytes]) -> None:
         """A message has arrived that no inlet takes."""
         if not self.engine.closing:
-            self.engine.pattern.on_message(self, parts)
+            with self.engine.lock:
+                self.engine.pattern.on_message(self, parts)
 
     def on_lost(self, reason: Exception | None) -> None:
         """The descriptor has come to its end."""

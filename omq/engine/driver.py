@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from omq._core.bell import Bell
 from omq._core.calls.call import AsyncCore
 from omq._core.calls.sync import SyncCore
 from omq._core.link.alarm import Alarm
@@ -24,7 +25,7 @@ from omq.errors import ContextTerminated, StateError
 
 log = logging.getLogger("omq")
 
-_AWAY = 0.02  # seconds without a call after which the I/O thread reads for an absent owner
+_AWAY = 0.01  # seconds without a look of a caller's after which the I/O thread serves the epoll set
 _DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
 _LAST_STANDARD = 2  # the descriptor of the standard error
 _DESCRIPTORS = 16  # more than the first event loop of a process opens
@@ -46,8 +47,10 @@ class Driver(Protocol):
         readable: Where calls wait for messages.
         writable: Where calls wait for room.
         flusher: Who writes what callers left behind; `None` where the loop's turn ends it.
+        has_thread: Whether the loop has a thread of its own, for good.
     """
 
+    has_thread: bool
     lock: contextlib.AbstractContextManager[Any]
     poller: Poller
     readable: Gate
@@ -57,6 +60,11 @@ class Driver(Protocol):
     def pipe_lock(self) -> SocketLock | None: ...
 
     @property
+    def bell(self) -> Bell:
+        """Has something called in the loop; once there is one."""
+        ...
+
+    @property
     def flusher(self) -> Flusher | None: ...
 
     def assemble(self, outlet: Outlet | None) -> None:
@@ -64,6 +72,9 @@ class Driver(Protocol):
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop is there, and runs in this thread."""
+
+    def move(self) -> None:
+        """The loop runs in this thread from now on."""
 
     def take_over(self) -> None:
         """No calls are to come: the loop does all the work from now on."""
@@ -84,6 +95,7 @@ class LoopDriver:
     The loop does not hold the socket by it: one that its owner drops is to be closed.
     """
 
+    has_thread = False
     pipe_lock = None
     flusher = None
 
@@ -95,6 +107,22 @@ class LoopDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outlet: Outlet | None = None
         self._watch = core.writable.watch
+        self._bell: Bell | None = None
+
+    @property
+    def bell(self) -> Bell:
+        """For pipes: sockets of other threads reach this one through it."""
+        if self._bell is None:
+            assert self._loop is not None
+            self._bell = Bell()
+            self._bell.open()
+            self._bell.thread = threading.get_ident()
+            self._loop.add_reader(self._bell.fd, self._bell.answer)
+        return self._bell
+
+    def move(self) -> None:
+        if self._bell is not None:
+            self._bell.thread = threading.get_ident()
 
     def assemble(self, outlet: Outlet | None) -> None:
         self._outlet = outlet
@@ -118,25 +146,33 @@ class LoopDriver:
         # A loop that is closed has forgotten its readers.
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self.poller.fd)
+            if self._bell is not None:
+                self._loop.remove_reader(self._bell.fd)
         self.poller.close()
+        if self._bell is not None:
+            self._bell.close()
 
 
 class CallerDriver:
-    """The blocking twin: callers drive the socket, and the I/O thread while none of them is there.
+    """The blocking twin: callers drive the socket, and the I/O thread while none of them does.
 
-    The I/O thread watches the epoll set until a caller sleeps in it. It then looks every 20 ms whether there has
-    been a call since; when there has not, the owner is away and it watches again. While a caller sleeps on and on
-    it looks ever more rarely, and the call that ends the sleep has it look again 20 ms later; without waking it, for
-    it would wake on the caller's core.
+    The I/O thread watches the epoll set until a caller sleeps in it, or looks at it often enough while messages wait.
+    Then it looks every 10 ms whether somebody still does; where nobody has since, the owner is away, or works, and the
+    I/O thread watches again. So an event waits for 20 ms at most. While a caller sleeps on and on it looks ever more
+    rarely, and the call that ends the sleep has it look again a little later; without waking it, for it would wake on
+    the caller's core.
 
     The I/O thread does not hold the socket by it: one that its owner drops is to be closed.
     """
 
-    def __init__(self, core: SyncCore, flusher: Flusher, alarm: Alarm) -> None:
+    has_thread = True
+
+    def __init__(self, core: SyncCore, flusher: Flusher, alarm: Alarm, bell: Bell) -> None:
         self.lock: contextlib.AbstractContextManager[Any] = core.lock
         self.pipe_lock = core.lock
         self.poller = core.poller
         self.flusher = flusher
+        self.bell = bell
         self.readable: Gate = core.readable
         self.writable: Gate = core.writable
         self._watch_writable = core.writable.watch
@@ -146,22 +182,28 @@ class CallerDriver:
         self._outlet: Outlet | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = _AWAY
-        self._calls = 0
+        self._looks = 0
         self._watches = False  # the loop watches the epoll set
         self._stopped = False
 
     def assemble(self, outlet: Outlet | None) -> None:
         self._outlet = outlet
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._outlet is not None and self._loop is not None:
+            self._outlet.set_schedule(functools.partial(self.bell.call, self._flush_turn))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         core = self._core()
         assert core is not None
-        rouse = functools.partial(self._alarm.set, self._attend)
-        core._set_thread(self._post(self._give_way), self._post(self._attend), rouse)
-        if self._outlet is not None:
-            self._outlet.set_schedule(self._post(self._flush_turn))
+        core._set_thread(self.bell, self._give_way, self._attend, functools.partial(self._alarm.set, self._attend))
+        self._schedule()
         self._watch()
+
+    def move(self) -> None:
+        raise AssertionError("the I/O thread's loop stays there")
 
     def hold(self, core: SyncCore) -> None:
         self._core = lambda: core
@@ -170,17 +212,6 @@ class CallerDriver:
         core = self._core()
         if core is not None:
             core.flush_turn()
-
-    def _post(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Has a function called on the I/O thread."""
-        loop = self._loop
-        assert loop is not None
-
-        def post() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and so is everything
-                loop.call_soon_threadsafe(function)
-
-        return post
 
     def _watch(self) -> None:
         assert self._loop is not None
@@ -209,7 +240,7 @@ class CallerDriver:
         self._watches = False
         core.set_watched(False)
         self._loop.remove_reader(self.poller.fd)
-        self._calls = core.calls
+        self._looks = core.looks
         self._look_again(_AWAY)
 
     def _look_again(self, pause: float) -> None:
@@ -218,19 +249,19 @@ class CallerDriver:
         self._timer = self._loop.call_later(pause, self._look)
 
     def _look(self) -> None:
-        """Is the owner away?"""
+        """Does anybody serve the epoll set?"""
         self._timer = None
         core = self._core()
         if core is None or self._stopped or self._watches:
             return
-        calls, self._calls = self._calls, core.calls
+        looks, self._looks = self._looks, core.looks
         if core.published:
             self._watch()
         elif core.attended:
-            slower = min(self._pause * 2, _DROWSY) if calls == self._calls else _AWAY
+            slower = min(self._pause * 2, _DROWSY) if looks == self._looks else _AWAY
             core.set_drowsy(slower > _AWAY)
             self._look_again(slower)
-        elif calls != self._calls:
+        elif looks != self._looks:
             self._look_again(_AWAY)
         else:
             self._watch()
@@ -298,7 +329,7 @@ def _see_to_room() -> None:
 class IoThread:
     """One thread with an event loop: it listens, dials, shakes hands and keeps time for blocking sockets."""
 
-    def __init__(self, alarm: Alarm) -> None:
+    def __init__(self, alarm: Alarm, bell: Bell) -> None:
         import uvloop
 
         _see_to_room()
@@ -306,15 +337,18 @@ class IoThread:
         self._lock = threading.RLock()  # a signal handler may call us, too
         self._over = False
         self._alarm = alarm
+        self._bell = bell
         self._wards: weakref.WeakSet[Stoppable] = weakref.WeakSet()
         self._thread = threading.Thread(target=self._run, name="omq-io", daemon=True)
         try:
             alarm.open()
+            bell.open()
             self._thread.start()
         except Exception:
             # The system gives no thread: whoever tries again makes another loop.
             self.loop.close()
             alarm.close()
+            bell.close()
             raise
 
     def _run(self) -> None:
@@ -324,6 +358,7 @@ class IoThread:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         asyncio.set_event_loop(self.loop)
         self.loop.add_reader(self._alarm.fd, self._alarm.ring)
+        self.loop.add_reader(self._bell.fd, self._bell.answer)
         while True:
             try:
                 self.loop.run_forever()
@@ -332,6 +367,7 @@ class IoThread:
                 # Such as the SystemExit of a function that decides who may come in. What it says may be secret.
                 log.error("the I/O thread goes on after a callback that raised %s", type(error).__name__)
         self.loop.remove_reader(self._alarm.fd)
+        self.loop.remove_reader(self._bell.fd)
         with self._lock:
             self._over = True
         # Nobody is to wait for ever for what no longer runs.

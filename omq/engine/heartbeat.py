@@ -14,7 +14,6 @@ import math
 import struct
 import termios
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from omq._core.link.connection import Connection
@@ -30,8 +29,6 @@ _LATE: Final = 0.02  # seconds; with a short interval, a fiftieth of it
 _EARLY: Final = 0.0005  # seconds: the loop's timers count milliseconds
 _TURN: Final = 200  # connections looked at in one go: the loop has other things to do
 _UNSENT: Final = 65536  # bytes that wait for a peer above which it gets no more of ours: it does not read
-_PATIENCE: Final = 0.1  # seconds between two looks at peers that are not read
-_LONG: Final = 30.0  # seconds at most between two signs of life for one of them
 
 
 class Pulse:
@@ -74,11 +71,9 @@ class Heartbeat:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
         self._ping = b""
-        self._comfort = _Comfort(engine)
 
     def begin(self, session: WireSession) -> None:
         """A handshake is done: the first PING goes out after a whole interval. On the loop's thread."""
-        self._comfort.begin()
         interval = self._engine.options.heartbeat_interval
         # RFC 23 knows no PING: to a peer of ZMTP 3.0 its silence would be held against it.
         if interval is not None and _knows_ping(session):
@@ -93,13 +88,12 @@ class Heartbeat:
             pulse.due = math.inf
 
     def pinged(self, session: WireSession, ttl: int) -> None:
-        """A PING has arrived. On the thread that reads, with the socket's lock.
+        """A PING allows another time of silence than the one before. On the loop's thread.
 
         Args:
             session: From whom.
             ttl: Tenths of a second of silence after which the peer may be given up; 0 for no such hint.
         """
-        session.pings = True
         pulse = self._pulses.get(session)
         if pulse is None:
             if not ttl:
@@ -110,7 +104,7 @@ class Heartbeat:
         pulse.bytes_in = session.peer.bytes_in
         pulse.asked = math.inf
         if pulse.heard + pulse.ttl < pulse.due:
-            self._engine.call(self._schedule, pulse)
+            self._schedule(pulse)
 
     def stop(self) -> None:
         """The socket is over."""
@@ -119,7 +113,6 @@ class Heartbeat:
             self._timer = None
         self._heap.clear()
         self._pulses.clear()
-        self._comfort.stop()
 
     # ------------------------------------------------------------------ the timer
 
@@ -196,93 +189,6 @@ class Heartbeat:
             if pulse.next_ping <= now:  # the loop was held up: what was missed is not made up for
                 pulse.next_ping = now + interval
         return None
-
-
-class _Comfort:
-    """Signs of life for peers that are not read, because recv_hwm messages of theirs wait.
-
-    Their PINGs stand behind messages that the application has not asked for yet, so they cannot be seen; unanswered
-    they would end a connection whose only fault is that its owner computes. Such a peer gets a PONG unasked, which is
-    traffic and as such a sign of life. RFC 37 does not ask for it and does not forbid it, and libzmq takes it.
-
-    A peer that was read for a time without a PING of its own has no shorter interval than that, and gets signs of life
-    half as often only: one that never asks is left in peace.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._waiting: deque[Connection] = deque()
-        self._bytes_in: dict[Connection, int] = {}
-        self._told: dict[Connection, float] = {}  # when each had its last sign, in seconds of time.monotonic()
-        self._gaps: dict[Connection, float] = {}  # seconds between two signs for one that has never asked
-        self._timer: asyncio.TimerHandle | None = None
-        self._begun = False
-
-    def begin(self) -> None:
-        """There is a connection: from now on peers may come to be unread."""
-        if not self._begun and self._engine.pattern.queues_messages:
-            self._begun = True
-            self._paused()
-
-    def _paused(self) -> None:
-        """Watches out for the next peer that is not read."""
-        inlet = self._engine.pattern.inlet
-        if inlet is not None:
-            inlet.watch_pauses(lambda: self._engine.call(self._later))
-
-    def _later(self) -> None:
-        if self._timer is None and not self._engine.closed:
-            self._timer = self._engine.loop.call_later(_PATIENCE, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        inlet = self._engine.pattern.inlet
-        assert inlet is not None
-        with self._engine.lock:
-            paused = [peer for peer in inlet.watch_pauses(None) if isinstance(peer, Connection) and not peer.lost]
-            if not paused:
-                self._forget()
-                self._paused()
-                return
-            now = time.monotonic()
-            if not self._waiting:
-                self._waiting.extend(paused)
-                self._bytes_in = {peer: self._bytes_in.get(peer, -1) for peer in paused}
-                self._gaps = {peer: self._gaps.get(peer) or _gap(peer.session) for peer in paused}
-                self._told = {peer: self._told.get(peer, now - _PATIENCE) for peer in paused}
-            still = set(paused)
-            for _ in range(min(_TURN, len(self._waiting))):
-                peer = self._waiting.popleft()
-                before, self._bytes_in[peer] = self._bytes_in.get(peer, -1), peer.bytes_in
-                # One that has been read meanwhile has been answered, if it asked.
-                asleep = peer in still and before == peer.bytes_in and peer.unsent_bytes < _UNSENT
-                due = self._told[peer] + (_PATIENCE if peer.session.pings else self._gaps[peer])
-                if asleep and _knows_ping(peer.session) and now >= due - _EARLY:
-                    self._told[peer] = now
-                    peer.control(_PONG)
-        self._later()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._engine.pattern.inlet is not None:
-            self._engine.pattern.inlet.watch_pauses(None)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._waiting.clear()
-        self._bytes_in.clear()
-        self._told.clear()
-        self._gaps.clear()
-
-
-_PONG: Final = command.pong(b"")
-
-
-def _gap(session: WireSession) -> float:
-    """Seconds between two signs of life for a peer that was read until now and has not asked for any."""
-    return max(_PATIENCE, min((time.time() - session.since) / 2, _LONG))
 
 
 def _knows_ping(session: WireSession) -> bool:

@@ -43,7 +43,8 @@ class PipeSession(Living[ConnectionState]):
         inlet = Inlet(Gate()) if pattern.queues_messages else None
         conflate = engine.options.conflate and inlet is not None
         recv_hwm = engine.options.recv_hwm if not engine.options.conflate else 0
-        self.peer = Pipe(self, inlet, recv_hwm, engine.post, engine.driver.pipe_lock, conflate)
+        self.peer = Pipe(self, inlet, recv_hwm, engine.driver.bell, engine.driver.pipe_lock, conflate)
+        self.peer.origin = dialer
 
     def join(self, partner: PipeSession) -> None:
         """Connects two ends; afterwards each engine is told in its own thread."""

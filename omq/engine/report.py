@@ -9,10 +9,10 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from omq._core.calls.description import snapshot
 from omq.engine.lifecycle import ConnectionState
 from omq.errors import AuthenticationError, HandshakeError, MechanismError, ProtocolError
 from omq.event import Event, EventKind, HandshakeFailure
-from omq.message import Peer
 
 if TYPE_CHECKING:
     from omq.engine.connection import WireSession
@@ -145,24 +145,6 @@ def failure(error: BaseException | None) -> HandshakeFailure:
         case HandshakeError():
             return HandshakeFailure.REFUSED
     return HandshakeFailure.PROTOCOL
-
-
-def snapshot(session: Any) -> Peer:
-    """A peer that has finished its handshake, as users see it."""
-    peer, info = session.peer, session.info
-    return Peer(
-        endpoint=session.endpoint,
-        mechanism=info.mechanism.decode("ascii"),
-        identity=peer.identity or session.identity,
-        user_id=session.user_id,
-        properties=info.properties,
-        messages_in=peer.messages_in,
-        messages_out=peer.messages_out,
-        bytes_in=peer.bytes_in,
-        bytes_out=peer.bytes_out,
-        dropped=peer.dropped,
-        since=session.since,
-    )
 
 
 def _text(reason: str | BaseException | None) -> str:

@@ -173,8 +173,10 @@ class Engine(Living[SocketState]):
 
     @property
     def at_home(self) -> bool:
-        """Whether this is the thread that the socket's loop runs in."""
-        return threading.get_ident() == self._thread
+        """Whether this is the thread that the socket's loop runs in; a loop of the user's may move to another one."""
+        if self.driver.has_thread:
+            return threading.get_ident() == self._thread
+        return self.has_loop and (asyncio._get_running_loop() is self.loop or not self.loop.is_running())
 
     @property
     def runs_elsewhere(self) -> bool:

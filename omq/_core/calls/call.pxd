@@ -30,6 +30,7 @@ cdef class AsyncGate(Gate):
     cdef Py_ssize_t waiting          # calls in it
     cdef int enter(self, Call call) except -1
     cdef int leave(self, Call call) except -1
+    cdef int look(self, long long spent) except -1
     cdef int _wake_apart(self) except -1
     cdef bint is_first(self, Call call) except -1
     cdef object _watcher             # a Future that is done at the next notification; None: nobody watches

@@ -15,6 +15,7 @@ from cpython.ref cimport Py_INCREF
 
 from omq._core.clock cimport seconds
 from omq._core.wire.batch cimport Part
+from omq._core.calls.description cimport describe
 from omq._core.calls.home cimport LoopHome
 from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target
 from omq._core.queues.peer cimport Gate, Inlet
@@ -57,6 +58,9 @@ cdef class AsyncGate(Gate):
         if self._watcher is None or self._watcher.done():
             self._watcher = loop.create_future()
         return self._watcher
+
+    cdef int look(self, long long spent) except -1:
+        return 0 if self._core == NULL else (<LoopHome>self._core)._poller.look()
 
     cdef int notify(self) except -1:
         cdef Call first
@@ -423,7 +427,7 @@ cdef class Call:
             return self._recv_into()
         else:
             parts = inlet.take_message()
-            result = None if parts is None else core._message(parts, inlet.last)
+            result = None if parts is None else describe(parts, inlet.last)
         if result is not None:
             core._reads -= 1
             self._complete = True

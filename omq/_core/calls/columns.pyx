@@ -52,7 +52,7 @@ cdef Py_ssize_t _copy(
     cdef Peer peer
     cdef const char *body
     while count < limit:
-        peer = inlet._front()
+        peer = inlet._pick()
         if peer is None:
             break
         if peer.head_more():

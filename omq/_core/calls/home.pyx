@@ -55,9 +55,6 @@ cdef class LoopHome:
     def _attach(self, loop):
         raise AssertionError("the class above attaches the loop")
 
-    def _message(self, parts, peer):
-        raise AssertionError("the class above makes messages")
-
     cdef bint _at_home(self) except -1:
         """Whether this is the socket's own loop: a thread runs one at a time. (asyncio's own answer costs a getpid.)"""
         return self._thread == PyThread_get_thread_ident() and self._loop is not None and self._is_running() is True

@@ -4,6 +4,7 @@ cimport cython
 
 from cpython.object cimport PyObject
 
+from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock, sem_t
 from omq._core.queues.peer cimport Gate, Inlet, Outlet
 from omq._core.link.poller cimport Poller
@@ -37,7 +38,8 @@ cdef class SyncGate(Gate):
     cdef object _sleepers            # deque of Sleeper, first come first
     cdef int count                   # of them
     cdef int wake_all(self) except -1
-    cdef object _watchers            # list of (loop, Future): closing waits so for the queues to drain
+    cdef int look(self, long long spent) except -1
+    cdef list _watchers              # Futures of the I/O thread's loop: closing waits so for the queues to drain
 
 
 cdef class LeaderCore:
@@ -55,9 +57,11 @@ cdef class LeaderCore:
     cdef int _inside                 # threads that may be in a system call on the epoll set
     cdef bint _ending                # the descriptors go when the last of them is out
     cdef Truth _truth                # what `fileno` gives; None before its first use
+    cdef Bell _bell                  # has the I/O thread do something; None before there is one
     cdef readonly bint watched       # the I/O thread watches the epoll set
-    cdef object _unwatch             # has the I/O thread stop watching
-    cdef readonly unsigned long long calls  # that have waited or received: tells whether the owner is here
+    cdef bint _dismissed             # it has been asked to stop that
+    cdef object _unwatch             # what has it stop
+    cdef readonly unsigned long long looks  # that callers have taken at the epoll set: tells whether they serve it
     cdef bint drowsy                 # the I/O thread looks rarely for an absent owner: tell it when a call leaves
     cdef object _attend              # has the I/O thread look for an absent owner again, now
     cdef object _rouse               # the same in a moment
@@ -66,6 +70,8 @@ cdef class LeaderCore:
     cdef int _luck                   # above 0: waits have been short
     cdef int _refuse(self) except -1
     cdef int _signal(self) except -1
+    cdef int look(self, long long spent) except -1
+    cdef int _dismiss(self) except -1
     cdef int _tell(self) except -1
     cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1
     cdef int _let_go(self) except -1
@@ -79,7 +85,7 @@ cdef class LeaderCore:
     cdef inline int _enter(self) except -1:
         if self._generation.stale or self.closed:
             self._refuse()
-        self.lock.acquire()
+        self.lock.enter()
         if self.closed:
             # Closed while the lock was waited for.
             self.lock.release()

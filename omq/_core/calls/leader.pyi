@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import Callable
 
+from omq._core.bell import Bell
 from omq._core.link.poller import Poller
 from omq._core.lock import SocketLock
 from omq._core.queues.peer import Gate, Inlet, Outlet
@@ -59,12 +60,12 @@ class LeaderCore:
         """`fileno` has been used."""
 
     @property
-    def calls(self) -> int:
-        """Calls that have received or waited, ever."""
+    def looks(self) -> int:
+        """How often callers have looked at the epoll set, ever: it grows while they serve it."""
 
     def _assemble(self, inlet: Inlet | None, outlet: Outlet | None, generation: Generation) -> None: ...
     def _set_thread(
-        self, unwatch: Callable[[], None], attend: Callable[[], None], rouse: Callable[[], None]
+        self, bell: Bell, unwatch: Callable[[], None], attend: Callable[[], None], rouse: Callable[[], None]
     ) -> None: ...
     def _set_spin(self, nanoseconds: int, adaptive: bool) -> None: ...
     def _mark_closed(self) -> None: ...

@@ -14,6 +14,7 @@ from libc.errno cimport EINTR, errno
 from posix.time cimport CLOCK_MONOTONIC, timespec
 from posix.unistd cimport close, read, write
 
+from omq._core.bell cimport Bell
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport (
     EFD_CLOEXEC,
@@ -70,6 +71,7 @@ cdef extern from *:
 cdef enum:
     ADAPTIVE_NS = 50000      # nanoseconds that "adaptive" spins at most
     SHORT_NS = 40000         # a wait below this was worth spinning for
+    PRESENT_NS = 5000000     # nanoseconds between two looks of an owner who needs nobody to look in his place
     LUCKY = 8                # short waits in a row that count at most
     SPIN_NS = 1000000        # nanoseconds that a long spin goes on without looking for signals
     FIRST_NAP_NS = 10000000  # nanoseconds of the main thread's first sleep; each further one is twice as long
@@ -123,10 +125,13 @@ cdef class SyncGate(Gate):
         return self.count
 
     def watch(self, loop):
-        """A Future of *loop* that is done at the next notification, from whatever thread."""
+        """A Future of *loop*, the I/O thread's, that is done at the next notification, from whatever thread."""
         watcher = loop.create_future()
-        self._watchers.append((loop, watcher))
+        self._watchers.append(watcher)
         return watcher
+
+    cdef int look(self, long long spent) except -1:
+        return 0 if self._core == NULL else (<LeaderCore>self._core).look(spent)
 
     cdef int notify(self) except -1:
         if self.count:
@@ -139,8 +144,8 @@ cdef class SyncGate(Gate):
         if self._watchers:
             watchers = self._watchers
             self._watchers = []
-            for loop, watcher in watchers:
-                loop.call_soon_threadsafe(settle, watcher)
+            if self._core != NULL:
+                (<LeaderCore>self._core)._bell.tell(settle, watchers)
         return 0
 
     cdef int wake_all(self) except -1:
@@ -149,9 +154,10 @@ cdef class SyncGate(Gate):
         return 0
 
 
-def settle(watcher):
-    if not watcher.done():
-        watcher.set_result(None)
+def settle(watchers):
+    for watcher in watchers:
+        if not watcher.done() and not watcher.get_loop().is_closed():
+            watcher.set_result(None)
 
 
 @cython.no_gc_clear  # its end needs the gates; cycles are broken in the attributes that the class above adds
@@ -189,7 +195,9 @@ cdef class LeaderCore:
         self.outlet = outlet
         self._generation = generation
 
-    def _set_thread(self, unwatch, attend, rouse):
+    def _set_thread(self, Bell bell not None, unwatch, attend, rouse):
+        self._bell = bell
+        self.poller.set_bell(bell)
         self._unwatch = unwatch
         self._attend = attend
         self._rouse = rouse
@@ -206,6 +214,7 @@ cdef class LeaderCore:
     def set_watched(self, bint watched):
         """The I/O thread has begun, or ceased, to watch the epoll set."""
         self.watched = watched
+        self._dismissed = False
 
     def set_drowsy(self, bint drowsy):
         """Whether the next call that ends a wait is to tell the I/O thread."""
@@ -308,6 +317,20 @@ cdef class LeaderCore:
             self._truth.follow(self.inlet)
         return 0
 
+    cdef int look(self, long long spent) except -1:
+        """A caller looks at the epoll set while messages wait; *spent*: nanoseconds since the last time."""
+        self.looks += 1
+        if spent < PRESENT_NS:
+            self._dismiss()
+        return self.poller.look()
+
+    cdef int _dismiss(self) except -1:
+        """Has the I/O thread stop watching: callers serve the epoll set."""
+        if self.watched and not self._dismissed and self._truth is None:
+            self._dismissed = True
+            self._bell.post(self._unwatch)
+        return 0
+
     # ------------------------------------------------------------------ waiting
 
     cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1:
@@ -320,8 +343,7 @@ cdef class LeaderCore:
         if self._leader is None:
             self._leader = sleeper
             sleeper.leading = True
-            if self.watched and self._truth is None:
-                self._unwatch()
+            self._dismiss()
         if sleeper.leading:
             return self._lead(sleeper, deadline)
         return self._follow(sleeper, deadline)
@@ -342,7 +364,6 @@ cdef class LeaderCore:
             PyErr_CheckSignals()
         finally:
             self.lock.acquire()
-        self.poller.let_out()
         return 0
 
     cdef long long _until(self, Sleeper sleeper, long long deadline) except -1:
@@ -421,6 +442,7 @@ cdef class LeaderCore:
         if n == 0:
             return now_ns() < deadline
         self._drain()
+        self.looks += 1
         sleeper.woken = True  # it is awake: no signal is needed for what it finds
         self.poller.handle(events, n)
         return 1
@@ -473,8 +495,8 @@ cdef class LeaderCore:
                 self.poller.serve()
                 self._tell()
                 # From now on the I/O thread alone reads: what arrives must show without a call.
-                if self._attend is not None:
-                    self._attend()
+                if self._bell is not None:
+                    self._bell.post(self._attend)
             return self._truth.fd
         finally:
             self._leave()

@@ -11,6 +11,7 @@ from omq._core.wire.batch cimport Part
 from omq._core.clock cimport now_ns, seconds
 from omq._core.calls.columns cimport take_columns
 from omq._core.calls.leader cimport FOR_EVER, LeaderCore, Sleeper, SyncGate
+from omq._core.calls.description cimport describe
 from omq._core.calls.part cimport Parts, close_parts, open_parts, open_target
 from omq._core.queues.peer cimport Inlet, Outlet
 
@@ -71,7 +72,7 @@ cdef class SyncCore(LeaderCore):
         if how == TAKE_COLUMNS:
             return take_columns(inlet, argument[0], argument[1], argument[2]) or None
         parts = inlet.take_message()
-        return None if parts is None else self._message(parts, inlet.last)
+        return None if parts is None else describe(parts, inlet.last)
 
     cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=NULL):
         cdef bint offered = False
@@ -85,9 +86,7 @@ cdef class SyncCore(LeaderCore):
             raise StateError(f"a {self._name()} socket does not receive")
         self._enter()
         try:
-            # A call that is refused does no work: whoever makes only such calls is away for the I/O thread.
             result = self._try(how, argument, into)
-            self.calls += 1
             if result is None:
                 if into != NULL:
                     offered = self.inlet.offer(<char *>into.buf, into.len)
@@ -96,6 +95,7 @@ cdef class SyncCore(LeaderCore):
                     self.outlet._flush_turn()
                 # One look at the descriptors before anything else, if the peer has been ahead, or there is no time.
                 if self._behind or (timeout is not None and timeout == 0):
+                    self.looks += 1
                     self.poller.serve()
                     result = self._try(how, argument, into)
             if result is None:
@@ -135,7 +135,6 @@ cdef class SyncCore(LeaderCore):
             try:
                 message = self.inlet.take()
                 if message is not None:
-                    self.calls += 1
                     if self._truth is not None:
                         self._tell()
                     return message
@@ -256,6 +255,8 @@ cdef class SyncCore(LeaderCore):
                     if run:
                         sent += run
                         continue
+                    if sent >= len(sequence):
+                        break  # the GIL was free in between
                     data = sequence[sent]
                     if type(data) is not bytes:
                         break
@@ -299,7 +300,7 @@ cdef class SyncCore(LeaderCore):
                 while True:
                     ready = self._ready(wanted)
                     if ready == 0 and sleeper is None:
-                        self.calls += 1
+                        self.looks += 1
                         self.poller.serve()
                         ready = self._ready(wanted)
                     if ready or not in_time or deadline <= now_ns():

@@ -1,5 +1,6 @@
 # The epoll set of one socket.
 
+from omq._core.bell cimport Bell
 from omq._core.kernel cimport epoll_event
 from omq._core.queues.peer cimport Peer, Turn
 
@@ -16,13 +17,16 @@ cdef class Poller:
     cdef unsigned int _serial        # of the last ticket: a slot used again has another one
     cdef int _count                  # peers in the set
     cdef Peer _only                  # the one that is in it, if no other has been; else None
-    cdef unsigned long _main         # ident of the thread that runs signal handlers
-    cdef object _interruption        # what a signal handler raised within a callback; None: nothing
+    cdef Bell _bell                  # has sessions told in the I/O thread; None: they are told at once
     cdef Turn _turn                  # None: whoever is woken is not run from here
+    cdef bint _busy                  # events are being handled: no others are, meanwhile
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0
     cdef int leave(self, int fd, unsigned long long ticket) except -1
     cdef int serve(self) except -1
-    cdef int call_back(self, object function, object argument) except -1
-    cdef int let_out(self) except -1
-    cdef int _tell(self, Peer peer, unsigned int events) except -1
+    cdef int look(self) except -1
     cdef int handle(self, epoll_event *events, int count) except -1
+    cdef int call_back(self, object function, object argument) except -1
+    cdef int complain(self, object error) except -1
+    cdef int _handle(self, epoll_event *events, int count, bint skims) except -1
+    cdef int _work(self, bint skims) except -1
+    cdef int _tell(self, Peer peer, unsigned int events) except -1

@@ -1,3 +1,4 @@
+from omq._core.bell import Bell
 from omq._core.queues.peer import Turn
 
 class Poller:
@@ -14,5 +15,8 @@ class Poller:
 
     def dispatch(self) -> None:
         """Handles what is ready, without waiting, then runs whoever that woke."""
+
+    def set_bell(self, bell: Bell) -> None:
+        """Sessions live in the loop of this bell, and are told there what happens to their connections."""
 
     def close(self) -> None: ...

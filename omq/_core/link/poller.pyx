@@ -1,11 +1,11 @@
 """The epoll set of one socket: every connection in its data phase, and whatever wakes its callers."""
 
 cimport cython
-from cpython.pythread cimport PyThread_get_thread_ident
 from libc.errno cimport EINTR, errno
 from libc.string cimport memset
 from posix.unistd cimport close
 
+from omq._core.bell cimport Bell
 from omq._core.kernel cimport (
     EPOLL_CLOEXEC,
     EPOLL_CTL_ADD,
@@ -21,12 +21,8 @@ from omq._core.queues.peer cimport Peer, Turn
 
 import logging
 import os
-import threading
 
 log = logging.getLogger("omq")
-
-cdef enum:
-    ATTEMPTS = 5             # to tell a session something while signal handlers raise
 
 
 @cython.final
@@ -44,7 +40,6 @@ cdef class Poller:
         if self.fd >= 0:
             raise RuntimeError("the epoll set is open")
         self._turn = turn
-        self._main = threading.main_thread().ident
         self._peers = []
         self._tickets = []
         self._free = []
@@ -60,6 +55,10 @@ cdef class Poller:
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
+
+    def set_bell(self, Bell bell not None):
+        """Sessions live in the loop of this bell, and are told there what happens to their connections."""
+        self._bell = bell
 
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0:
         """Puts a descriptor into the set; gives the ticket that its events carry.
@@ -112,71 +111,84 @@ cdef class Poller:
             self._turn.finish()
 
     cdef int serve(self) except -1:
+        """Handles what is ready, without waiting."""
+        return self._work(False)
+
+    cdef int look(self) except -1:
+        """As `serve`, while messages wait: a peer that has enough of them unread is left to wait, too."""
+        return self._work(True)
+
+    cdef int _work(self, bint skims) except -1:
         cdef epoll_event events[EVENTS]
         cdef int n
         cdef Peer only = self._only
-        if self.fd < 0:
+        if self.fd < 0 or self._busy:
             return 0
         if only is not None and only.only_reads():
             # A single connection that only reads: the event can be nothing else, and a read finds out what it is.
-            self._tell(only, EPOLLIN)
-            return self.let_out()
+            if not (skims and only.sated()):
+                self._busy = True
+                try:
+                    self._tell(only, EPOLLIN)
+                finally:
+                    self._busy = False
+            return 0
         n = epoll_wait(self.fd, events, EVENTS, 0)
         if n < 0:
             if errno == EINTR:
                 return 0
             raise OSError(errno, os.strerror(errno))
-        return self.handle(events, n)
+        return self._handle(events, n, skims)
 
     cdef int handle(self, epoll_event *events, int count) except -1:
+        """Does what the events ask for."""
+        return self._handle(events, count, False)
+
+    cdef int _handle(self, epoll_event *events, int count, bint skims) except -1:
         cdef int i
         cdef Py_ssize_t slot
         cdef Peer peer
-        for i in range(count):
-            if events[i].data.u64 == NO_TICKET:
-                continue
-            slot = events[i].data.u64 & 0xffffffff
-            if self._tickets[slot] != events[i].data.u64:
-                continue
-            self._tell(<Peer>self._peers[slot], events[i].events)
-        return self.let_out()
+        if self._busy:
+            return 0
+        self._busy = True
+        try:
+            for i in range(count):
+                if events[i].data.u64 == NO_TICKET:
+                    continue
+                slot = events[i].data.u64 & 0xffffffff
+                if self._tickets[slot] != events[i].data.u64:
+                    continue
+                peer = <Peer>self._peers[slot]
+                if skims and events[i].events == EPOLLIN and peer.sated():
+                    continue
+                self._tell(peer, events[i].events)
+        finally:
+            self._busy = False
+        return 0
 
     cdef int call_back(self, object function, object argument) except -1:
-        """Tells a session something. A signal handler that raises meanwhile does not keep it from hearing it."""
-        cdef int left
-        if self._turn is not None or PyThread_get_thread_ident() != self._main:
-            # In an event loop, and beside the main thread, nobody interrupts.
-            function(argument)
-            return 0
-        for left in range(ATTEMPTS, -1, -1):
-            try:
-                function(argument)
-                return 0
-            except BaseException as error:
-                # A session raises nothing of its own: Python runs signal handlers wherever Python code runs in the main
-                # thread. It hears it again, which does no harm, and the exception goes to the call that is under way.
-                if left == 0:
-                    self._interruption = None
-                    raise
-                self._interruption = error
+        """Tells a session something: in its own thread, where the caller may be another one and holds a lock."""
+        if self._bell is not None:
+            return self._bell.tell(function, argument)
+        function(argument)
         return 0
 
-    cdef int let_out(self) except -1:
-        """Raises what a signal handler has raised."""
-        if self._interruption is not None:
-            error = self._interruption
-            self._interruption = None
-            raise error
-        return 0
+    cdef int complain(self, object error) except -1:
+        """Has the log tell of what should not have happened."""
+        return self.call_back(complain, error)
 
     cdef int _tell(self, Peer peer, unsigned int events) except -1:
         try:
             peer.on_events(events)
         except Exception as error:
             # One connection's failure is not the others'.
-            log.exception("a connection failed")
+            self.complain(error)
             try:
                 peer.fail(error)
-            except Exception:
-                log.exception("the end of a connection failed")
+            except Exception as failure:
+                self.complain(failure)
         return 0
+
+
+def complain(error):
+    log.error("a connection failed", exc_info=error)

@@ -18,6 +18,9 @@ cdef class Receiver(Peer):
     cdef bint _stopped               # reading is paused because recv_hwm messages wait
     cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
     cdef bint _ending                # the kernel has reported the end: read up to it
+    cdef readonly long long pings    # PINGs that have come
+    cdef int _ttl                    # tenths of a second of silence that the last of them allows; 0: no such hint
+    cdef bint _heed(self, const char *data, Py_ssize_t size) except -1
     cdef bint _filled(self) noexcept
     cdef int _begin_large(self) except -1
     cdef int _read(self) except -1

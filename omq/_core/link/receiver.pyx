@@ -3,9 +3,11 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport ENOMEM
 from libc.stdint cimport uint64_t
+from libc.string cimport memcmp, memcpy
 
 from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from omq._core.wire.batch cimport Batch
+from omq._core.wire.codec cimport SHORT_HEADER
 from omq._core.wire.buffer cimport (
     COMMAND_LIMIT,
     SCAN_COMMAND,
@@ -21,7 +23,13 @@ from omq._core.wire.buffer cimport (
     Stream,
 )
 from omq._core.wire.chain cimport FILL_EMPTY, FILL_EOF, FILL_NO_MEMORY
-from omq._core.queues.peer cimport TURN_BYTES, Inlet, Peer
+from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, Inlet, Peer
+
+cdef enum:
+    PING_SIZE = 7            # bytes of a PING's body without its context
+    PONG_SIZE = 7            # bytes of a PONG's frame without its context
+    CONTEXT = 16             # bytes that a context has at most (RFC 37, Connection Heartbeating)
+    MUCH_UNSENT = 65536      # unsent bytes above which a PING is not answered: its sender reads nothing
 
 import os
 
@@ -155,6 +163,8 @@ cdef class Receiver(Peer):
             if found == SCAN_STARVED:
                 break
             if found == SCAN_COMMAND:
+                if self._heed(stream.command_data, stream.command_size):
+                    continue
                 body = PyBytes_FromStringAndSize(stream.command_data, stream.command_size)
             elif found == SCAN_LARGE:
                 self._begin_large()
@@ -176,6 +186,25 @@ cdef class Receiver(Peer):
                 return 1
         self.messages_in += stream.complete - before
         return 0
+
+    cdef bint _heed(self, const char *data, Py_ssize_t size) except -1:
+        """Does what a sign of life asks for; False: it is another command, or not well formed."""
+        cdef int ttl
+        cdef char frame[PONG_SIZE + CONTEXT]
+        if PING_SIZE <= size <= PING_SIZE + CONTEXT and memcmp(data, b"\4PING", 5) == 0:
+            ttl = (<int><unsigned char>data[5]) << 8 | <unsigned char>data[6]
+            self.pings += 1
+            if self._batch.bytes < MUCH_UNSENT:
+                # RFC 37, Connection Heartbeating: answer with the context that came.
+                memcpy(frame, b"\4\0\4PONG", PONG_SIZE)
+                memcpy(frame + PONG_SIZE, data + PING_SIZE, size - PING_SIZE)
+                frame[1] = <char>(PONG_SIZE - SHORT_HEADER + size - PING_SIZE)
+                self.control(PyBytes_FromStringAndSize(frame, PONG_SIZE + size - PING_SIZE))
+            if ttl == self._ttl:
+                return True
+            self._ttl = ttl
+            return False  # how long the peer's silence may last is its session's business
+        return 5 <= size <= 5 + CONTEXT and memcmp(data, b"\4PONG", 5) == 0
 
     def _complaint(self, int found):
         if found == SCAN_TOO_LARGE:
@@ -229,7 +258,13 @@ cdef class Receiver(Peer):
         if not self.lost:
             self._cease()
             self._hand_over()
-        return Peer.fail(self, error)
+        return self._poller.call_back(self.session.on_lost, error)
+
+    cdef int complain(self, object error) except -1:
+        return self._poller.complain(error)
+
+    cdef bint sated(self) noexcept:
+        return self._stream.complete >= TURN_MESSAGES
 
     cdef int _read_on(self, bint on) except -1:
         """Has the epoll set watch for what arrives, or no longer."""

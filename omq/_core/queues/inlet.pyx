@@ -64,7 +64,7 @@ cdef class ShapedInlet(Inlet):
         self._shaping = True
         try:
             while self._stash is None:
-                peer = self._front()
+                peer = self._pick()
                 if peer is None:
                     break
                 self._stash = self._shape(peer, self._whole(peer))
@@ -193,9 +193,13 @@ cdef class RequestInlet(ShapedInlet):
         """Drops what has arrived: none of it can answer the next request."""
         cdef Peer peer = self._head
         self._stash = None
+        cdef Peer heir
         while peer is not None:
-            while peer.ready():
-                peer.skip()
+            heir = peer
+            while heir is not None:
+                while heir.ready():
+                    heir.skip()
+                heir = heir.heir
             peer = peer.next_ready
         if self._paused:
             for peer in tuple(self._paused):

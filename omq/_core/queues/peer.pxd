@@ -5,12 +5,15 @@ from omq._core.wire.batch cimport Part
 cdef enum:
     TURN_MESSAGES = 256      # messages one peer may pass before the next one's turn
     TURN_BYTES = 524288      # bytes likewise
+    TURN_NS = 1000000        # nanoseconds of its owner's work after which a socket looks at its descriptors
+    ROUND_NS = 20000000      # nanoseconds that all who have messages share, where those are more than twenty
 
 
 cdef class Gate:
     # Where calls wait: the two twins wait in their own ways.
     cdef bint apart                  # calls wait for different peers: none stands behind another's
     cdef int notify(self) except -1
+    cdef int look(self, long long spent) except -1
 
 
 cdef class Turn:
@@ -23,12 +26,14 @@ cdef class Peer:
     cdef object __weakref__
     cdef readonly object session     # the engine's owner of this peer
     cdef public bytes identity       # the routing id that ROUTER peers know it by
+    cdef public object origin        # where it comes from: who comes back has the same; None: nobody knows
     cdef public int slot             # its number in a matcher; -1 none
     cdef Inlet inlet                 # where its messages are taken; None: they go to session.on_message
     cdef Outlet outlet               # who writes to it
     cdef readonly bint lost          # the connection is over; what has arrived can be taken
     cdef bint queued                 # it stands in the inlet's ring
     cdef Peer next_ready             # the next one in that ring
+    cdef Peer heir                   # who came after it from the same place, and has its turn when this one is done
     cdef bint writable               # a message can be given to it now
     cdef bint attached               # the outlet counts it among its peers
     cdef bint dirty                  # the outlet will flush it when the turn ends
@@ -40,6 +45,8 @@ cdef class Peer:
     cdef public long long dropped    # messages not sent to it because it was full
     cdef int on_events(self, unsigned int events) except -1
     cdef bint only_reads(self) noexcept
+    cdef bint sated(self) noexcept
+    cdef int complain(self, object error) except -1
     cdef int fail(self, object error) except -1
     # receiving
     cdef Py_ssize_t ready(self) noexcept
@@ -67,20 +74,28 @@ cdef class Inlet:
     cdef readonly Gate gate
     cdef Peer _head                  # first of the peers that have messages
     cdef Peer _tail
+    cdef Py_ssize_t _count           # of them
     cdef Py_ssize_t _turn            # messages left of the head's turn
     cdef Py_ssize_t _turn_bytes      # bytes left of it
+    cdef Py_ssize_t _quota           # messages that a turn has: as many as its owner works off in a millisecond, 256 at most
+    cdef Py_ssize_t _sight           # messages left until the descriptors are looked at
+    cdef Py_ssize_t _sight_bytes     # bytes likewise
+    cdef long long _looked           # when they were: nanoseconds on the monotonic clock
     cdef list _paused                # peers that stopped reading because recv_hwm messages wait
     cdef char *_target               # memory of a call that waits for one message; NULL: none
     cdef Py_ssize_t _target_size     # bytes
     cdef Peer _aiming                # the peer that has the use of it
     cdef Peer _growing               # the peer that has last begun a large frame, if that is not whole
-    cdef object _on_pause            # called once, when the next peer stops reading; None: nobody wants to know
     cdef Peer last                   # the peer that the last message came from
     cdef bint offer(self, char *into, Py_ssize_t size) except -1
     cdef int withdraw(self) except -1
     cdef int arrived(self, Peer peer) except -1
     cdef int paused(self, Peer peer) except -1
+    cdef Peer _pick(self)
     cdef Peer _front(self)
+    cdef int _look(self) except -1
+    cdef int _enqueue(self, Peer peer) except -1
+    cdef bint _waits_for(self, Peer peer) except -1
     cdef void _taken(self, Peer peer, Py_ssize_t size)
     cdef int _resume(self, Peer peer) except -1
     cdef int _pop(self) except -1

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 class Gate:
@@ -13,6 +12,7 @@ class Peer:
     Attributes:
         session: The engine's owner of this peer.
         identity: The name that ROUTER knows it by.
+        origin: Where it comes from: who comes back from there takes its turn behind it; `None` if nobody knows.
         slot: Its number among an outlet's peers; -1 while it has none.
         messages_in: Messages received from it.
         messages_out: Messages accepted for it.
@@ -23,6 +23,7 @@ class Peer:
 
     session: Any
     identity: bytes
+    origin: object
     slot: int
     messages_in: int
     messages_out: int
@@ -71,12 +72,6 @@ class Inlet:
     def __init__(self, gate: Gate, *arguments: Any) -> None: ...
     @property
     def gate(self) -> Gate: ...
-    def watch_pauses(self, function: Callable[[], None] | None) -> list[Peer]:
-        """Calls *function* once, without arguments, when the next peer stops reading.
-
-        Returns:
-            The peers that have stopped reading, because `recv_hwm` messages of theirs wait, and have not gone on.
-        """
 
 class Outlet:
     """Gives messages to peers; which ones is the business of the classes derived from it.

@@ -3,6 +3,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
+from omq._core.clock cimport now_ns
 from omq._core.wire.batch cimport Part
 
 import logging
@@ -17,6 +18,10 @@ cdef class Gate:
 
     cdef int notify(self) except -1:
         """Something that calls wait for may have come true."""
+        return 0
+
+    cdef int look(self, long long spent) except -1:
+        """Looks at the socket's descriptors, without waiting; *spent*: nanoseconds since that was last done here."""
         return 0
 
 
@@ -77,7 +82,7 @@ cdef class Peer:
         """Has its messages taken from another inlet, those that wait too; nobody takes from the old one any more."""
         self.inlet = inlet
         self.queued = False
-        self.next_ready = None
+        self.next_ready = self.heir = None
         if self.ready():
             inlet.arrived(self)
         self.resume()
@@ -92,12 +97,20 @@ cdef class Peer:
 
     cdef int fail(self, object error) except -1:
         """Something has gone wrong with it that is not the fault of whoever is at work: it ends."""
-        self.session.end(error)
-        return 0
+        raise AssertionError("whoever derives from this ends it")
 
     cdef bint only_reads(self) noexcept:
         """Whether an event can mean only that there is something to read."""
         return False
+
+    cdef bint sated(self) noexcept:
+        """Whether so much of it waits to be taken that what has arrived since may wait, too."""
+        return False
+
+    cdef int complain(self, object error) except -1:
+        """Has the log tell of what should not have happened."""
+        complain(error)
+        return 0
 
     # receiving
 
@@ -176,12 +189,24 @@ cdef class Peer:
         raise AssertionError("not a peer that can be written")
 
 
+def complain(error):
+    log.error("a connection failed", exc_info=error)
+
+
 cdef class Inlet:
-    """One fair queue over all peers: each in turn, 256 messages or 512 KiB at most."""
+    """One fair queue over all peers that have messages: each in turn, and nobody unheard.
+
+    A turn has 256 messages or 512 KiB at most, and no more than its owner works off in a millisecond or so. After that
+    many messages, whoever's they were, the descriptors are looked at: who else has something by then stands in line, and
+    the turn is over. So a peer that has something to say waits for one turn of each of the others, and never for them to
+    fall silent.
+    """
 
     def __cinit__(self, Gate gate not None, *_):
         self.gate = gate
         self._paused = []
+        self._quota = self._sight = TURN_MESSAGES
+        self._sight_bytes = TURN_BYTES
 
     cdef bint offer(self, char *into, Py_ssize_t size) except -1:
         """A call waits for one message and has memory for it: a large frame may be read straight into it.
@@ -213,44 +238,80 @@ cdef class Inlet:
         """*peer* has messages to take."""
         if not peer.queued:
             peer.queued = True
-            if self._tail is None:
-                self._head = peer
-                self._turn = TURN_MESSAGES
-                self._turn_bytes = TURN_BYTES
-            else:
-                self._tail.next_ready = peer
-            self._tail = peer
+            if self._tail is None or peer.origin is None or not self._waits_for(peer):
+                self._enqueue(peer)
         self.gate.notify()
         return 0
+
+    cdef int _enqueue(self, Peer peer) except -1:
+        if self._tail is None:
+            self._head = peer
+            self._turn = self._quota
+            self._turn_bytes = TURN_BYTES
+        else:
+            self._tail.next_ready = peer
+            if self.last is self._head:
+                self._turn = 0  # somebody else waits now: whoever has been at it has had enough
+        self._tail = peer
+        self._count += 1
+        return 0
+
+    cdef bint _waits_for(self, Peer peer) except -1:
+        """Has *peer* wait for one that is gone and came from the same place: it would overtake its own words."""
+        cdef Peer other = self._head
+        while other is not None:
+            if other.lost and other is not peer and other.origin == peer.origin:
+                while other.heir is not None:
+                    other = other.heir
+                other.heir = peer
+                return True
+            other = other.next_ready
+        return False
 
     cdef int paused(self, Peer peer) except -1:
         """*peer* reads no more until what it has is taken."""
         self._paused.append(peer)
-        if self._on_pause is not None:
-            function = self._on_pause
-            self._on_pause = None
-            function()
         return 0
-
-    def watch_pauses(self, function):
-        """Calls *function* once, without arguments, when the next peer stops reading.
-
-        Returns:
-            The peers that have stopped reading, because recv_hwm messages of theirs wait, and have not gone on.
-        """
-        self._on_pause = function
-        return [peer for peer in self._paused]
 
     cdef int _pop(self) except -1:
+        """The first peer has nothing more; who has waited for that stands in line."""
         cdef Peer peer = self._head
+        cdef Peer heir = peer.heir
         self._head = peer.next_ready
+        self._count -= 1
         if self._head is None:
             self._tail = None
-        peer.next_ready = None
+        peer.next_ready = peer.heir = None
         peer.queued = False
-        self._turn = TURN_MESSAGES
+        self._turn = self._quota
         self._turn_bytes = TURN_BYTES
+        if heir is not None:
+            self._enqueue(heir)
         return 0
+
+    cdef Peer _pick(self):
+        """Whose message is taken next; None if there is none. The descriptors are looked at when it is time."""
+        if self._sight <= 0 or self._sight_bytes <= 0:
+            self._look()
+        return self._front()
+
+    cdef int _look(self) except -1:
+        """Sees who else has something, and how long the owner has worked on what was taken since the last time."""
+        cdef long long now = now_ns()
+        cdef long long spent = now - self._looked
+        cdef long long share = TURN_NS
+        cdef Py_ssize_t used = self._quota - self._sight
+        if self._count > ROUND_NS // TURN_NS:
+            share = ROUND_NS // self._count
+        if spent > share:
+            self._quota = max(1, min(self._quota, <Py_ssize_t>(used * share // spent)))
+        elif 2 * spent < share:
+            self._quota = min(2 * self._quota, <Py_ssize_t>TURN_MESSAGES)
+        self._looked = now
+        self._sight = self._quota
+        self._sight_bytes = TURN_BYTES
+        self._turn = min(self._turn, self._quota)
+        return self.gate.look(spent)
 
     cdef Peer _front(self):
         """The peer whose turn it is and that has a message; None if there is none."""
@@ -263,18 +324,22 @@ cdef class Inlet:
                 self._pop()
                 if self._paused:
                     self._resume(peer)
-            elif (self._turn <= 0 or self._turn_bytes <= 0) and peer.next_ready is not None and not peer.lost:
-                # (One that is gone finishes: who comes back is a peer of its own, and would overtake its own words.)
-                self._pop()
-                peer.queued = True
-                self._tail.next_ready = peer
-                self._tail = peer
+            elif self._turn <= 0 or self._turn_bytes <= 0:
+                self._turn = self._quota
+                self._turn_bytes = TURN_BYTES
+                if peer.next_ready is not None:
+                    self._head = peer.next_ready
+                    peer.next_ready = None
+                    self._tail.next_ready = peer
+                    self._tail = peer
             else:
                 return peer
 
     cdef void _taken(self, Peer peer, Py_ssize_t size):
         self._turn -= 1
         self._turn_bytes -= size
+        self._sight -= 1
+        self._sight_bytes -= size
         self.last = peer
         if self._paused and peer.ready() == 0:
             self._resume(peer)
@@ -287,7 +352,7 @@ cdef class Inlet:
                 peer.refill()
             except Exception as error:
                 # A connection's failure is not the user's, who has just taken a message.
-                log.exception("a connection failed")
+                peer.complain(error)
                 peer.fail(error)
         return 0
 
@@ -297,7 +362,7 @@ cdef class Inlet:
 
     cdef object take(self):
         """The next message, which has one part; None if there is none. Raises MultipartError and leaves it."""
-        cdef Peer peer = self._front()
+        cdef Peer peer = self._pick()
         if peer is None:
             return None
         part = peer.take_alone()
@@ -308,7 +373,7 @@ cdef class Inlet:
 
     cdef object take_any(self):
         """The next message: bytes if it has one part, else a list; None if there is none."""
-        cdef Peer peer = self._front()
+        cdef Peer peer = self._pick()
         if peer is None:
             return None
         part = peer.take_alone()
@@ -338,7 +403,7 @@ cdef class Inlet:
 
     cdef list take_message(self):
         """The next message; None if there is none."""
-        cdef Peer peer = self._front()
+        cdef Peer peer = self._pick()
         if peer is None:
             return None
         return self._whole(peer)
@@ -364,7 +429,7 @@ cdef class Inlet:
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
         """The next message, of one part, copied; the bytes that it has, or -3 if there is none, -1 if too large."""
-        cdef Peer peer = self._front()
+        cdef Peer peer = self._pick()
         cdef Py_ssize_t has
         if peer is None:
             return -3

@@ -1,5 +1,6 @@
 # Two sockets of one process, connected without a kernel in between.
 
+from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock
 from omq._core.queues.peer cimport Peer
 
@@ -9,13 +10,12 @@ cdef class Pipe(Peer):
     cdef object _ring                # deque of messages for this end: bytes, or tuples of bytes
     cdef Py_ssize_t _capacity        # messages that fit before the partner waits; 0 no bound
     cdef Py_ssize_t _part            # index of the next part in the first message
-    cdef unsigned long _thread       # the thread that this end lives in
-    cdef object _post                # calls a function in that thread, from any other
+    cdef Bell _bell                  # of the loop that this end lives in; None: a mailbox
     cdef SocketLock _lock            # guards this end, where threads share it; None: its thread alone does
     cdef object _senders             # deque of the sessions that the deposits in _ring came from; None: no deposits
     cdef object _on_empty            # called when what waits is taken; None: nobody asked
-    cdef bint _reopening             # word that there is room is on its way through _post
-    cdef bint _posted                # an arrival is on its way through _post
+    cdef bint _reopening             # word that there is room is on its way through _bell
+    cdef bint _posted                # an arrival is on its way through _bell
     cdef bint _conflate              # only the newest message is kept
     cdef object _newest              # of a conflating end: what its partner sent last; None: it is in _ring
     cdef long long _sent             # bytes
@@ -24,3 +24,4 @@ cdef class Pipe(Peer):
     cdef int _make_room(self) except -1
     cdef int _reopen(self) except -1
     cdef int _reach(self, bint arrival) except -1
+    cdef bint _elsewhere(self) noexcept

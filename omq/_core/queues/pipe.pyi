@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from omq._core.bell import Bell
 from omq._core.lock import SocketLock
 from omq._core.queues.peer import Inlet, Peer
 
@@ -11,7 +12,7 @@ class Pipe(Peer):
         session: The engine's owner; gets `on_message(parts)` where there is no inlet.
         inlet: Where this end's messages are taken.
         capacity: Messages that wait here before the other end must (`recv_hwm`); 0 for no bound.
-        post: Calls a function without arguments in this end's thread; `None` where nobody else is.
+        bell: Has something called in this end's loop; `None` for a mailbox.
         lock: Guards this end where threads share it; `None`: only its own thread touches it.
         conflate: A message takes the place of one that nobody has taken yet.
     """
@@ -21,7 +22,7 @@ class Pipe(Peer):
         session: Any,
         inlet: Inlet | None,
         capacity: int,
-        post: Callable[..., None] | None,
+        bell: Bell | None,
         lock: SocketLock | None = None,
         conflate: bool = False,
     ) -> None: ...

@@ -6,6 +6,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.string cimport memcpy
 
 from omq._core.wire.batch cimport Part
+from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock
 from omq._core.queues.outlet cimport hold
 from omq._core.queues.peer cimport Inlet, Peer
@@ -21,20 +22,19 @@ cdef class Pipe(Peer):
         session: The engine's owner; gets `on_message(parts)` where there is no inlet.
         inlet: Where this end's messages are taken.
         capacity: Messages that wait here before the other end must (recv_hwm); 0 for no bound.
-        post: Calls a function without arguments in this end's thread.
+        bell: Has something called in this end's loop.
         lock: Guards this end where threads share it; None: only its own thread touches it.
         conflate: A message takes the place of one that nobody has taken yet.
 
     An end without a partner is a mailbox: its owner puts messages into it with `deposit`.
     """
 
-    def __init__(self, session, Inlet inlet, Py_ssize_t capacity, post, SocketLock lock=None, bint conflate=False):
+    def __init__(self, session, Inlet inlet, Py_ssize_t capacity, Bell bell, SocketLock lock=None, bint conflate=False):
         self.session = session
         self.inlet = inlet
         self._ring = deque()
         self._capacity = capacity
-        self._thread = PyThread_get_thread_ident()
-        self._post = post
+        self._bell = bell
         self._lock = lock
         self._conflate = conflate
 
@@ -124,16 +124,10 @@ cdef class Pipe(Peer):
         return self._taken()
 
     cdef int _taken(self) except -1:
-        """The first message is taken; it stays where a signal handler raises while the partner is told of the room."""
-        cdef bint done = False
-        message = self._ring.popleft()
+        """The first message is taken."""
+        self._ring.popleft()
         self._part = 0
-        try:
-            self._make_room()
-            done = True
-        finally:
-            if not done:
-                self._ring.appendleft(message)
+        self._make_room()
         if self._senders:
             self.session = self._senders.popleft()
         return 0
@@ -190,23 +184,23 @@ cdef class Pipe(Peer):
                 return self._arrive() if arrival else self._reopen()
             finally:
                 self._lock.release()
-        if self._thread == PyThread_get_thread_ident() or self._post is None:
+        if not self._elsewhere():
             return self._arrive() if arrival else self._reopen()
         if not arrival:
             if not self._reopening:
                 self._reopening = True
-                try:
-                    self._post(self.reopen)
-                except BaseException:
-                    self._reopening = False  # a signal handler has raised, before word was on its way or after
-                    raise
+                self._bell.post(self.reopen)
         elif not self._posted:
             self._posted = True
-            try:
-                self._post(self.arrive)
-            except BaseException:
-                self._posted = False
-                raise
+            self._bell.post(self.arrive)
+        return 0
+
+    cdef bint _elsewhere(self) noexcept:
+        """Whether this end lives in the loop of another thread."""
+        return self._bell is not None and self._bell.thread != PyThread_get_thread_ident()
+
+    cdef int fail(self, object error) except -1:
+        self._bell.tell(self.session.end, error)
         return 0
 
     cdef long long sent_bytes(self) noexcept:

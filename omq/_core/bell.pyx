@@ -1,0 +1,92 @@
+"""A bell for an event loop: any thread has functions called there.
+
+Ringing it runs no Python code. So it may be rung under a socket's lock, where a signal handler that wants the same lock
+must never run: Python looks for signals only where it runs Python code.
+"""
+
+cimport cython
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.errno cimport errno
+from posix.unistd cimport close, read, write
+
+from omq._core.kernel cimport EFD_CLOEXEC, EFD_NONBLOCK, NO_FD, eventfd
+
+from collections import deque
+import logging
+import os
+
+log = logging.getLogger("omq")
+
+NOTHING = object()  # the argument of a function that takes none
+
+
+@cython.final
+cdef class Bell:
+    def __cinit__(self, *_):
+        self.fd = NO_FD
+        self._orders = deque()
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close(self.fd)
+
+    def open(self):
+        if self.fd < 0:
+            self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+            if self.fd < 0:
+                raise OSError(errno, os.strerror(errno))
+            self._ring()  # something may have been asked for before
+
+    def close(self):
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = NO_FD
+        self._orders.clear()
+
+    def call(self, function, argument=NOTHING):
+        self.tell(function, argument)
+
+    cdef int post(self, object function) except -1:
+        """Has *function* called, without an argument."""
+        return self.tell(function, NOTHING)
+
+    cdef int tell(self, object function, object argument) except -1:
+        """Has *function* called with *argument*."""
+        # A deque makes no object that the garbage collector counts, and so none of its runs begins here.
+        self._orders.append(function)
+        self._orders.append(argument)
+        if not self._rung:
+            self._ring()
+        return 0
+
+    cdef int _ring(self) except -1:
+        cdef unsigned long long one = 1
+        if self.fd >= 0:
+            self._rung = True
+            write(self.fd, &one, sizeof(one))
+        return 0
+
+    def answer(self):
+        cdef unsigned long long times
+        cdef Py_ssize_t left
+        if self.fd >= 0:
+            read(self.fd, &times, sizeof(times))
+        self._rung = False
+        self.thread = PyThread_get_thread_ident()
+        # What is asked for meanwhile waits for the next time: the loop has other things to do.
+        left = len(self._orders) // 2
+        try:
+            while left > 0 and self._orders:
+                left -= 1
+                function = self._orders.popleft()
+                argument = self._orders.popleft()
+                try:
+                    if argument is NOTHING:
+                        function()
+                    else:
+                        function(argument)
+                except Exception:
+                    log.exception("what was asked of an event loop failed")
+        finally:
+            if self._orders and not self._rung:
+                self._ring()

@@ -1,0 +1,5 @@
+# What a user is told of a peer, and of a message's sender.
+
+from omq._core.queues.peer cimport Peer
+
+cdef object describe(list parts, Peer peer)

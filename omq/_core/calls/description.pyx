@@ -1,0 +1,40 @@
+"""What a user is told of a peer, and of a message's sender.
+
+It is put together without any Python code, for the message has been taken by then: a signal handler that raised here
+would take it along.
+"""
+
+from omq._core.queues.peer cimport Peer
+
+from omq.message import Message
+from omq.message import Peer as Snapshot
+
+put = object.__setattr__  # the classes are frozen
+
+
+def snapshot(session):
+    cdef Peer peer = session.peer
+    info = session.info
+    seen = Snapshot.__new__(Snapshot)
+    put(seen, "endpoint", session.endpoint)
+    put(seen, "mechanism", (<bytes>info.mechanism).decode("ascii"))
+    put(seen, "identity", peer.identity or session.identity)
+    put(seen, "user_id", session.user_id)
+    put(seen, "properties", info.properties)
+    put(seen, "messages_in", peer.messages_in)
+    put(seen, "messages_out", peer.messages_out)
+    put(seen, "bytes_in", peer.bytes_in)
+    put(seen, "bytes_out", peer.sent_bytes())
+    put(seen, "dropped", peer.dropped)
+    put(seen, "since", session.since)
+    return seen
+
+
+cdef object describe(list parts, Peer peer):
+    """A message with its sender, as `recv_message` gives it."""
+    message = Message.__new__(Message)
+    put(message, "parts", parts)
+    put(message, "peer", snapshot(peer.session))
+    put(message, "group", None)
+    put(message, "routing_id", None)
+    return message
