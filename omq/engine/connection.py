@@ -205,6 +205,7 @@ class WireSession(Living[ConnectionState]):
             options.max_parts,
             driver.flusher,
             self._handshake.session,
+            watcher=engine.context.flusher,
         )
         self.peer.origin = self._dialer or None
         self._sock = None

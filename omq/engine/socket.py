@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from omq._core.calls.leader import Generation
+from omq._core.link.flusher import Flusher
 from omq._core.wire.pool import Pool
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
@@ -47,9 +48,11 @@ class Shared(Protocol):
         pool: Memory for slabs and batches.
         inproc: The inproc names.
         generation: Whether the process has forked since.
+        flusher: Its thread writes what callers left behind, and answers PINGs while nobody can read.
     """
 
     pool: Pool
+    flusher: Flusher
     inproc: Registry
     generation: Generation
 

@@ -21,6 +21,7 @@ class Connection(Receiver):
         max_parts: Parts that one message may have; `None` for 1048576.
         flusher: Who writes what is left behind; `None`: the outlet, when the loop's turn ends.
         cipher: What seals and opens the traffic (RFC 26); `None`: it goes in the clear.
+        watcher: Whose thread answers PINGs while nobody can read; `None`: nobody's.
         ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
     """
 
@@ -37,6 +38,7 @@ class Connection(Receiver):
         flusher: Flusher | None = None,
         cipher: Session | None = None,
         *,
+        watcher: Flusher | None = None,
         ceiling: int = ...,
     ) -> None: ...
     @property

@@ -58,6 +58,7 @@ cdef class Connection(Receiver):
         recv_hwm: Messages; 0 for no bound.
         flusher: Who writes what is left behind; None: the outlet, when the loop's turn ends.
         cipher: What seals and opens the traffic; None: it goes in the clear.
+        watcher: Whose thread answers PINGs while nobody can read; None: nobody's.
     """
 
     def __cinit__(self, *_, **__):
@@ -65,7 +66,7 @@ cdef class Connection(Receiver):
 
     def __init__(self, session, int fd, Poller poller not None, Pool pool not None, Inlet inlet, recv_hwm,
                  max_size=None, max_parts=None, Flusher flusher=None, Session cipher=None, *,
-                 ceiling=MESSAGE_CEILING):
+                 Flusher watcher=None, ceiling=MESSAGE_CEILING):
         self.session = session
         self.fd = fd
         self.inlet = inlet
@@ -74,6 +75,7 @@ cdef class Connection(Receiver):
         self._stream = Stream(pool, max_size, max_parts, ceiling)
         self._hwm = recv_hwm
         self._flusher = flusher
+        self._watcher = watcher
         self._batch.secure(cipher)
         self._stream.session = cipher
         self._batch.shared = flusher is not None
@@ -83,6 +85,7 @@ cdef class Connection(Receiver):
 
     def __dealloc__(self):
         if self.fd >= 0:
+            self._end_vigil()
             if self._flusher is not None:
                 self._flusher.forget(self._batch)
             close(self.fd)
@@ -95,6 +98,8 @@ cdef class Connection(Receiver):
             self.bytes_in += PyBytes_GET_SIZE(received)
             if self._digest() == 0:
                 self._hand_over()
+        if self._flusher is not None and self._watcher is not None and not self.lost:
+            self._begin_vigil()
 
     def close(self):
         """Leaves the epoll set and closes the descriptor. What has arrived can still be taken."""
@@ -103,6 +108,7 @@ cdef class Connection(Receiver):
             self.inlet._growing = None
         self.writable = False
         if self.fd >= 0:
+            self._end_vigil()
             if self._flusher is not None:
                 self._flusher.forget(self._batch)
             self._leave()

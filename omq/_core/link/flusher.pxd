@@ -1,6 +1,7 @@
 # The thread that sends what callers left behind. It never takes the GIL.
 
 from omq._core.wire.batch cimport Batch
+from omq._core.link.vigil cimport Vigil
 from omq._core.lock cimport pthread_mutex_t, sem_t
 
 cdef extern from "<pthread.h>" nogil:
@@ -18,11 +19,21 @@ cdef class Flusher:
     cdef int _room                   # entries there is memory for
     cdef void *_current              # the Batch under work
     cdef bint _needless              # the last look found batches, and all of them in their callers' hands
+    cdef void **_watched             # Vigils; borrowed, unwatch() takes them out
+    cdef int _watched_count          # of them
+    cdef int _watched_room           # entries there is memory for
+    cdef void *_looking              # the Vigil under work
+    cdef long long _due              # nanoseconds on the monotonic clock, when the next of them is to be looked at
+    cdef unsigned char *_view        # memory for what they look at; the thread's
     cdef bint _parked
     cdef bint _over
     cdef bint _start(self) noexcept
     cdef bint leave(self, Batch batch) noexcept
     cdef int forget(self, Batch batch) except -1
+    cdef int watch(self, Vigil vigil) except -1
+    cdef int unwatch(self, Vigil vigil) except -1
+    cdef void _look_after(self) noexcept nogil
+    cdef bint _rest(self) noexcept nogil
     cdef void _loop(self) noexcept nogil
     cdef bint _ended(self) noexcept nogil
     cdef bint _round(self) noexcept nogil

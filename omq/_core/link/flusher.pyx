@@ -7,23 +7,28 @@ watches that.
 """
 
 cimport cython
-from libc.stdlib cimport free, realloc
-from posix.time cimport nanosleep, timespec
+from libc.stdlib cimport free, malloc, realloc
+from posix.time cimport CLOCK_MONOTONIC, nanosleep, timespec
 from posix.unistd cimport getpid
 
 from omq._core.wire.batch cimport Batch
 from omq._core.clock cimport now_ns
+from omq._core.link.vigil cimport NEVER, VIEW, Vigil
 from omq._core.lock cimport (
     hold_mutex,
     pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
+    sem_t,
     sem_destroy,
     sem_init,
     sem_post,
     sem_wait,
 )
+
+cdef extern from "<semaphore.h>" nogil:
+    int sem_clockwait(sem_t *, int, const timespec *)
 
 cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
@@ -72,6 +77,8 @@ cdef enum:
     STREAM_NAP_NS = 400000   # nanoseconds while a stream goes on: each look takes a core from it or from its receiver
     STREAM = 20              # looks in a row that found others at work and nothing to do, after which it is a stream
     SLACK_NS = 1000          # nanoseconds that a nap may be longer: the kernel's usual 50 us would double it
+    FIRST_LOOK_NS = 50000000  # nanoseconds after which a new connection is looked after for the first time
+    TOGETHER_NS = 2000000    # nanoseconds between two looks at connections that nobody reads
     PATIENCE = 10            # looks without work before parking
 
 
@@ -90,6 +97,7 @@ cdef class Flusher:
         pthread_mutex_init(&self._mutex, NULL)
         sem_init(&self._work, 0, 0)
         self._parked = True
+        self._due = NEVER
         self._pid = getpid()
 
     def __dealloc__(self):
@@ -98,6 +106,8 @@ cdef class Flusher:
             sem_destroy(&self._work)
             pthread_mutex_destroy(&self._mutex)
         free(self._left)
+        free(self._watched)
+        free(self._view)
 
     def stop(self):
         """Ends the thread; what is left behind stays where it is."""
@@ -172,6 +182,95 @@ cdef class Flusher:
         pthread_mutex_unlock(&self._mutex)
         return 0
 
+    cdef int watch(self, Vigil vigil) except -1:
+        """Has the thread answer the PINGs of a connection while nobody reads it, until `unwatch`."""
+        cdef void *memory
+        cdef bint sooner
+        if not self._running and not self._start():
+            return 0  # there is no thread to be had
+        hold_mutex(&self._mutex)
+        if self._watched_count == self._watched_room:
+            memory = realloc(self._watched, (2 * self._watched_room + 16) * sizeof(void *))
+            if memory == NULL:
+                pthread_mutex_unlock(&self._mutex)
+                raise MemoryError()
+            self._watched = <void **>memory
+            self._watched_room = 2 * self._watched_room + 16
+        self._watched[self._watched_count] = <void *>vigil
+        self._watched_count += 1
+        sooner = vigil.read + FIRST_LOOK_NS < self._due
+        if sooner:
+            self._due = vigil.read + FIRST_LOOK_NS
+        pthread_mutex_unlock(&self._mutex)
+        if sooner:
+            sem_post(&self._work)  # it may sleep longer than that
+        return 0
+
+    cdef int unwatch(self, Vigil vigil) except -1:
+        """The connection ends: afterwards the thread does not touch it."""
+        cdef int i
+        cdef timespec moment
+        if self._pid != getpid():
+            return 0
+        moment.tv_sec = 0
+        moment.tv_nsec = 1000
+        hold_mutex(&self._mutex)
+        while self._looking == <void *>vigil:
+            pthread_mutex_unlock(&self._mutex)
+            with nogil:
+                nanosleep(&moment, NULL)
+            hold_mutex(&self._mutex)
+        for i in range(self._watched_count - 1, -1, -1):
+            if self._watched[i] == <void *>vigil:
+                self._watched_count -= 1
+                self._watched[i] = self._watched[self._watched_count]
+        pthread_mutex_unlock(&self._mutex)
+        return 0
+
+    cdef void _look_after(self) noexcept nogil:
+        """Looks after the connections that nobody has read for long."""
+        cdef long long now = now_ns()
+        cdef long long due = NEVER
+        cdef long long next_look
+        cdef void *vigil
+        cdef int i = 0
+        if self._view == NULL:
+            self._view = <unsigned char *>malloc(VIEW)
+        pthread_mutex_lock(&self._mutex)
+        while self._view != NULL and i < self._watched_count:
+            vigil = self._watched[i]
+            next_look = (<Vigil>vigil).due
+            if next_look <= now:
+                self._looking = vigil
+                pthread_mutex_unlock(&self._mutex)
+                next_look = (<Vigil>vigil).look(now, self._view)
+                pthread_mutex_lock(&self._mutex)
+                self._looking = NULL
+            if next_look < due:
+                due = next_look
+            if i < self._watched_count and self._watched[i] == vigil:
+                i += 1
+        # Several are looked after together.
+        self._due = due if due == NEVER or due > now + TOGETHER_NS else now + TOGETHER_NS
+        pthread_mutex_unlock(&self._mutex)
+
+    cdef bint _rest(self) noexcept nogil:
+        """Sleeps until there is something to write, or a connection to be looked after; False: the thread's end."""
+        cdef timespec when
+        cdef long long due
+        while True:
+            pthread_mutex_lock(&self._mutex)
+            due = self._due
+            pthread_mutex_unlock(&self._mutex)
+            if due == NEVER:
+                sem_wait(&self._work)
+                return not self._ended()
+            when.tv_sec = due // 1000000000
+            when.tv_nsec = due % 1000000000
+            if sem_clockwait(&self._work, CLOCK_MONOTONIC, &when) == 0:
+                return not self._ended()
+            self._look_after()
+
     cdef bint _ended(self) noexcept nogil:
         cdef bint over
         pthread_mutex_lock(&self._mutex)
@@ -184,8 +283,7 @@ cdef class Flusher:
         cdef int idle, needless
         cdef bint parked
         nap.tv_sec = 0
-        while True:
-            sem_wait(&self._work)
+        while self._rest():
             idle = needless = 0
             nap.tv_nsec = NAP_NS
             while not self._ended():
@@ -194,6 +292,8 @@ cdef class Flusher:
                     idle = 0
                 else:
                     idle += 1
+                if now_ns() >= self._due:
+                    self._look_after()
                 needless = needless + 1 if self._needless else 0
                 if needless > STREAM:
                     nap.tv_nsec = STREAM_NAP_NS
@@ -205,8 +305,6 @@ cdef class Flusher:
                     pthread_mutex_unlock(&self._mutex)
                     if parked:
                         break
-            if self._ended():
-                return
 
     cdef bint _round(self) noexcept nogil:
         """Looks at every batch that was left; whether there was one."""

@@ -5,11 +5,15 @@ from omq._core.wire.buffer cimport Stream
 from omq._core.link.flusher cimport Flusher
 from omq._core.queues.peer cimport Peer
 from omq._core.link.poller cimport Poller
+from omq._core.link.vigil cimport Vigil
 
 
 cdef class Receiver(Peer):
     cdef readonly int fd             # the descriptor, owned; -1 once closed
     cdef Poller _poller
+    cdef Vigil _vigil                # what a thread without the GIL needs to answer PINGs; None: it does not
+    cdef Flusher _watcher            # whose thread that is; None: nobody's
+    cdef bint _reading               # a read is under way
     cdef Flusher _flusher            # writes what is left behind; None: the outlet does when the turn ends
     cdef Batch _batch
     cdef Stream _stream
@@ -24,6 +28,9 @@ cdef class Receiver(Peer):
     cdef bint _filled(self) noexcept
     cdef int _begin_large(self) except -1
     cdef int _read(self) except -1
+    cdef int _take_in(self) except -1
+    cdef int _begin_vigil(self) except -1
+    cdef int _end_vigil(self) except -1
     cdef int _digest(self) except -1
     cdef int _hand_over(self) except -1
     cdef int _lose(self, object reason) except -1

@@ -5,6 +5,7 @@ from libc.errno cimport ENOMEM
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy
 
+from omq._core.clock cimport now_ns
 from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from omq._core.wire.batch cimport Batch
 from omq._core.wire.codec cimport SHORT_HEADER
@@ -23,6 +24,7 @@ from omq._core.wire.buffer cimport (
     Stream,
 )
 from omq._core.wire.chain cimport FILL_EMPTY, FILL_EOF, FILL_NO_MEMORY
+from omq._core.link.vigil cimport Vigil
 from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, Inlet, Peer
 
 cdef enum:
@@ -106,6 +108,36 @@ cdef class Receiver(Peer):
 
     cdef int _read(self) except -1:
         """Reads what is there, up to one turn's worth, and hands over what is whole."""
+        cdef Vigil vigil = self._vigil
+        if vigil is None or self._reading:
+            self._take_in()
+            if self._watcher is not None and self.pings and vigil is None and not self.lost:
+                self._begin_vigil()
+            return 0
+        vigil.begin()
+        self._reading = True
+        try:
+            return self._take_in()
+        finally:
+            self._reading = False
+            vigil.boundary = self._stream.boundary()
+            vigil.leave()
+
+    cdef int _begin_vigil(self) except -1:
+        """From now on another thread looks after signs of life when nobody reads for long."""
+        self._vigil = Vigil(self._batch)
+        self._vigil.boundary = self._stream.boundary()
+        self._batch.shared = True
+        self._watcher.watch(self._vigil)
+        return 0
+
+    cdef int _end_vigil(self) except -1:
+        if self._vigil is not None:
+            self._watcher.unwatch(self._vigil)
+            self._vigil = None
+        return 0
+
+    cdef int _take_in(self) except -1:
         cdef Py_ssize_t got
         cdef Py_ssize_t turn = TURN_BYTES
         cdef bint over = False
@@ -125,6 +157,9 @@ cdef class Receiver(Peer):
             if got > 0:
                 self.bytes_in += got
                 turn -= got
+                if self._vigil is not None:
+                    self._vigil.read = now_ns()
+                    self._vigil.seen = max(0, self._vigil.seen - got)
                 if self._digest():
                     return 0
                 if self._filled():
@@ -194,7 +229,11 @@ cdef class Receiver(Peer):
         if PING_SIZE <= size <= PING_SIZE + CONTEXT and memcmp(data, b"\4PING", 5) == 0:
             ttl = (<int><unsigned char>data[5]) << 8 | <unsigned char>data[6]
             self.pings += 1
-            if self._batch.bytes < MUCH_UNSENT:
+            if self._vigil is not None:
+                self._vigil.heard(now_ns())
+            if self._vigil is not None and self._vigil.ahead > 0:
+                self._vigil.ahead -= 1  # it was answered before it was read
+            elif self._batch.bytes < MUCH_UNSENT:
                 # RFC 37, Connection Heartbeating: answer with the context that came.
                 memcpy(frame, b"\4\0\4PONG", PONG_SIZE)
                 memcpy(frame + PONG_SIZE, data + PING_SIZE, size - PING_SIZE)

@@ -39,6 +39,7 @@ cdef class Chain:
     cdef int error           # errno of the last FILL_ERROR
     cdef int slabs(self) noexcept nogil
     cdef Py_ssize_t fill(self, int fd) noexcept nogil
+    cdef long long boundary(self) noexcept nogil
     cdef int feed(self, const char *data, Py_ssize_t size) except -1
     cdef void clear(self)
     cdef bint _make_room(self) noexcept nogil

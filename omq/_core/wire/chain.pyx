@@ -185,6 +185,21 @@ cdef class Chain:
             return FILL_EOF
         return FILL_EMPTY if self.error == EAGAIN else FILL_ERROR
 
+    cdef long long boundary(self) noexcept nogil:
+        """Bytes still to be read before the next frame begins; -1: its header is not whole, so nobody knows."""
+        cdef Header header
+        cdef Py_ssize_t partial
+        if self._large != NULL:
+            return <long long>self._size - self._have
+        if self._tail == NULL or self._tail.data == NULL:
+            return 0
+        partial = self._tail.end - self._scan
+        if partial == 0:
+            return 0
+        if parse_header(<const unsigned char *>self._tail.data + self._scan, partial, &header) != 1:
+            return -1
+        return header.length + <long long>header.size - partial
+
     cdef int feed(self, const char *data, Py_ssize_t size) except -1:
         """Appends bytes that somebody else has read; only while no large frame is under way."""
         cdef Py_ssize_t chunk

@@ -85,4 +85,5 @@ cdef class Session:
     cdef int _open_box(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room, unsigned char *into) noexcept nogil
     cdef int open_in_place(self, unsigned char *frame, Py_ssize_t available, const Header *header,
                            Py_ssize_t *spare) noexcept nogil
+    cdef int glance(self, const unsigned char *body, Py_ssize_t size, unsigned char *into) noexcept nogil
     cdef bytes open_large(self, bytes body, int *found)

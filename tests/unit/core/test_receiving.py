@@ -64,7 +64,7 @@ async def test_frames_of_every_size(size):
 
 @pytest.mark.parametrize("size", [0, 255, 256, 300])
 async def test_frames_cut_at_every_byte(size):
-    data = message(b"a") + message(b"", body(size)) + command(b"\4PINGxx") + message(b"z" * 256)
+    data = message(b"a") + message(b"", body(size)) + command(b"\4WINKxx") + message(b"z" * 256)
     with Driven() as core:
         other = core.link()
         for cut in range(len(data) + 1):
@@ -74,7 +74,7 @@ async def test_frames_cut_at_every_byte(size):
             assert await core.recv(timeout=5) == b"a"
             assert await core.recv_multipart(timeout=5) == [b"", body(size)]
             assert await core.recv(timeout=5) == b"z" * 256
-        assert core.session.commands == [b"\4PINGxx"] * (len(data) + 1)
+        assert core.session.commands == [b"\4WINKxx"] * (len(data) + 1)
 
 
 async def test_a_byte_at_a_time():
@@ -374,7 +374,7 @@ async def test_messages_between_commands_survive_their_removal():
         other = core.link()
         wanted = 0
         for number in range(4000):
-            data = command(b"\4PING" + bytes(number % 200)) * 3
+            data = command(b"\4WINK" + bytes(number % 200)) * 3
             if number % 3 == 0:
                 data += message(b"%d" % number, body(number % 700))
                 wanted += 1
