@@ -66,6 +66,10 @@ class Face:
             OptionError: An option is unknown or does not fit.
             StateError: The option cannot be changed on a socket that is in use: bound, connected, or given messages.
         """
+        self._engine_call(self._change_options, options)
+        self._take_options()
+
+    def _change_options(self, options: dict[str, Any]) -> None:
         changed = Options.parse(self.socket_type, options, self._engine.options)
         fixed = [name for name in options if not Options.is_live(name)]
         if fixed and self._engine.in_use:
@@ -75,7 +79,10 @@ class Face:
             self._equip()
         else:
             self._engine.reconfigure(changed)
-        self._take_options()
+
+    def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Runs a call that touches what the engine has, where the engine lives."""
+        return call(*arguments)
 
     def _equip(self) -> None:
         """Takes the queues of the engine into use."""

@@ -132,6 +132,13 @@ class Socket(Face, SyncCore):
             super().unsubscribe(prefix)
             self.tell()  # messages that wait may not be wanted any more
 
+    def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        # Python code that holds the socket's lock runs in the I/O thread, where no signal handler does. A socket that is not
+        # in use has no such thread to wait for.
+        if self._engine.has_loop and not self._engine.closed and not self._engine.at_home:
+            return self._io.run(call, *arguments)
+        return call(*arguments)
+
     def _refuse_in_child(self) -> None:
         """Raises in a forked child, where the lock may be held for ever."""
         if self._context.generation.stale:
@@ -199,13 +206,10 @@ class Socket(Face, SyncCore):
     @property
     def lingers(self) -> bool:
         """Whether closing now would wait for something that was accepted and has not left."""
-        with self._engine.lock:
-            return (
-                self._engine.has_loop
-                and not self._engine.closed
-                and self.options.linger != 0
-                and not self._engine.pattern.idle
-            )
+        engine = self._engine
+        if not engine.has_loop or engine.closed or self.options.linger == 0:
+            return False
+        return bool(self._engine_call(engine.is_laden))
 
     def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait, in whatever thread, raise `ClosedError`.
@@ -226,6 +230,8 @@ class Socket(Face, SyncCore):
         patience = self._linger(linger)
         if self._engine.has_loop and not self._engine.closed and self._engine.at_home:
             raise StateError("a callback of the I/O thread cannot wait for the I/O thread: stop() does not wait")
+        if self.lock.mine and self._engine.has_loop:
+            raise StateError("the socket is at work in this very thread: it cannot be closed in the middle of that")
         self._mark_closed()
         if self._engine.closed:
             return None

@@ -41,6 +41,7 @@ cdef class Bell:
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
+        self._over = True
         self._orders.clear()
 
     def call(self, function, argument=NOTHING):
@@ -52,6 +53,8 @@ cdef class Bell:
 
     cdef int tell(self, object function, object argument) except -1:
         """Has *function* called with *argument*."""
+        if self._over:
+            return 0
         # A deque makes no object that the garbage collector counts, and so none of its runs begins here.
         self._orders.append(function)
         self._orders.append(argument)

@@ -212,10 +212,10 @@ class WireSession(Living[ConnectionState]):
         self.info = dataclasses.replace(info, properties={**info.properties, **self._metadata})
         self.since = time.time()
         try:
-            with engine.lock:
-                engine.session_ready(self)
-                if self.is_ready:
-                    engine.heartbeat.begin(self)
+            engine.session_ready(self)
+            if self.is_ready:
+                engine.heartbeat.begin(self)
+                with engine.lock:
                     self.peer.start(self._handshake.unread)
         except OSError as error:  # the epoll set takes no more descriptors
             self.end(error)

@@ -73,16 +73,17 @@ class PipeSession(Living[ConnectionState]):
             if partner is not None:
                 partner.engine.call(partner.end, None)
             return
+        self.engine.session_met(self, dialled=self._dialer is not None)
         with self.engine.lock:
-            self.engine.session_met(self, dialled=self._dialer is not None)
             refusal = self.engine.pattern.refusal(self.identity)
-            if refusal is None:
-                self.engine.session_ready(self)
+        if refusal is None:
+            self.engine.session_ready(self)
+            with self.engine.lock:
                 for prefix, subscribe in self._early:
                     self.engine.pattern.on_subscription(self, prefix, subscribe)
                 self._early.clear()
                 self._open_inlet()
-                return
+            return
         self.info = None
         self.end(HandshakeError(refusal))
 

@@ -416,6 +416,11 @@ class Engine(Living[SocketState]):
                 self._watchers.discard(watcher)
         return True
 
+    def is_laden(self) -> bool:
+        """Whether something that was accepted has not left."""
+        with self.lock:
+            return not self.pattern.idle
+
     def reconfigure(self, options: Options) -> None:
         """Options have changed; those that can change in use take hold."""
         with self.lock:

@@ -43,6 +43,10 @@ cdef class AsyncCore(LoopHome):
     cdef readonly AsyncTurn turn
     cdef int _reads                  # messages left before a receiving call yields to the loop
     cdef int _writes                 # likewise for sending
+    cdef int _quota                  # what both begin with
+    cdef long long _since            # nanoseconds on the monotonic clock, when they last did
+    cdef long long _turns            # of the poller at that time
+    cdef bint _pace(self) except -1
     cdef public object send_timeout  # seconds; None for ever
     cdef public object recv_timeout
 

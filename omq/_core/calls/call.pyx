@@ -13,12 +13,12 @@ from cpython.exc cimport PyErr_WarnEx
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 
-from omq._core.clock cimport seconds
+from omq._core.clock cimport now_ns, seconds
 from omq._core.wire.batch cimport Part
 from omq._core.calls.description cimport describe
 from omq._core.calls.home cimport LoopHome
 from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target
-from omq._core.queues.peer cimport Gate, Inlet
+from omq._core.queues.peer cimport TURN_NS, Gate, Inlet
 from omq._core.calls.waiter cimport AsyncTurn, Waiter
 
 from collections import deque
@@ -132,12 +132,29 @@ cdef class AsyncCore(LoopHome):
         self.readable = AsyncGate()
         self.writable = AsyncGate()
         self.turn = AsyncTurn()
-        self._reads = self._writes = TURN
+        self._reads = self._writes = self._quota = TURN
         self.readable._core = <PyObject *>self
 
     def __dealloc__(self):
         if self.readable is not None:
             self.readable._core = NULL
+
+    cdef bint _pace(self) except -1:
+        """So many messages have passed that the loop is to have a turn; whether it has had none since the last time.
+
+        How many that are depends on how long the program works on each: about a millisecond passes between two turns.
+        """
+        cdef long long now = now_ns()
+        cdef long long spent = now - self._since
+        cdef bint due = self._poller.turns == self._turns
+        if spent > TURN_NS:
+            self._quota = max(1, <int>(self._quota * TURN_NS // spent))
+        elif 2 * spent < TURN_NS:
+            self._quota = min(2 * self._quota, <int>TURN)
+        self._reads = self._writes = self._quota
+        self._since = now
+        self._turns = self._poller.turns
+        return due
 
     def _mark_closed(self):
         self.closed = True
@@ -251,15 +268,12 @@ cdef class Call:
             if self._state == STATE_NEW:
                 core._enter()
                 # Fairness comes before taking: a call that is cancelled here has done nothing.
-                if sending:
-                    if core._writes <= 0:
-                        core._writes = TURN
-                        return self._yield()
-                elif core._reads <= 0:
-                    core._reads = TURN
+                if (core._writes if sending else core._reads) <= 0 and core._pace():
                     return self._yield()
-            elif core.closed:
-                core._refuse("was closed while a call waited")
+            else:
+                core._since = now_ns()
+                if core.closed:
+                    core._refuse("was closed while a call waited")
             if self._may_attempt(core.writable if sending else core.readable):
                 result = self._attempt()
                 if not self._complete and not self._suspended and self._at_once():
@@ -353,10 +367,10 @@ cdef class Call:
         self._state = STATE_WAITING
         if self._operation <= OP_SEND_MANY:
             self._core.writable.enter(self)
-            self._core._writes = TURN
+            self._core._writes = self._core._quota
         elif self._operation != OP_POLL:
             self._core.readable.enter(self)
-            self._core._reads = TURN
+            self._core._reads = self._core._quota
         else:
             if self._argument & POLL_IN:
                 self._core.readable.enter(self)
@@ -474,8 +488,7 @@ cdef class Call:
         messages = self._argument
         count = len(messages)
         while self._progress < count:
-            if self._core._writes <= 0:
-                self._core._writes = TURN
+            if self._core._writes <= 0 and self._core._pace():
                 self._suspended = True
                 if self._state != STATE_WAITING:
                     self._state = STATE_YIELDED
