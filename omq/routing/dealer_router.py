@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 
 from omq._core.queues.inlet import ConflateInlet, RouterInlet
 from omq._core.queues.outlet import Addressed, RoundRobin
@@ -33,7 +33,9 @@ class Router(Pattern):
         super().__init__(socket_type, options, readable, writable)
         self.inlet = RouterInlet(readable)
         self.outlet: Addressed = Addressed(writable, options.send_hwm, options.router_mandatory)
-        self._serial = itertools.count(1)
+        # The next name for a peer that has none, begun at random as in libzmq: what a worker still holds for a peer of
+        # an earlier socket is not to reach a stranger of this one.
+        self._serial = int.from_bytes(os.urandom(4), "big")
         # Peers whose identity another peer has: they wait, unread, until it is free.
         self._waiting: list[Session] = []
         self._nobody = Gate()
@@ -41,8 +43,7 @@ class Router(Pattern):
     def connected(self, session: Session) -> None:
         identity = session.identity
         if not identity:
-            # RFC 28: a peer without identity gets one that no peer can choose (it starts with a zero byte).
-            identity = b"\0" + next(self._serial).to_bytes(4, "big")
+            identity = self._free_identity()
         while (holder := self.outlet.table.get(identity)) is not None:
             if not self.options.router_handover:
                 self._waiting.append(session)
@@ -53,6 +54,14 @@ class Router(Pattern):
         if self.options.probe_router:
             session.peer.send_parts([b""])
         super().connected(session)
+
+    def _free_identity(self) -> bytes:
+        """RFC 28: a peer without identity gets one that no peer can choose (it starts with a zero byte)."""
+        while True:
+            identity = b"\0" + self._serial.to_bytes(4, "big")
+            self._serial = (self._serial + 1) & 0xFFFFFFFF
+            if identity not in self.outlet.table:
+                return identity
 
     def disconnected(self, session: Session) -> None:
         if session in self._waiting:

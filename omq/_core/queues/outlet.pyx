@@ -13,6 +13,7 @@ from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.peer cimport TURN_MESSAGES, Gate, Outlet, Peer
 
 from collections import deque
+import os
 
 from omq.errors import StateError, UnroutableError
 
@@ -218,6 +219,8 @@ cdef class RequestOutlet(RoundRobin):
         self._inlet = inlet
         self._relaxed = relaxed
         self._correlate = correlate
+        # At random, as in libzmq: a late reply to an earlier socket of the same identity answers no question of this one.
+        self._serial = int.from_bytes(os.urandom(4), "big")
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
         return 0

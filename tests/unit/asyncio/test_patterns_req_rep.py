@@ -337,3 +337,17 @@ async def test_strays_do_not_answer_the_next_request(make, endpoint):
     await router.recv_multipart()
     await router.send_multipart([name, b"", b"second"])
     assert await req.recv() == b"second"
+
+
+async def test_a_late_reply_to_an_earlier_socket_of_the_same_name_is_dropped(make, endpoint):
+    router, before = await make.linked(omq.ROUTER, omq.REQ, endpoint, identity=b"me", req_correlate=True)
+    await before.send(b"balance of X?")
+    held = await router.recv_multipart(timeout=5)
+    before.stop()
+    await until(lambda: not router.peers)
+    after = make(omq.REQ, connect=router.endpoints[0], identity=b"me", req_correlate=True)
+    await after.send(b"balance of Y?")
+    asked = await router.recv_multipart(timeout=5)
+    await router.send_multipart([*held[:3], b"X has a million"])
+    await router.send_multipart([*asked[:3], b"Y has nothing"])
+    assert await after.recv(timeout=5) == b"Y has nothing"

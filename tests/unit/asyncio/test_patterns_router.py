@@ -34,6 +34,25 @@ async def test_a_peer_without_identity_gets_one_that_nobody_can_choose(make, end
         assert await dealer.recv(timeout=5) == b"for %d" % number
 
 
+async def test_a_late_answer_through_a_restarted_router_reaches_no_stranger(make, endpoint):
+    router = make(omq.ROUTER, bind=endpoint)
+    place = router.endpoints[0]
+    asker = make(omq.REQ, connect=place)
+    await asker.send(b"balance of X?")
+    held = await router.recv_multipart(timeout=5)
+    asker.stop()
+    await until(lambda: not router.peers)
+    router.stop()
+    router = make(omq.ROUTER, bind=place, router_mandatory=True)
+    stranger = make(omq.REQ, connect=place)
+    await stranger.send(b"balance of Y?")
+    asked = await router.recv_multipart(timeout=5)
+    with pytest.raises(omq.UnroutableError):
+        await router.send_multipart([*held[:2], b"X has a million"])
+    await router.send_multipart([*asked[:2], b"Y has nothing"])
+    assert await stranger.recv(timeout=5) == b"Y has nothing"
+
+
 async def test_a_router_needs_a_name_and_a_message(make, inproc):
     router = make(omq.ROUTER, bind=inproc)
     for call in (router.send(b"x"), router.send_multipart([b"x"])):

@@ -206,3 +206,21 @@ def test_a_request_that_memory_is_short_for_leaves_the_one_before_as_it_was(make
     little_memory(None)
     rep.send(b"answer")
     assert req.recv(timeout=BOUND) == b"answer"
+
+
+def test_a_late_answer_through_a_restarted_router_reaches_no_stranger(make, endpoint):
+    router = make(omq.ROUTER, bind=endpoint)
+    place = router.endpoints[0]
+    asker = make(omq.REQ, connect=place)
+    asker.send(b"balance of X?")
+    held = router.recv_multipart(timeout=BOUND)
+    asker.stop()
+    router.stop()
+    router = make(omq.ROUTER, bind=place, router_mandatory=True)
+    stranger = make(omq.REQ, connect=place)
+    stranger.send(b"balance of Y?")
+    asked = router.recv_multipart(timeout=BOUND)
+    with pytest.raises(omq.UnroutableError):
+        router.send_multipart([*held[:2], b"X has a million"])
+    router.send_multipart([*asked[:2], b"Y has nothing"])
+    assert stranger.recv(timeout=BOUND) == b"Y has nothing"

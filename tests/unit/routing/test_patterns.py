@@ -262,3 +262,24 @@ def test_a_mark_that_changes_reaches_the_outlet():
     assert pattern.outlet.hwm == 5
     pattern.reconfigure(Options.parse(T.PUSH, {"send_hwm": 7}))
     assert pattern.outlet.hwm == 7
+
+
+# Names and numbers that a socket makes for itself
+
+
+def names_of(router, count=3):
+    return [join(router).peer.identity for _ in range(count)]
+
+
+def test_no_router_begins_with_the_names_of_another():
+    names = [name for _ in range(20) for name in names_of(make(T.ROUTER))]
+    assert len(set(names)) == len(names)
+    assert all(len(name) == 5 and name[:1] == b"\0" for name in names)
+
+
+def test_a_router_names_each_peer_once_also_beyond_the_last_number():
+    router = make(T.ROUTER)
+    router._serial = 2**32 - 1
+    assert names_of(router, 3) == [b"\0\xff\xff\xff\xff", b"\0\0\0\0\0", b"\0\0\0\0\1"]
+    router._serial = 2**32 - 1
+    assert names_of(router, 2) == [b"\0\0\0\0\2", b"\0\0\0\0\3"], "the others are taken"
