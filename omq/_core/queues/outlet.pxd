@@ -52,6 +52,8 @@ cdef class SubscriberOutlet(FanOut):
 cdef class Addressed(Outlet):
     cdef readonly dict table         # identity to Peer
     cdef bint mandatory_             # ZMQ_ROUTER_MANDATORY
+    cdef dict _roomy                 # of those peers: which have not been found full since they told of room, to None
+    cdef bint _full(self, Peer peer) except -1
 
 
 cdef class ReplyOutlet(Outlet):

@@ -441,38 +441,66 @@ cdef class Addressed(Outlet):
     def __init__(self, Gate gate, hwm, mandatory):
         self.hwm = hwm
         self.table = {}
+        self._roomy = {}
         self.mandatory_ = mandatory
         # A message for a full peer keeps none for another peer waiting.
         gate.apart = True
 
     def set_mandatory(self, bint mandatory):
         self.mandatory_ = mandatory
+        self.gate.notify()
 
     cdef int attach(self, Peer peer) except -1:
         self.table[peer.identity] = peer
+        self._roomy[peer] = None
         self.gate.notify()
         return 0
 
     cdef int detach(self, Peer peer) except -1:
         if self.table.get(peer.identity) is peer:
             del self.table[peer.identity]
+        self._roomy.pop(peer, None)
         self.gate.notify()
         return 0
 
     cdef int opened(self, Peer peer) except -1:
         Outlet.opened(self, peer)
+        if peer.attached:
+            self._roomy[peer] = None
         self.gate.notify()
         return 0
 
     cdef int blocked(self, Peer peer) except -1:
         Outlet.blocked(self, peer)
         # It may have taken a part of what waited.
-        if self.mandatory_ and peer.parked < self.hwm:
+        if self.mandatory_ and peer.attached and peer.parked < self.hwm:
+            self._roomy[peer] = None
             self.gate.notify()
         return 0
 
+    cdef bint _full(self, Peer peer) except -1:
+        if self.hwm == 0 or peer.pending() < self.hwm:
+            return False
+        if peer.writable:
+            peer.flush()
+        return peer.pending() >= self.hwm
+
     cdef bint can_put(self) except -1:
-        return not self.mandatory_ or bool(self.table)
+        """As in libzmq: without mandatory always, for it drops; with it, while any peer has room."""
+        cdef Peer peer
+        if not self.mandatory_:
+            return True
+        # Who is found full is not asked again before it tells of room: each question is paid for by a message.
+        while self._roomy:
+            peer = <Peer>self._roomy.popitem()[0]
+            if not self._full(peer) and peer.attached:  # a write that fails ends it
+                self._roomy[peer] = None
+                return True
+        # None has told: an inproc peer does when it has taken half of its queue, and the mark may have been raised.
+        for peer in self.table.values():
+            if self.hwm == 0 or peer.pending() < self.hwm:
+                self._roomy[peer] = None
+        return bool(self._roomy)
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         cdef Peer peer
@@ -484,14 +512,12 @@ cdef class Addressed(Outlet):
             if self.mandatory_:
                 raise UnroutableError(f"no connected peer has the identity {identity!r}")
             return 1  # RFC 28: an unroutable message is dropped, or reported
-        if self.hwm and peer.pending() >= self.hwm:
-            if peer.writable:
-                peer.flush()
-            if peer.pending() >= self.hwm:
-                if self.mandatory_:
-                    return 0
-                peer.dropped += 1
-                return 1
+        if self._full(peer):
+            if self.mandatory_:
+                self._roomy.pop(peer, None)
+                return 0
+            peer.dropped += 1
+            return 1
         peer.send(parts + 1, count - 1)
         return 1
 

@@ -1,6 +1,7 @@
 """ROUTER and DEALER: messages with the name of their sender, and to the peer that is named (RFC 28)."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -119,6 +120,31 @@ async def test_mandatory_over_the_wire_bounds_what_waits(make):
         assert len(await dealer.recv(timeout=5)) == len(body)
     await asyncio.wait_for(waiting, 5)
     assert await dealer.recv(timeout=5) == b"last"
+
+
+async def test_a_mandatory_router_can_send_while_any_peer_has_room(make, endpoint):
+    router = make(omq.ROUTER, bind=endpoint, router_mandatory=True, send_hwm=5)
+    assert await router.poll(0, omq.POLL_OUT) == 0, "nobody is there"
+    names = [b"one", b"two"]
+    dealers = [make(omq.DEALER, connect=router.endpoints[0], identity=name, recv_hwm=1) for name in names]
+    await router.wait_connected(2, timeout=5)
+    assert await router.poll(0, omq.POLL_OUT) == omq.POLL_OUT
+    # What the kernel takes grows for a while.
+    for name in names * 20:
+        with contextlib.suppress(omq.SendTimeout):
+            for _ in range(1000):
+                await router.send_multipart([name, bytes(1_000_000)], timeout=0.02)
+        if await router.poll(0.05, omq.POLL_OUT) == 0:
+            break
+    assert await router.poll(0, omq.POLL_OUT) == 0
+    waiting = asyncio.create_task(router.poll(None, omq.POLL_OUT))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    while not waiting.done():
+        assert len(await dealers[1].recv(timeout=5)) == 1_000_000
+        await asyncio.sleep(0)
+    assert await waiting == omq.POLL_OUT
+    await router.send_multipart([b"two", b"room"], timeout=0)
 
 
 async def test_a_sender_that_waits_for_a_peer_that_leaves_hears_of_it(make, inproc):
