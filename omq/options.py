@@ -213,7 +213,8 @@ class Options:
         max_parts: Parts that one received message may have; more end the connection; `None` for 1048576.
         max_subscriptions: Different prefixes that one peer may subscribe to, 256 MiB of them in all; one more ends its
             connection; `None` for no limit.
-        conflate: Keep only the newest message, in each direction (`ZMQ_CONFLATE`).
+        conflate: Keep only the newest message, in each direction; PUB for each subscriber that cannot take more now
+            (`ZMQ_CONFLATE`).
         router_mandatory: `send` to an unknown identity raises `UnroutableError` instead of dropping
             (`ZMQ_ROUTER_MANDATORY`).
         router_handover: A new peer with an identity in use takes it over (`ZMQ_ROUTER_HANDOVER`).

@@ -25,7 +25,7 @@ class Publisher(Pattern):
         super().__init__(socket_type, options, readable, writable)
         self.matcher = Matcher()
         self.outlet: FanOut = FanOut(
-            writable, options.send_hwm, self.matcher, options.xpub_nodrop, options.invert_matching
+            writable, options.send_hwm, self.matcher, options.xpub_nodrop, options.invert_matching, options.conflate
         )
         self._mail: Pipe | None = None
         # What does not fit into the mail, by prefix: a change, and its undoing takes it out again.

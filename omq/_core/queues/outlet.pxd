@@ -37,6 +37,8 @@ cdef class FanOut(Outlet):
     cdef long long _last             # nanoseconds: when the last message was given to all
     cdef bint _nodrop
     cdef bint _invert
+    cdef dict _newest                # Peer that cannot be written to the message that it gets next; None: no conflate
+    cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1
     cdef char *_scratch              # a message encoded once; owned
     cdef int *_targets               # slots; owned
     cdef Py_ssize_t _room            # entries of _targets

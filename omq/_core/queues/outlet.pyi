@@ -42,10 +42,17 @@ class FanOut(Outlet):
         matcher: Who wants what; `None` sends everything to everyone.
         nodrop: Wait for a full peer instead of dropping.
         invert: Send to those that do not match.
+        conflate: Keep the newest message for a peer that cannot be written, and drop none.
     """
 
     def __init__(
-        self, gate: Gate, hwm: int, matcher: Matcher | None, nodrop: bool = False, invert: bool = False
+        self,
+        gate: Gate,
+        hwm: int,
+        matcher: Matcher | None,
+        nodrop: bool = False,
+        invert: bool = False,
+        conflate: bool = False,
     ) -> None: ...
     @property
     def matcher(self) -> Matcher | None: ...

@@ -295,13 +295,18 @@ cdef class FanOut(Outlet):
         free(self._scratch)
         free(self._targets)
 
-    def __init__(self, gate, hwm, matcher, nodrop=False, invert=False):
+    def __init__(self, gate, hwm, matcher, nodrop=False, invert=False, conflate=False):
         self.hwm = hwm
         self.matcher = matcher
         self.peers = []
         self._free = []
-        self._nodrop = nodrop
+        self._nodrop = nodrop and not conflate  # where the newest message takes the place of another none is refused
         self._invert = invert
+        self._newest = {} if conflate else None
+
+    @property
+    def idle(self):
+        return self.parked == 0 and not self._newest
 
     cdef int attach(self, Peer peer) except -1:
         cdef void *memory
@@ -323,6 +328,8 @@ cdef class FanOut(Outlet):
         self.peers[peer.slot] = None
         if self.matcher is None:
             self._free.append(peer.slot)
+        if self._newest:
+            self._newest.pop(peer, None)
         self.gate.notify()
         return 0
 
@@ -332,6 +339,8 @@ cdef class FanOut(Outlet):
 
     cdef int opened(self, Peer peer) except -1:
         Outlet.opened(self, peer)
+        if self._newest and peer in self._newest:
+            send_held(peer, self._newest.pop(peer))
         self.gate.notify()
         return 0
 
@@ -392,7 +401,7 @@ cdef class FanOut(Outlet):
         self.gathers = now_ns() - self._last < SPARSE_NS
         for i in range(n):
             peer = <Peer>self.peers[self._targets[i]]
-            if peer is None:
+            if peer is None or (self._newest is not None and self._hold(peer, parts, count)):
                 continue
             if self._full(peer):
                 peer.dropped += 1
@@ -402,6 +411,15 @@ cdef class FanOut(Outlet):
                 peer.send(parts, count)
         self._last = now_ns()
         return 1
+
+    cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1:
+        """ZMQ_CONFLATE: keeps a message for a peer that cannot take it, in place of the one before."""
+        if peer.writable and self.hwm and peer.pending() >= self.hwm:
+            peer.flush()
+        if peer.writable or not peer.attached:
+            return False
+        self._newest[peer] = hold(parts, count)
+        return True
 
     cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept:
         """Encodes a message for all; 0 if it is too large for that, and large parts go by reference."""

@@ -227,6 +227,26 @@ async def test_conflate_keeps_the_last(make, endpoint, kind):
     assert await one.poll(0.01) == 0
 
 
+@pytest.mark.parametrize("kind", [omq.PUSH, omq.DEALER, omq.PUB])
+async def test_conflate_keeps_the_last_for_a_peer_that_lags(make, endpoint, kind):
+    receiver = {omq.PUSH: omq.PULL, omq.DEALER: omq.DEALER, omq.PUB: omq.SUB}[kind]
+    one = make(kind, bind=endpoint, conflate=True, send_hwm=10)
+    subscribe = {"subscribe": b""} if kind is omq.PUB else {}
+    other = make(receiver, connect=one.endpoints[0], recv_hwm=10, **subscribe)
+    await one.wait_connected(timeout=5)
+    if kind is omq.PUB:
+        await one.wait_subscribed(timeout=5)
+    for number in range(5000):
+        await one.send(b"%d " % number + bytes(10_000))
+    numbers = [-1]
+    while numbers[-1] != 4999:
+        numbers.append(int((await other.recv(timeout=5)).partition(b" ")[0]))
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) < 5000
+    assert await other.poll(0.01) == 0
+    assert one.peers[0].dropped == 0
+
+
 async def test_conflate_of_a_sender_without_a_peer_keeps_the_last(make, inproc):
     push = make(omq.PUSH, connect=inproc, conflate=True)
     for number in range(20):
