@@ -53,14 +53,19 @@ cdef extern from *:
     #define SYS_epoll_pwait2 441
     #endif
 
-    /* epoll_wait with a bound in nanoseconds. Old kernels and libraries know milliseconds only, and for long waits
-       those are exact enough. */
+    /* Whether this process has been refused epoll_pwait2: what the kernel has, and a filter lets through, stays so. */
+    static int milliseconds_only;
+
+    /* epoll_wait with a bound in nanoseconds. Old kernels know milliseconds only, and for long waits those are exact
+       enough. A sandbox answers what it likes to a system call of 2021 that it does not know (seccomp_rule_add(3)):
+       so does the old call, if the fault is another. */
     static int wait_for_events(int fd, struct epoll_event *events, int count, long long left) {
-        if (left < 10000000) {
+        if (left < 10000000 && !__atomic_load_n(&milliseconds_only, __ATOMIC_RELAXED)) {
             struct timespec rest = {left / 1000000000, left % 1000000000};
             int n = (int)syscall(SYS_epoll_pwait2, fd, events, count, &rest, NULL, 8);
-            if (n >= 0 || errno != ENOSYS)
+            if (n >= 0 || errno == EINTR)
                 return n;
+            __atomic_store_n(&milliseconds_only, 1, __ATOMIC_RELAXED);
         }
         left = (left + 999999) / 1000000;
         return epoll_wait(fd, events, count, left > 1000000000 ? 1000000000 : (int)left);
