@@ -1,10 +1,12 @@
 """The lock of a socket: whoever finds it taken leaves its work to the holder."""
 
 import threading
+import time
 
 import pytest
 
 from omq._core.lock import SocketLock
+from omq._core.queues.peer import Gate, Inlet
 from omq._core.queues.pipe import Pipe
 
 
@@ -45,3 +47,26 @@ def test_a_lock_is_free_when_a_handler_has_raised_in_what_others_left_to_do():
     assert session.heard == 1
     one.arrive()
     assert session.messages == [[b"second"]]
+
+
+def test_what_others_left_to_do_takes_no_longer_each_the_more_there_is():
+    """A producer over inproc leaves a call a message while a large frame of another peer is opened."""
+
+    def seconds_for(count):
+        lock = SocketLock()
+        inlet = Inlet(Gate())
+        one, other = Pipe(None, inlet, 0, None, lock), Pipe(None, None, 0, None)
+        one.join(other)
+
+        def produce():
+            for _ in range(count):
+                other.send_parts([b"x"])
+
+        with lock:
+            elsewhere(produce)
+            begun = time.process_time()
+        assert one.unread == count
+        return time.process_time() - begun
+
+    few = min(seconds_for(10_000) for _ in range(3))
+    assert seconds_for(160_000) < 80 * few, "16 times as much"
