@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from omq._core.calls.call import AsyncCore
+from omq._core.clock import patience
 from omq._version import __version__
 from omq.context import Context
 from omq.engine.driver import LoopDriver
@@ -24,7 +25,7 @@ from omq.engine.socket import Engine, Parent
 from omq.errors import *  # noqa: F403
 from omq.errors import ClosedError, OptionError, ReceiveTimeout, StateError
 from omq.errors import __all__ as _errors
-from omq.face import Face, seconds, several
+from omq.face import Face, several
 from omq.message import Message, Peer
 from omq.monitor import Event, EventKind, Feed, HandshakeFailure
 from omq.options import Options
@@ -92,6 +93,9 @@ class Socket(Face, AsyncCore):
     def _equip(self) -> None:
         pattern = self._engine.pattern
         self._assemble(pattern.inlet, pattern.outlet, asyncio._get_running_loop, self._engine.driver.poller)
+
+    def _take_options(self) -> None:
+        self._set_timeouts(self._engine.options.send_timeout, self._engine.options.recv_timeout)
 
     def set_options(self, **options: Any) -> None:
         self._refuse_in_child()
@@ -165,7 +169,7 @@ class Socket(Face, AsyncCore):
         await self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
 
     async def _wait(self, reached: Any, what: str, timeout: float | None) -> None:
-        seconds(timeout)
+        timeout = patience(timeout)
         self._begin()
         if not self._engine.has_loop:
             self._attach(asyncio.get_running_loop())
@@ -335,7 +339,7 @@ class Monitor(Feed):
             ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
             StateError: The process has forked.
         """
-        seconds(timeout)
+        timeout = patience(timeout)
         if (event := self._take()) is not None:
             return event
         owner = self._owner()

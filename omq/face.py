@@ -23,8 +23,6 @@ class Face:
     """
 
     socket_type: ClassVar[SocketType]
-    send_timeout: float | None
-    recv_timeout: float | None
     _engine: Engine
 
     @property
@@ -89,8 +87,26 @@ class Face:
         raise NotImplementedError
 
     def _take_options(self) -> None:
-        self.send_timeout = self._engine.options.send_timeout
-        self.recv_timeout = self._engine.options.recv_timeout
+        """Has the calls heed what they need of the options."""
+        raise NotImplementedError
+
+    @property
+    def send_timeout(self) -> float | None:
+        """The option of this name: seconds that sending waits by default; `None` for ever."""
+        return self.options.send_timeout
+
+    @send_timeout.setter
+    def send_timeout(self, value: float | None) -> None:
+        self.set_options(send_timeout=value)
+
+    @property
+    def recv_timeout(self) -> float | None:
+        """The option of this name: seconds that receiving waits by default; `None` for ever."""
+        return self.options.recv_timeout
+
+    @recv_timeout.setter
+    def recv_timeout(self, value: float | None) -> None:
+        self.set_options(recv_timeout=value)
 
     def _linger(self, linger: Any) -> float | None:
         """The linger of one `close`: checked before anything ends."""
@@ -199,17 +215,6 @@ def several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
     if isinstance(endpoints, bytes | bytearray | memoryview) or not isinstance(endpoints, Iterable):
         raise EndpointError(f"an endpoint is a str, not {type(endpoints).__name__}: {endpoints!r}")
     return endpoints
-
-
-def seconds(timeout: float | None) -> float | None:
-    """A timeout that somebody gives.
-
-    Raises:
-        ValueError: It is below 0, or no number.
-    """
-    if timeout is not None and not timeout >= 0:
-        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
-    return timeout
 
 
 def _prefix(prefix: bytes) -> bytes:

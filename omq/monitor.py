@@ -8,10 +8,10 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
+from omq._core.clock import patience
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ReceiveTimeout, StateError
 from omq.event import Event, EventKind, HandshakeFailure
-from omq.face import seconds
 
 __all__ = ["Event", "EventKind", "HandshakeFailure", "Monitor"]
 
@@ -112,7 +112,7 @@ class Monitor(Feed):
             StateError: The process has forked.
             ValueError: The timeout is below 0, or no number.
         """
-        seconds(timeout)
+        timeout = patience(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while (event := self._take()) is None:
             left = None if deadline is None else deadline - time.monotonic()

@@ -8,17 +8,21 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from omq._core.calls.sync import SyncCore
+from omq._core.clock import patience
 from omq.context import Context
 from omq.engine.driver import CallerDriver, IoThread
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, StateError
-from omq.face import Face, seconds, several
+from omq.face import Face, several
 from omq.monitor import Monitor
 from omq.options import Options
 from omq.types import POLL_IN, UNSET, SocketType
+
+#: Seconds that one look at descriptors may last: epoll_wait(2) counts them in milliseconds of 31 bits.
+_LONGEST: Final = 1e6
 
 
 class Socket(Face, SyncCore):
@@ -68,8 +72,9 @@ class Socket(Face, SyncCore):
         self._assemble(pattern.inlet, pattern.outlet, self._context.generation)
 
     def _take_options(self) -> None:
-        super()._take_options()
-        spin = self._engine.options.busy_poll
+        options = self._engine.options
+        self._set_timeouts(options.send_timeout, options.recv_timeout)
+        spin = options.busy_poll
         adaptive = spin == "adaptive" and (len(os.sched_getaffinity(0)) > 1)
         self._set_spin(0 if isinstance(spin, str) else int(spin * 1e9), adaptive)
 
@@ -175,7 +180,7 @@ class Socket(Face, SyncCore):
         self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
 
     def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
-        seconds(timeout)
+        timeout = patience(timeout)
         self._context.check()
         if self.closed:
             raise ClosedError(f"the {self.socket_type.value} socket is closed")
@@ -310,7 +315,7 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None) -> list[Socket
     """
     import selectors
 
-    seconds(timeout)
+    timeout = patience(timeout)
     if not sockets:
         raise StateError("there is no socket to wait for")
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -318,7 +323,7 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None) -> list[Socket
         for one in dict.fromkeys(sockets):
             selector.register(one.fileno(), selectors.EVENT_READ, one)
         while True:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            left = None if deadline is None else min(max(deadline - time.monotonic(), 0), _LONGEST)
             found = [key.data for key, _ in selector.select(left)]
             ready = [one for one in found if one.poll(0, POLL_IN)]
             # Another thread may have taken the message that was seen.

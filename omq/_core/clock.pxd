@@ -10,8 +10,23 @@ cdef inline long long now_ns() noexcept nogil:
     return <long long>ts.tv_sec * 1000000000 + ts.tv_nsec
 
 
+cdef enum:
+    AGES = 1000000000  # seconds: some thirty years; a timer of the system may not be able to count more
+
+
+cdef inline double number_of(object timeout) except? -1:
+    try:
+        return timeout
+    except OverflowError:  # a whole number that no float holds
+        return 2.0 * AGES if timeout > 0 else -1.0
+
+
 cdef inline object seconds(object timeout):
-    """A timeout that somebody gives: seconds, or None."""
-    if timeout is not None and not (<double>timeout >= 0):
+    """A timeout that somebody gives, checked: seconds, AGES at most; None for ever, as what is longer is."""
+    cdef double patience
+    if timeout is None:
+        return None
+    patience = <double>timeout if type(timeout) is float else number_of(timeout)
+    if not patience >= 0:  # which "not a number" is not, either
         raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
-    return timeout
+    return timeout if patience <= AGES else None

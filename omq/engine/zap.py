@@ -165,7 +165,6 @@ class _Asker(AsyncCore):
         self._engine = Engine(SocketType.DEALER, options, engine.context, LoopDriver(self))
         pattern = self._engine.pattern
         self._assemble(pattern.inlet, pattern.outlet, asyncio._get_running_loop, self._engine.driver.poller)
-        self.send_timeout = self.recv_timeout = None
         self._set_loop(engine.loop)
         self._engine.attach(engine.loop)
 

@@ -47,8 +47,8 @@ cdef class AsyncCore(LoopHome):
     cdef long long _since            # nanoseconds on the monotonic clock, when they last did
     cdef long long _turns            # of the poller at that time
     cdef bint _pace(self) except -1
-    cdef public object send_timeout  # seconds; None for ever
-    cdef public object recv_timeout
+    cdef object _send_timeout        # seconds; None for ever
+    cdef object _recv_timeout
 
 
 cdef class Call:

@@ -29,15 +29,9 @@ class Call(Coroutine[Any, Any, _T], Generic[_T]):
     def close(self) -> None: ...
 
 class AsyncCore(LoopHome):
-    """The message calls of an asyncio socket.
+    """The message calls of an asyncio socket."""
 
-    Attributes:
-        send_timeout: Seconds that sending waits by default; `None` for ever.
-        recv_timeout: Seconds that receiving waits by default; `None` for ever.
-    """
-
-    send_timeout: float | None
-    recv_timeout: float | None
+    def _set_timeouts(self, send: float | None, recv: float | None) -> None: ...
     @property
     def readable(self) -> AsyncGate: ...
     @property

@@ -156,6 +156,10 @@ cdef class AsyncCore(LoopHome):
         self._turns = self._poller.turns
         return due
 
+    def _set_timeouts(self, send, recv):
+        self._send_timeout = send
+        self._recv_timeout = recv
+
     def _mark_closed(self):
         self.closed = True
         self.readable.wake_all()
@@ -163,30 +167,30 @@ cdef class AsyncCore(LoopHome):
         self._show_end()
 
     def send(self, data, *, timeout=UNSET):
-        return new_call(self, OP_SEND, data, self.send_timeout if timeout is UNSET else seconds(timeout))
+        return new_call(self, OP_SEND, data, self._send_timeout if timeout is UNSET else seconds(timeout))
 
     def send_multipart(self, parts, *, timeout=UNSET):
-        return new_call(self, OP_SEND_PARTS, parts, self.send_timeout if timeout is UNSET else seconds(timeout))
+        return new_call(self, OP_SEND_PARTS, parts, self._send_timeout if timeout is UNSET else seconds(timeout))
 
     def send_many(self, messages, *, timeout=UNSET):
-        return new_call(self, OP_SEND_MANY, messages, self.send_timeout if timeout is UNSET else seconds(timeout))
+        return new_call(self, OP_SEND_MANY, messages, self._send_timeout if timeout is UNSET else seconds(timeout))
 
     def recv(self, *, timeout=UNSET):
-        return new_call(self, OP_RECV, None, self.recv_timeout if timeout is UNSET else seconds(timeout))
+        return new_call(self, OP_RECV, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_multipart(self, *, timeout=UNSET):
-        return new_call(self, OP_RECV_PARTS, None, self.recv_timeout if timeout is UNSET else seconds(timeout))
+        return new_call(self, OP_RECV_PARTS, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_many(self, limit=1024, *, timeout=UNSET):
         if limit < 1:
             raise ValueError(f"limit={limit!r}: must be at least 1")
-        return new_call(self, OP_RECV_MANY, limit, self.recv_timeout if timeout is UNSET else seconds(timeout))
+        return new_call(self, OP_RECV_MANY, limit, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_into(self, buffer, *, timeout=UNSET):
-        return new_call(self, OP_RECV_INTO, buffer, self.recv_timeout if timeout is UNSET else seconds(timeout))
+        return new_call(self, OP_RECV_INTO, buffer, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_message(self, *, timeout=UNSET):
-        return new_call(self, OP_RECV_MESSAGE, None, self.recv_timeout if timeout is UNSET else seconds(timeout))
+        return new_call(self, OP_RECV_MESSAGE, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def poll(self, timeout=None, events=POLL_IN):
         if not events or events & ~(POLL_IN | POLL_OUT):
@@ -197,7 +201,7 @@ cdef class AsyncCore(LoopHome):
         return self
 
     def __anext__(self):
-        return new_call(self, OP_NEXT, None, self.recv_timeout)
+        return new_call(self, OP_NEXT, None, self._recv_timeout)
 
 
 cdef inline Call new_call(AsyncCore core, Operation operation, object argument, object timeout):

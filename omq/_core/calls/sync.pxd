@@ -4,8 +4,8 @@ from omq._core.calls.leader cimport LeaderCore
 
 
 cdef class SyncCore(LeaderCore):
-    cdef public object send_timeout  # seconds; None for ever
-    cdef public object recv_timeout
+    cdef object _send_timeout        # seconds; None for ever
+    cdef object _recv_timeout
     cdef bint _behind                # the last wait found more than one message: the peer is ahead
     cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=*)
     cdef object _try(self, int how, object argument, Py_buffer *into)

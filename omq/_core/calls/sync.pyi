@@ -7,15 +7,9 @@ from omq._core.calls.leader import LeaderCore
 from omq.types import Unset
 
 class SyncCore(LeaderCore):
-    """The message calls of a blocking socket.
+    """The message calls of a blocking socket."""
 
-    Attributes:
-        send_timeout: Seconds that sending waits by default; `None` for ever.
-        recv_timeout: Seconds that receiving waits by default; `None` for ever.
-    """
-
-    send_timeout: float | None
-    recv_timeout: float | None
+    def _set_timeouts(self, send: float | None, recv: float | None) -> None: ...
     def send(self, data: Buffer, *, timeout: float | Unset | None = ...) -> None:
         """Sends a message of one part.
 

@@ -36,17 +36,17 @@ cdef inline int check(object timeout) except -1:
 
 cdef inline long long deadline_of(object timeout) except -1:
     """Nanoseconds on the monotonic clock; FOR_EVER for none. The timeout has been checked."""
-    cdef double patience
     if timeout is None:
         return FOR_EVER
-    patience = timeout
-    if patience > 1e9:
-        return FOR_EVER
-    return now_ns() + <long long>(patience * 1e9)
+    return now_ns() + <long long>(<double>timeout * 1e9)
 
 
 cdef class SyncCore(LeaderCore):
     """The message calls of a blocking socket."""
+
+    def _set_timeouts(self, send, recv):
+        self._send_timeout = send
+        self._recv_timeout = recv
 
     # ------------------------------------------------------------------ receiving
 
@@ -79,9 +79,7 @@ cdef class SyncCore(LeaderCore):
         cdef Sleeper sleeper
         cdef long long deadline
         cdef bint in_time = True
-        check(timeout)
-        if timeout is UNSET:
-            timeout = self.recv_timeout
+        timeout = self._recv_timeout if timeout is UNSET else seconds(timeout)
         if self.inlet is None:
             raise StateError(f"a {self._name()} socket does not receive")
         self._enter()
@@ -181,9 +179,7 @@ cdef class SyncCore(LeaderCore):
         cdef Sleeper sleeper = None
         cdef long long deadline = 0
         cdef bint in_time = True
-        check(timeout)
-        if timeout is UNSET:
-            timeout = self.send_timeout
+        timeout = self._send_timeout if timeout is UNSET else seconds(timeout)
         if self.outlet is None:
             raise StateError(f"a {self._name()} socket does not send")
         open_parts(&parts, data, several)
@@ -239,9 +235,7 @@ cdef class SyncCore(LeaderCore):
         cdef Py_ssize_t run
         cdef list sequence
         cdef long long deadline
-        check(timeout)
-        if timeout is UNSET:
-            timeout = self.send_timeout
+        timeout = self._send_timeout if timeout is UNSET else seconds(timeout)
         if self.outlet is None:
             raise StateError(f"a {self._name()} socket does not send")
         sequence = messages if type(messages) is list else list(messages)
@@ -289,8 +283,7 @@ cdef class SyncCore(LeaderCore):
         cdef int ready
         if not events or events & ~(POLL_IN | POLL_OUT):
             raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
-        check(timeout)
-        deadline = deadline_of(timeout)
+        deadline = deadline_of(seconds(timeout))
         self._enter()
         try:
             gate = self.readable if wanted & 1 else self.writable

@@ -54,6 +54,7 @@ cdef int send_held(Peer peer, object message) except -1:
     if type(message) is bytes:
         fill_part(&only, <bytes>message)
         return peer.send(&only, 1)
+    few[0].size = 0  # for the C compiler, which cannot know that there is a part at least
     count = len(<tuple>message)
     if count > FEW_PARTS:
         parts = <Part *>malloc(count * sizeof(Part))
