@@ -32,8 +32,9 @@ demo: $(VENV)/.demo $(VENV)/.core  ## stream files through worker processes, bes
 demo-spark: java $(VENV)/.spark $(VENV)/.core  ## a feed into Spark and bars out of it, then files (INPUT=ticks.csv, DIR=...)
 	@$(PY) -m omq.spark.demo $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
 
-test: $(VENV)/.test $(VENV)/.core  ## lint, types and every test that is not slow (ARGS=... for pytest)
-	@$(call lint-and-pytest,-m "not slow")
+test: $(VENV)/.test $(VENV)/.core  ## lint, types, the core with its bounds checked, every test that is not slow (ARGS=... for pytest)
+	@checked=0; $(if $(ARGS),,{ $(checked-core); } || checked=$$?;) \
+	( $(call lint-and-pytest,-m "not slow") ) && test $$checked = 0
 
 test-all: $(VENV)/.test $(VENV)/.core  ## the same with the slow tests
 	@$(call lint-and-pytest,)
@@ -143,6 +144,13 @@ if test $$tests -ge 128; then \
   echo "the interpreter died of signal $$((tests - 128)):" >&2; $(PY) -m tests.lastwords >&2; fi; \
 test $$lint = 0 || echo "lint failed, see the top" >&2; \
 exit $$((lint ? lint : tests))
+endef
+
+# Indexes of the core are checked in this build, and its invariants: what writes beyond an end elsewhere raises here.
+define checked-core
+( $(call copied-build,debug,OMQ_DEBUG) ) && \
+( $(call in-copy,debug) && $$python -m pytest -q -p no:cacheprovider tests/unit/core tests/unit/routing tests/unit/blocking ) || \
+{ echo "the core with its bounds checked failed, see above; the other tests run all the same" >&2; false; }
 endef
 
 # A build with other switches happens in build/<name>, so that its modules never stand among the usual ones.

@@ -36,6 +36,8 @@ if sanitize or races:
     flags = ["-fsanitize=thread"] if races else ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     compile_args = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-strict-aliasing", *flags]
     link_args = flags
+if debug and not (sanitize or races):
+    compile_args[0] = "-O1"  # it is built for one run
 if fuzz:
     os.environ.update(CC="clang", LDSHARED="clang -shared")
     compile_args += ["-fsanitize=fuzzer-no-link"]
