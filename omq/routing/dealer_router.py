@@ -50,6 +50,8 @@ class Router(Pattern):
                 session.peer.hand_to(Inlet(self._nobody))
                 return
             holder.session.end(None)
+            # Where its own thread is to end it, that comes later; the name is free now.
+            self.disconnected(holder.session)
         session.peer.identity = identity
         if self.options.probe_router:
             session.peer.send_parts([b""])

@@ -128,6 +128,27 @@ def test_router_hands_over_also_with_a_duplicate_waiting():
     assert list(pattern.sessions) == [newest]
 
 
+class LateSession(FakeSession):
+    """One whose own thread ends it, later."""
+
+    def end(self, reason):
+        self.ended.append(reason)
+
+
+def test_router_hands_over_what_another_thread_is_to_end():
+    pattern = make(T.ROUTER, router_handover=True)
+    sessions = [LateSession(pattern, b"same") for _ in range(3)]
+    for session in sessions:
+        pattern.connected(session)
+    first, second, third = sessions
+    assert [session.ended for session in sessions] == [[None], [None], []]
+    assert list(pattern.sessions) == [third]
+    assert pattern.outlet.table == {b"same": third.peer}
+    for session in (second, first):
+        pattern.disconnected(session)
+    assert pattern.outlet.table == {b"same": third.peer}, "their ends come, and change nothing"
+
+
 # Publishers
 
 
