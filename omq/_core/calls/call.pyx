@@ -125,6 +125,7 @@ cdef class AsyncGate(Gate):
                 (<Waiter>waiter).wake()
 
 
+@cython.no_gc_clear  # its end needs the gates; cycles are broken in the attributes that the class above adds
 cdef class AsyncCore(LoopHome):
     """The message calls of an asyncio socket, and the two gates where they wait."""
 

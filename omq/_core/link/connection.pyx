@@ -46,6 +46,7 @@ cdef extern from "<linux/sockios.h>" nogil:
     unsigned long SIOCOUTQ
 
 @cython.final
+@cython.no_gc_clear  # the flusher's thread must forget it before it ends; its session breaks the cycles that it is part of
 cdef class Connection(Receiver):
     """A connected descriptor after its handshake.
 

@@ -1,7 +1,7 @@
 """The receiving half of a connection: it reads its descriptor, heeds commands and hands whole messages over."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport ENOMEM
+from libc.errno cimport ECONNRESET, ENOMEM, EPIPE
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy
 
@@ -176,6 +176,8 @@ cdef class Receiver(Peer):
                 reason = MemoryError("no memory for what the peer sends")
             elif self._batch.error == ENOMEM:
                 reason = MemoryError("no memory for what is sent to the peer")
+            elif self._batch.failed and self._batch.error not in (0, EPIPE, ECONNRESET):
+                reason = OSError(self._batch.error, os.strerror(self._batch.error))  # the peer has done nothing
             elif got != FILL_EOF:
                 reason = OSError(self._stream.error, os.strerror(self._stream.error))
             break

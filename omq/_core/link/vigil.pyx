@@ -6,6 +6,7 @@ takes nothing from there (MSG_PEEK): it finds the PINGs, and answers them. Whoev
 """
 
 cimport cython
+from libc.errno cimport EAGAIN
 from libc.string cimport memcmp, memcpy
 
 from posix.time cimport nanosleep, timespec
@@ -54,6 +55,7 @@ cdef enum:
 
 
 @cython.final
+@cython.no_gc_clear  # the flusher's thread may be looking at it
 cdef class Vigil:
     def __cinit__(self, Batch batch not None):
         cdef int domain = AF_INET
@@ -174,6 +176,7 @@ cdef class Vigil:
                 if done:
                     self.batch.total += whole
                 elif sent > 0:
-                    self.batch.failed = True  # half a frame: nothing can follow it
+                    self.batch.error = EAGAIN
+                    self.batch.give_up()  # half a frame: nothing can follow it
         drop_flag(&self.batch._taken)
         return done

@@ -72,6 +72,7 @@ cdef class Batch:
     cdef long long _seen     # `total` at the Flusher's last look
     cdef void _wait(self) noexcept
     cdef int want(self, unsigned int interest) noexcept nogil
+    cdef void give_up(self) noexcept nogil
     cdef bint flush_late(self, long long now) noexcept nogil
     cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put_several(self, const Part *parts, Py_ssize_t count) except -1

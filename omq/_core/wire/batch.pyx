@@ -8,7 +8,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, EPIPE, errno
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.time cimport nanosleep, timespec
@@ -30,12 +30,17 @@ from omq._core.kernel cimport (
 )
 from omq._core.lock cimport drop_flag, take_flag
 
+cdef extern from "<sys/socket.h>" nogil:
+    int shutdown(int, int)
+    int SHUT_RDWR
+
 cdef enum:
     VECTOR = 64              # segments a system call takes
     FIRST_SEGMENTS = 16
 
 
 @cython.final
+@cython.no_gc_clear  # its end needs the pool
 cdef class Batch:
     def __cinit__(self, Pool pool not None):
         self._pool = pool
@@ -441,6 +446,12 @@ cdef class Batch:
         event.data.u64 = self.ticket
         return epoll_ctl(self.poll_fd, EPOLL_CTL_MOD, self.fd, &event)
 
+    cdef void give_up(self) noexcept nogil:
+        """Writing has failed, and nobody may ever write again: the reading side is to find the end, and tell it."""
+        self.failed = True
+        if self.error != EPIPE and self.fd >= 0:  # else the end is there already
+            shutdown(self.fd, SHUT_RDWR)
+
     cdef bint flush_late(self, long long now) noexcept nogil:
         """Writes what was left behind, on the Flusher's thread; whether to look again."""
         cdef bint again = False
@@ -465,7 +476,7 @@ cdef class Batch:
                     self.stuck = True
                     self.want(self.interest | EPOLLOUT)
                 elif status == FLUSH_ERROR:
-                    self.failed = True
+                    self.give_up()
         self.queued = again
         drop_flag(&self._taken)
         return again

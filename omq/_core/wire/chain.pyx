@@ -4,6 +4,7 @@ Nothing here knows a message: bytes come in, and what holds none of them is give
 those that take or drop a Python object.
 """
 
+cimport cython
 from cpython.ref cimport Py_XDECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint64_t
@@ -26,6 +27,7 @@ cdef inline Node *slab(char *block) noexcept nogil:
     return node
 
 
+@cython.no_gc_clear  # its end needs the pool
 cdef class Chain:
     def __cinit__(self, Pool pool not None, *_, **__):
         self._pool = pool
