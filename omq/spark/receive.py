@@ -62,10 +62,9 @@ class Memory:
         self._blocks: list[mmap.mmap] = []
 
     def take(self) -> mmap.mmap:
-        """A block that nobody refers to."""
+        """A block that nobody refers to, until somebody does: by a buffer, as a batch has it."""
         for block in self._blocks:
-            # The list, the loop and the call; a batch holds one more.
-            if sys.getrefcount(block) == 3:
+            if self._is_free(block):
                 return block
         block = mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         # In pages of 2 MiB the copies in and out take a tenth less. Not every kernel has them.
@@ -74,6 +73,15 @@ class Memory:
         if len(self._blocks) < 4:
             self._blocks.append(block)
         return block
+
+    def _is_free(self, block: mmap.mmap) -> bool:
+        # The block counts who has its memory, and tells by refusing to be resized, were it to the size that it has.
+        # References to the object would not tell: an interpreter need not count all of them (Python 3.14 does not).
+        try:
+            block.resize(self._size)
+        except BufferError:
+            return False
+        return True
 
 
 class Shape:
