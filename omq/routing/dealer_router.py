@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from omq._core.queues.addressed import Addressed
 from omq._core.queues.inlet import ConflateInlet, RouterInlet
-from omq._core.queues.outlet import Addressed, RoundRobin
+from omq._core.queues.outlet import RoundRobin
 from omq._core.queues.peer import Gate, Inlet
 from omq.options import Options
 from omq.routing.base import Pattern, Session

@@ -1,9 +1,29 @@
 # Outlets: whom a message goes to, by socket type.
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+
 from omq._core.wire.batch cimport Part
-from omq._core.queues.inlet cimport ReplyInlet, RequestInlet
+from omq._core.queues.inlet cimport RequestInlet
 from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.peer cimport Outlet, Peer
+
+
+cdef enum:
+    FEW_PARTS = 16           # parts for which no memory is allocated
+
+
+cdef inline object part_bytes(const Part *part):
+    if part.owner != NULL and PyBytes_GET_SIZE(<object>part.owner) == part.size:
+        return <object>part.owner
+    return PyBytes_FromStringAndSize(part.data, part.size)
+
+
+cdef inline int fill_part(Part *part, bytes body) except -1:
+    part.data = PyBytes_AS_STRING(body)
+    part.size = PyBytes_GET_SIZE(body)
+    part.owner = <PyObject *>body
+    return 0
 
 
 cdef object hold(const Part *parts, Py_ssize_t count)
@@ -49,15 +69,3 @@ cdef class FanOut(Outlet):
 
 cdef class SubscriberOutlet(FanOut):
     cdef object _on_subscription     # called with (subscribe: bool, prefix: bytes) for what XSUB users send
-
-
-cdef class Addressed(Outlet):
-    cdef readonly dict table         # identity to Peer
-    cdef bint mandatory_             # ZMQ_ROUTER_MANDATORY
-    cdef dict _roomy                 # of those peers: which have not been found full since they told of room, to None
-    cdef bint _full(self, Peer peer) except -1
-
-
-cdef class ReplyOutlet(Outlet):
-    cdef ReplyInlet _inlet
-    cdef set _peers                  # all attached

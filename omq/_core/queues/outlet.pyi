@@ -1,7 +1,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from omq._core.queues.inlet import ReplyInlet, RequestInlet
+from omq._core.queues.inlet import RequestInlet
 from omq._core.queues.matcher import Matcher
 from omq._core.queues.peer import Gate, Outlet, Peer
 
@@ -63,24 +63,3 @@ class SubscriberOutlet(FanOut):
     """XSUB: user messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29)."""
 
     def __init__(self, gate: Gate, hwm: int, on_subscription: Callable[[bool, bytes], None]) -> None: ...
-
-class Addressed(Outlet):
-    """ROUTER: the first part names the peer (RFC 28).
-
-    Args:
-        gate: Where sending calls wait.
-        hwm: Messages that may wait for one peer; 0 for no bound.
-        mandatory: An unknown peer is an error, and a full one makes `send` wait.
-    """
-
-    def __init__(self, gate: Gate, hwm: int, mandatory: bool) -> None: ...
-    @property
-    def table(self) -> dict[bytes, Peer]:
-        """Peers by identity."""
-
-    def set_mandatory(self, mandatory: bool) -> None: ...
-
-class ReplyOutlet(Outlet):
-    """REP: the reply goes to who asked, behind the envelope of the request (RFC 28)."""
-
-    def __init__(self, gate: Gate, hwm: int, inlet: ReplyInlet) -> None: ...

@@ -1,41 +1,26 @@
 """Outlets: whom a message goes to, by socket type."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.object cimport PyObject
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
 from omq._core.wire.batch cimport INLINE_LIMIT, SPARSE_NS, Part
 from omq._core.clock cimport now_ns
 from omq._core.wire.codec cimport FLAG_MORE, LONG_HEADER, write_header
-from omq._core.queues.inlet cimport ReplyInlet, RequestInlet
+from omq._core.queues.inlet cimport RequestInlet
 from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.peer cimport TURN_MESSAGES, Gate, Outlet, Peer
 
 from collections import deque
 import os
 
-from omq.errors import StateError, UnroutableError
+from omq.errors import StateError
 
 cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # of a deque: its length, without a call
 
 cdef enum:
     SCRATCH = 16384          # bytes: a message whose frames fit is encoded once for all subscribers
-    FEW_PARTS = 16           # parts for which no memory is allocated
-
-
-cdef inline object part_bytes(const Part *part):
-    if part.owner != NULL and PyBytes_GET_SIZE(<object>part.owner) == part.size:
-        return <object>part.owner
-    return PyBytes_FromStringAndSize(part.data, part.size)
-
-
-cdef inline int fill_part(Part *part, bytes body) except -1:
-    part.data = PyBytes_AS_STRING(body)
-    part.size = PyBytes_GET_SIZE(body)
-    part.owner = <PyObject *>body
-    return 0
 
 
 cdef object hold(const Part *parts, Py_ssize_t count):
@@ -452,151 +437,3 @@ cdef class SubscriberOutlet(FanOut):
                 self._on_subscription(first == 1, PyBytes_FromStringAndSize(parts.data + 1, parts.size - 1))
                 return 1
         return FanOut.put(self, parts, count)
-
-
-cdef class Addressed(Outlet):
-    """ROUTER: the first part names the peer (RFC 28)."""
-
-    def __init__(self, Gate gate, hwm, mandatory):
-        self.hwm = hwm
-        self.table = {}
-        self._roomy = {}
-        self.mandatory_ = mandatory
-        # A message for a full peer keeps none for another peer waiting.
-        gate.apart = True
-
-    def set_mandatory(self, bint mandatory):
-        self.mandatory_ = mandatory
-        self.gate.notify()
-
-    cdef int attach(self, Peer peer) except -1:
-        self.table[peer.identity] = peer
-        self._roomy[peer] = None
-        self.gate.notify()
-        return 0
-
-    cdef int detach(self, Peer peer) except -1:
-        if self.table.get(peer.identity) is peer:
-            del self.table[peer.identity]
-        self._roomy.pop(peer, None)
-        self.gate.notify()
-        return 0
-
-    cdef int opened(self, Peer peer) except -1:
-        Outlet.opened(self, peer)
-        if peer.attached:
-            self._roomy[peer] = None
-        self.gate.notify()
-        return 0
-
-    cdef int blocked(self, Peer peer) except -1:
-        Outlet.blocked(self, peer)
-        # It may have taken a part of what waited.
-        if self.mandatory_ and peer.attached and peer.parked < self.hwm:
-            self._roomy[peer] = None
-            self.gate.notify()
-        return 0
-
-    cdef bint _full(self, Peer peer) except -1:
-        if self.hwm == 0 or peer.pending() < self.hwm:
-            return False
-        if peer.writable:
-            peer.flush()
-        return peer.pending() >= self.hwm
-
-    cdef bint can_put(self) except -1:
-        """As in libzmq: without mandatory always, for it drops; with it, while any peer has room."""
-        cdef Peer peer
-        if not self.mandatory_:
-            return True
-        # Who is found full is not asked again before it tells of room: each question is paid for by a message.
-        while self._roomy:
-            peer = <Peer>self._roomy.popitem()[0]
-            if not self._full(peer) and peer.attached:  # a write that fails ends it
-                self._roomy[peer] = None
-                return True
-        # None has told: an inproc peer does when it has taken half of its queue, and the mark may have been raised.
-        for peer in self.table.values():
-            if self.hwm == 0 or peer.pending() < self.hwm:
-                self._roomy[peer] = None
-        return bool(self._roomy)
-
-    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
-        cdef Peer peer
-        if count < 2:
-            raise StateError("a ROUTER socket sends at least two parts: the peer's identity and the message")
-        identity = part_bytes(parts)
-        peer = self.table.get(identity)
-        if peer is None:
-            if self.mandatory_:
-                raise UnroutableError(f"no connected peer has the identity {identity!r}")
-            return 1  # RFC 28: an unroutable message is dropped, or reported
-        if self._full(peer):
-            if self.mandatory_:
-                self._roomy.pop(peer, None)
-                return 0
-            peer.dropped += 1
-            return 1
-        peer.send(parts + 1, count - 1)
-        return 1
-
-
-cdef class ReplyOutlet(Outlet):
-    """REP: the reply goes to who asked, behind the envelope of the request (RFC 28)."""
-
-    def __init__(self, gate, hwm, inlet):
-        self.hwm = hwm
-        self._inlet = inlet
-        self._peers = set()
-
-    cdef int attach(self, Peer peer) except -1:
-        self._peers.add(peer)
-        return 0
-
-    cdef int detach(self, Peer peer) except -1:
-        self._peers.discard(peer)
-        self.gate.notify()
-        return 0
-
-    cdef bint can_put(self) except -1:
-        return self._inlet.client is not None
-
-    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
-        cdef Part few[FEW_PARTS]
-        cdef Part *whole = few
-        cdef Py_ssize_t i, head
-        cdef ReplyInlet inlet = self._inlet
-        cdef Peer client = inlet.client
-        cdef list envelope = inlet.envelope
-        if client is None:
-            raise StateError("a REP socket takes a request before it replies")
-        head = len(envelope)
-        inlet.client = None
-        inlet.envelope = None
-        # The next request may be here already, and can be taken from now on.
-        inlet.gate.notify()
-        if client.attached and self.hwm and client.pending() >= self.hwm and client.writable:
-            client.flush()
-        if not client.attached or (self.hwm and client.pending() >= self.hwm):
-            # Nobody waits any more, or somebody who does not read: RFC 28 has the reply discarded.
-            client.dropped += 1
-            self.gate.notify()
-            return 1
-        if head + count > FEW_PARTS:
-            whole = <Part *>malloc((head + count) * sizeof(Part))
-            if whole == NULL:
-                raise MemoryError()
-        try:
-            for i in range(head):
-                fill_part(whole + i, <bytes>envelope[i])
-            memcpy(whole + head, parts, count * sizeof(Part))
-            client.send(whole, head + count)
-        except MemoryError:
-            # Nothing was sent: a shorter reply may do.
-            inlet.client = client
-            inlet.envelope = envelope
-            raise
-        finally:
-            if whole != few:
-                free(whole)
-        return 1
