@@ -131,6 +131,9 @@ class Face:
     def disconnect(self, endpoint: str) -> None:
         """Stops dialling an endpoint and ends its connection.
 
+        The connection gets nothing new. It ends in the background, when what was accepted for it has left or `linger` has
+        passed; `close` waits for that, too. Messages that wait for any peer stay for the others.
+
         Raises:
             EndpointError: It is not connected.
             ClosedError: The socket is closed.

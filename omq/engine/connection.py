@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("omq")
 
+_MOMENT = 0.05  # seconds after which a peer's kernel has told what it still has
+_GLANCE, _LONG_GLANCE = 0.002, 0.1  # seconds between two looks at whether a peer's kernel has everything
 _READ = 4096  # bytes: more than any handshake message of the mechanisms that libzmq speaks
 
 
@@ -65,6 +67,7 @@ class WireSession(Living[ConnectionState]):
         self._dialer = dialer
         self._entrance = entrance
         self._sock: socket.socket | None = sock
+        self._left = False  # out of routing before its end
         self._unsent = b""
         self._timer: asyncio.TimerHandle | None = None
         self._deciding: asyncio.Task[None] | None = None
@@ -234,8 +237,8 @@ class WireSession(Living[ConnectionState]):
 
     def on_command(self, body: bytes) -> None:
         """A command has arrived that is more than a sign of life."""
-        if self.state is ConnectionState.OVER:
-            return
+        if not self.is_ready:
+            return  # over, or out of routing already
         try:
             order = command.parse_traffic_command(body)
         except RemoteProtocolError as error:
@@ -258,13 +261,27 @@ class WireSession(Living[ConnectionState]):
 
     def on_message(self, parts: list[bytes]) -> None:
         """A message has arrived that no inlet takes."""
-        if not self.engine.closing:
+        if self.is_ready and not self.engine.closing:
             with self.engine.lock:
                 self.engine.pattern.on_message(self, parts)
 
+    def on_restrained(self, _: None = None) -> None:
+        """A command waits until everything of the peer's has arrived: look in a moment whether it has."""
+        if self.state is not ConnectionState.OVER and self.engine.in_loop:
+            self.engine.loop.call_later(_MOMENT, self._look_again)
+
+    def _look_again(self) -> None:
+        if self.state is not ConnectionState.OVER:
+            with self.engine.lock:
+                again = self.peer.look_again()
+            if again:
+                self.on_restrained()
+
     def on_lost(self, reason: Exception | None) -> None:
         """The descriptor has come to its end."""
-        self.end(reason or EOFError("the peer closed the connection"))
+        if reason is None and self.state is not ConnectionState.CLOSING:
+            reason = EOFError("the peer closed the connection")
+        self.end(reason)  # once we have said goodbye, the peer's is the answer
 
     def send_subscription(self, prefix: bytes, subscribe: bool) -> None:
         assert self.info is not None
@@ -279,6 +296,37 @@ class WireSession(Living[ConnectionState]):
 
     # ------------------------------------------------------------------ the end
 
+    def leave(self) -> None:
+        """Ends the connection when what was accepted for it has left, or `linger` has passed; gets nothing new."""
+        linger = self.engine.options.linger
+        if self.state is not ConnectionState.READY or linger == 0 or not self.engine.in_loop:
+            self.end(None)
+            return
+        self.move(ConnectionState.LEAVING)
+        if linger is not None:
+            self._timer = self.engine.loop.call_later(linger, self.end)
+        self._left = True
+        with self.engine.lock:
+            self.engine.pattern.disconnected(self)
+            self.peer.retire()
+
+    def on_drained(self, _: None = None) -> None:
+        """The kernel has everything that was accepted."""
+        if self.state is ConnectionState.LEAVING and self.engine.in_loop:
+            self.engine.loop.call_soon(self._part, _GLANCE)
+
+    def _part(self, pause: float) -> None:
+        """Ends a connection that has left as soon as the peer's kernel has everything."""
+        if self.state is ConnectionState.OVER:
+            return
+        with self.engine.lock:
+            parted = self.say_goodbye()
+        if parted:
+            self.end(None)
+        else:
+            self.engine.session_drained()
+            self.engine.loop.call_later(pause, self._part, min(pause * 1.5, _LONG_GLANCE))
+
     def end(self, reason: Exception | None = None) -> None:
         """Tears the connection down, once: out of routing, connection closed, event, done."""
         if not self.engine.at_home and self.engine.in_loop:
@@ -290,6 +338,8 @@ class WireSession(Living[ConnectionState]):
         self.move(ConnectionState.OVER)
         if self._deciding is not None and self.engine.in_loop:
             self._deciding.cancel()
+        if self._timer is not None and self.engine.in_loop:
+            self._timer.cancel()
         self.engine.heartbeat.end(self)
         if self._entrance is not None:
             self._entrance.leave(self)
@@ -300,7 +350,8 @@ class WireSession(Living[ConnectionState]):
         else:
             with self.engine.lock:
                 try:
-                    self.engine.pattern.disconnected(self)
+                    if not self._left:
+                        self.engine.pattern.disconnected(self)
                 finally:
                     self.peer.close()
         self.engine.session_over(self, before, reason)
@@ -316,10 +367,10 @@ class WireSession(Living[ConnectionState]):
 
     def say_goodbye(self) -> bool:
         """Ends our side of the stream. True when the peer's kernel has everything and closing loses nothing."""
-        if not self.is_ready:
-            return True
-        if self.state is ConnectionState.READY:
+        if self.state is ConnectionState.READY or self.state is ConnectionState.LEAVING:
             self.move(ConnectionState.CLOSING)
+        if self.state is not ConnectionState.CLOSING:
+            return True
         # What a unix socket accepted stands in the peer's queue already.
         return self.peer.say_goodbye() or not self.endpoint.startswith("tcp:")
 

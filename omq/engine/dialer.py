@@ -101,7 +101,7 @@ class Dialer(Living[DialerState]):
             return "refused" if isinstance(error, OSError) and error.errno in _REFUSED else "failed"
         self.move(DialerState.CONNECTED)
         session = self.session = self.engine.adopt(sock, self.endpoint, self)
-        await session.ended
+        await asyncio.shield(session.ended)  # it may outlive the dialer
         self.session = None
         return "handshake failed" if session.info is None else "after disconnect"
 
@@ -197,6 +197,13 @@ class Dialer(Living[DialerState]):
         """In a forked child: closes the descriptors of attempts under way, which the parent has too."""
         for sock in self._reaching:
             sock.close()
+
+    def disconnect(self) -> None:
+        """Stops dialling; the connection ends when what was accepted for it has left."""
+        session, self.session = self.session, None
+        self.close()
+        if session is not None:
+            session.leave()
 
     def close(self) -> None:
         """Stops dialling and ends the connection."""

@@ -8,15 +8,11 @@ bytes anyway, and a count that has grown is a sign of life, whatever the bytes w
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import heapq
 import math
-import struct
-import termios
 import time
 from typing import TYPE_CHECKING, Final
 
-from omq._core.link.connection import Connection
 from omq.errors import TransportError
 from omq.zmtp import command
 
@@ -171,7 +167,8 @@ class Heartbeat:
         """Sends a PING if it is time. Gives the reason why the connection is to end, or `None`."""
         peer = pulse.session.peer
         asked_for = now - pulse.asked >= self._timeout
-        if peer.bytes_in != pulse.bytes_in or ((asked_for or now - pulse.heard >= pulse.ttl) and _unread(peer)):
+        # What the kernel has of this peer shows that it lives, and that we are slow; nobody is asked meanwhile.
+        if peer.bytes_in != pulse.bytes_in or ((asked_for or now - pulse.heard >= pulse.ttl) and peer.unheard):
             pulse.bytes_in = peer.bytes_in
             pulse.heard = now
             pulse.asked = math.inf
@@ -182,9 +179,8 @@ class Heartbeat:
         if now >= pulse.next_ping:
             interval = self._engine.options.heartbeat_interval
             assert interval is not None
-            if peer.unsent_bytes < _UNSENT:
-                peer.control(self._ping)
-            pulse.asked = min(pulse.asked, now)
+            if peer.unsent_bytes >= _UNSENT or peer.ask(self._ping):
+                pulse.asked = min(pulse.asked, now)
             pulse.next_ping += interval
             if pulse.next_ping <= now:  # the loop was held up: what was missed is not made up for
                 pulse.next_ping = now + interval
@@ -194,11 +190,3 @@ class Heartbeat:
 def _knows_ping(session: WireSession) -> bool:
     assert session.info is not None
     return session.info.version >= (3, 1)
-
-
-def _unread(peer: Connection) -> bool:
-    """Whether the kernel has something of this peer that we have not read: it is alive, and we are slow."""
-    if peer.fd < 0:
-        return True  # its end is on the way
-    (size,) = struct.unpack("i", fcntl.ioctl(peer.fd, termios.FIONREAD, b"\0\0\0\0"))
-    return bool(size > 0)

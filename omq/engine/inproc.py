@@ -301,6 +301,10 @@ class InprocDialer(Living[DialerState]):
     def abandon(self) -> None:
         """In a forked child: there is no descriptor."""
 
+    def disconnect(self) -> None:
+        """Stops dialling and ends the connection; what was sent is with the other end."""
+        self.close()
+
     def close(self) -> None:
         """Stops dialling and ends the connection."""
         if self.state is not DialerState.CLOSED:

@@ -57,6 +57,7 @@ class ConnectionState(Enum):
     CONNECTING = "it was made; over inproc the other socket has not answered yet"
     HANDSHAKING = "the two sides find out whether they fit"
     READY = "messages flow"
+    LEAVING = "out of routing; what was accepted leaves as long as `linger` lasts, and what arrives can be taken"
     CLOSING = "our side of the stream has ended, and the peer's kernel takes what is on its way"
     OVER = "out of routing, descriptor closed; what had arrived stays readable"
 
@@ -122,9 +123,17 @@ TABLE: Final = (
     _row(_C.CONNECTING, _C.OVER, "inproc: one of the two sockets ends before they meet"),
     _row(_C.HANDSHAKING, _C.READY, "both sides agree", _E.HANDSHAKE_SUCCEEDED),
     _row(_C.HANDSHAKING, _C.OVER, "they do not, in time, or at all", _E.HANDSHAKE_FAILED, _E.DISCONNECTED),
+    _row(_C.READY, _C.LEAVING, "`disconnect`"),
     _row(_C.READY, _C.CLOSING, "`close`, when everything is with the kernel"),
-    _row(_C.READY, _C.OVER, "the peer goes or errs, `disconnect`, `stop`", _E.DISCONNECTED),
-    _row(_C.CLOSING, _C.OVER, "the peer's kernel has everything, or a second has passed", _E.DISCONNECTED),
+    _row(_C.READY, _C.OVER, "the peer goes or errs, `disconnect` with `linger=0`, `stop`", _E.DISCONNECTED),
+    _row(_C.LEAVING, _C.CLOSING, "everything is with the kernel"),
+    _row(_C.LEAVING, _C.OVER, "`linger` has passed, the peer goes or errs, `stop`", _E.DISCONNECTED),
+    _row(
+        _C.CLOSING,
+        _C.OVER,
+        "the peer's kernel has everything or the peer is gone; `close`: a second has passed; `disconnect`: `linger` has",
+        _E.DISCONNECTED,
+    ),
 )
 
 _LAWFUL: Final = frozenset((row.source, row.target) for row in TABLE)

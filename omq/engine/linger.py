@@ -39,7 +39,7 @@ class Linger:
                 session.peer.flush_now()
         while not engine.closed and engine.may_have_peers:
             with engine.lock:
-                if engine.pattern.idle:
+                if engine.drained:
                     return
                 watcher = engine.driver.watch_writable(engine.loop)
             left = None if deadline is None else deadline - engine.loop.time()

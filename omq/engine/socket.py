@@ -257,7 +257,7 @@ class Engine(Living[SocketState]):
         self.emit(EventKind.CLOSED, listener.endpoint, reason=reason)
 
     def disconnect(self, text: str) -> None:
-        """Stops dialling and ends the connection."""
+        """Stops dialling; the connection ends when what was accepted for it has left, or `linger` has passed."""
         name = str(parse_endpoint(text, bind=False))
         dialers = self._dialers.get(name)
         if not dialers:
@@ -266,7 +266,7 @@ class Engine(Living[SocketState]):
         dialer = dialers.pop()
         if not dialers:
             del self._dialers[name]
-        dialer.close()
+        dialer.disconnect()
 
     @property
     def endpoints(self) -> list[str]:
@@ -288,6 +288,12 @@ class Engine(Living[SocketState]):
     def wants_peers(self) -> bool:
         """Whether a new connection is of use: always, until closing has nothing left to deliver."""
         return not self.closed and not (self.closing and self.pattern.idle)
+
+    @property
+    def drained(self) -> bool:
+        """Whether everything that was accepted is with the kernel."""
+        leaving = any(session.state is ConnectionState.LEAVING for session in self._sessions)
+        return self.pattern.idle and not leaving
 
     @property
     def may_have_peers(self) -> bool:
@@ -356,6 +362,10 @@ class Engine(Living[SocketState]):
             self.emit(EventKind.DISCONNECTED, session=session, reason=why)
         self._changed()
 
+    def session_drained(self) -> None:
+        """A session that leaves has nothing more for the kernel: closing need not wait for it any more."""
+        self._changed()
+
     def dialer_over(self) -> None:
         """A dialer has given up by itself."""
         self._changed()
@@ -419,7 +429,7 @@ class Engine(Living[SocketState]):
     def is_laden(self) -> bool:
         """Whether something that was accepted has not left."""
         with self.lock:
-            return not self.pattern.idle
+            return not self.drained
 
     def reconfigure(self, options: Options) -> None:
         """Options have changed; those that can change in use take hold."""

@@ -55,21 +55,21 @@ async def test_no_false_timeouts(libzmq: Libzmq, fresh: Fresh, one: str, other: 
 
 
 @on_uvloop
-async def test_libzmq_hears_a_peer_that_is_not_read(libzmq: Libzmq, fresh: Fresh) -> None:
-    """Its PINGs stand behind more messages than recv_hwm; a PONG that nobody asked for keeps the connection."""
+async def test_libzmq_that_is_not_read_gives_up_and_comes_back(libzmq: Libzmq, fresh: Fresh) -> None:
+    """Its PINGs stand behind more messages than recv_hwm: as with libzmq itself, it has no answer. No message is lost."""
     async with omq.PULL(bind=fresh("tcp"), linger=0, recv_hwm=2) as pull:
-        push = libzmq.open(
-            "PUSH", connect=pull.endpoints[0], heartbeat_ivl=150, heartbeat_timeout=400, sndhwm=0, sndbuf=8192
-        )
+        push = libzmq.open("PUSH", connect=pull.endpoints[0], heartbeat_ivl=150, heartbeat_timeout=400, sndhwm=0)
         await attended(push, pull.wait_connected(timeout=5))
-        for _ in range(3000):
-            await push.send(bytes(2000))
-        (before,) = pull.peers
-        await asyncio.sleep(1.5)  # several of its timeouts
-        (after,) = pull.peers
-        assert after.since == before.since
-        for _ in range(3000):
-            assert len(await attended(push, pull.recv(timeout=5))) == 2000
+        # The kernel takes them all: what libzmq has in its own hands when it gives a connection up, it drops.
+        for number in range(300):
+            await push.send(number.to_bytes(2000, "big"))
+        async with pull.monitor() as monitor:
+            async with asyncio.timeout(10):
+                async for event in monitor:
+                    if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
+                        break
+        for number in range(300):
+            assert int.from_bytes(await attended(push, pull.recv(timeout=5)), "big") == number
 
 
 class Relay:

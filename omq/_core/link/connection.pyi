@@ -11,7 +11,8 @@ class Connection(Receiver):
     """A connected descriptor after its handshake.
 
     Args:
-        session: The engine's owner; gets `on_command(body)`, `on_message(parts)` and `on_lost(reason)`.
+        session: The engine's owner; gets `on_command(body)`, `on_message(parts)` and `on_lost(reason)`, and with `None`
+            `on_restrained`, after which it is to call `look_again` in a moment, and `on_drained`, see `retire`.
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.
@@ -57,6 +58,27 @@ class Connection(Receiver):
 
     def abandon(self) -> None:
         """In a forked child: closes the descriptor and touches nothing that is shared with the parent."""
+
+    def retire(self) -> None:
+        """Out of routing: what was accepted leaves, and then the session is told (`on_drained`)."""
+
+    def ask(self, frames: bytes) -> bool:
+        """Sends a PING, if there is need to: not while something of the peer's is unread, which is a sign of life.
+
+        Returns:
+            Whether it was sent.
+        """
+
+    @property
+    def unheard(self) -> bool:
+        """Whether the peer has said something that we have not read, or that nobody would read now."""
+
+    def look_again(self) -> bool:
+        """A moment after `on_restrained`: lets the commands go that wait, if the peer's kernel has nothing left.
+
+        Returns:
+            Whether to look again in another moment.
+        """
 
     def say_goodbye(self) -> bool:
         """Ends our side of the stream and throws away what the peer still sends.

@@ -1,7 +1,8 @@
 """The data phase of a connection: batches out, frames in, on a raw descriptor in an epoll set of its socket.
 
 The engine owns handshake and lifecycle; it is told through the session: `on_command(body)`, `on_message(parts)`
-(where no inlet takes messages) and `on_lost(reason)`, each on the thread that drives the descriptor.
+(where no inlet takes messages) and `on_lost(reason)`, each on the thread that drives the descriptor; and through
+`on_restrained` and `on_drained`, see `control` and `retire`.
 """
 
 cimport cython
@@ -30,6 +31,18 @@ from omq._core.queues.peer cimport Inlet
 from omq._core.wire.pool cimport Pool
 from omq._core.link.poller cimport Poller
 from omq._core.link.receiver cimport Receiver
+from omq._core.link.restraint cimport (
+    CLEAR,
+    CROWDED,
+    ENDED,
+    HELD_BYTES,
+    LOOKS,
+    Outlook,
+    Restraint,
+    can_reset,
+    has_unread,
+    outlook,
+)
 
 cdef enum:
     SHORT_BURST = 3          # messages right behind one that was written through that are written through as well
@@ -51,7 +64,7 @@ cdef class Connection(Receiver):
     """A connected descriptor after its handshake.
 
     Args:
-        session: The engine's owner; gets `on_command`, `on_message` and `on_lost`.
+        session: The engine's owner; gets `on_command`, `on_message`, `on_lost`, `on_restrained` and `on_drained`.
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.
@@ -82,6 +95,7 @@ cdef class Connection(Receiver):
         self._batch.shared = flusher is not None
         self._batch.fd = fd
         self._batch.interest = EPOLLIN | EPOLLRDHUP
+        self._resets = can_reset(fd)
         self.writable = True
 
     def __dealloc__(self):
@@ -114,9 +128,19 @@ cdef class Connection(Receiver):
                 self._flusher.forget(self._batch)
             self._leave()
             self._batch.fd = -1
+            self._bow_out()
             close(self.fd)
             self.fd = NO_FD
+        self._restraint = None
         self._batch.clear()
+
+    cdef int _bow_out(self) except -1:
+        """Sees to it that closing does not reset the connection while the peer's kernel lacks something of ours."""
+        cdef int waiting = 0
+        if self._resets and ioctl(self.fd, SIOCOUTQ, &waiting) == 0 and waiting:
+            shutdown(self.fd, SHUT_WR)
+            self._discard()
+        return 0
 
     def abandon(self):
         """In a forked child: closes the descriptor, and nothing else; the epoll set is the parent's."""
@@ -138,13 +162,23 @@ cdef class Connection(Receiver):
             return True
         if not self._parting:
             self._parting = True
+            self._restraint = None
+            self._end_vigil()
             shutdown(self.fd, SHUT_WR)
-            self.inlet = None
             self._hwm = 0
             self.refill()
             if self.fd < 0:
                 return True
         return ioctl(self.fd, SIOCOUTQ, &waiting) < 0 or waiting == 0
+
+    def retire(self):
+        """Out of routing: what was accepted leaves, and then the session is told (`on_drained`)."""
+        self.outlet = None
+        if self._broken or self.fd < 0 or self._batch.bytes == 0:
+            self._poller.call_back(self.session.on_drained, None)
+        else:
+            self._retired = True
+            self.flush()
 
     def set_grain(self, int grain):
         self._batch.grain = grain
@@ -321,12 +355,124 @@ cdef class Connection(Receiver):
             if self._batch.error != EPIPE:
                 # The peer may not know that it gets nothing more. The reading side finds the end, and says why.
                 shutdown(self.fd, SHUT_RDWR)
+        if self._retired and self._batch.bytes == 0:
+            self._retired = False
+            self._poller.call_back(self.session.on_drained, None)
         return 0
 
+    # ------------------------------------------------------------------ commands
+
     cpdef int control(self, bytes frames) except -1:
-        cdef int status = FLUSH_NOTHING
-        if self.lost or self._broken:
+        cdef Outlook outlook = CLEAR
+        if self.lost or self._broken or self._parting:
             return 0
+        if self._resets:
+            outlook = self._outlook()
+            if outlook == CROWDED:
+                return self._hold_back(frames)
+            if outlook == ENDED:
+                # Everything of the peer's is here. It has closed, and resets us, or has no use for commands any more.
+                self._restraint = None
+                return 0
+        return self._write(frames)
+
+    def ask(self, bytes frames not None):
+        """Sends a PING, if there is need to: not while something of the peer's is unread, which is a sign of life.
+
+        Returns:
+            Whether it was sent.
+        """
+        if self.lost or self._broken or self._parting or self.unheard:
+            return False
+        if self._resets:
+            if self._behind and self._restraint is None and self._calm == self.bytes_in:
+                self._behind = False  # since the last time nothing has come, with all the room in our kernel
+            self._calm = self.bytes_in
+            if self._outlook() != CLEAR:
+                return False
+        self._write(frames)
+        return True
+
+    @property
+    def unheard(self):
+        """Whether the peer has said something that we have not read, or that nobody would read now."""
+        return self._stopped or self.fd < 0 or has_unread(self.fd)
+
+    def look_again(self):
+        """A moment after `on_restrained`: lets the commands go that wait, if the peer's kernel has nothing left.
+
+        Returns:
+            Whether to look again in another moment.
+        """
+        cdef Restraint waiting = self._restraint
+        cdef Outlook found
+        if waiting is None or self.lost or self._broken or self.fd < 0:
+            return False
+        waiting.asked = False
+        if self._stopped:
+            return False
+        found = outlook(self.fd, &waiting.room)
+        if found == ENDED:
+            self._restraint = None
+        elif found == CROWDED:
+            waiting.looks = 0  # when all of it has been read, the session hears again
+        elif waiting.looks >= LOOKS or (waiting.seen == self.bytes_in and not has_unread(self.fd)):
+            self._release()
+        else:
+            waiting.looks += 1
+            waiting.seen = self.bytes_in
+            waiting.asked = True
+            return True
+        return False
+
+    cdef Outlook _outlook(self) noexcept:
+        """Whether a command may leave now."""
+        cdef long long holds
+        cdef Outlook found
+        if self._ending:
+            return ENDED
+        if self._restraint is not None or self._behind:
+            return CROWDED
+        found = outlook(self.fd, &holds)
+        if found == CROWDED:
+            self._behind = True
+        return found
+
+    cdef int _hold_back(self, bytes frames) except -1:
+        cdef Restraint waiting = self._restraint
+        if waiting is None:
+            waiting = self._restraint = Restraint(self.bytes_in)
+            outlook(self.fd, &waiting.room)
+        waiting.add(frames)
+        if waiting.size > HELD_BYTES:
+            return self._release()
+        return self._ask_session() if not self._stopped else 0
+
+    cdef int _ask_session(self) except -1:
+        """Has the session look in a moment: what the peer's kernel still has, if anything, will have come by then."""
+        cdef Restraint waiting = self._restraint
+        if not waiting.asked:
+            waiting.asked = True
+            waiting.seen = self.bytes_in
+            self._poller.call_back(self.session.on_restrained, None)
+        return 0
+
+    cdef int _look_back(self, bint caught_up) except -1:
+        cdef Restraint waiting = self._restraint
+        if waiting is None or self.lost or self._ending:
+            return 0
+        if waiting.outlived(self.bytes_in):
+            return self._release()
+        return self._ask_session() if caught_up else 0
+
+    cdef int _release(self) except -1:
+        cdef Restraint waiting = self._restraint
+        self._restraint = None
+        self._behind = False
+        return self._write(waiting.all())
+
+    cdef int _write(self, bytes frames) except -1:
+        cdef int status = FLUSH_NOTHING
         self._batch.hold()
         try:
             self._batch.put_frames(PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))

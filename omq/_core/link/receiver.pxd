@@ -22,6 +22,9 @@ cdef class Receiver(Peer):
     cdef bint _stopped               # reading is paused because recv_hwm messages wait
     cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
     cdef bint _ending                # the kernel has reported the end: read up to it
+    cdef bint _resets                # a write to the peer may destroy what it has sent (tcp)
+    cdef bint _behind                # our kernel has had no room since everything was last known to be here
+    cdef bint _parting               # our side of the stream is ended: what comes is thrown away
     cdef readonly long long pings    # PINGs that have come
     cdef int _ttl                    # tenths of a second of silence that the last of them allows; 0: no such hint
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1
@@ -31,6 +34,8 @@ cdef class Receiver(Peer):
     cdef int _take_in(self) except -1
     cdef int _begin_vigil(self) except -1
     cdef int _end_vigil(self) except -1
+    cdef int _discard(self) except -1
+    cdef int _look_back(self, bint caught_up) except -1
     cdef int _digest(self) except -1
     cdef int _hand_over(self) except -1
     cdef int _lose(self, object reason) except -1

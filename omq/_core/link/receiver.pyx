@@ -1,12 +1,12 @@
 """The receiving half of a connection: it reads its descriptor, heeds commands and hands whole messages over."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport ECONNRESET, ENOMEM, EPIPE
+from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM, EPIPE, errno
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy
 
 from omq._core.clock cimport now_ns
-from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
+from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, MSG_DONTWAIT, recv
 from omq._core.wire.batch cimport Batch
 from omq._core.wire.codec cimport SHORT_HEADER
 from omq._core.wire.buffer cimport (
@@ -32,6 +32,7 @@ cdef enum:
     PONG_SIZE = 7            # bytes of a PONG's frame without its context
     CONTEXT = 16             # bytes that a context has at most (RFC 37, Connection Heartbeating)
     MUCH_UNSENT = 65536      # unsent bytes above which a PING is not answered: its sender reads nothing
+    SCRATCH = 32768          # bytes thrown away at once
 
 import os
 
@@ -73,7 +74,7 @@ cdef class Receiver(Peer):
     # ------------------------------------------------------------------ pausing
 
     def pause(self):
-        self._stopped = True
+        self._stopped = self._behind = True
         self._read_on(False)
 
     def resume(self):
@@ -141,7 +142,10 @@ cdef class Receiver(Peer):
         cdef Py_ssize_t got
         cdef Py_ssize_t turn = TURN_BYTES
         cdef bint over = False
+        cdef bint caught_up = False
         reason = None
+        if self._parting:
+            return self._discard()
         while turn > 0:
             if self._hwm and self._stream.complete >= self._hwm:
                 break
@@ -165,9 +169,11 @@ cdef class Receiver(Peer):
                 if self._filled():
                     break  # the next one finds memory of the next call
                 if got < self._stream.asked and not self._ending:
+                    caught_up = True
                     break
                 continue
             if got == FILL_EMPTY:
+                caught_up = True
                 break
             over = True
             if self._spent():
@@ -185,9 +191,33 @@ cdef class Receiver(Peer):
         if over:
             self._lose(reason)
         elif self._hwm and self._stream.complete >= self._hwm and not self._stopped and self.inlet is not None:
-            self._stopped = True
+            self._stopped = self._behind = True
             self._read_on(False)
             self.inlet.paused(self)
+        if not over:
+            self._look_back(caught_up)
+        return 0
+
+    cdef int _discard(self) except -1:
+        """Reads what is there, up to one turn's worth, for nobody."""
+        cdef char scratch[SCRATCH]
+        cdef Py_ssize_t got
+        cdef Py_ssize_t turn = TURN_BYTES
+        while turn > 0 and self.fd >= 0:
+            got = recv(self.fd, scratch, SCRATCH, MSG_DONTWAIT)
+            if got > 0:
+                self.bytes_in += got
+                turn -= got
+            elif got == 0:
+                return self._lose(None)
+            elif errno == EAGAIN:
+                break
+            elif errno != EINTR:
+                return self._lose(OSError(errno, os.strerror(errno)))
+        return 0
+
+    cdef int _look_back(self, bint caught_up) except -1:
+        """More was read, and perhaps all that was there: what waits for that may leave."""
         return 0
 
     cdef int _digest(self) except -1:

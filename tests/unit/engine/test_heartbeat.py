@@ -240,50 +240,35 @@ async def test_a_peer_whose_answers_are_not_read_is_not_dead(make, reports):
 
 
 @on_both_loops
-async def test_a_peer_that_is_not_read_hears_that_we_live(make, reports):
-    """Its PINGs stand behind what nobody has asked for yet; it gets PONGs all the same."""
-    pull = make(omq.PULL, bind="tcp://127.0.0.1:*", recv_hwm=2)
-    push = make(omq.PUSH, connect=pull.endpoints[0], heartbeat_interval=0.2, heartbeat_timeout=0.4, send_hwm=0)
-    for _ in range(200_000):
-        await push.send(bytes(100))
-    await asyncio.sleep(1.5)
-    assert len(pull.peers) == len(push.peers) == 1
-    for _ in range(200):
-        assert len(await pull.recv_many(1000, timeout=5)) <= 1000
-    assert not any(event[0] == "disconnected" for event in reports)
-
-
-async def several(raw, count):
-    for _ in range(count):
-        await next_command(raw, b"PONG")
-
-
-async def test_unasked_signs_of_life_end_when_reading_goes_on(make):
-    pull, raw = await connected(make, omq.PULL, b"PUSH", recv_hwm=1)
+@on_the_wire
+async def test_a_peer_that_is_not_read_is_neither_asked_nor_given_up(make, endpoint, reports):
+    """What it has sent and we have not taken shows that it lives; and it may have closed behind it."""
+    pull = make(omq.PULL, bind=endpoint, recv_hwm=1, heartbeat_interval=0.05, heartbeat_timeout=0.05)
+    raw = await RawPeer.dial(pull.endpoints[0])
+    await raw.handshake(b"PUSH")
+    await pull.wait_connected(timeout=5)
     await raw.send(frames(b"one") + frames(b"two"))
-    await next_command(raw, b"PONG")
-    await next_command(raw, b"PONG")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(next_command(raw, b"PING"), 0.5)
+    assert len(pull.peers) == 1
     assert await pull.recv(timeout=5) == b"one"
     assert await pull.recv(timeout=5) == b"two"
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(several(raw, 4), 0.5)
-    await raw.send(frames(b"three") + frames(b"four"))
-    await next_command(raw, b"PONG")
+    # From here on it is silent indeed.
+    await next_command(raw, b"PING")
+    await raw.read_all(timeout=5)
+    await until(lambda: any(event[0] == "disconnected" for event in reports))
     raw.close()
 
 
-async def test_a_peer_that_has_never_asked_is_mostly_left_in_peace(make, monkeypatch):
-    """It was read for ten seconds without a PING of its own: its interval is longer than that, if it has one."""
+@on_both_loops
+async def test_a_ping_behind_what_is_not_taken_is_answered_when_it_is(make):
     pull, raw = await connected(make, omq.PULL, b"PUSH", recv_hwm=1)
-    (session,) = pull._engine.sessions
-    session.since -= 10
-    await raw.send(frames(b"one") + frames(b"two"))
+    await raw.send(frames(b"one") + frames(bytes(300_000)) + command(b"PING", b"\0\0context"))
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(several(raw, 1), 0.6)
+        await asyncio.wait_for(next_command(raw, b"PONG"), 0.2)
     assert await pull.recv(timeout=5) == b"one"
-    assert await pull.recv(timeout=5) == b"two"
-    await raw.send(command(b"PING", b"\0\0") + frames(b"three") + frames(b"four"))
-    await asyncio.wait_for(several(raw, 4), 5)
+    assert len(await pull.recv(timeout=5)) == 300_000
+    assert await next_command(raw, b"PONG") == b"context"
     raw.close()
 
 
@@ -333,13 +318,12 @@ async def test_many_connections_cost_few_timers(make, monkeypatch):
 async def test_a_socket_that_ends_leaves_no_timer(make):
     for _ in range(5):
         pull, raw = await connected(make, omq.PULL, b"PUSH", heartbeat_interval=0.02, recv_hwm=1)
-        await raw.send(frames(b"one") + frames(b"two") + command(b"PING", b"\0\1"))
+        await raw.send(command(b"PING", b"\0\1"))
         await next_command(raw, b"PING")
         beat = pull._engine.heartbeat
-        await until(lambda beat=beat: beat._pulses and beat._heap and beat._timer and beat._comfort._timer)
+        await until(lambda beat=beat: beat._pulses and beat._heap and beat._timer)
         pull.stop()
         raw.close()
         assert beat._heap == []
         assert beat._timer is None
-        assert beat._comfort._timer is None
         assert beat._pulses == {}

@@ -139,6 +139,7 @@ async def _connections(make, timeline):
             await until(lambda: omq.EventKind.HANDSHAKE_FAILED in timeline.events)
         if end == "disconnect":
             push.disconnect(where)
+            await until(lambda: timeline.seen(ConnectionState.LEAVING, ConnectionState.CLOSING))
         if end == "stop":
             pull.stop()
             # Nobody is there any more: the dialer tries, and waits.
@@ -147,6 +148,18 @@ async def _connections(make, timeline):
             await until(lambda part=dialer: part.state is DialerState.WAITING)
         push.stop()
         await pull.close()
+
+
+async def _leaving(make, timeline):
+    """A peer that takes nothing: there is more for it than the kernels hold, and not for ever."""
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*", recv_hwm=1, recv_buffer=4096)
+    push = make(omq.PUSH, connect=pull.endpoints[0], linger=0.05)
+    await push.wait_connected(timeout=5)
+    await push.send_many([b"first", bytes(1000), bytes(32 << 20)])
+    push.disconnect(pull.endpoints[0])
+    await until(lambda: timeline.seen(ConnectionState.LEAVING, ConnectionState.OVER))
+    pull.stop()
+    push.stop()
 
 
 async def _dialers(make, timeline, inproc):
@@ -163,6 +176,7 @@ async def _dialers(make, timeline, inproc):
 async def test_the_engine_goes_every_way_of_the_table_and_tells_of_it(make, timeline, inproc, tmp_path):
     await _sockets_and_listeners(make, timeline, tmp_path)
     await _connections(make, timeline)
+    await _leaving(make, timeline)
     await _dialers(make, timeline, inproc)
     ways = {(source, target) for source, target, _ in timeline.moves}
     assert ways == {(row.source, row.target) for row in TABLE}
