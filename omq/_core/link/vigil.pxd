@@ -20,7 +20,7 @@ cdef class Vigil:
     cdef Batch batch                 # where answers go; its descriptor and its cipher are the connection's
     # Guarded by the flag.
     cdef int _taken                  # atomic: somebody reads the descriptor, or looks at what it has
-    cdef bint tcp                    # a write to a peer that has closed would destroy what it has sent
+    cdef bint resets                 # a write to a peer that has closed would destroy what it has sent
     cdef long long boundary          # bytes that the kernel gives before the next frame begins; -1: nobody knows
     cdef long long seen              # bytes that the kernel has and that were looked at
     cdef long long ahead             # PINGs among them that have been answered

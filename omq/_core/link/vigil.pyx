@@ -13,39 +13,13 @@ from posix.time cimport nanosleep, timespec
 
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
+from omq._core.link.restraint cimport CLEAR, can_reset, outlook
 from omq._core.wire.batch cimport Batch
 from omq._core.wire.codec cimport FLAG_COMMAND, LONG_HEADER, Header, parse_header, write_header
 from omq._core.wire.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_ROOM
 
 cdef extern from "<sys/socket.h>" nogil:
-    int MSG_PEEK, SOL_SOCKET, SO_DOMAIN, AF_INET, AF_UNIX
-    int getsockopt(int, int, int, void *, unsigned int *)
-
-cdef extern from *:
-    """
-    #include <poll.h>
-    #include <stdint.h>
-    #include <sys/socket.h>
-    #ifndef SO_MEMINFO
-    #define SO_MEMINFO 55
-    #endif
-    #ifndef POLLRDHUP
-    #define POLLRDHUP 0x2000
-    #endif
-
-    /* Whether all that a peer has sent can have arrived: it has not ended its side, and our kernel has had room. */
-    static int all_has_arrived(int fd) {
-        struct pollfd one = {fd, POLLRDHUP, 0};
-        uint32_t memory[9] = {0};
-        socklen_t size = sizeof(memory);
-        if (poll(&one, 1, 0) < 0 || one.revents)
-            return 0;
-        if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &size) < 0)
-            return 1;  /* an old kernel */
-        return memory[0] <= memory[1] / 2;
-    }
-    """
-    bint all_has_arrived(int fd) nogil
+    int MSG_PEEK
 
 cdef enum:
     CONTEXT = 16             # bytes that a PING's context has at most (RFC 37, Connection Heartbeating)
@@ -58,11 +32,8 @@ cdef enum:
 @cython.no_gc_clear  # the flusher's thread may be looking at it
 cdef class Vigil:
     def __cinit__(self, Batch batch not None):
-        cdef int domain = AF_INET
-        cdef unsigned int size = sizeof(domain)
-        getsockopt(batch.fd, SOL_SOCKET, SO_DOMAIN, &domain, &size)
         self.batch = batch
-        self.tcp = domain != AF_UNIX
+        self.resets = can_reset(batch.fd)
         self.boundary = -1
         self.begun = self.read = now_ns()
 
@@ -148,7 +119,8 @@ cdef class Vigil:
 
     cdef bint _open(self) noexcept nogil:
         """Whether an answer does no harm: the peer has not closed, as far as anybody can know."""
-        return not self.tcp or all_has_arrived(self.batch.fd)
+        cdef long long holds
+        return not self.resets or outlook(self.batch.fd, &holds) == CLEAR
 
     cdef bint _answer(self, const unsigned char *context, Py_ssize_t size) noexcept nogil:
         """Sends a PONG with the context that came (RFC 37, Connection Heartbeating); False: not now."""
