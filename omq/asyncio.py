@@ -136,7 +136,6 @@ class Socket(Face, AsyncCore):
     def unsubscribe(self, prefix: bytes) -> None:
         self._refuse_in_child()
         super().unsubscribe(prefix)
-        self.tell()  # messages that wait may not be wanted any more
 
     # ------------------------------------------------------------------ peers
 

@@ -155,16 +155,14 @@ class Face:
         Raises:
             StateError: The type has no subscriptions; or XPUB has received none.
         """
-        with self._engine.lock:
-            self._subscriber().subscribe(_prefix(prefix))
+        self._subscriber().subscribe(_prefix(prefix))
 
     def unsubscribe(self, prefix: bytes) -> None:
         """Takes one `subscribe` of the same prefix back; SUB and XSUB.
 
         On an XPUB with `xpub_manual`: ends a subscription of the peer that the last message came from.
         """
-        with self._engine.lock:
-            self._subscriber().unsubscribe(_prefix(prefix))
+        self._subscriber().unsubscribe(_prefix(prefix))
 
     def _subscriber(self) -> Any:
         if not self._engine.options.xpub_manual:
@@ -184,8 +182,7 @@ class Face:
         pattern: Any = self._engine.pattern
 
         def reached() -> bool:
-            with self._engine.lock:
-                return bool(pattern.subscriptions(prefix) >= n)
+            return bool(pattern.subscriptions(prefix) >= n)
 
         return reached
 

@@ -133,9 +133,7 @@ class Socket(Face, SyncCore):
 
     def unsubscribe(self, prefix: bytes) -> None:
         self._refuse_in_child()
-        with self.lock:
-            super().unsubscribe(prefix)
-            self.tell()  # messages that wait may not be wanted any more
+        super().unsubscribe(prefix)
 
     def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         # Python code that holds the socket's lock runs in the I/O thread, where no signal handler does. A socket that is not

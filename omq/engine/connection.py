@@ -211,6 +211,8 @@ class WireSession(Living[ConnectionState]):
             watcher=engine.context.flusher,
         )
         self.peer.origin = self._dialer or None
+        # RFC 37, The Publish-Subscribe Pattern: commands from 3.1 on, messages before.
+        self.peer.by_command = info.subscribes_by_command
         self._sock = None
         self.info = dataclasses.replace(info, properties={**info.properties, **self._metadata})
         self.since = time.time()
@@ -236,7 +238,7 @@ class WireSession(Living[ConnectionState]):
     # ------------------------------------------------------------------ traffic
 
     def on_command(self, body: bytes) -> None:
-        """A command has arrived that is more than a sign of life."""
+        """A command has arrived that is more than a sign of life or a subscription."""
         if not self.is_ready:
             return  # over, or out of routing already
         try:
@@ -244,26 +246,16 @@ class WireSession(Living[ConnectionState]):
         except RemoteProtocolError as error:
             self.end(error)
             return
-        engine = self.engine
         match order:
-            case command.Subscribe(prefix):
-                with engine.lock:
-                    engine.pattern.on_subscription(self, prefix, True)
-            case command.Cancel(prefix):
-                with engine.lock:
-                    engine.pattern.on_subscription(self, prefix, False)
             case command.Ping(ttl, _):
-                engine.heartbeat.pinged(self, ttl)
+                self.engine.heartbeat.pinged(self, ttl)
             case command.Error(reason):
                 self.end(RemoteProtocolError(f"the peer reports an error: {command.quoted(reason)}"))
             case _:
                 pass  # RFC 23: commands that are not known are ignored
 
     def on_message(self, parts: list[bytes]) -> None:
-        """A message has arrived that no inlet takes."""
-        if self.is_ready and not self.engine.closing:
-            with self.engine.lock:
-                self.engine.pattern.on_message(self, parts)
+        """A message has arrived that nobody takes: the connection is ending."""
 
     def on_restrained(self, _: None = None) -> None:
         """A command waits until everything of the peer's has arrived: look in a moment whether it has."""
@@ -282,17 +274,6 @@ class WireSession(Living[ConnectionState]):
         if reason is None and self.state is not ConnectionState.CLOSING:
             reason = EOFError("the peer closed the connection")
         self.end(reason)  # once we have said goodbye, the peer's is the answer
-
-    def send_subscription(self, prefix: bytes, subscribe: bool) -> None:
-        assert self.info is not None
-        # RFC 37, The Publish-Subscribe Pattern: commands from 3.1 on, messages before.
-        if self.info.subscribes_by_command:
-            frame = command.subscribe(prefix) if subscribe else command.cancel(prefix)
-        elif subscribe:
-            frame = command.subscription_message(prefix)
-        else:
-            frame = command.cancellation_message(prefix)
-        self.peer.control(frame)
 
     # ------------------------------------------------------------------ the end
 

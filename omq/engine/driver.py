@@ -132,6 +132,7 @@ class LoopDriver:
         loop.add_reader(self.poller.fd, self.poller.dispatch)
         if self._outlet is not None:
             self._outlet.set_schedule(functools.partial(loop.call_soon, self._outlet.flush_turn))
+            self._outlet.set_report(functools.partial(loop.call_soon, self._outlet.report))
 
     def take_over(self) -> None:
         pass
@@ -193,6 +194,7 @@ class CallerDriver:
     def _schedule(self) -> None:
         if self._outlet is not None and self._loop is not None:
             self._outlet.set_schedule(functools.partial(self.bell.call, self._flush_turn))
+            self._outlet.set_report(functools.partial(self.bell.call, self._outlet.report))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

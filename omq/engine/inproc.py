@@ -37,7 +37,6 @@ class PipeSession(Living[ConnectionState]):
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._dialer = dialer
         self._partner: PipeSession | None = None
-        self._early: list[tuple[bytes, bool]] = []
         pattern = engine.pattern
         # What the other end sends before this one is ready waits apart: this one may be refused yet.
         inlet = Inlet(Gate()) if pattern.queues_messages else None
@@ -79,9 +78,6 @@ class PipeSession(Living[ConnectionState]):
         if refusal is None:
             self.engine.session_ready(self)
             with self.engine.lock:
-                for prefix, subscribe in self._early:
-                    self.engine.pattern.on_subscription(self, prefix, subscribe)
-                self._early.clear()
                 self._open_inlet()
             return
         self.info = None
@@ -101,25 +97,6 @@ class PipeSession(Living[ConnectionState]):
         if not self.is_over:
             self.engine.session_met(self, dialled=self._dialer is not None)
             self.end(refusal)
-
-    def on_message(self, parts: list[bytes]) -> None:
-        """A message has arrived that no inlet takes."""
-        if not self.engine.closing:
-            self.engine.pattern.on_message(self, parts)
-
-    def send_subscription(self, prefix: bytes, subscribe: bool) -> None:
-        partner = self._partner
-        if partner is not None:
-            partner.engine.call(partner.take_subscription, prefix, subscribe)
-
-    def take_subscription(self, prefix: bytes, subscribe: bool) -> None:
-        """The other end has subscribed, or no longer wants to be."""
-        if not self.is_ready and not self.is_over:
-            # The end that is ready first subscribes at once.
-            self._early.append((prefix, subscribe))
-        elif self.is_ready:
-            with self.engine.lock:
-                self.engine.pattern.on_subscription(self, prefix, subscribe)
 
     def end(self, reason: Exception | None = None) -> None:
         """Tears this end down, once, and tells the other."""

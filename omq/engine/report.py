@@ -51,6 +51,7 @@ class Reporter:
             for session in self._engine.sessions:
                 session.dropped_told = session.peer.dropped
         self._monitors.append(weakref.ref(monitor, self._forget))
+        self.tune()
         if self._engine.closed:
             # The other thread has closed it since its caller looked, and tells only those who were there.
             monitor.put(Event(kind=EventKind.MONITOR_STOPPED, time=time.time()))
@@ -66,6 +67,11 @@ class Reporter:
     def _forget(self, found: weakref.ref[Monitor]) -> None:
         with contextlib.suppress(ValueError):
             self._monitors.remove(found)
+        self.tune()
+
+    def tune(self) -> None:
+        """Has subscriptions reported, which are many, only if somebody wants to hear of them."""
+        self._engine.pattern.monitor(bool(self._monitors) or log.isEnabledFor(logging.DEBUG))
 
     def emit(
         self,

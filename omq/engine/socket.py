@@ -115,8 +115,8 @@ class Engine(Living[SocketState]):
         driver = self.driver
         self.pattern = PATTERNS[self.socket_type](self.socket_type, self.options, driver.readable, driver.writable)
         driver.assemble(self.pattern.outlet)
-        self.pattern.on_change = self._changed
-        self.pattern.on_subscribed = self._subscribed
+        self.pattern.share(driver.pipe_lock)
+        self.pattern.listen(self._changed, self._subscribed)
 
     @property
     def closing(self) -> bool:
@@ -343,6 +343,7 @@ class Engine(Living[SocketState]):
         """A handshake is done."""
         session.move(ConnectionState.READY)
         self._sessions[session] = None
+        self.reporter.tune()
         with self.lock:
             self.pattern.connected(session)
         self.emit(EventKind.HANDSHAKE_SUCCEEDED, session=session)
@@ -409,7 +410,11 @@ class Engine(Living[SocketState]):
     async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
         """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
         deadline = None if timeout is None else self.loop.time() + timeout
-        while not reached():
+        while True:
+            # Before the look: what changes after it is told of.
+            self.pattern.watch()
+            if reached():
+                return True
             if self.closing:
                 return False
             left = None if deadline is None else deadline - self.loop.time()
@@ -424,7 +429,6 @@ class Engine(Living[SocketState]):
                 return reached()
             finally:
                 self._watchers.discard(watcher)
-        return True
 
     def is_laden(self) -> bool:
         """Whether something that was accepted has not left."""

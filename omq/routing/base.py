@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
+from omq._core.lock import SocketLock
 from omq._core.queues.peer import Gate, Inlet, Outlet, Peer
 from omq.options import Options
 from omq.types import SocketType
@@ -20,9 +21,6 @@ class Session(Protocol):
         """Its queue."""
         ...
 
-    def send_subscription(self, prefix: bytes, subscribe: bool) -> None:
-        """Tells the peer that we want messages with this prefix, or no longer."""
-
     def end(self, reason: Exception | None) -> None:
         """Ends this peer, and nobody else."""
 
@@ -34,11 +32,9 @@ class Pattern:
         inlet: Where received messages are taken; `None` if the type does not receive.
         outlet: Where messages are accepted; `None` if the type does not send.
         sessions: Every peer that takes part, in the order of their coming.
-        on_change: Called when subscriptions change.
-        on_subscribed: Told of each: the session, the prefix, and whether it begins or ends.
     """
 
-    #: Whether messages of peers wait in the inlet; if not, each is given to `on_message` at once.
+    #: Whether messages of peers wait in the inlet; if not, the outlet hears each at once.
     queues_messages = True
 
     def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
@@ -47,8 +43,24 @@ class Pattern:
         self.inlet: Inlet | None = None
         self.outlet: Outlet | None = None
         self.sessions: dict[Session, None] = {}
-        self.on_change: Callable[[], None] = lambda: None
-        self.on_subscribed: Callable[[Session, bytes, bool], None] = lambda session, prefix, subscribe: None
+
+    def share(self, lock: SocketLock | None) -> None:
+        """Threads share the socket, and what its user calls takes this lock; `None`: one thread makes all calls."""
+
+    def listen(self, on_change: Callable[[], None], on_subscribed: Callable[[Any, bytes, bool], None]) -> None:
+        """Sets whom to tell of subscriptions; only publishers have some.
+
+        Args:
+            on_change: Called when they have changed, once for each `watch`.
+            on_subscribed: Called with each change, while somebody monitors: the session, the prefix, and whether the
+                subscription begins.
+        """
+
+    def watch(self) -> None:
+        """Somebody waits for subscriptions."""
+
+    def monitor(self, on: bool) -> None:
+        """Whether somebody wants to hear of each of them."""
 
     def refusal(self, identity: bytes) -> str | None:
         """Why one more peer cannot be admitted now, or `None` if it can."""
@@ -67,12 +79,6 @@ class Pattern:
             del self.sessions[session]
             if self.outlet is not None:
                 self.outlet.remove(session.peer)
-
-    def on_message(self, session: Session, parts: list[bytes]) -> None:
-        """A peer sent a message, and this type does not queue its peers' messages: it is dropped."""
-
-    def on_subscription(self, session: Session, prefix: bytes, subscribe: bool) -> None:
-        """A peer wants messages with this prefix, or no longer; only publishers care."""
 
     def reconfigure(self, options: Options) -> None:
         """Options have changed while the socket is in use."""

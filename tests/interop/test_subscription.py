@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Self
 
 import pytest
 import zmq
+import zmq.asyncio
 
 import omq.asyncio as omq
 from tests.interop.conftest import Fresh
@@ -343,3 +346,113 @@ async def test_inverted_matching(libzmq: Libzmq, fresh: Fresh) -> None:
         await pub.send(b"A")
         await pub.send(b"B")
         assert await sub.recv() == b"B"
+
+
+# --- either library in either seat: what libzmq's pair of them shows, every pair shows ---------------
+
+SEATS = [pytest.param(up, down, id=f"{up}-{down}") for up in ("zmq", "omq") for down in ("zmq", "omq")]
+
+
+class Seats:
+    """An XPUB of one library, and subscribers of one library."""
+
+    def __init__(self, libzmq: Libzmq, endpoint: str, up: str, down: str, **options: bool) -> None:
+        self._libzmq, self._down = libzmq, down
+        self._subscribers: list[Any] = []
+        if up == "zmq":
+            self.xpub = libzmq.open("XPUB", bind=endpoint, **{name: int(value) for name, value in options.items()})
+            self._endpoint = endpoint_of(self.xpub)
+        else:
+            self.xpub = omq.XPUB(bind=endpoint, linger=0.0, **options)
+            self._endpoint = self.xpub.endpoints[0]
+
+    def join(self, kind: str = "SUB") -> Any:
+        """One more subscriber."""
+        if self._down == "zmq":
+            one = self._libzmq.open(kind, connect=self._endpoint)
+        else:
+            one = getattr(omq, kind)(connect=self._endpoint, linger=0.0)
+        self._subscribers.append(one)
+        return one
+
+    async def told(self, count: int) -> list[list[bytes]]:
+        """What the XPUB's user hears next."""
+        return [await self._attended(self.xpub.recv_multipart()) for _ in range(count)]
+
+    async def _attended(self, awaited: Awaitable[Any]) -> Any:
+        zmq_ones = [one for one in self._subscribers if isinstance(one, zmq.asyncio.Socket)]
+        async with asyncio.timeout(5):
+            return await (attended(zmq_ones[-1], awaited) if zmq_ones else awaited)
+
+    async def leave(self, one: Any) -> None:
+        """A subscriber goes."""
+        self._subscribers.remove(one)
+        await self._over(one)
+
+    async def _over(self, one: Any) -> None:
+        closing = one.close()
+        if closing is not None:
+            await closing
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for one in (*self._subscribers, self.xpub):
+            await self._over(one)
+
+
+@pytest.mark.parametrize(("up", "down"), SEATS)
+@on_uvloop
+async def test_each_subscription_of_one_peer_reaches_a_verbose_xpub(
+    libzmq: Libzmq, fresh: Fresh, up: str, down: str
+) -> None:
+    async with Seats(libzmq, fresh("tcp"), up, down, xpub_verbose=True) as seats:
+        sub = seats.join()
+        for _ in range(2):
+            sub.subscribe(b"A")
+            assert await seats.told(1) == [[on(b"A")]]
+        sub.unsubscribe(b"A")
+        sub.subscribe(FENCE)
+        assert await seats.told(1) == [[on(FENCE)]]
+        sub.unsubscribe(b"A")
+        assert await seats.told(1) == [[off(b"A")]]
+
+
+@pytest.mark.parametrize(("up", "down"), SEATS)
+@pytest.mark.parametrize(("option", "heard"), [("xpub_verbose", []), ("xpub_verboser", [[off(b"A")]])])
+@on_uvloop
+async def test_what_an_xpub_hears_when_one_of_two_subscribers_leaves(
+    libzmq: Libzmq, fresh: Fresh, up: str, down: str, option: str, heard: list[list[bytes]]
+) -> None:
+    async with Seats(libzmq, fresh("tcp"), up, down, **{option: True}) as seats:
+        stays, goes = seats.join(), seats.join()
+        for one in (stays, goes):
+            one.subscribe(b"A")
+            assert await seats.told(1) == [[on(b"A")]]
+        goes.subscribe(b"only mine")
+        assert await seats.told(1) == [[on(b"only mine")]]
+        await seats.leave(goes)
+        assert sorted(await seats.told(1 + len(heard))) == sorted([*heard, [off(b"only mine")]])
+        stays.unsubscribe(b"A")
+        assert await seats.told(1) == [[off(b"A")]]
+
+
+@pytest.mark.parametrize(("up", "down"), SEATS)
+@on_uvloop
+async def test_a_subscription_may_begin_a_message_of_several_parts(
+    libzmq: Libzmq, fresh: Fresh, up: str, down: str
+) -> None:
+    async with Seats(libzmq, fresh("tcp"), up, down) as seats:
+        xsub = seats.join("XSUB")
+        await xsub.send(on(FENCE))
+        assert await seats.told(1) == [[on(FENCE)]]
+        await xsub.send(b"hello")
+        await xsub.send_multipart([on(b"A"), b"two", b"parts"])
+        await xsub.send_multipart([on(b"B"), off(b"A")])
+        await xsub.send_multipart([b"last", b"one"])
+        heard = [[b"hello"], [on(b"A")], [b"two", b"parts"], [on(b"B")], [off(b"A")], [b"last", b"one"]]
+        assert await seats.told(6) == heard
+        await seats.xpub.send(b"A no more")
+        await seats.xpub.send(b"B yes")
+        assert await seats._attended(xsub.recv()) == b"B yes"

@@ -30,10 +30,6 @@ cdef class LoopHome:
             self._truth.show(True)
         return 0
 
-    def tell(self):
-        """Messages may have come or gone by another way than a call or an arrival."""
-        self._tell()
-
     cdef int _tell(self) except -1:
         """Keeps the user's descriptor true: readable exactly while a message waits."""
         if self._truth is not None and not self.closed:

@@ -71,9 +71,6 @@ class LeaderCore:
     def _mark_closed(self) -> None: ...
     def _close_descriptors(self) -> None: ...
     def _abandon(self) -> None: ...
-    def tell(self) -> None:
-        """Messages may have come or gone by another way than the epoll set; the lock is held."""
-
     def set_watched(self, watched: bool) -> None:
         """The I/O thread has begun, or ceased, to watch the epoll set."""
 

@@ -254,10 +254,6 @@ cdef class LeaderCore:
         finally:
             self.lock.release()
 
-    def tell(self):
-        """Messages may have come or gone by another way than the epoll set; the lock is held."""
-        self._tell()
-
     def _mark_closed(self):
         """Wakes every call: each raises ClosedError."""
         self.lock.acquire()

@@ -16,7 +16,7 @@ class Connection(Receiver):
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.
-        inlet: Where its messages are taken; `None` gives them to `session.on_message`.
+        inlet: Where its messages are taken; `None` gives them to the outlet or, without one, to `session.on_message`.
         recv_hwm: Messages that may wait before reading stops; 0 for no bound.
         max_size: Bytes that one message may have, all parts together; `None` for no limit.
         max_parts: Parts that one message may have; `None` for 1048576.

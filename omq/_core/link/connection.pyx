@@ -1,8 +1,8 @@
 """The data phase of a connection: batches out, frames in, on a raw descriptor in an epoll set of its socket.
 
 The engine owns handshake and lifecycle; it is told through the session: `on_command(body)`, `on_message(parts)`
-(where no inlet takes messages) and `on_lost(reason)`, each on the thread that drives the descriptor; and through
-`on_restrained` and `on_drained`, see `control` and `retire`.
+(where neither an inlet nor an outlet takes messages) and `on_lost(reason)`, each on the thread that drives the
+descriptor; and through `on_restrained` and `on_drained`, see `control` and `retire`.
 """
 
 cimport cython
@@ -23,6 +23,7 @@ from omq._core.wire.batch cimport (
     Part,
 )
 from omq._core.wire.buffer cimport MESSAGE_CEILING, Stream
+from omq._core.wire.codec cimport asking_size, write_asking
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport NO_FD, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from omq._core.wire.crypto cimport Session
@@ -68,7 +69,7 @@ cdef class Connection(Receiver):
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.
-        inlet: Where its messages are taken; None gives them to `session.on_message`.
+        inlet: Where its messages are taken; None gives them to the outlet or, without one, to `session.on_message`.
         recv_hwm: Messages; 0 for no bound.
         flusher: Who writes what is left behind; None: the outlet, when the loop's turn ends.
         cipher: What seals and opens the traffic; None: it goes in the clear.
@@ -481,6 +482,25 @@ cdef class Connection(Receiver):
         finally:
             self._batch.let_go()
         return self._after(status)
+
+    cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
+        cdef bytes frame = PyBytes_FromStringAndSize(NULL, asking_size(size, self.by_command, subscribe))
+        write_asking(<unsigned char *>PyBytes_AS_STRING(frame), prefix, size, self.by_command, subscribe)
+        return self.control(frame)
+
+    cdef int ask_all(self, list prefixes) except -1:
+        cdef Py_ssize_t total = 0
+        cdef unsigned char *end
+        cdef bytes prefix, frames
+        for prefix in prefixes:
+            total += asking_size(PyBytes_GET_SIZE(prefix), self.by_command, True)
+        if total == 0:
+            return 0
+        frames = PyBytes_FromStringAndSize(NULL, total)
+        end = <unsigned char *>PyBytes_AS_STRING(frames)
+        for prefix in prefixes:
+            end += write_asking(end, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), self.by_command, True)
+        return self.control(frames)
 
     cdef Py_ssize_t pending(self) noexcept:
         return self._batch.messages

@@ -1,6 +1,6 @@
 """The receiving half of a connection: it reads its descriptor, heeds commands and hands whole messages over."""
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM, EPIPE, errno
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy
@@ -31,6 +31,8 @@ cdef enum:
     PING_SIZE = 7            # bytes of a PING's body without its context
     PONG_SIZE = 7            # bytes of a PONG's frame without its context
     CONTEXT = 16             # bytes that a context has at most (RFC 37, Connection Heartbeating)
+    SUBSCRIBE_SIZE = 10      # bytes of a SUBSCRIBE's body before its prefix
+    CANCEL_SIZE = 7          # bytes of a CANCEL's likewise
     MUCH_UNSENT = 65536      # unsent bytes above which a PING is not answered: its sender reads nothing
     SCRATCH = 32768          # bytes thrown away at once
 
@@ -230,22 +232,23 @@ cdef class Receiver(Peer):
             if found == SCAN_STARVED:
                 break
             if found == SCAN_COMMAND:
-                if self._heed(stream.command_data, stream.command_size):
-                    continue
-                body = PyBytes_FromStringAndSize(stream.command_data, stream.command_size)
+                body = None
+                if not self._heed(stream.command_data, stream.command_size):
+                    body = PyBytes_FromStringAndSize(stream.command_data, stream.command_size)
             elif found == SCAN_LARGE:
                 self._begin_large()
                 continue
             elif found == SCAN_LARGE_DONE:
                 body = stream.finish_large()
-                if body is None:
-                    continue
+                if body is not None and self._heed(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)):
+                    body = None
             else:
                 self.messages_in += stream.complete - before
                 self._hand_over()
                 self._lose(self._complaint(found))
                 return 1
-            self._poller.call_back(self.session.on_command, body)
+            if body is not None:
+                self._poller.call_back(self.session.on_command, body)
             if self.lost:
                 # The command ended the connection; the messages before it stay readable.
                 self.messages_in += stream.complete - before
@@ -255,7 +258,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1:
-        """Does what a sign of life asks for; False: it is another command, or not well formed."""
+        """Does what a sign of life or a subscription asks for; False: it is another command, or not well formed."""
         cdef int ttl
         cdef char frame[PONG_SIZE + CONTEXT]
         if PING_SIZE <= size <= PING_SIZE + CONTEXT and memcmp(data, b"\4PING", 5) == 0:
@@ -275,7 +278,28 @@ cdef class Receiver(Peer):
                 return True
             self._ttl = ttl
             return False  # how long the peer's silence may last is its session's business
+        if size >= SUBSCRIBE_SIZE and memcmp(data, b"\x09SUBSCRIBE", SUBSCRIBE_SIZE) == 0:
+            self._asks(data + SUBSCRIBE_SIZE, size - SUBSCRIBE_SIZE, True)
+            return True
+        if size >= CANCEL_SIZE and memcmp(data, b"\6CANCEL", CANCEL_SIZE) == 0:
+            self._asks(data + CANCEL_SIZE, size - CANCEL_SIZE, False)
+            return True
         return 5 <= size <= 5 + CONTEXT and memcmp(data, b"\4PONG", 5) == 0
+
+    cdef int _asks(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
+        """It wants messages with this prefix, or no longer."""
+        cdef Py_ssize_t waiting
+        cdef bytes own
+        if self.outlet is None:
+            return 0
+        if self.inlet is None and self._stream.complete:
+            # What it has said before is heard before. Where the prefix stands is the stream's again then.
+            own = PyBytes_FromStringAndSize(prefix, size)
+            waiting = self._stream.complete
+            self._hand_over()
+            self.messages_in += waiting - self._stream.complete
+            return 0 if self.lost else self.outlet.asked(self, PyBytes_AS_STRING(own), size, subscribe)
+        return self.outlet.asked(self, prefix, size, subscribe)
 
     def _complaint(self, int found):
         if found == SCAN_TOO_LARGE:
@@ -299,12 +323,15 @@ cdef class Receiver(Peer):
             self.inlet.arrived(self)
             return 0
         while self._stream.complete and not self.lost:
-            parts = []
-            while True:
-                parts.append(self._stream.take_part())
-                if not self._stream.more:
-                    break
-            self._poller.call_back(self.session.on_message, parts)
+            message = self._stream.take_part()
+            if self._stream.more:
+                message = [message]
+                while self._stream.more:
+                    (<list>message).append(self._stream.take_part())
+            if self.outlet is not None:
+                self.outlet.heard(self, message)
+            else:
+                self._poller.call_back(self.session.on_message, message if type(message) is list else [message])
         return 0
 
     cdef int _lose(self, object reason) except -1:

@@ -42,6 +42,9 @@ cdef class Matcher:
     cdef int c_match(self, const char *topic, Py_ssize_t size) noexcept nogil
     cdef const int *c_matched(self) noexcept nogil
     cdef bint c_matches_any(self, const char *topic, Py_ssize_t size) noexcept nogil
+    cdef bint c_holds(self, const char *prefix, Py_ssize_t size, int slot) noexcept
+    cdef bytes c_oldest(self, int slot)
+    cdef int c_shed(self, int slot) noexcept
 
     cpdef list remove_slot(self, int slot)
 

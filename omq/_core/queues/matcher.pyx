@@ -296,18 +296,24 @@ cdef class Matcher:
 
     cpdef list remove_slot(self, int slot):
         cdef list orphans = []
-        cdef Node *node
-        cdef Slot *owner
+        while True:
+            prefix = self.c_oldest(slot)
+            if prefix is None:
+                return orphans
+            if self.c_shed(slot) == FOR_EVERYONE:
+                orphans.append(prefix)
+
+    cdef bytes c_oldest(self, int slot):
+        """What the slot has held for the longest time; None: it holds nothing."""
+        if slot < 0 or slot >= self._room or self._slots[slot].first == NULL:
+            return None
+        return path_of(self._slots[slot].first.node)
+
+    cdef int c_shed(self, int slot) noexcept:
+        """Drops what the slot has held for the longest time: FOR_EVERYONE, FOR_SLOT or NOT_HELD."""
         if slot < 0 or slot >= self._room:
-            return orphans
-        owner = &self._slots[slot]
-        while owner.first != NULL:
-            node = owner.first.node
-            if node.held == 1:
-                orphans.append(path_of(node))
-            self._leave(owner.first)
-            self._tidy(node)
-        return orphans
+            return NOT_HELD
+        return self._lower(self._slots[slot].first, <uint64_t>-1)
 
     # Matching
 
@@ -351,6 +357,10 @@ cdef class Matcher:
             node = step(node, rest, size)
         return False
 
+    cdef bint c_holds(self, const char *prefix, Py_ssize_t size, int slot) noexcept:
+        """Whether the slot holds exactly this prefix."""
+        return self._find(prefix, size, slot) != NULL
+
     # The same for Python
 
     def add(self, bytes prefix not None, int slot):
@@ -373,7 +383,7 @@ cdef class Matcher:
         return self._pairs
 
     def holds(self, bytes prefix not None, int slot):
-        return self._find(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot) != NULL
+        return bool(self.c_holds(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot))
 
     def count(self, bytes prefix not None):
         cdef const unsigned char *rest = <const unsigned char *>PyBytes_AS_STRING(prefix)

@@ -65,7 +65,3 @@ cdef class FanOut(Outlet):
     cdef Py_ssize_t _select(self, const Part *first) except -1
     cdef bint _full(self, Peer peer) except -1
     cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept
-
-
-cdef class SubscriberOutlet(FanOut):
-    cdef object _on_subscription     # called with (subscribe: bool, prefix: bytes) for what XSUB users send

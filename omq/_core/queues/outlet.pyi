@@ -1,5 +1,4 @@
 from collections import deque
-from collections.abc import Callable
 
 from omq._core.queues.inlet import RequestInlet
 from omq._core.queues.matcher import Matcher
@@ -56,10 +55,3 @@ class FanOut(Outlet):
     ) -> None: ...
     @property
     def matcher(self) -> Matcher | None: ...
-    def release(self, slot: int) -> None:
-        """The matcher knows the slot no more, so another peer may have it."""
-
-class SubscriberOutlet(FanOut):
-    """XSUB: user messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29)."""
-
-    def __init__(self, gate: Gate, hwm: int, on_subscription: Callable[[bool, bytes], None]) -> None: ...

@@ -272,7 +272,7 @@ cdef class RequestOutlet(RoundRobin):
 cdef class FanOut(Outlet):
     """Each message goes to every subscriber whose prefixes it matches (PUB, XPUB; RFC 29)."""
 
-    def __cinit__(self, *_):
+    def __cinit__(self, *_, **__):
         self._scratch = <char *>malloc(SCRATCH)
         if self._scratch == NULL:
             raise MemoryError()
@@ -318,10 +318,6 @@ cdef class FanOut(Outlet):
             self._newest.pop(peer, None)
         self.gate.notify()
         return 0
-
-    def release(self, int slot):
-        """The matcher knows the slot no more, so another peer may have it."""
-        self._free.append(slot)
 
     cdef int opened(self, Peer peer) except -1:
         Outlet.opened(self, peer)
@@ -420,20 +416,3 @@ cdef class FanOut(Outlet):
             memcpy(self._scratch + size, parts[i].data, parts[i].size)
             size += parts[i].size
         return size
-
-
-cdef class SubscriberOutlet(FanOut):
-    """XSUB: user messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29)."""
-
-    def __init__(self, gate, hwm, on_subscription):
-        FanOut.__init__(self, gate, hwm, None)
-        self._on_subscription = on_subscription
-
-    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
-        cdef unsigned char first
-        if count == 1 and parts.size > 0:
-            first = parts.data[0]
-            if first <= 1:
-                self._on_subscription(first == 1, PyBytes_FromStringAndSize(parts.data + 1, parts.size - 1))
-                return 1
-        return FanOut.put(self, parts, count)

@@ -28,7 +28,8 @@ cdef class Peer:
     cdef public bytes identity       # the routing id that ROUTER peers know it by
     cdef public object origin        # where it comes from: who comes back has the same; None: nobody knows
     cdef public int slot             # its number in a matcher; -1 none
-    cdef Inlet inlet                 # where its messages are taken; None: they go to session.on_message
+    cdef public bint by_command      # it takes subscriptions as commands, and not as messages
+    cdef Inlet inlet                 # where its messages are taken; None: the outlet hears them
     cdef Outlet outlet               # who writes to it
     cdef readonly bint lost          # the connection is over; what has arrived can be taken
     cdef bint queued                 # it stands in the inlet's ring
@@ -68,6 +69,8 @@ cdef class Peer:
     cdef int end_turn(self) except -1
     cdef int flush(self) except -1
     cpdef int control(self, bytes frames) except -1
+    cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1
+    cdef int ask_all(self, list prefixes) except -1
 
 
 cdef class Inlet:
@@ -126,6 +129,9 @@ cdef class Outlet:
     cdef int opened(self, Peer peer) except -1
     cdef int blocked(self, Peer peer) except -1
     cdef int lost(self, Peer peer) except -1
+    cdef int asked(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1
+    cdef int heard(self, Peer peer, object message) except -1
+    cdef int emptied(self) except -1
     cdef int note(self, Peer peer) except -1
     cdef int defer(self, Peer peer) except -1
     cdef int _flush_turn(self) except -1

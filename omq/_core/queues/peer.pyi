@@ -14,6 +14,7 @@ class Peer:
         identity: The name that ROUTER knows it by.
         origin: Where it comes from: who comes back from there takes its turn behind it; `None` if nobody knows.
         slot: Its number among an outlet's peers; -1 while it has none.
+        by_command: It takes subscriptions as commands, and not as messages.
         messages_in: Messages received from it.
         messages_out: Messages accepted for it.
         bytes_in: Bytes received from it, framing included.
@@ -25,6 +26,7 @@ class Peer:
     identity: bytes
     origin: object
     slot: int
+    by_command: bool
     messages_in: int
     messages_out: int
     bytes_in: int
@@ -98,6 +100,12 @@ class Outlet:
 
     def set_hwm(self, hwm: int) -> None:
         """Changes `hwm`; calls that wait for room look again."""
+
+    def set_report(self, report: Any) -> None:
+        """Sets what is called, without arguments, to have `report` called in the engine's thread."""
+
+    def report(self) -> None:
+        """Tells the engine what is new; see `PublisherOutlet`."""
 
     def flush_turn(self) -> None:
         """Writes what has gathered."""

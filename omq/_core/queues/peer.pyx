@@ -188,6 +188,14 @@ cdef class Peer:
         """Sends frames that are encoded already, whatever the high-water mark says."""
         raise AssertionError("not a peer that can be written")
 
+    cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
+        """Tells it that we want messages with this prefix, or no longer."""
+        raise AssertionError("not a peer that can be asked")
+
+    cdef int ask_all(self, list prefixes) except -1:
+        """Tells it of everything that we want."""
+        raise AssertionError("not a peer that can be asked")
+
 
 def complain(error):
     log.error("a connection failed", exc_info=error)
@@ -446,12 +454,18 @@ cdef class Inlet:
 cdef class Outlet:
     """Gives messages to peers; which ones is the business of the classes derived from it."""
 
-    def __cinit__(self, Gate gate not None, *_):
+    def __cinit__(self, Gate gate not None, *_, **__):
         self.gate = gate
         self._others = []
 
     def set_schedule(self, schedule):
         self._schedule = schedule
+
+    def set_report(self, report):
+        """Only publishers have something to report."""
+
+    def report(self):
+        """Only publishers have something to report."""
 
     def set_hwm(self, Py_ssize_t hwm):
         self.hwm = hwm
@@ -519,6 +533,18 @@ cdef class Outlet:
 
     cdef int lost(self, Peer peer) except -1:
         """*peer* is over; it is removed in a moment, and gets nothing until then."""
+        return 0
+
+    cdef int asked(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
+        """*peer* wants messages with this prefix, or no longer; only publishers care."""
+        return 0
+
+    cdef int heard(self, Peer peer, object message) except -1:
+        """*peer* sent a message (bytes, or a list of them) that no inlet takes: it is dropped."""
+        return 0
+
+    cdef int emptied(self) except -1:
+        """The messages that it has put into a mailbox are taken."""
         return 0
 
     cdef int note(self, Peer peer) except -1:

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 from omq._core.bell import Bell
@@ -9,8 +8,8 @@ class Pipe(Peer):
     """One end of an inproc connection.
 
     Args:
-        session: The engine's owner; gets `on_message(parts)` where there is no inlet.
-        inlet: Where this end's messages are taken.
+        session: The engine's owner.
+        inlet: Where this end's messages are taken; `None`: its outlet hears them, once it has one.
         capacity: Messages that wait here before the other end must (`recv_hwm`); 0 for no bound.
         bell: Has something called in this end's loop; `None` for a mailbox.
         lock: Guards this end where threads share it; `None`: only its own thread touches it.
@@ -40,12 +39,6 @@ class Pipe(Peer):
 
     def reopen(self) -> None:
         """The partner has room again."""
-
-    def deposit(self, message: bytes | tuple[bytes, ...], session: Any) -> None:
-        """Puts a message into this end, as if the peer of `session` had sent it."""
-
-    def call_when_empty(self, function: Callable[[], None]) -> None:
-        """Calls a function once, when the messages that wait now have been taken; there is one at least."""
 
     def close(self) -> None:
         """Leaves the partner; what has arrived on either side can still be taken."""

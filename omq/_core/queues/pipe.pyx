@@ -1,7 +1,7 @@
 """inproc: messages pass by reference, from one end's `send` into the other end's ring."""
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.string cimport memcpy
 
@@ -9,9 +9,20 @@ from omq._core.wire.batch cimport Part
 from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock
 from omq._core.queues.outlet cimport hold
-from omq._core.queues.peer cimport Inlet, Peer
+from omq._core.queues.peer cimport Inlet, Outlet, Peer
 
 from collections import deque
+
+cdef enum:
+    EARFUL = 4096            # messages that an outlet hears of one peer in one go
+
+
+cdef bytes asking(const char *prefix, Py_ssize_t size, bint subscribe):
+    """A subscription, or its end, as the message that XPUB's users know (RFC 29)."""
+    cdef bytes word = PyBytes_FromStringAndSize(NULL, size + 1)
+    PyBytes_AS_STRING(word)[0] = 1 if subscribe else 0
+    memcpy(PyBytes_AS_STRING(word) + 1, prefix, size)
+    return word
 
 
 @cython.final
@@ -19,14 +30,14 @@ cdef class Pipe(Peer):
     """One end of an inproc connection.
 
     Args:
-        session: The engine's owner; gets `on_message(parts)` where there is no inlet.
-        inlet: Where this end's messages are taken.
+        session: The engine's owner.
+        inlet: Where this end's messages are taken; None: its outlet hears them, once it has one.
         capacity: Messages that wait here before the other end must (recv_hwm); 0 for no bound.
         bell: Has something called in this end's loop.
         lock: Guards this end where threads share it; None: only its own thread touches it.
         conflate: A message takes the place of one that nobody has taken yet.
 
-    An end without a partner is a mailbox: its owner puts messages into it with `deposit`.
+    An end without a partner is a mailbox: an outlet puts messages into it with `deposit`.
     """
 
     def __init__(self, session, Inlet inlet, Py_ssize_t capacity, Bell bell, SocketLock lock=None, bint conflate=False):
@@ -58,25 +69,30 @@ cdef class Pipe(Peer):
         self._capacity = hwm
         self._make_room()
 
-    def deposit(self, message, session):
-        """Puts a message (bytes, or a tuple of them) into this end, as if the peer of *session* had sent it."""
+    cdef int deposit(self, object message, Peer sender) except -1:
+        """Puts a message (bytes, or a tuple of them) into this mailbox, as if *sender* had sent it here."""
         if self._senders is None:
             self._senders = deque()
-        self._ring.append(message)
-        self._senders.append(session)
-        self._arrive()
+        self._senders.append(sender)
+        try:
+            self._ring.append(message)
+        except MemoryError:
+            self._senders.pop()
+            raise
+        return self._arrive()
 
-    def call_when_empty(self, function):
-        """Calls *function* once, when the messages that wait now have been taken; there is one at least."""
-        if self._on_empty is None:
+    cdef int call_when_empty(self, Outlet filler) except -1:
+        """Tells *filler*, once, when the messages that wait now have been taken; there is one at least."""
+        if self._filler is None:
             self.inlet.paused(self)
-        self._on_empty = function
+        self._filler = filler
+        return 0
 
     cdef int refill(self) except -1:
-        function = self._on_empty
-        if function is not None:
-            self._on_empty = None
-            function()
+        cdef Outlet filler = self._filler
+        if filler is not None:
+            self._filler = None
+            filler.emptied()
         return 0
 
     @property
@@ -129,7 +145,8 @@ cdef class Pipe(Peer):
         self._part = 0
         self._make_room()
         if self._senders:
-            self.session = self._senders.popleft()
+            self.sender = self._senders.popleft()
+            self.session = self.sender.session
         return 0
 
     cdef int _make_room(self) except -1:
@@ -200,7 +217,13 @@ cdef class Pipe(Peer):
         return self._bell is not None and self._bell.thread != PyThread_get_thread_ident()
 
     cdef int fail(self, object error) except -1:
-        self._bell.tell(self.session.end, error)
+        if self._senders is not None:
+            return 0  # a mailbox: who sent the last message has nothing to do with it
+        self.lost = True  # what it still says is not heard
+        if self._bell is not None:
+            self._bell.tell(self.session.end, error)
+        else:
+            self.session.end(error)
         return 0
 
     cdef long long sent_bytes(self) noexcept:
@@ -214,9 +237,15 @@ cdef class Pipe(Peer):
         return max(<Py_ssize_t>len(partner._ring) - partner._capacity, 0)
 
     def arrive(self):
-        self._posted = False
-        if self._ring or self._newest is not None:
-            self._arrive()
+        if self._lock is not None:
+            self._lock.acquire()
+        try:
+            self._posted = False
+            if self._ring or self._newest is not None:
+                self._arrive()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     cdef int _arrive(self) except -1:
         if self._newest is not None:
@@ -226,11 +255,38 @@ cdef class Pipe(Peer):
         if self.inlet is not None:
             self.inlet.arrived(self)
             return 0
-        while self._ring:
+        return 0 if self.outlet is None else self._hear()
+
+    cdef int _hear(self) except -1:
+        """Has the outlet hear what has arrived, one turn's worth."""
+        cdef Py_ssize_t left = EARFUL
+        while self._ring and not self.lost:
+            if left == 0 and self._bell is not None:
+                if not self._posted:
+                    self._posted = True
+                    self._bell.post(self.arrive)
+                break
+            left -= 1
             message = self._ring[0]
             self._taken()
-            self.session.on_message(list(message) if type(message) is tuple else [message])
+            self.outlet.heard(self, list(<tuple>message) if type(message) is tuple else message)
         return 0
 
+    cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
+        cdef Pipe partner = self.partner
+        if partner is None:
+            return 0
+        partner._ring.append(asking(prefix, size, subscribe))
+        return partner._reach(True)
+
+    cdef int ask_all(self, list prefixes) except -1:
+        cdef Pipe partner = self.partner
+        cdef bytes prefix
+        if partner is None or not prefixes:
+            return 0
+        for prefix in prefixes:
+            partner._ring.append(asking(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), True))
+        return partner._reach(True)
+
     cpdef int control(self, bytes frames) except -1:
-        raise AssertionError("control traffic of an inproc pipe goes through its session")
+        raise AssertionError("an inproc pipe carries no frames")

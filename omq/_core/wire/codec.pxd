@@ -1,6 +1,7 @@
 # The ZMTP frame header (RFC 23, "Framing"), parsed and written in place. Leaves: no Python, no allocation.
 
 from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
 
 cdef enum:
     FLAG_MORE = 1        # more frames of this message follow
@@ -60,3 +61,28 @@ cdef inline int write_header(unsigned char *p, int flags, Py_ssize_t size) noexc
     p[7] = <unsigned char>(<uint64_t>size >> 8)
     p[8] = <unsigned char>size
     return LONG_HEADER
+
+
+# What a subscriber says, as a frame: a command to peers from ZMTP 3.1 on, a message to older ones (RFC 37, The
+# Publish-Subscribe Pattern; RFC 23, likewise).
+
+cdef inline Py_ssize_t asking_size(Py_ssize_t size, bint by_command, bint subscribe) noexcept nogil:
+    """Bytes of the frame that subscribes to a prefix of *size* bytes, or takes that back."""
+    size += (10 if subscribe else 7) if by_command else 1
+    return size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER)
+
+
+cdef inline Py_ssize_t write_asking(
+    unsigned char *p, const char *prefix, Py_ssize_t size, bint by_command, bint subscribe
+) noexcept nogil:
+    """Writes that frame; gives its size."""
+    cdef const char *name = b"\1" if subscribe else b"\0"
+    cdef int length = 1
+    cdef int header
+    if by_command:
+        name = b"\x09SUBSCRIBE" if subscribe else b"\6CANCEL"
+        length = 10 if subscribe else 7
+    header = write_header(p, FLAG_COMMAND if by_command else 0, length + size)
+    memcpy(p + header, name, length)
+    memcpy(p + header + length, prefix, size)
+    return header + length + size

@@ -38,12 +38,13 @@ def test_xpub_verbose_and_verboser(twin, endpoint, option):
     assert nothing(xpub)
 
 
-def test_xsub_counts_and_sends_only_the_last_end(twin, endpoint):
+def test_xsub_sends_every_subscription_and_only_the_last_end(twin, endpoint):
     xpub, join = xpub_of(twin, endpoint, xpub_verboser=True)
     xsub = join("XSUB")
+    xsub.wait_connected(timeout=BOUND)
     for _ in range(3):
         xsub.send(b"\1A")
-    assert told(xpub, 1) == [b"\1A"]
+    assert told(xpub, 3) == [b"\1A"] * 3
     xsub.send(b"\0A")
     xsub.send(b"\0A")
     xsub.send(b"\0never")
@@ -132,10 +133,13 @@ def test_xpub_user_messages_come_through(twin, endpoint):
     xsub = join("XSUB")
     xsub.wait_connected(timeout=BOUND)
     xsub.send(b"\2hello")
-    xsub.send_multipart([b"\1not a subscription", b"of several parts"])
+    xsub.send_multipart([b"\1a subscription", b"and a message"])
+    xsub.send_multipart([b"a message", b"of several parts"])
     xsub.send(b"")
     assert xpub.recv(timeout=BOUND) == b"\2hello"
-    assert xpub.recv_multipart(timeout=BOUND) == [b"\1not a subscription", b"of several parts"]
+    assert xpub.recv_multipart(timeout=BOUND) == [b"\1a subscription"]
+    assert xpub.recv_multipart(timeout=BOUND) == [b"and a message"]
+    assert xpub.recv_multipart(timeout=BOUND) == [b"a message", b"of several parts"]
     assert xpub.recv(timeout=BOUND) == b""
 
 
@@ -151,6 +155,29 @@ def test_a_sub_that_sends_to_a_pub_is_harmless(twin, endpoint):
     assert xsub.recv(timeout=BOUND) == b"x"
     with pytest.raises(omq.StateError):
         pub.recv(timeout=0)
+
+
+def test_a_verboser_xpub_hears_all_that_ends_with_a_peer(twin, endpoint):
+    xpub, join = xpub_of(twin, endpoint, xpub_verboser=True)
+    one, two = join(subscribe=[b"a", b"b"]), join(subscribe=b"b")
+    assert sorted(told(xpub, 3)) == [b"\1a", b"\1b", b"\1b"]
+    one.close()
+    assert sorted(told(xpub, 2)) == [b"\0a", b"\0b"]
+    two.close()
+    assert told(xpub, 1) == [b"\0b"]
+    assert nothing(xpub)
+
+
+def test_a_peer_that_goes_with_many_prefixes_is_told_of_with_all_of_them(twin, endpoint):
+    xpub, join = xpub_of(twin, endpoint, recv_hwm=0)
+    prefixes = {b"%d" % number for number in range(20_000)}
+    goes, stays = join(subscribe=sorted(prefixes)), join(subscribe=b"stays")
+    assert {word[1:] for word in told(xpub, 20_001)} == {b"stays", *prefixes}
+    goes.close()
+    assert {word[1:] for word in told(xpub, 20_000)} == prefixes
+    xpub.send(b"stays")
+    assert stays.recv(timeout=BOUND) == b"stays"
+    assert nothing(xpub)
 
 
 def test_a_peer_that_goes_takes_its_subscriptions_along(twin, endpoint):

@@ -41,7 +41,7 @@ class Driven(AsyncCore):
     """The calls of a socket over one or more bare connections.
 
     Args:
-        queue: Whether messages wait in an inlet; if not, the session gets them.
+        queue: Whether messages wait in an inlet; if not, the session gets them, and nothing can be sent.
         send_hwm: Messages.
     """
 
@@ -77,7 +77,8 @@ class Driven(AsyncCore):
         self.sessions.append(session)
         self.others.append(theirs)
         assert self.outlet is not None
-        self.outlet.add(session.peer)
+        if self._queue:
+            self.outlet.add(session.peer)
         session.peer.start(start)
         return theirs
 

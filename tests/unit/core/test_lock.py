@@ -8,20 +8,7 @@ import pytest
 from omq._core.lock import SocketLock
 from omq._core.queues.peer import Gate, Inlet
 from omq._core.queues.pipe import Pipe
-
-
-class Interrupted:
-    """A session that a signal handler interrupts when it hears of the first message."""
-
-    def __init__(self) -> None:
-        self.messages: list[list[bytes]] = []
-        self.heard = 0
-
-    def on_message(self, parts: list[bytes]) -> None:
-        self.heard += 1
-        if self.heard == 1:
-            raise KeyboardInterrupt
-        self.messages.append(parts)
+from omq._core.queues.subscriptions import PublisherOutlet
 
 
 def elsewhere(work, *arguments):
@@ -32,21 +19,34 @@ def elsewhere(work, *arguments):
 
 
 def test_a_lock_is_free_when_a_handler_has_raised_in_what_others_left_to_do():
-    lock, session = SocketLock(), Interrupted()
-    one, other = Pipe(session, None, 0, None, lock), Pipe(None, None, 0, None)
+    lock, outlet = SocketLock(), PublisherOutlet(Gate(), 0)
+    one, other = Pipe(None, None, 0, None, lock), Pipe(None, None, 0, None)
     one.join(other)
+    outlet.add(one)
+    heard = []
+
+    def interrupted():
+        heard.append(outlet.subscriptions())
+        raise KeyboardInterrupt
+
+    outlet.listen(interrupted, lambda *_: None)
+    outlet.watched = True
 
     def hold():
         with lock:
-            elsewhere(other.send_parts, [b"first"])
-            elsewhere(other.send_parts, [b"second"])
+            elsewhere(other.send_parts, [b"\1first"])
+            elsewhere(other.send_parts, [b"\1second"])
 
     with pytest.raises(KeyboardInterrupt):
         hold()
-    elsewhere(lock.__enter__)
-    assert session.heard == 1
+
+    def free():
+        with lock:
+            assert heard == [1]
+
+    elsewhere(free)
     one.arrive()
-    assert session.messages == [[b"second"]]
+    assert outlet.subscriptions() == 2
 
 
 def test_what_others_left_to_do_takes_no_longer_each_the_more_there_is():

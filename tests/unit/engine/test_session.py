@@ -428,16 +428,13 @@ async def test_a_handler_that_raises_costs_its_connection_only(make, endpoint, a
         await pub.wait_subscribed(b"good", n=3, timeout=5)
     raw = await RawPeer.dial(pub.endpoints[0])
     await raw.handshake(b"SUB")
-    pattern = pub._engine.pattern
-    real = pattern.on_subscription
+    heartbeat = pub._engine.heartbeat
 
-    def failing(session, prefix, subscribe):
-        if prefix == b"bad":
-            raise LookupError("a bug in the handler")
-        real(session, prefix, subscribe)
+    def failing(session, ttl):
+        raise LookupError("a bug in the handler")
 
-    monkeypatch.setattr(pattern, "on_subscription", failing)
-    await raw.subscribe(b"bad")
+    monkeypatch.setattr(heartbeat, "pinged", failing)
+    await raw.send(command(b"PING", b"\0\1"))
     await raw.read_all(timeout=5)
     assert "a connection failed" in caplog.text
     assert "a bug in the handler" in caplog.text

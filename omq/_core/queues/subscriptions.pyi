@@ -1,0 +1,128 @@
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from omq._core.lock import SocketLock
+from omq._core.queues.matcher import Matcher
+from omq._core.queues.outlet import FanOut
+from omq._core.queues.peer import Gate, Inlet, Peer
+from omq._core.queues.pipe import Pipe
+
+class PublisherOutlet(FanOut):
+    """PUB and XPUB: keeps what each peer wants, and lets the XPUB's user know.
+
+    Args:
+        gate: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+        nodrop: Wait for a full peer instead of dropping.
+        invert: Send to those that do not match.
+        conflate: Of what a peer cannot take now only the newest message is kept.
+        limit: Prefixes that one peer may have; `None` for no bound.
+        inlet: Where the XPUB's user takes subscriptions and messages; `None` for a PUB.
+        mail_hwm: Of those, so many may wait; 0 for no bound.
+        verbose: The user hears also of subscriptions that are not new.
+        verboser: Likewise of their ends.
+        manual: The user says what is in force.
+
+    Attributes:
+        watched: Somebody waits for subscriptions: the next change is reported.
+        monitored: Every change is reported.
+    """
+
+    watched: bool
+    monitored: bool
+    def __init__(
+        self,
+        gate: Gate,
+        hwm: int,
+        *,
+        nodrop: bool = False,
+        invert: bool = False,
+        conflate: bool = False,
+        limit: int | None = None,
+        inlet: Inlet | None = None,
+        mail_hwm: int = 0,
+        verbose: bool = False,
+        verboser: bool = False,
+        manual: bool = False,
+    ) -> None: ...
+    @property
+    def matcher(self) -> Matcher:
+        """What is in force."""
+
+    @property
+    def wanted(self) -> Matcher | None:
+        """What peers have asked for, where the user says what is in force."""
+
+    @property
+    def mail(self) -> Pipe | None:
+        """What waits for the XPUB's user."""
+
+    @property
+    def late(self) -> dict[bytes, bytes]:
+        """What does not fit in there, by what it is about."""
+
+    def listen(self, on_change: Callable[[], None], on_subscribed: Callable[[Any, bytes, bool], None]) -> None:
+        """Sets what `report` calls: at a change, and with the session, the prefix and whether it begins or ends."""
+
+    def set_lock(self, lock: SocketLock | None) -> None:
+        """Sets what the user's calls take; `None`: one thread makes them all."""
+
+    def set_mail_hwm(self, hwm: int) -> None:
+        """Changes how many messages may wait for the user."""
+
+    def leave(self, peer: Peer) -> None:
+        """Forgets what a peer wanted that is gone: some of it now, the rest in the turns to come."""
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Puts a subscription in force for the peer that the last message came from.
+
+        Raises:
+            StateError: No message has come.
+        """
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Takes it back; raises like `subscribe`."""
+
+    def subscriptions(self, prefix: bytes | None = None) -> int:
+        """The number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
+
+class Wishes:
+    """What a SUB or XSUB wants: how often it was asked for, and who is told.
+
+    Args:
+        gate: Where calls wait for messages that are wanted; `None` if those that are not can be taken, too.
+    """
+
+    def __init__(self, gate: Gate | None = None) -> None: ...
+    @property
+    def matcher(self) -> Matcher:
+        """What is wanted; the slot is always 0."""
+
+    def set_lock(self, lock: SocketLock | None) -> None:
+        """Sets what the user's calls take; `None`: one thread makes them all."""
+
+    def add(self, peer: Peer) -> None:
+        """Tells a new peer all that is wanted, and from now on what changes."""
+
+    def remove(self, peer: Peer) -> None:
+        """Tells it nothing more."""
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Wants messages with this prefix; counts how often it was asked for."""
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Takes one `subscribe` of this prefix back; one that was never asked for is ignored."""
+
+    def inherit(self, before: Wishes, without: Iterable[bytes]) -> None:
+        """Takes over what another one wants, but for one request each of `without`."""
+
+class SubscriberOutlet(FanOut):
+    """XSUB: messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29).
+
+    Args:
+        gate: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+        wishes: Where subscriptions are kept.
+    """
+
+    def __init__(self, gate: Gate, hwm: int, wishes: Wishes) -> None: ...

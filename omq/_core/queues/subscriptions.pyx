@@ -1,0 +1,446 @@
+"""Who wants what: the publisher's book and the subscriber's (RFC 29).
+
+No Python code runs here: subscriptions are handled under the socket's lock, in the thread of whoever calls, where a
+signal handler that raised, or that called the socket, would find a book half written.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+from omq._core.wire.batch cimport Part
+from omq._core.lock cimport SocketLock
+from omq._core.queues.matcher cimport FOR_EVERYONE, Matcher
+from omq._core.queues.outlet cimport FanOut
+from omq._core.queues.peer cimport Gate, Inlet, Peer
+from omq._core.queues.pipe cimport Pipe, asking
+
+from collections import deque
+
+from omq.errors import RemoteProtocolError, StateError
+
+cdef enum:
+    SWEEP = 2048             # prefixes of a peer that is gone that are forgotten in one go: about a millisecond
+    MOST_BYTES = 256 << 20   # that the prefixes of one peer may have together, where their number has a limit
+    MANY_STALE = 1024        # keys that `_order` may have beyond those of `late`
+
+
+cdef inline bint is_asking(object part):
+    """RFC 29 and ZMTP 3.0: what starts with 1 or 0 is a subscription or its end."""
+    return PyBytes_GET_SIZE(part) > 0 and <unsigned char>PyBytes_AS_STRING(part)[0] <= 1
+
+
+cdef class PublisherOutlet(FanOut):
+    """PUB and XPUB: keeps what each peer wants, and lets the XPUB's user know."""
+
+    def __dealloc__(self):
+        free(self._holdings)
+
+    def __init__(self, gate, hwm, *, nodrop=False, invert=False, conflate=False, limit=None, Inlet inlet=None,
+                 mail_hwm=0, verbose=False, verboser=False, manual=False):
+        FanOut.__init__(self, gate, hwm, Matcher(), nodrop, invert, conflate)
+        self.wanted = Matcher() if manual else None
+        self.mail = None if inlet is None else Pipe(None, inlet, 0, None)
+        self.late = {}
+        self._late_peers = {}
+        self._order = deque()
+        self._leaving = deque()
+        self._news = deque()
+        self._mail_hwm = mail_hwm
+        self._limit = -1 if limit is None else limit
+        self._verbose = verbose or verboser
+        self._verboser = verboser
+
+    def listen(self, on_change, on_subscribed):
+        self._on_change = on_change
+        self._on_subscribed = on_subscribed
+
+    def set_report(self, report):
+        self._ask_report = report
+
+    def set_lock(self, SocketLock lock):
+        self._lock = lock
+
+    def set_mail_hwm(self, Py_ssize_t hwm):
+        self._mail_hwm = hwm
+
+    cdef int _begin(self) except -1:
+        """A call of the user's begins."""
+        if self._lock is not None:
+            self._lock.enter()
+        return 0
+
+    cdef int _finish(self) except -1:
+        if self._lock is not None:
+            self._lock.release()
+        return 0
+
+    # ------------------------------------------------------------------ peers
+
+    cdef int attach(self, Peer peer) except -1:
+        cdef void *memory
+        cdef Py_ssize_t room
+        FanOut.attach(self, peer)
+        if peer.slot >= self._holdings_room:
+            room = 2 * (<Py_ssize_t>peer.slot + 1)
+            memory = realloc(self._holdings, room * sizeof(Holding))
+            if memory == NULL:
+                raise MemoryError()
+            self._holdings = <Holding *>memory
+            self._holdings_room = room
+        memset(self._holdings + peer.slot, 0, sizeof(Holding))
+        return 0
+
+    def leave(self, Peer peer not None):
+        """*peer* is gone, and its subscriptions with it: what is more than a turn's work goes in the turns to come."""
+        if peer.slot >= 0:
+            self._leaving.append(peer)
+            self._leaving.append(peer.slot)
+            peer.slot = -1
+            self._sweep()
+
+    cdef int _sweep(self) except -1:
+        """Forgets what peers held that are gone, a turn's worth."""
+        cdef Py_ssize_t left = SWEEP
+        while self._leaving:
+            left -= self._forget(self._leaving[0], self._leaving[1], left)
+            if left > 0:
+                # The matcher knows the slot no more, so another peer may have it.
+                self._free.append(self._leaving[1])
+                self._leaving.popleft()
+                self._leaving.popleft()
+            elif self._schedule is None:
+                left = SWEEP
+            else:
+                if not self._scheduled:
+                    self._schedule()
+                    self._scheduled = True
+                break
+        return 0
+
+    cdef Py_ssize_t _forget(self, Peer peer, int slot, Py_ssize_t limit) except -1:
+        """Forgets *limit* of a peer's prefixes at most; gives their number. Fewer: it holds no more."""
+        cdef Py_ssize_t n = 0
+        cdef bint named = self.mail is not None and self.wanted is None
+        cdef bytes prefix = b""
+        cdef int news
+        while self.wanted is not None and n < limit:
+            prefix = self.wanted.c_oldest(slot)
+            if prefix is None:
+                break
+            self.wanted.c_shed(slot)
+            # ZMQ_XPUB_MANUAL: each of its own subscriptions ends, whatever was put in force for it.
+            self._tell(peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, True)
+            n += 1
+        while n < limit:
+            if named:
+                prefix = self.matcher.c_oldest(slot)
+                if prefix is None:
+                    break
+            news = self.matcher.c_shed(slot)
+            if news < 0:
+                break
+            # ZMQ_XPUB_VERBOSER: every end of a subscription is told of.
+            if named and (news == FOR_EVERYONE or self._verboser):
+                self._tell(
+                    peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, news == FOR_EVERYONE
+                )
+            n += 1
+        return n
+
+    cdef int _flush_turn(self) except -1:
+        FanOut._flush_turn(self)
+        if self._leaving:
+            self._sweep()
+        return 0
+
+    # ------------------------------------------------------------------ what they say
+
+    cdef int asked(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
+        cdef int slot = peer.slot
+        cdef int news
+        cdef Matcher book = self.matcher if self.wanted is None else self.wanted
+        if slot < 0:
+            return 0  # it is gone: this was on its way
+        if subscribe:
+            if not self._may_hold(book, slot, prefix, size):
+                return peer.fail(
+                    RemoteProtocolError(f"the peer subscribes to more than max_subscriptions={self._limit} prefixes")
+                )
+            news = book.c_add(prefix, size, slot)
+        else:
+            # A subscriber may have asked several times and takes it all back with one CANCEL, as libzmq does.
+            news = book.c_drop(prefix, size, slot)
+        if news > 0:
+            self._holdings[slot].number += 1 if subscribe else -1
+            self._holdings[slot].size += size if subscribe else -size
+        if self.wanted is not None:
+            return self._tell(peer, prefix, size, subscribe, news > 0)
+        if news > 0:
+            self._changed(peer, prefix, size, subscribe)
+        if news == FOR_EVERYONE or (self._verbose if subscribe else self._verboser and news >= 0):
+            self._tell(peer, prefix, size, subscribe, news == FOR_EVERYONE)
+        return 0
+
+    cdef bint _may_hold(self, Matcher book, int slot, const char *prefix, Py_ssize_t size) noexcept:
+        """Whether a peer may ask for this prefix; if not, that costs it its connection."""
+        cdef Holding *holding = self._holdings + slot
+        return (
+            self._limit < 0
+            or (holding.number < self._limit and holding.size + size <= MOST_BYTES)
+            or book.c_holds(prefix, size, slot)
+        )
+
+    cdef int heard(self, Peer peer, object message) except -1:
+        cdef list rest
+        if type(message) is bytes:
+            if is_asking(message):
+                return self.asked(
+                    peer, PyBytes_AS_STRING(message) + 1, PyBytes_GET_SIZE(message) - 1, PyBytes_AS_STRING(message)[0] == 1
+                )
+        elif is_asking((<list>message)[0]):
+            # As libzmq takes it: once the first part is a subscription, each part may be one.
+            rest = []
+            for part in <list>message:
+                if is_asking(part):
+                    self.heard(peer, part)
+                else:
+                    rest.append(part)
+            message = rest
+            if not rest:
+                return 0
+        if self.mail is not None and peer.slot >= 0 and self._has_room():
+            if type(message) is list:
+                message = tuple(<list>message) if len(<list>message) > 1 else (<list>message)[0]
+            self.mail.deposit(message, peer)
+        return 0
+
+    # ------------------------------------------------------------------ what the XPUB's user says
+
+    def subscribe(self, bytes prefix not None):
+        """With xpub_manual: the peer that the last message came from gets messages with this prefix."""
+        self._put_in_force(prefix, True)
+
+    def unsubscribe(self, bytes prefix not None):
+        """With xpub_manual: that peer gets them no longer."""
+        self._put_in_force(prefix, False)
+
+    cdef int _put_in_force(self, bytes prefix, bint subscribe) except -1:
+        cdef const char *data = PyBytes_AS_STRING(prefix)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
+        cdef Peer peer
+        cdef int news
+        self._begin()
+        try:
+            peer = self.mail.sender
+            if peer is None:
+                raise StateError("xpub_manual: no subscription has been received yet that this could be for")
+            if peer.slot >= 0:  # else it has gone meanwhile, and its subscriptions with it
+                if subscribe:
+                    news = self.matcher.c_add(data, size, peer.slot)
+                else:
+                    news = self.matcher.c_drop(data, size, peer.slot)
+                if news > 0:
+                    self._changed(peer, data, size, subscribe)
+        finally:
+            self._finish()
+        return 0
+
+    def subscriptions(self, bytes prefix=None):
+        """The number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
+        if self._lock is not None:
+            self._lock.acquire()
+        try:
+            return len(self.matcher) if prefix is None else self.matcher.count(prefix)
+        finally:
+            self._finish()
+
+    # ------------------------------------------------------------------ what the engine hears
+
+    cdef int _changed(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
+        """What is in force has changed."""
+        if self.monitored:
+            name = PyBytes_FromStringAndSize(prefix, size)
+            self._news.append(peer.session)
+            self._news.append(name)
+            self._news.append(True if subscribe else False)
+        if self.monitored or self.watched:
+            self._report_soon()
+        return 0
+
+    cdef int _report_soon(self) except -1:
+        if not self._reporting:
+            if self._ask_report is None:
+                self.report()
+            else:
+                self._reporting = True
+                self._ask_report()
+        return 0
+
+    def report(self):
+        """Tells the engine what has changed; in its thread."""
+        cdef Py_ssize_t left = len(self._news) // 3
+        self._reporting = False
+        while left > 0:
+            left -= 1
+            session = self._news.popleft()
+            prefix = self._news.popleft()
+            self._on_subscribed(session, prefix, self._news.popleft())
+        if self.watched:
+            self.watched = False
+            self._on_change()
+
+    # ------------------------------------------------------------------ what the XPUB's user hears
+
+    cdef bint _has_room(self) noexcept:
+        return self._mail_hwm == 0 or self.mail.ready() < self._mail_hwm
+
+    cdef int _tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1:
+        """Lets the XPUB's user know; *change*: the prefix is new to all subscribers, or nobody holds it any more."""
+        if self.mail is None:
+            return 0
+        if not self.late and self._has_room():
+            return self.mail.deposit(asking(prefix, size, subscribe), peer)
+        return self._keep(peer, asking(prefix, size, subscribe)) if change else 0
+
+    cdef int _keep(self, Peer peer, bytes word) except -1:
+        """Keeps a change for a user who lags.
+
+        Changes of one thing alternate: one and its undoing are nothing, and no more is kept than the user's idea of the
+        subscriptions differs from what they are.
+        """
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(word) - 1
+        cdef void *who = <void *>peer
+        cdef bytes key
+        if self.wanted is None:
+            key = PyBytes_FromStringAndSize(PyBytes_AS_STRING(word) + 1, size)
+        else:
+            # Each peer's changes are news. Nobody else has its address while the change is kept, and so is it.
+            key = PyBytes_FromStringAndSize(NULL, sizeof(who) + size)
+            memcpy(PyBytes_AS_STRING(key), &who, sizeof(who))
+            memcpy(PyBytes_AS_STRING(key) + sizeof(who), PyBytes_AS_STRING(word) + 1, size)
+        if key in self.late:
+            del self.late[key]
+            del self._late_peers[key]
+            return 0
+        if len(self._order) > 2 * len(self.late) + MANY_STALE:
+            self._order = deque(self.late)
+        self._late_peers[key] = peer
+        self._order.append(key)
+        self.late[key] = word
+        return self.mail.call_when_empty(self)
+
+    cdef int emptied(self) except -1:
+        try:
+            while self._order and self._has_room():
+                key = self._order[0]
+                word = self.late.get(key)
+                if word is not None:
+                    self.mail.deposit(word, self._late_peers[key])
+                    del self.late[key]
+                    del self._late_peers[key]
+                self._order.popleft()
+        finally:
+            if self.late and self.mail.ready():
+                self.mail.call_when_empty(self)
+        return 0
+
+
+cdef class Wishes:
+    """What a SUB or XSUB wants: how often it was asked for, and who is told."""
+
+    def __init__(self, Gate gate=None):
+        self.matcher = Matcher()
+        self._gate = gate
+        self._peers = ()
+
+    def set_lock(self, SocketLock lock):
+        self._lock = lock
+
+    def add(self, Peer peer not None):
+        """Tells a new peer all that is wanted, and from now on what changes."""
+        self._peers += (peer,)
+        peer.ask_all(self.matcher.prefixes_of(0))
+
+    def remove(self, Peer peer not None):
+        """Tells it nothing more."""
+        self._peers = tuple([other for other in self._peers if other is not peer])
+
+    def subscribe(self, bytes prefix not None):
+        """Wants messages with this prefix; counts how often it was asked for."""
+        self._call(prefix, True)
+
+    def unsubscribe(self, bytes prefix not None):
+        """Takes one `subscribe` of this prefix back; one that was never asked for is ignored."""
+        self._call(prefix, False)
+
+    cdef int _call(self, bytes prefix, bint subscribe) except -1:
+        if self._lock is not None:
+            self._lock.enter()
+        try:
+            self.change(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), subscribe)
+            if self._gate is not None and not subscribe:
+                self._gate.notify()  # messages that wait may not be wanted any more
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+        return 0
+
+    cdef int change(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
+        cdef Peer peer
+        if subscribe:
+            # Told each time, as libzmq does: publishers do not count, but one further up may want to hear it.
+            self.matcher.c_add(prefix, size, 0)
+        elif self.matcher.c_remove(prefix, size, 0) != FOR_EVERYONE:
+            return 0
+        for peer in self._peers:
+            try:
+                peer.ask(prefix, size, subscribe)
+            except Exception as error:
+                # One connection's failure is not the others': whoever takes its place is told everything anew.
+                peer.complain(error)
+                peer.fail(error)
+        return 0
+
+    def inherit(self, Wishes before not None, without):
+        """Takes over what another one wants, but for one request each of *without*; no peer has been there yet."""
+        cdef Matcher theirs = before.matcher
+        for prefix in without:
+            theirs.remove(prefix, 0)
+        for prefix in theirs.prefixes_of(0):
+            self.matcher.add(prefix, 0)
+            while theirs.remove(prefix, 0) == 0:  # it was asked for more than once
+                self.matcher.add(prefix, 0)
+
+
+cdef class SubscriberOutlet(FanOut):
+    """XSUB: messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29)."""
+
+    def __init__(self, gate, hwm, Wishes wishes not None):
+        FanOut.__init__(self, gate, hwm, None)
+        self._wishes = wishes
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        if parts.size == 0 or <unsigned char>parts.data[0] > 1:
+            return FanOut.put(self, parts, count)
+        if count > 1:
+            return self._put_mixed(parts, count)
+        self._wishes.change(parts.data + 1, parts.size - 1, parts.data[0] == 1)
+        return 1
+
+    cdef int _put_mixed(self, const Part *parts, Py_ssize_t count) except -1:
+        """As libzmq takes it: once the first part is a subscription, each part may be one; the others are a message."""
+        cdef Part *rest = <Part *>malloc(count * sizeof(Part))
+        cdef Py_ssize_t i, n = 0
+        if rest == NULL:
+            raise MemoryError()
+        try:
+            for i in range(count):
+                if parts[i].size > 0 and <unsigned char>parts[i].data[0] <= 1:
+                    self._wishes.change(parts[i].data + 1, parts[i].size - 1, parts[i].data[0] == 1)
+                else:
+                    rest[n] = parts[i]
+                    n += 1
+            return FanOut.put(self, rest, n) if n else 1
+        finally:
+            free(rest)
