@@ -172,6 +172,8 @@ class Heartbeat:
             pulse.bytes_in = peer.bytes_in
             pulse.heard = now
             pulse.asked = math.inf
+        elif asked_for and peer.held_up:
+            pulse.asked = now  # it cannot even read that it is asked: what waits for it is not given up for that
         elif asked_for:
             return TransportError(f"no sign of life within heartbeat_timeout={self._timeout} s of a PING")
         elif now - pulse.heard >= pulse.ttl:
@@ -179,7 +181,7 @@ class Heartbeat:
         if now >= pulse.next_ping:
             interval = self._engine.options.heartbeat_interval
             assert interval is not None
-            if peer.unsent_bytes >= _UNSENT or peer.ask(self._ping):
+            if peer.unsent_bytes >= _UNSENT or peer.probe(self._ping):
                 pulse.asked = min(pulse.asked, now)
             pulse.next_ping += interval
             if pulse.next_ping <= now:  # the loop was held up: what was missed is not made up for

@@ -62,7 +62,7 @@ class Connection(Receiver):
     def retire(self) -> None:
         """Out of routing: what was accepted leaves, and then the session is told (`on_drained`)."""
 
-    def ask(self, frames: bytes) -> bool:
+    def probe(self, frames: bytes) -> bool:
         """Sends a PING, if there is need to: not while something of the peer's is unread, which is a sign of life.
 
         Returns:
@@ -72,6 +72,10 @@ class Connection(Receiver):
     @property
     def unheard(self) -> bool:
         """Whether the peer has said something that we have not read, or that nobody would read now."""
+
+    @property
+    def held_up(self) -> bool:
+        """Whether the peer's kernel lives and has no room for what we send: its owner does not read."""
 
     def look_again(self) -> bool:
         """A moment after `on_restrained`: lets the commands go that wait, if the peer's kernel has nothing left.

@@ -48,7 +48,14 @@ from omq._core.link.restraint cimport (
 cdef enum:
     SHORT_BURST = 3          # messages right behind one that was written through that are written through as well
 
+cdef extern from "<netinet/in.h>" nogil:
+    int IPPROTO_TCP
+
+cdef extern from "<netinet/tcp.h>" nogil:
+    int TCP_INFO
+
 cdef extern from "<sys/socket.h>" nogil:
+    int getsockopt(int, int, int, void *, unsigned int *)
     int shutdown(int, int)
     int SHUT_RDWR
     int SHUT_WR
@@ -377,7 +384,7 @@ cdef class Connection(Receiver):
                 return 0
         return self._write(frames)
 
-    def ask(self, bytes frames not None):
+    def probe(self, bytes frames not None):
         """Sends a PING, if there is need to: not while something of the peer's is unread, which is a sign of life.
 
         Returns:
@@ -398,6 +405,24 @@ cdef class Connection(Receiver):
     def unheard(self):
         """Whether the peer has said something that we have not read, or that nobody would read now."""
         return self._stopped or self.fd < 0 or has_unread(self.fd)
+
+    @property
+    def held_up(self):
+        """Whether the peer's kernel answers ours and has no room for what we send: its owner does not read.
+
+        A PING stands behind that and cannot be answered. Whether the owner is slow or dead nobody can tell; the system is.
+        """
+        cdef int waiting = 0
+        cdef unsigned char info[4]
+        cdef unsigned int size = sizeof(info)
+        if self.fd < 0 or self._broken:
+            return False
+        if self._batch.bytes == 0 and (ioctl(self.fd, SIOCOUTQ, &waiting) < 0 or waiting == 0):
+            return False
+        # struct tcp_info begins with bytes; the third and the fourth count retransmissions and probes without an answer.
+        return not self._resets or (
+            getsockopt(self.fd, IPPROTO_TCP, TCP_INFO, info, &size) == 0 and info[2] <= 1 and info[3] <= 1
+        )
 
     def look_again(self):
         """A moment after `on_restrained`: lets the commands go that wait, if the peer's kernel has nothing left.
