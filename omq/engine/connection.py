@@ -222,7 +222,7 @@ class WireSession(Living[ConnectionState]):
                 engine.heartbeat.begin(self)
                 with engine.lock:
                     self.peer.start(self._handshake.unread)
-        except OSError as error:  # the epoll set takes no more descriptors
+        except (OSError, MemoryError) as error:  # the epoll set takes no more descriptors
             self.end(error)
 
     def _release_descriptor(self) -> None:

@@ -68,10 +68,10 @@ class Pattern:
 
     def connected(self, session: Session) -> None:
         """A peer has finished its handshake; its queue is ready."""
-        self.sessions[session] = None
         session.peer.set_grain(_grain(self.options.send_hwm))
         if self.outlet is not None:
-            self.outlet.add(session.peer)
+            self.outlet.add(session.peer)  # where memory is short it raises, and the session takes no part
+        self.sessions[session] = None
 
     def disconnected(self, session: Session) -> None:
         """A peer is gone; what it sent stays in the inlet."""

@@ -67,20 +67,22 @@ cdef class Poller:
         """
         cdef epoll_event event
         cdef Py_ssize_t slot
-        if self._free:
-            slot = self._free.pop()
-        else:
+        # What needs memory comes first: where there is none, nothing has changed.
+        if not self._free:
             slot = len(self._peers)
-            self._peers.append(None)
             self._tickets.append(None)
+            self._peers.append(None)
+            self._free.append(slot)
+        slot = self._free[len(self._free) - 1]
         self._serial += 1
         event.events = interest
         event.data.u64 = (<unsigned long long>(self._serial or 1) << 32) | <unsigned long long>slot
+        ticket = event.data.u64
         if epoll_ctl(self.fd, EPOLL_CTL_ADD, fd, &event) < 0:
-            self._free.append(slot)
             raise OSError(errno, os.strerror(errno))
+        self._free.pop()
         self._peers[slot] = peer
-        self._tickets[slot] = event.data.u64
+        self._tickets[slot] = ticket
         self._count += 1
         self._only = peer if self._count == 1 else None
         return event.data.u64

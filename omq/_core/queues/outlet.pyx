@@ -182,7 +182,12 @@ cdef class RoundRobin(Outlet):
                 self._open.remove(peer)
                 continue
             self._next += 1
-            send_held(peer, self.queue.popleft())
+            message = self.queue.popleft()
+            try:
+                send_held(peer, message)
+            except MemoryError:
+                self.queue.appendleft(message)  # it was accepted, and nothing of it was sent
+                raise
             self.given(peer)
         if self.queue and self._has_open() and not self._scheduled:
             self._schedule()
@@ -296,18 +301,20 @@ cdef class FanOut(Outlet):
 
     cdef int attach(self, Peer peer) except -1:
         cdef void *memory
+        cdef Py_ssize_t room = len(self.peers) + 1
+        # What needs memory comes first: where there is none, nothing has changed.
+        if self._room < room:
+            memory = realloc(self._targets, 2 * room * sizeof(int))
+            if memory == NULL:
+                raise MemoryError()
+            self._targets = <int *>memory
+            self._room = 2 * room
         if self._free:
             peer.slot = self._free.pop()
             self.peers[peer.slot] = peer
         else:
-            peer.slot = len(self.peers)
             self.peers.append(peer)
-        if self._room < len(self.peers):
-            memory = realloc(self._targets, 2 * len(self.peers) * sizeof(int))
-            if memory == NULL:
-                raise MemoryError()
-            self._targets = <int *>memory
-            self._room = 2 * len(self.peers)
+            peer.slot = <int>room - 1
         return 0
 
     cdef int detach(self, Peer peer) except -1:

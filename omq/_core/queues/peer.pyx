@@ -475,9 +475,15 @@ cdef class Outlet:
         self._flush_turn()
 
     def add(self, Peer peer not None):
+        cdef bint done = False
         peer.outlet = self
         peer.attached = True
-        self.attach(peer)
+        try:
+            self.attach(peer)
+            done = True
+        finally:
+            if not done:
+                peer.attached = False  # no memory: it is no peer of this socket
 
     def remove(self, Peer peer not None):
         if peer.attached:
@@ -568,16 +574,27 @@ cdef class Outlet:
     cdef int _flush_turn(self) except -1:
         cdef Peer peer = self._dirty
         cdef list others = self._others if self._others else None
+        cdef Py_ssize_t served = 0
         self._scheduled = False
         if peer is not None:
-            self._dirty = None
             if others is not None:
                 self._others = []
+            self._dirty = None
             peer.dirty = False
-            peer.end_turn()
-            if others is not None:
-                for peer in others:
-                    peer.dirty = False
+            if others is None:
+                peer.end_turn()
+            else:
+                try:
                     peer.end_turn()
+                    for peer in others:
+                        served += 1
+                        peer.dirty = False
+                        peer.end_turn()
+                finally:
+                    # One may have failed for want of memory; the next turn is that of those behind it.
+                    for peer in others[served:]:
+                        if peer.dirty:
+                            peer.dirty = False
+                            self.note(peer)
             self.gate.notify()
         return 0
