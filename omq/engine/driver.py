@@ -25,6 +25,7 @@ from omq.errors import ContextTerminated, StateError
 
 log = logging.getLogger("omq")
 
+_LAST_STEPS = 1.0  # seconds that tasks which are cancelled may take to end
 _AWAY = 0.01  # seconds without a look of a caller's after which the I/O thread serves the epoll set
 _DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
 _LAST_STANDARD = 2  # the descriptor of the standard error
@@ -386,7 +387,8 @@ class IoThread:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_LAST_STEPS)
 
     def look_after(self, ward: Stoppable) -> None:
         """Has a thing stopped when the thread ends, if it lives here until then."""

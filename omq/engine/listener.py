@@ -55,7 +55,15 @@ class Listener(Living[ListenerState]):
         self.move(ListenerState.PAUSED)
         for sock in self._sockets:
             self.engine.loop.remove_reader(sock.fileno())
-        self.engine.loop.call_later(_BREATH, self.start)
+        self.engine.loop.call_later(_BREATH, self._resume)
+
+    def _resume(self) -> None:
+        """Accepts again; later still where the loop can watch no more descriptors (epoll_ctl(2), ENOSPC)."""
+        try:
+            self.start()
+        except OSError as error:
+            self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
+            self._pause()
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS):

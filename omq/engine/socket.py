@@ -34,6 +34,9 @@ from omq.types import SENDS_IDENTITY, SocketType
 
 log = logging.getLogger("omq")
 
+_LAST_STEPS = 1.0  # seconds that tasks which are cancelled may take to end
+_SPENT = 1000  # dialers that may be remembered after their end
+
 
 class Parent(Protocol):
     """Anything that owns tasks: a `asyncio.TaskGroup`, a loop, ..."""
@@ -105,6 +108,7 @@ class Engine(Living[SocketState]):
         self._thread = 0
         self._listeners: dict[str, Listener | InprocListener] = {}
         self._dialers: dict[str, list[Dialer | InprocDialer]] = {}
+        self._spent = 0  # dialers that have ended by themselves, about
         self._sessions: dict[WireSession | PipeSession, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(self)
@@ -239,6 +243,8 @@ class Engine(Living[SocketState]):
         endpoint = parse_endpoint(text, bind=False)
         dialer: Dialer | InprocDialer
         dialer = InprocDialer(self, endpoint.name) if isinstance(endpoint, InprocEndpoint) else Dialer(self, endpoint)
+        if self._spent > _SPENT:
+            self._forget_spent()
         self._dialers.setdefault(dialer.endpoint, []).append(dialer)
         if self.has_loop:
             dialer.start()
@@ -369,7 +375,16 @@ class Engine(Living[SocketState]):
 
     def dialer_over(self) -> None:
         """A dialer has given up by itself."""
+        self._spent += 1
         self._changed()
+
+    def _forget_spent(self) -> None:
+        """Who connects again and again without reconnecting leaves dialers that only `disconnect` would take out."""
+        self._spent = 0
+        for name, dialers in list(self._dialers.items()):
+            dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
+            if not dialers:
+                del self._dialers[name]
 
     def emit(
         self,
@@ -471,7 +486,10 @@ class Engine(Living[SocketState]):
             tasks = tuple(self._tasks)
             self.stop()
         if tasks:
-            await asyncio.wait(tasks)
+            # They are cancelled; but what the user gave to decide who may come in may not heed that.
+            _, left = await asyncio.wait(tasks, timeout=_LAST_STEPS)
+            for task in left:
+                log.warning("%s: %s goes on, although it was cancelled", self.socket_type.value, task.get_name())
 
     def say_goodbye(self) -> bool:
         """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
