@@ -129,14 +129,6 @@ class Socket(Face, AsyncCore):
         """
         return str(self._endpoint_call(self._engine.connect, endpoint))
 
-    def subscribe(self, prefix: bytes) -> None:
-        self._refuse_in_child()
-        super().subscribe(prefix)
-
-    def unsubscribe(self, prefix: bytes) -> None:
-        self._refuse_in_child()
-        super().unsubscribe(prefix)
-
     # ------------------------------------------------------------------ peers
 
     async def wait_connected(self, n: int = 1, *, timeout: float | None = None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from omq._core.calls.description import snapshot
+from omq._core.queues.subscriptions import PublisherOutlet, Wishes
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, EndpointError, StateError, Timeout
 from omq.message import Peer
@@ -155,21 +156,31 @@ class Face:
         Raises:
             StateError: The type has no subscriptions; or XPUB has received none.
         """
-        self._subscriber().subscribe(_prefix(prefix))
+        self._refuse_in_child()
+        self._book().subscribe(_prefix(prefix))
 
     def unsubscribe(self, prefix: bytes) -> None:
         """Takes one `subscribe` of the same prefix back; SUB and XSUB.
 
         On an XPUB with `xpub_manual`: ends a subscription of the peer that the last message came from.
         """
-        self._subscriber().unsubscribe(_prefix(prefix))
+        self._refuse_in_child()
+        self._book().unsubscribe(_prefix(prefix))
 
-    def _subscriber(self) -> Any:
-        if not self._engine.options.xpub_manual:
-            self._engine.require_type(SocketType.SUB, SocketType.XSUB)
-        if self.closed:
+    def _book(self) -> Wishes | PublisherOutlet:
+        """Where subscriptions are kept."""
+        engine = self._engine
+        book = engine.pattern.book
+        if book is None:
+            engine.require_type(SocketType.SUB, SocketType.XSUB)
+        assert book is not None
+        if engine.closing:
             raise ClosedError(f"the {self.socket_type.value} socket is closed")
-        return self._engine.pattern
+        return book
+
+    def _refuse_in_child(self) -> None:
+        """Raises in a forked child."""
+        raise NotImplementedError
 
     def _not_in_time(self, what: str, timeout: float | None) -> Timeout:
         """What a wait for peers or subscriptions raises; it says what went wrong last, if anything did."""

@@ -127,14 +127,6 @@ class Socket(Face, SyncCore):
         self._refuse_in_child()
         super().set_options(**options)
 
-    def subscribe(self, prefix: bytes) -> None:
-        self._refuse_in_child()
-        super().subscribe(prefix)
-
-    def unsubscribe(self, prefix: bytes) -> None:
-        self._refuse_in_child()
-        super().unsubscribe(prefix)
-
     def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         # Python code that holds the socket's lock runs in the I/O thread, where no signal handler does. A socket that is not
         # in use has no such thread to wait for.

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from omq._core.lock import SocketLock
 from omq._core.queues.peer import Gate, Inlet, Outlet, Peer
+from omq._core.queues.subscriptions import PublisherOutlet, Wishes
 from omq.options import Options
 from omq.types import SocketType
 
@@ -31,6 +32,7 @@ class Pattern:
     Attributes:
         inlet: Where received messages are taken; `None` if the type does not receive.
         outlet: Where messages are accepted; `None` if the type does not send.
+        book: Where the user subscribes; `None` if that makes no sense.
         sessions: Every peer that takes part, in the order of their coming.
     """
 
@@ -42,6 +44,7 @@ class Pattern:
         self.options = options
         self.inlet: Inlet | None = None
         self.outlet: Outlet | None = None
+        self.book: Wishes | PublisherOutlet | None = None
         self.sessions: dict[Session, None] = {}
 
     def share(self, lock: SocketLock | None) -> None:

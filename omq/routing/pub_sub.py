@@ -38,6 +38,8 @@ class Publisher(Pattern):
             verboser=options.xpub_verboser,
             manual=options.xpub_manual,
         )
+        if options.xpub_manual:
+            self.book = self.outlet
 
     @property
     def matcher(self) -> Matcher:
@@ -71,14 +73,6 @@ class Publisher(Pattern):
         super().reconfigure(options)
         self.outlet.set_mail_hwm(options.recv_hwm)
 
-    def subscribe(self, prefix: bytes) -> None:
-        """With xpub_manual: the peer that the last message came from gets messages with this prefix."""
-        self.outlet.subscribe(prefix)
-
-    def unsubscribe(self, prefix: bytes) -> None:
-        """With xpub_manual: that peer gets them no longer."""
-        self.outlet.unsubscribe(prefix)
-
     def subscriptions(self, prefix: bytes | None) -> int:
         """The number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
         return self.outlet.subscriptions(prefix)
@@ -89,7 +83,7 @@ class Subscriber(Pattern):
 
     def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
         super().__init__(socket_type, options, readable, writable)
-        self.wishes = Wishes(readable if socket_type is SocketType.SUB else None)
+        self.book = self.wishes = Wishes(readable if socket_type is SocketType.SUB else None)
         if socket_type is SocketType.SUB:
             if options.conflate:
                 self.inlet = ConflateInlet(readable)
@@ -110,14 +104,6 @@ class Subscriber(Pattern):
 
     def share(self, lock: SocketLock | None) -> None:
         self.wishes.set_lock(lock)
-
-    def subscribe(self, prefix: bytes) -> None:
-        """Wants messages with this prefix; counts how often it was asked for."""
-        self.wishes.subscribe(prefix)
-
-    def unsubscribe(self, prefix: bytes) -> None:
-        """Takes one `subscribe` of this prefix back; one that was never asked for is ignored."""
-        self.wishes.unsubscribe(prefix)
 
     def inherit(self, before: Pattern) -> None:
         assert isinstance(before, Subscriber)

@@ -337,16 +337,16 @@ def test_a_subscriber_tells_of_each_subscription_and_of_the_last_end():
     pattern = make(T.SUB, subscribe=[b"opt", b"opt"])
     far = join(pattern).far
     assert far.unread == 1
-    pattern.subscribe(b"a")
-    pattern.subscribe(b"a")
+    pattern.book.subscribe(b"a")
+    pattern.book.subscribe(b"a")
     assert far.unread == 3
-    pattern.unsubscribe(b"a")
-    pattern.unsubscribe(b"never")
+    pattern.book.unsubscribe(b"a")
+    pattern.book.unsubscribe(b"never")
     assert far.unread == 3
-    pattern.unsubscribe(b"a")
+    pattern.book.unsubscribe(b"a")
     assert far.unread == 4
-    pattern.unsubscribe(b"a")
-    pattern.unsubscribe(b"opt")
+    pattern.book.unsubscribe(b"a")
+    pattern.book.unsubscribe(b"opt")
     assert far.unread == 4
     assert join(pattern).far.unread == 1
 
@@ -354,13 +354,13 @@ def test_a_subscriber_tells_of_each_subscription_and_of_the_last_end():
 def test_a_subscriber_that_is_made_anew_wants_what_it_wanted():
     before = make(T.SUB, subscribe=[b"opt"])
     for prefix in (b"opt", b"a", b"a"):
-        before.subscribe(prefix)
+        before.book.subscribe(prefix)
     pattern = make(T.SUB, subscribe=[b"new"])
     pattern.inherit(before)
     assert sorted(pattern.matcher.prefixes()) == [(b"a", 1), (b"new", 1), (b"opt", 1)]
-    pattern.unsubscribe(b"a")
+    pattern.book.unsubscribe(b"a")
     assert pattern.matcher.count(b"a") == 1
-    pattern.unsubscribe(b"a")
+    pattern.book.unsubscribe(b"a")
     assert pattern.matcher.count(b"a") == 0
 
 
