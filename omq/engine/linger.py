@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from omq.engine.socket import Engine
 
-_GOODBYE = 1.0  # seconds at most that closing waits for the peers' kernels when linger has no end
+_GOODBYE = 1.0  # seconds that closing waits for the kernels of peers that say nothing, when linger has no end
 _GLANCE = 0.002  # seconds between two looks at them
 
 
@@ -54,13 +54,21 @@ class Linger:
                 self._waiting.remove(watcher)
 
     async def _say_goodbye(self, deadline: float | None) -> None:
-        """Waits until the kernels of the peers have what has left: closing a descriptor earlier may destroy it."""
-        loop = self._engine.loop
+        """Waits until the kernels of the peers have what has left.
+
+        Ours goes on after the descriptor is closed, for as long as the peer says nothing: to the first word of its it
+        answers with a reset, and that destroys the rest. So for a peer that speaks we stay until it has everything.
+        """
+        engine = self._engine
+        loop = engine.loop
         limit = loop.time() + _GOODBYE
-        if deadline is not None:
-            limit = min(limit, deadline)
-        while not self._engine.say_goodbye():
-            if loop.time() >= limit:
+        heard = engine.heard
+        while not engine.say_goodbye():
+            now = loop.time()
+            if heard != engine.heard:
+                heard = engine.heard
+                limit = now + _GOODBYE
+            if now >= (limit if deadline is None else min(limit, deadline)):
                 return
             await asyncio.sleep(_GLANCE)
 

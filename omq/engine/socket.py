@@ -491,6 +491,12 @@ class Engine(Living[SocketState]):
             for task in left:
                 log.warning("%s: %s goes on, although it was cancelled", self.socket_type.value, task.get_name())
 
+    @property
+    def heard(self) -> int:
+        """Bytes that have come from the peers to which goodbye has been said."""
+        parting = (session for session in tuple(self._sessions) if session.state is ConnectionState.CLOSING)
+        return sum(session.peer.bytes_in for session in parting)
+
     def say_goodbye(self) -> bool:
         """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
         if self.closed:

@@ -1,0 +1,146 @@
+"""A sender closes, whatever the receiver does meanwhile: all that it has sent arrives."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.ends.stage import Part, missing, play, side_by_side
+
+LIBRARIES = ("omq", "asyncio", "zmq")
+#: Each library on each side, and one of ours on one of them.
+SEATS = [pair for pair in itertools.product(LIBRARIES, LIBRARIES) if pair != ("zmq", "zmq")]
+BEATS = {"heartbeat_interval": 0.2, "heartbeat_timeout": 5.0}
+SMALL = {"recv_buffer": 4096, "send_buffer": 4096}
+
+
+TCP = "tcp://127.0.0.1:*"
+
+
+def where(scheme: str, tmp_path: Path, name: str) -> str:
+    return "tcp://127.0.0.1:*" if scheme == "tcp" else f"ipc://{tmp_path}/{abs(hash(name)) % 10**9}"
+
+
+def closed_sender(
+    sender: str,
+    receiver: str,
+    count: int,
+    size: int,
+    endpoint: str,
+    *,
+    kill: bool = False,
+    absent: float = 2.0,
+    pace: float = 0.0,
+    sending: dict[str, float] | None = None,
+    taking: dict[str, float] | None = None,
+) -> Callable[[], str]:
+    """A play: PUSH connects, sends and closes with endless linger; PULL takes its time."""
+    push = Part(sender, "PUSH", options=sending or {}, sends=count, size=size, waits=kill)
+    pull = Part(receiver, "PULL", binds=True, options=taking or {}, takes=count, absent=absent, pace=pace)
+    return lambda: missing(play(push, pull, endpoint, kill=kill), count)
+
+
+#: Those in which something of ours takes from whatever closes first.
+TAKERS = [("omq", "omq"), ("zmq", "omq"), ("zmq", "asyncio")]
+
+
+def test_a_receiver_that_is_absent_gets_all():
+    plays = [(f"{one} to {other}", closed_sender(one, other, 3000, 1000, TCP)) for one, other in SEATS]
+    assert side_by_side(plays) == []
+
+
+def test_a_receiver_that_is_absent_gets_all_over_ipc(tmp_path):
+    """Not so libzmq's: where it has stopped reading it takes a hang-up for the end, and drops what it has not read."""
+    plays = [
+        (f"{one} to {other}", closed_sender(one, other, 3000, 1000, where("ipc", tmp_path, one + other)))
+        for one, other in TAKERS
+    ]
+    assert side_by_side(plays) == []
+
+
+def test_heartbeats_destroy_nothing():
+    """Signs of life, asked for or given, are not written to whom they could make forget what it has sent."""
+    plays = [
+        (f"{one} to {other}, {who} asks", closed_sender(one, other, 3000, 1000, TCP, **{who: BEATS}))
+        for one, other in TAKERS
+        for who in ("sending", "taking")
+    ]
+    assert side_by_side(plays) == []
+
+
+def test_small_windows_lose_nothing():
+    plays = [
+        (
+            f"{one} to {other}, {count} of {size}",
+            closed_sender(one, other, count, size, TCP, sending={**SMALL, **BEATS}, taking=SMALL, absent=1.0),
+        )
+        for one, other in [*TAKERS, ("omq", "zmq")]
+        for count, size in [(200, 16), (100, 1000)]
+    ]
+    assert side_by_side(plays) == []
+
+
+def test_a_sender_that_is_killed_after_close_has_lost_nothing():
+    seats = [*TAKERS, ("omq", "zmq"), ("asyncio", "zmq")]
+    plays = [
+        (f"{one} to {other}", closed_sender(one, other, 1000, 1000, TCP, kill=True, absent=1.0)) for one, other in seats
+    ]
+    assert side_by_side(plays) == []
+
+
+def test_a_closer_that_is_still_being_talked_to_has_lost_nothing():
+    """Closing with unread bytes resets: what the other side has not got by then would be gone."""
+
+    def talk(one: str, other: str, beats: dict[str, float]) -> Callable[[], str]:
+        closes = Part(one, "DEALER", options=beats, sends=3000, size=1000)
+        talks = Part(
+            other, "DEALER", binds=True, options=beats, sends=500, size=1000, chats=200, takes=3000, absent=2.5
+        )
+        return lambda: missing(play(closes, talks, TCP), 3000)
+
+    plays = [
+        (f"{one} to {other} {beats}", talk(one, other, beats))
+        for one, other in [("omq", "omq"), ("omq", "zmq"), ("asyncio", "zmq")]
+        for beats in [{}, BEATS]
+    ]
+    assert side_by_side(plays) == []
+
+
+# Much of it
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seat", SEATS, ids="-".join)
+def test_two_hundred_closed_senders_lose_nothing(seat, tmp_path):
+    """Between them, of each kind of receiver, count, size and option of the two sides."""
+    dice = random.Random("-".join(seat))
+    plays = []
+    for number in range(25):
+        count = round(8 ** dice.uniform(0, 4.32))
+        size = round(2 ** dice.uniform(4, 16))
+        absent = dice.choice([0.0, 0.5, 2.0])
+        pace = dice.choice([0.0, 0.0, 0.001]) if count < 2000 else 0.0
+        sending = {**dice.choice([{}, SMALL]), **dice.choice([{}, BEATS])}
+        taking = {**dice.choice([{}, SMALL]), **(dice.choice([{}, BEATS]) if seat[1] != "zmq" else {})}
+        if seat[1] == "zmq":
+            sending.pop("heartbeat_interval", None), sending.pop("heartbeat_timeout", None)
+        if "send_buffer" in sending or "recv_buffer" in taking:
+            count = min(count, max(1, 2_000_000 // size))  # little windows are slow
+        scheme = dice.choice(["tcp", "tcp", "ipc"])
+        kill = dice.random() < 0.3
+        name = f"{number}: {count} of {size} over {scheme}, {absent=} {pace=} {kill=} {sending=} {taking=}"
+        endpoint = where(scheme, tmp_path, f"{number}")
+        plays.append(
+            (
+                name,
+                closed_sender(
+                    *seat, count, size, endpoint, kill=kill, absent=absent, pace=pace, sending=sending, taking=taking
+                ),
+            )
+        )
+    assert side_by_side(plays) == []
