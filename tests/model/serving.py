@@ -1,0 +1,692 @@
+"""A model of who serves a blocking socket's epoll set: callers, the I/O thread, and how they make way for each other.
+
+It reads like the code, function by function: `leader.pyx`, `sync.pyx`, `peer.pyx`, `receiver.pyx`, `driver.py`. A step is
+what runs between two places where the code lets go of the interpreter's lock. In Cython these are the places that say
+so: a sleep, and the look for signals. The driver is Python, and may be interrupted between any two of its reads and
+writes of what others see.
+
+Times are not numbers here. The I/O thread looks again soon (10 ms), after twice that, or late (up to a second, while
+somebody sleeps in the set); what somebody ought to read waits for two of its looks at most, and never for a late one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.model.explorer import State, Step
+
+NOBODY = -1
+EVENT = "event"  # the eventfd's place among what the epoll set reports
+ROOM = "room"  # likewise EPOLLOUT
+MAX_LOOKS = 2  # of the I/O thread, after which an event must have been served
+OUT, SIGNALS, HANDLER, EPOLL, AWAKE, FOLLOW, LATE = "out", "signals", "handler", "epoll", "awake", "follow", "late"
+SLOWER = {"soon": "twice", "twice": "late", "late": "late"}  # each pause is twice as long as the one before
+SERVING = (SIGNALS, EPOLL, AWAKE)  # where a leader is one
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who is there, and what they may do.
+
+    Attributes:
+        calls: What each caller may call, again and again: recv, timed, recv0, poll, poll0, send, fileno.
+        peers: Messages that each peer sends.
+        hwm: Messages that wait to be taken at which reading stops; 0 never.
+        gulp: Whether one read takes all that has arrived, and not one message.
+        turn: Messages that a turn has, and that are taken between two looks at the epoll set.
+        works: Whether callers may work long on what they take.
+        closes: Whether the socket is closed at some time.
+        room: How often the peer that is written makes room, after the first message.
+        main: The caller that signals interrupt: others run while it looks for them. NOBODY: none come.
+        nested: A caller that is the handler of that one's signals: it calls in the middle of a call. NOBODY: no handler
+            calls.
+        mutation: What is not as in the code; empty: nothing.
+    """
+
+    calls: tuple[tuple[str, ...], ...]
+    peers: tuple[int, ...] = (1,)
+    hwm: int = 0
+    gulp: bool = False
+    turn: int = 2
+    works: bool = False
+    closes: bool = False
+    room: int = 0
+    main: int = NOBODY
+    nested: int = NOBODY
+    mutation: str = ""
+
+
+class World:
+    """The state, to be worked on. Lists have an entry for each caller, or for each peer."""
+
+    def __init__(self, values: Any) -> None:
+        self.__dict__ = dict(zip(NAMES, values, strict=True))
+        for name in LISTS:
+            self.__dict__[name] = list(self.__dict__[name])
+
+    def freeze(self) -> tuple[Any, ...]:
+        return tuple([tuple(value) if type(value) is list else value for value in self.__dict__.values()])
+
+
+NAMES = (
+    "sends", "kernel", "complete", "taken", "reading", "stopped", "ring", "turn", "sight", "last", "behind",
+    "at", "op", "leading", "woken", "sem", "in_time", "seen", "readable", "writable", "leader", "event", "signalled",
+    "inside", "ending", "closed", "open", "truth", "watched", "dismissed", "drowsy", "fresh",
+    "io", "changed", "watches", "reader", "timer", "pause", "alarm", "bell", "stopped_io", "looks", "put_off",
+    "room", "rooms", "blocked",
+)  # fmt: skip
+LISTS = tuple(
+    "sends kernel complete taken reading stopped ring at op leading woken sem in_time seen readable writable bell".split()
+)
+START: dict[str, Any] = {
+    "ring": (), "last": NOBODY, "behind": False, "readable": (), "writable": (), "leader": NOBODY,
+    "event": False, "signalled": False, "inside": 0, "ending": False, "closed": False, "open": True, "truth": "none",
+    "watched": True, "dismissed": False, "drowsy": False, "fresh": False, "io": "idle", "changed": False,
+    "watches": True, "reader": True, "timer": "none", "pause": "soon", "alarm": False, "bell": (), "stopped_io": False,
+    "looks": 0, "put_off": False, "room": True, "blocked": False,
+}  # fmt: skip
+
+
+class Serving:
+    """All that may happen in one case."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.peers = range(len(case.peers))
+        self.callers = range(len(case.calls))
+        self.publishes = any("fileno" in ops for ops in case.calls)
+        self.passing: dict[str, Callable[[World], bool]] = {
+            "a descriptor is ready and nobody reads it": self._unread,
+            "a call sleeps though a message is there": self._asleep,
+            "a call waits for room that is there": self._unwritten,
+            "close does not end": self._unclosed,
+            "the eventfd stays readable": lambda w: w.event,
+        }
+
+    def initial(self) -> State:
+        case = self.case
+        peers, callers = len(case.peers), len(case.calls)
+        values = dict(
+            START, sends=case.peers, kernel=(0,) * peers, complete=(0,) * peers, taken=(0,) * peers,
+            reading=(True,) * peers, stopped=(), turn=case.turn, sight=case.turn,
+            at=(OUT,) * callers, op=("",) * callers, leading=(False,) * callers, woken=(False,) * callers,
+            sem=(0,) * callers, in_time=(True,) * callers, seen=((),) * callers, rooms=case.room,
+        )  # fmt: skip
+        return tuple(values[name] for name in NAMES)
+
+    # ------------------------------------------------------------------ what is promised
+
+    def broken(self, w: World) -> str | None:
+        for p in self.peers:
+            if w.sends[p] + w.kernel[p] + w.complete[p] + w.taken[p] != self.case.peers[p]:
+                return "a message is lost, or taken twice"
+            if self.case.hwm and not self.case.gulp and w.complete[p] > self.case.hwm:
+                return "more messages wait than recv_hwm allows"
+        if w.inside != sum(at in (EPOLL, AWAKE) for at in w.at):
+            return "the callers in the epoll set are counted wrongly"
+        if not w.open and w.inside:
+            return "the epoll set is closed under a caller"
+        if sum(w.leading) > 1 or sum(at == EPOLL for at in w.at) > 1:
+            return "two callers lead"
+        if (w.leader != NOBODY) != any(w.leading) or (w.leader != NOBODY and not w.leading[w.leader]):
+            return "the leader is not the one who leads"
+        if not w.closed and w.truth != "none" and (w.truth == "readable") != self._has(w):
+            return "the descriptor of fileno() is wrong"
+        if w.event != w.signalled:
+            return "the eventfd is not what it was made to be"
+        if w.looks > MAX_LOOKS:
+            return f"an event waits for more than {MAX_LOOKS} looks"
+        if self._late(w):
+            return "the I/O thread looks late though nobody serves the epoll set"
+        if w.truth != "none" and not (w.closed or w.watches or w.bell or w.io != "idle"):
+            return "the descriptor is the user's, and the I/O thread does not watch"
+        return None
+
+    def _late(self, w: World) -> bool:
+        # An alarm, or what was asked of the I/O thread, has it look soon; and so has the next step of its own.
+        return (
+            w.timer == "late" and w.io == "idle" and w.open and not w.closed
+            and not w.alarm and not w.bell and not self._served(w) and all(at in (OUT, HANDLER, FOLLOW) for at in w.at)
+        )  # fmt: skip
+
+    def _has(self, w: World) -> bool:
+        return any(w.complete)
+
+    def _served(self, w: World) -> bool:
+        return w.leader != NOBODY and w.at[w.leader] in SERVING
+
+    def _ready(self, w: World) -> tuple[Any, ...]:
+        """What epoll_wait would report."""
+        ready: list[Any] = [p for p in self.peers if w.kernel[p] and w.reading[p]]
+        if w.event:
+            ready.append(EVENT)
+        if w.blocked and w.room:
+            ready.append(ROOM)
+        return tuple(ready)
+
+    def _unread(self, w: World) -> bool:
+        if w.closed or not w.open:
+            return False
+        # One that has enough unread stops; it goes on when its own messages are taken.
+        return any(w.kernel[p] and (w.reading[p] or not w.complete[p]) for p in self.peers) or (w.blocked and w.room)
+
+    def _asleep(self, w: World) -> bool:
+        return not w.closed and bool(w.readable) and self._has(w)
+
+    def _unwritten(self, w: World) -> bool:
+        return not w.closed and bool(w.writable) and not w.blocked
+
+    def _unclosed(self, w: World) -> bool:
+        return w.closed and (w.open or any(at not in (OUT, HANDLER) for at in w.at))
+
+    # ------------------------------------------------------------------ what may happen
+
+    def view(self, state: State) -> World:
+        return World(state)
+
+    def steps(self, state: State, seen: World) -> Iterator[Step]:
+        for label, actor, act in self._acts(seen):
+            w = World(state)
+            act(w)
+            if self._served(w) or not (w.open and not w.closed and self._ready(w)):
+                w.looks = 0
+            yield Step(label, actor, w.freeze())
+
+    def _acts(self, w: World) -> Iterator[tuple[str, str, Callable[[World], None]]]:
+        case = self.case
+        for p in self.peers:
+            if w.sends[p] and w.open:
+                yield f"peer {p} sends", "", lambda w, p=p: self._arrive(w, p)
+        if w.rooms and not w.room:
+            yield "the peer makes room", "", self._make_room
+        if case.closes and not w.closed:
+            yield "somebody closes", "", self._mark_closed
+        for c in self.callers:
+            yield from self._caller_acts(w, c)
+        yield from self._io_acts(w)
+
+    def _arrive(self, w: World, p: int) -> None:
+        w.sends[p] -= 1
+        w.kernel[p] += 1
+
+    def _make_room(self, w: World) -> None:
+        w.rooms -= 1
+        w.room = True
+
+    # ------------------------------------------------------------------ callers: sync.pyx
+
+    def _caller_acts(self, w: World, c: int) -> Iterator[tuple[str, str, Callable[[World], None]]]:
+        at, who = w.at[c], f"caller {c}"
+        if at == OUT:
+            if c == self.case.nested and w.at[self.case.main] != HANDLER:
+                return
+            if not w.closed:
+                for op in self.case.calls[c]:
+                    if op != "fileno" or w.truth == "none":
+                        yield f"{who} calls {op}", "", lambda w, op=op: self._begin(w, c, op, False)
+                        if self.case.works and w.sight <= 0:
+                            yield f"{who} calls {op}, late", "", lambda w, op=op: self._begin(w, c, op, True)
+        elif at == SIGNALS:
+            yield f"{who} has seen to signals", who, lambda w: self._go_to_sleep(w, c)
+            if self.case.nested != NOBODY:
+                yield f"{who} runs a signal handler", "", lambda w: self._set(w, c, HANDLER)
+        elif at == HANDLER:
+            if w.at[self.case.nested] == OUT:
+                yield f"{who}: the handler ends", "", lambda w: self._set(w, c, SIGNALS)
+        elif at == EPOLL:
+            if not w.open or self._ready(w):
+                yield f"{who} wakes up in the set", who, lambda w: self._wake_up(w, c)
+            elif w.op[c] == "timed":
+                yield f"{who}: its time is up", "", lambda w: self._time_out(w, c, AWAKE)
+        elif at == AWAKE:
+            yield f"{who} leaves the set", who, lambda w: self._lead_on(w, c)
+        elif at == FOLLOW:
+            if w.sem[c]:
+                yield f"{who} was woken", who, lambda w: self._follow_on(w, c)
+            elif w.op[c] == "timed":
+                yield f"{who}: its time is up", "", lambda w: self._time_out(w, c, LATE)
+        elif at == LATE:
+            yield f"{who} goes on", who, lambda w: self._tried(w, c)
+
+    def _set(self, w: World, c: int, at: str) -> None:
+        w.at[c] = at
+
+    def _begin(self, w: World, c: int, op: str, late: bool) -> None:
+        w.op[c], w.in_time[c] = op, True
+        if self.case.mutation == "a call is taken for a look":
+            w.fresh = True
+        if op == "fileno":
+            w.truth = "told"
+            self._serve(w, late)
+            self._tell(w)
+            self._post(w, "attend")
+        elif op == "send":
+            if not self._put(w):
+                w.writable.append(c)
+                self._sleep(w, c)
+        elif self._try(w, c, late):
+            self._tell(w)
+        else:
+            if op in ("recv0", "poll0", "poll") or w.behind:
+                w.fresh = True
+                self._serve(w, late)
+                if self._try(w, c, late):
+                    self._after_take(w)
+                    return
+            if op in ("recv0", "poll0"):
+                return
+            w.readable.append(c)
+            self._sleep(w, c)
+
+    def _try(self, w: World, c: int, late: bool = False) -> bool:
+        """`_try`, or `_ready` where the call takes nothing."""
+        if w.op[c] in ("poll", "poll0"):
+            return self._front(w) != NOBODY
+        p = self._pick(w, late)
+        if p == NOBODY:
+            return False
+        self._take(w, p)
+        return True
+
+    def _after_take(self, w: World) -> None:
+        w.behind = bool(w.ring) and w.complete[w.ring[0]] > 0
+        self._tell(w)
+
+    def _put(self, w: World) -> bool:
+        """`RoundRobin.put`, one peer, send_hwm 1: what the kernel does not take is all that may wait."""
+        if w.blocked:
+            return False
+        if w.room:
+            w.room = False
+        else:
+            w.blocked = True
+        return True
+
+    # ------------------------------------------------------------------ waiting: leader.pyx
+
+    def _sleep(self, w: World, c: int) -> None:
+        w.woken[c] = False
+        w.at[c] = SIGNALS
+        if c != self.case.main:
+            self._go_to_sleep(w, c)  # nobody else runs in between
+
+    def _go_to_sleep(self, w: World, c: int) -> None:
+        """The rest of `_sleep`, with the lock again."""
+        if w.closed or (w.woken[c] and self.case.mutation != "a wake-up before the sleep is not seen"):
+            self._tried(w, c)
+            return
+        if c == self.case.nested and w.leader == self.case.main:
+            self._take_lead(w)
+        if w.leader == NOBODY or self.case.mutation == "two leaders":
+            w.leader = c
+            w.leading[c] = True
+            self._dismiss(w)
+        if w.leading[c]:
+            w.inside += 1
+            w.at[c] = EPOLL
+        else:
+            w.at[c] = FOLLOW
+
+    def _take_lead(self, w: World) -> None:
+        """The leader is below on this very stack, and serves nothing until we return."""
+        if self.case.mutation != "a handler's call that follows":
+            w.leading[w.leader] = False
+            w.leader = NOBODY
+
+    def _wake_up(self, w: World, c: int) -> None:
+        """The kernel's answer, before the lock is had."""
+        w.seen[c] = self._ready(w)
+        w.at[c] = AWAKE
+
+    def _time_out(self, w: World, c: int, at: str) -> None:
+        w.in_time[c] = False
+        w.seen[c] = ()
+        w.at[c] = at
+
+    def _lead_on(self, w: World, c: int) -> None:
+        w.inside -= 1
+        seen, w.seen[c] = w.seen[c], ()
+        if w.ending:
+            if w.inside == 0:
+                self._end(w)
+        elif seen:
+            self._drain(w)
+            w.fresh = True
+            w.woken[c] = True
+            self._handle(w, seen)
+        self._tried(w, c)
+
+    def _follow_on(self, w: World, c: int) -> None:
+        w.sem[c] -= 1
+        self._tried(w, c)
+
+    def _tried(self, w: World, c: int) -> None:
+        """`_sleep` has returned into the loop of `_take`, `poll` or `_put`."""
+        gate = w.writable if w.op[c] == "send" else w.readable
+        if w.closed:
+            self._stand_up(w, gate, c)
+            return
+        done = self._put(w) if w.op[c] == "send" else self._try(w, c)
+        if done or not w.in_time[c]:
+            self._stand_up(w, gate, c)
+            if w.op[c] != "send":
+                self._after_take(w)
+        else:
+            self._sleep(w, c)
+
+    def _stand_up(self, w: World, gate: list[int], c: int) -> None:
+        mutation = self.case.mutation
+        gate.remove(c)
+        w.at[c] = OUT
+        w.woken[c], w.sem[c], w.in_time[c], w.op[c] = False, 0, True, ""
+        if w.leading[c]:
+            w.leading[c] = False
+            w.leader = NOBODY
+        if w.leader == NOBODY and mutation != "a wake-up is not passed on":
+            for other in (w.readable, w.writable):
+                if other:
+                    self._wake(w, other[0])
+                    break
+        if gate and mutation != "a wake-up is not passed on":
+            self._notify(w, gate)
+        if w.drowsy and mutation != "the I/O thread is not roused":
+            w.drowsy = False
+            w.alarm = True
+
+    def _wake(self, w: World, c: int) -> None:
+        if not w.woken[c]:
+            w.woken[c] = True
+            if w.leading[c]:
+                self._signal(w)
+            else:
+                w.sem[c] = min(w.sem[c] + 1, 2)  # what is left over wakes once more, for nothing
+
+    def _notify(self, w: World, gate: list[int]) -> None:
+        if gate:
+            self._wake(w, gate[0])
+        self._tell(w)
+
+    def _signal(self, w: World) -> None:
+        if not w.signalled and w.open and self.case.mutation != "the leader is not signalled":
+            w.signalled = w.event = True
+
+    def _drain(self, w: World) -> None:
+        if self.case.mutation == "a signal is not drained":
+            return
+        if w.signalled:
+            w.signalled = w.event = False
+
+    def _tell(self, w: World) -> None:
+        if w.truth != "none" and not w.closed:
+            w.truth = "readable" if self._has(w) else "told"
+
+    def _dismiss(self, w: World) -> None:
+        if w.watched and not w.dismissed and w.truth == "none":
+            w.dismissed = True
+            self._post(w, "give way")
+
+    def _post(self, w: World, order: str) -> None:
+        w.bell.append(order)
+
+    def _mark_closed(self, w: World) -> None:
+        w.closed = True
+        if self.case.mutation != "close wakes nobody":
+            for c in (*w.readable, *w.writable):
+                self._wake(w, c)
+        self._post(w, "take over")
+        self._post(w, "stop")
+
+    def _close_descriptors(self, w: World) -> None:
+        w.ending = True
+        if w.inside == 0 or self.case.mutation == "close does not wait":
+            self._end(w)
+
+    def _end(self, w: World) -> None:
+        w.open = w.event = w.signalled = False
+
+    # ------------------------------------------------------------------ the epoll set: poller.pyx, receiver.pyx
+
+    def _serve(self, w: World, late: bool = False) -> None:
+        if w.open:
+            self._handle(w, self._ready(w))
+
+    def _handle(self, w: World, events: tuple[Any, ...]) -> None:
+        for event in events:
+            if event == ROOM:
+                if w.blocked and w.room:
+                    w.room = w.blocked = False
+                    if self.case.mutation != "room is not told":
+                        self._notify(w, w.writable)
+            elif event != EVENT:
+                self._take_in(w, event)
+
+    def _take_in(self, w: World, p: int) -> None:
+        hwm = self.case.hwm
+        while w.kernel[p] and not (hwm and w.complete[p] >= hwm):
+            got = w.kernel[p] if self.case.gulp else 1
+            w.kernel[p] -= got
+            w.complete[p] += got
+        if w.complete[p]:
+            self._arrived(w, p)
+        if hwm and w.complete[p] >= hwm and p not in w.stopped:
+            w.stopped.append(p)
+            w.reading[p] = False
+
+    # ------------------------------------------------------------------ the inlet: peer.pyx
+
+    def _arrived(self, w: World, p: int) -> None:
+        if p not in w.ring:
+            if not w.ring:
+                w.turn = self.case.turn
+            elif w.last == w.ring[0]:
+                w.turn = 0
+            w.ring.append(p)
+        if self.case.mutation != "an arrival is not told":
+            self._notify(w, w.readable)
+
+    def _pick(self, w: World, late: bool) -> int:
+        if w.sight <= 0 and self.case.mutation != "a call is taken for a look":
+            self._look(w, late)
+        return self._front(w)
+
+    def _look(self, w: World, late: bool) -> None:
+        w.sight = self.case.turn
+        w.turn = min(w.turn, self.case.turn)
+        w.fresh = True
+        if not late:
+            self._dismiss(w)
+        self._serve(w)
+
+    def _front(self, w: World) -> int:
+        while w.ring:
+            p: int = w.ring[0]
+            if w.complete[p] == 0:
+                w.ring.pop(0)
+                w.turn = self.case.turn
+                self._resume(w, p)
+            elif w.turn <= 0:
+                w.turn = self.case.turn
+                w.ring.append(w.ring.pop(0))
+            else:
+                return p
+        return NOBODY
+
+    def _take(self, w: World, p: int) -> None:
+        w.complete[p] -= 1
+        w.taken[p] += 1
+        w.turn -= 1
+        w.sight -= 1
+        w.last = p
+        if w.complete[p] == 0:
+            self._resume(w, p)
+
+    def _resume(self, w: World, p: int) -> None:
+        if p in w.stopped and self.case.mutation != "nobody resumes":
+            w.stopped.remove(p)
+            self._take_in(w, p)
+            if p not in w.stopped and self.case.mutation != "refill does not watch again":
+                w.reading[p] = True
+
+    # ------------------------------------------------------------------ the I/O thread: driver.py, core.dispatch
+
+    def _io_acts(self, w: World) -> Iterator[tuple[str, str, Callable[[World], None]]]:
+        if w.io != "idle":
+            yield f"io: {w.io}", "io", lambda w: self._io_on(w)
+            return
+        if w.reader and w.open and self._ready(w):
+            yield "io: the set is ready", "io reader", self._dispatch
+        if w.bell:
+            yield f"io: bell, {w.bell[0]}", "io bell", self._answer
+        # A loop runs what is due, then what is ready: an order waits for one timer at most.
+        if w.timer != "none" and not (w.bell and w.put_off):
+            yield f"io: time to look ({w.timer})", "io timer", self._time
+        if w.alarm:
+            yield "io: alarm", "io alarm", self._ring_alarm
+
+    def _io_on(self, w: World) -> None:
+        IO[w.io](self, w)
+        self._hurry(w)
+
+    def _hurry(self, w: World) -> None:
+        """Where nobody calls fileno(), looking whether somebody has is no step of its own."""
+        while w.io in ASKS_PUBLISHED and not self.publishes:
+            IO[w.io](self, w)
+
+    def _dispatch(self, w: World) -> None:
+        w.io = "attended, so?" if w.leader != NOBODY else "serve"
+        self._hurry(w)
+
+    def _dispatch_attended(self, w: World) -> None:
+        w.io = "serve" if self._published(w) else "give way"
+
+    def _io_serve(self, w: World) -> None:
+        w.io = "idle"
+        if w.open and w.leader == NOBODY:
+            self._drain(w)
+            self._serve(w)
+            self._tell(w)
+
+    def _answer(self, w: World) -> None:
+        order = w.bell.pop(0)
+        w.put_off = False
+        if order == "give way":
+            self._give_way(w)
+        elif order == "attend":
+            self._attend(w)
+        elif order == "take over":
+            w.timer = "none"
+            w.io = "watch"
+        else:
+            self._stop(w)
+
+    def _give_way(self, w: World) -> None:
+        w.io = "idle" if w.stopped_io or not w.watches or self._published(w) else "unwatch"
+
+    def _published(self, w: World) -> bool:
+        return w.truth != "none" and self.case.mutation != "way is given though the descriptor is published"
+
+    def _unwatch(self, w: World) -> None:
+        w.watches = w.reader = False
+        w.watched = w.dismissed = False
+        w.io = "note the looks"
+
+    def _note(self, w: World) -> None:
+        w.fresh = False
+        w.io = "idle"
+        if self.case.mutation != "way is given for good":
+            self._look_again(w, "soon")
+
+    def _look_again(self, w: World, when: str) -> None:
+        w.timer = w.pause = when
+
+    def _time(self, w: World) -> None:
+        w.timer = "none"
+        w.put_off = bool(w.bell)
+        if w.stopped_io or w.watches:
+            return
+        if self._ready(w) and not self._served(w):
+            w.looks = min(w.looks + 1, MAX_LOOKS + 1)
+        w.changed, w.fresh = w.fresh, False
+        w.io = "published?"
+        self._hurry(w)
+
+    def _look_published(self, w: World) -> None:
+        w.io = "watch" if w.truth != "none" else "attended?"
+
+    def _look_attended(self, w: World) -> None:
+        w.io = "idle"
+        if w.leader != NOBODY:
+            w.io = "look late?"
+        elif w.changed:
+            self._look_again(w, "soon")
+        else:
+            w.io = "watch"
+        if w.io != "look late?":
+            w.changed = False
+
+    def _look_late(self, w: World) -> None:
+        slower = "soon" if w.changed else SLOWER[w.pause]
+        w.drowsy = slower != "soon"
+        w.changed = False
+        self._look_again(w, slower)
+        w.io = "idle"
+
+    def _watch(self, w: World) -> None:
+        w.io = "idle"
+        if not w.stopped_io and not w.watches:
+            w.watches = w.watched = True
+            w.dismissed = False
+            w.io = "add the reader"
+
+    def _add_reader(self, w: World) -> None:
+        w.drowsy = False
+        w.reader = True
+        w.io = "idle"
+
+    def _ring_alarm(self, w: World) -> None:
+        w.alarm = False
+        self._attend(w)
+
+    def _attend(self, w: World) -> None:
+        w.timer = "none"
+        if not w.stopped_io and not w.watches:
+            if w.truth != "none":
+                w.io = "watch"
+            else:
+                self._look_again(w, "soon")
+
+    def _stop(self, w: World) -> None:
+        w.stopped_io = True
+        w.timer = "none"
+        w.alarm = False
+        w.reader = w.watches = w.watched = False
+        w.io = "close the descriptors"
+
+    def _io_close(self, w: World) -> None:
+        w.io = "idle"
+        self._close_descriptors(w)
+
+    # ------------------------------------------------------------------ for people
+
+    def show(self, state: State) -> str:
+        now = dict(zip(NAMES, state, strict=True))  # type: ignore[arg-type]
+        first = dict(zip(NAMES, self.initial(), strict=True))  # type: ignore[arg-type]
+        return " ".join(f"{name}={value!r}" for name, value in now.items() if value != first[name])
+
+
+ASKS_PUBLISHED = ("attended, so?", "give way", "published?")
+IO: dict[str, Callable[[Serving, World], None]] = {
+    "attended, so?": Serving._dispatch_attended,
+    "serve": Serving._io_serve,
+    "give way": Serving._give_way,
+    "unwatch": Serving._unwatch,
+    "note the looks": Serving._note,
+    "published?": Serving._look_published,
+    "attended?": Serving._look_attended,
+    "look late?": Serving._look_late,
+    "watch": Serving._watch,
+    "add the reader": Serving._add_reader,
+    "close the descriptors": Serving._io_close,
+}
