@@ -1,0 +1,40 @@
+"""A program for a few sockets, as plain values: what it prints as can be pasted into a test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+#: (seat, verb, arguments). The verbs:
+#: - `bind`, `unbind`, `connect`, `disconnect`: the number of a place;
+#: - `send`: the parts; `answer`: the parts behind the envelope of a ROUTER's last message; `late`: of the one before;
+#: - `burst`: so many messages of so many octets in a row; `leave`: the same to a place that is then disconnected;
+#: - `recv`: one message; `drain`: all; `newest`: all, but told is only which was the last, and whether any was missing;
+#: - `subscribe`, `unsubscribe`: a prefix; `set`: an option and its value;
+#: - `restart`: the socket is closed and opened anew at the same places; `close`: the seconds to linger.
+Step = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Who is there, and what they do, one after the other.
+
+    Attributes:
+        transport: `tcp` or `inproc`.
+        seats: The type and the options of each socket, by its name.
+        steps: What they do.
+        redials: Whether a connection that has ended is dialled again.
+    """
+
+    transport: str
+    seats: dict[str, tuple[str, dict[str, Any]]]
+    steps: list[Step] = field(default_factory=list)
+    redials: bool = True
+
+    def kind(self, seat: str) -> str:
+        """The type of a seat's socket."""
+        return self.seats[seat][0]
+
+    def options(self, seat: str) -> dict[str, Any]:
+        """The options of a seat's socket."""
+        return self.seats[seat][1]

@@ -1,0 +1,63 @@
+"""Quiescence: nothing goes on any more, in whatever library, so that what is seen now is what there will be.
+
+Every thread but ours sleeps in the kernel and has not run between two looks, and the sockets say the same twice. Over
+loopback the kernel has delivered what was written before the write returns, and whom it concerns is awake by then: so
+nothing can be under way while everybody sleeps. Timers are not covered: who waits for one says what it brings about.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LOOK = 0.001  # seconds between two looks
+TIRED = 1.0  # seconds after which who never sleeps is no longer waited for
+
+_TASKS = Path("/proc/self/task")
+
+
+def settle(ask: Callable[[], Any], attendants: frozenset[int] = frozenset()) -> Any:
+    """Waits until nothing goes on.
+
+    Args:
+        ask: Calls every socket, since libzmq's are served only while they are called, and says what they say.
+        attendants: Native ids of threads that run whenever `ask` is called: these may, but not beside that.
+
+    Returns:
+        What was said last.
+    """
+    calling = frozenset(str(one) for one in attendants)
+    end = time.monotonic() + TIRED
+    said, ran = None, None
+    while True:
+        says = ask()
+        begun, _ = _threads()
+        time.sleep(LOOK)
+        runs, asleep = _threads()
+        others = {task: number for task, number in runs.items() if task not in calling}
+        if asleep and runs == begun and others == ran and says == said:
+            return says
+        if time.monotonic() > end:
+            return says
+        said, ran = says, others
+
+
+def _threads() -> tuple[dict[str, str], bool]:
+    """How often each thread but ours has gone to sleep or been interrupted, and whether all of them sleep."""
+    ours = str(threading.get_native_id())
+    runs, asleep = {}, True
+    for task in _TASKS.iterdir():
+        if task.name == ours:
+            continue
+        try:
+            status = (task / "status").read_text(encoding="ascii", errors="replace")
+        except OSError:  # it has just ended
+            asleep = False
+            continue
+        runs[task.name] = status[status.index("voluntary_ctxt_switches") :]
+        state = status.index("State:\t") + 7
+        asleep = asleep and status[state] in "SI"
+    return runs, asleep

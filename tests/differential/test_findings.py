@@ -1,0 +1,32 @@
+"""Where omq is another than libzmq and ought not to be. Who mends one takes it out of the list."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.differential.differences import DIFFERENCES
+from tests.differential.findings import FINDINGS, MENDED
+from tests.differential.judge import uncovered
+from tests.differential.rules import Rule
+
+
+@pytest.mark.parametrize("twin", ["omq", "omq.asyncio"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(one, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=one.reason))
+        for one in FINDINGS
+    ],
+    ids=lambda rule: rule.key,
+)
+def test_a_finding(rule: Rule, twin: str) -> None:
+    found = uncovered(rule.shown, [dict.fromkeys(rule.shown.seats, twin)], DIFFERENCES, times=1)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("twin", ["omq", "omq.asyncio"])
+@pytest.mark.parametrize("name", MENDED)
+def test_what_was_mended(name: str, twin: str) -> None:
+    program = MENDED[name]
+    found = uncovered(program, [dict.fromkeys(program.seats, twin)], DIFFERENCES)
+    assert not found, "\n".join(found)
