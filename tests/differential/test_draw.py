@@ -1,0 +1,64 @@
+"""Programs by chance: omq, in every seat and beside libzmq, shows what libzmq shows in every seat.
+
+What is drawn for `make test` is the same each time; the long runs draw something else each time. A program that fails
+is made as short as it can be, and can be pasted as it is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.differential.draw import programs
+from tests.differential.program import Program
+from tests.differential.worker import Worker
+
+HUBS, SPOKES = "hi", "ab"
+
+
+def seatings(program: Program) -> list[Mapping[str, str]]:
+    """Both twins, each alone; over tcp also each beside libzmq."""
+    found = [dict.fromkeys(program.seats, twin) for twin in ("omq", "omq.asyncio")]
+    if program.transport == "tcp":
+        found.append({seat: "omq" if seat in HUBS else "libzmq" for seat in program.seats})
+        found.append({seat: "omq" if seat in SPOKES else "libzmq" for seat in program.seats})
+    return found
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """Who runs the programs."""
+    one = Worker()
+    yield one
+    one.close()
+
+
+def check(worker: Worker, transport: str, examples: int, **usual: Any) -> None:
+    """Compares so many programs."""
+    judged = 0
+
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck), **usual)
+    @given(programs(transport))
+    def compared(program: Program) -> None:
+        nonlocal judged
+        judged += 1
+        found = worker.judge(program, seatings(program))
+        assert not found, "\n".join(found)
+
+    compared()
+    assert worker.aborted < judged / 10, "hardly anything was compared"
+
+
+@pytest.mark.parametrize(("transport", "examples"), [("tcp", 8), ("inproc", 24)])
+def test_a_program_shows_what_it_shows_with_libzmq(worker: Worker, transport: str, examples: int) -> None:
+    check(worker, transport, examples, derandomize=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("transport", "examples"), [("tcp", 600), ("inproc", 2000)])
+def test_many_programs_show_what_they_show_with_libzmq(worker: Worker, transport: str, examples: int) -> None:
+    check(worker, transport, examples)
