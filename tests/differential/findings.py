@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from tests.differential.compare import Difference
 from tests.differential.program import Program
-from tests.differential.rules import Rule, kind, theirs_more
+from tests.differential.rules import Rule, kind
 from tests.differential.standing import Standing
 
 TWO = [("h", "bind", 1), ("a", "connect", 1)]
-
-
-def _first_part(program: Program, it: Difference, stood: Standing) -> bool:
-    sent = [step for step in program.steps[: it.index + 1] if step[1] == "send" and program.kind(step[0]) == "XSUB"]
-    return any(len(step) > 3 and step[2][:1] in (b"\0", b"\1") for step in sent)
-
-
-def _repeated(program: Program, it: Difference, stood: Standing) -> bool:
-    told = {"xpub_verbose", "xpub_verboser", "xpub_manual"} & set(program.options(it.seat) if it.seat else ())
-    return kind(program, it) == "XPUB" and bool(told) and theirs_more(it)
 
 
 def _unfiltered(program: Program, it: Difference, stood: Standing) -> bool:
@@ -34,48 +24,6 @@ FINDINGS: tuple[Rule, ...] = (
         ),
         _unfiltered,
         "a SUB with conflate takes what it has not subscribed to",
-    ),
-    Rule(
-        "verboser-leaves",
-        Program(
-            "tcp",
-            {"h": ("XPUB", {"xpub_verboser": True}), "a": ("SUB", {}), "b": ("SUB", {})},
-            [
-                *TWO,
-                ("b", "connect", 1),
-                ("a", "subscribe", b"A"),
-                ("b", "subscribe", b"A"),
-                ("a", "close", 0),
-                ("h", "drain"),
-            ],
-        ),
-        lambda program, it, stood: (
-            kind(program, it) == "XPUB"
-            and "xpub_verboser" in program.options(it.seat)
-            and it.seat in stood.parted
-            and theirs_more(it)
-        ),
-        "an XPUB with xpub_verboser is not told what a peer that leaves had subscribed to",
-    ),
-    Rule(
-        "repeated-subscribe",
-        Program(
-            "tcp",
-            {"h": ("XPUB", {"xpub_verbose": True}), "a": ("SUB", {})},
-            [*TWO, ("a", "subscribe", b"A"), ("a", "subscribe", b"A"), ("h", "drain")],
-        ),
-        _repeated,
-        "a SUB that subscribes again to what it has tells nobody",
-    ),
-    Rule(
-        "xsub-first-part",
-        Program(
-            "tcp",
-            {"h": ("XPUB", {}), "a": ("XSUB", {})},
-            [*TWO, ("a", "send", b"\1A", b"#a1"), ("h", "send", b"A#h1"), ("a", "drain")],
-        ),
-        _first_part,
-        "an XSUB takes a message of several parts for data, also if it begins as a subscription",
     ),
     Rule(
         "queue-left-behind",
@@ -122,5 +70,27 @@ MENDED = {
         "tcp",
         {"h": ("PULL", {}), "a": ("PUSH", {"linger": 5})},
         [*TWO, ("a", "leave", 1, 200, 128), ("h", "newest")],
+    ),
+    "a peer that leaves an XPUB with xpub_verboser": Program(
+        "tcp",
+        {"h": ("XPUB", {"xpub_verboser": True}), "a": ("SUB", {}), "b": ("SUB", {})},
+        [
+            *TWO,
+            ("b", "connect", 1),
+            ("a", "subscribe", b"A"),
+            ("b", "subscribe", b"A"),
+            ("a", "close", 0),
+            ("h", "drain"),
+        ],
+    ),
+    "a SUB that asks again, and xpub_verbose": Program(
+        "tcp",
+        {"h": ("XPUB", {"xpub_verbose": True}), "a": ("SUB", {})},
+        [*TWO, ("a", "subscribe", b"A"), ("a", "subscribe", b"A"), ("h", "drain")],
+    ),
+    "an XSUB's message of several parts that begins as a subscription": Program(
+        "tcp",
+        {"h": ("XPUB", {}), "a": ("XSUB", {})},
+        [*TWO, ("a", "send", b"\1A", b"#a1"), ("h", "send", b"A#h1"), ("a", "drain")],
     ),
 }
