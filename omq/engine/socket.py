@@ -272,6 +272,11 @@ class Engine(Living[SocketState]):
         dialer = dialers.pop()
         if not dialers:
             del self._dialers[name]
+        session, outlet = dialer.session, self.pattern.outlet
+        if session is not None and session.is_ready and outlet is not None and not (self._dialers or self._listeners):
+            # Nobody else can come for what waits in the socket's queue: it was accepted for this peer.
+            with self.lock:
+                outlet.bequeath(session.peer)
         dialer.disconnect()
 
     @property

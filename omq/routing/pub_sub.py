@@ -86,7 +86,7 @@ class Subscriber(Pattern):
         self.book = self.wishes = Wishes(readable if socket_type is SocketType.SUB else None)
         if socket_type is SocketType.SUB:
             if options.conflate:
-                self.inlet = ConflateInlet(readable)
+                self.inlet = ConflateInlet(readable, self.matcher, options.invert_matching)
             else:
                 self.inlet = FilterInlet(readable, self.matcher, options.invert_matching)
             self.outlet = None

@@ -92,7 +92,7 @@ class Report:
         return f"{self.states} states, {self.steps} steps, {self.seconds:.2f} s{found}"
 
 
-class TooLarge(Exception):  # noqa: N818
+class TooLarge(Exception):
     """There are more states than the case was meant to have."""
 
 
@@ -232,4 +232,3 @@ def _components(follow: list[list[tuple[int, str]]], inside: set[int]) -> Iterat
                         if member == node:
                             break
                     yield part
-

@@ -78,7 +78,25 @@ NAMES = (
     "room", "rooms", "blocked",
 )  # fmt: skip
 LISTS = tuple(
-    "sends kernel complete taken reading stopped ring at op leading woken sem in_time seen readable writable bell".split()
+    [
+        "sends",
+        "kernel",
+        "complete",
+        "taken",
+        "reading",
+        "stopped",
+        "ring",
+        "at",
+        "op",
+        "leading",
+        "woken",
+        "sem",
+        "in_time",
+        "seen",
+        "readable",
+        "writable",
+        "bell",
+    ]
 )
 START: dict[str, Any] = {
     "ring": (), "last": NOBODY, "behind": False, "readable": (), "writable": (), "leader": NOBODY,

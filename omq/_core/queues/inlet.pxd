@@ -5,11 +5,11 @@ from omq._core.queues.peer cimport Inlet, Peer
 
 
 cdef class FilterInlet(Inlet):
-    cdef readonly Matcher matcher    # the subscriptions; the slot is always 0
+    cdef readonly Matcher matcher    # the subscriptions; the slot is always 0; None: everything is wanted
     cdef bint _invert                # ZMQ_INVERT_MATCHING
 
 
-cdef class ConflateInlet(Inlet):
+cdef class ConflateInlet(FilterInlet):
     pass
 
 

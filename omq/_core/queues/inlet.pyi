@@ -14,8 +14,10 @@ class FilterInlet(Inlet):
     @property
     def matcher(self) -> Matcher: ...
 
-class ConflateInlet(Inlet):
-    """Keeps the newest message of each peer (`ZMQ_CONFLATE`)."""
+class ConflateInlet(FilterInlet):
+    """Keeps the newest message of each peer (`ZMQ_CONFLATE`); a SUB's is held against its subscriptions, too."""
+
+    def __init__(self, gate: Gate, matcher: Matcher | None = None, invert: bool = False) -> None: ...
 
 class ShapedInlet(Inlet):
     """Gives messages in another shape than they have on the wire."""

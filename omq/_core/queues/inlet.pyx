@@ -31,13 +31,19 @@ cdef class FilterInlet(Inlet):
             self._taken(peer, size)
 
 
-cdef class ConflateInlet(Inlet):
-    """Keeps the newest message of each peer (ZMQ_CONFLATE)."""
+cdef class ConflateInlet(FilterInlet):
+    """Keeps the newest message of each peer (ZMQ_CONFLATE); a SUB's is held against its subscriptions, too."""
+
+    def __init__(self, gate, matcher=None, invert=False):
+        FilterInlet.__init__(self, gate, matcher, invert)
 
     cdef int arrived(self, Peer peer) except -1:
         while peer.ready() > 1:
             peer.skip()
         return Inlet.arrived(self, peer)
+
+    cdef Peer _front(self):
+        return Inlet._front(self) if self.matcher is None else FilterInlet._front(self)
 
 
 cdef class ShapedInlet(Inlet):

@@ -113,5 +113,8 @@ class Outlet:
     def add(self, peer: Peer) -> None:
         """Takes a peer in."""
 
+    def bequeath(self, peer: Peer) -> None:
+        """A peer leaves, and nobody else can come for what waits here: it takes all of it along."""
+
     def remove(self, peer: Peer) -> None:
         """Lets a peer go; does nothing if it is not in."""

@@ -499,6 +499,9 @@ cdef class Outlet:
             peer.parked = 0
             self.detach(peer)
 
+    def bequeath(self, Peer peer not None):
+        """*peer* leaves, and nobody else can come for what waits here: it takes all of it along."""
+
     @property
     def idle(self):
         """Whether nothing that was accepted waits here."""
