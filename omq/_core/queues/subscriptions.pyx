@@ -97,7 +97,10 @@ cdef class PublisherOutlet(FanOut):
             self._leaving.append(peer)
             self._leaving.append(peer.slot)
             peer.slot = -1
-            self._sweep()
+            try:
+                self._sweep()
+            except RuntimeError:
+                pass  # the loop is closed, and the socket with it: what is left goes with the book
 
     cdef int _sweep(self) except -1:
         """Forgets what peers held that are gone, a turn's worth."""
@@ -273,8 +276,8 @@ cdef class PublisherOutlet(FanOut):
             if self._ask_report is None:
                 self.report()
             else:
+                self._ask_report()  # a signal handler may raise in it
                 self._reporting = True
-                self._ask_report()
         return 0
 
     def report(self):

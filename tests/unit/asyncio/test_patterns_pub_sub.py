@@ -466,6 +466,24 @@ async def test_ten_thousand_subscriptions_arrive(make, endpoint):
     assert await heard(sub) == [b"9999/x"]
 
 
+def test_a_peer_with_many_prefixes_goes_with_a_loop_that_is_closed():
+    """No turn comes any more in which the rest of them could be forgotten."""
+
+    async def begin():
+        pub = omq.PUB(bind="tcp://127.0.0.1:*", linger=0)
+        sub = omq.SUB(connect=pub.endpoints[0], subscribe=[b"%d" % number for number in range(10_000)], linger=0)
+        await pub.wait_subscribed(n=10_000, timeout=5)
+        return pub, sub
+
+    loop = asyncio.new_event_loop()
+    pub, sub = loop.run_until_complete(begin())
+    loop.close()
+    pub.stop()
+    sub.stop()
+    assert pub._engine.closed
+    assert sub._engine.closed
+
+
 # An XPUB's user who does not read
 
 
