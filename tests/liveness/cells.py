@@ -1,0 +1,114 @@
+"""What is combined: how the owner takes messages, on which socket, from how many peers, with how much work."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+BLOCKING = ("recv", "recv_multipart", "recv_many", "recv_into", "recv_columns", "for", "poll", "wait", "fileno")
+ASYNCIO = ("await recv", "await recv_multipart", "await recv_many", "async for", "await poll")
+ONE_PART = ("recv", "recv_into", "recv_columns", "for", "await recv", "async for")  # not for what a ROUTER gets
+SUBSCRIPTIONS = "XPUB-subscriptions"  # an XPUB whose peers subscribe and cancel, and send nothing else
+KINDS = ("PULL", "SUB", "DEALER", "ROUTER", "REP", "XSUB")
+UPSTREAM = ("XPUB", SUBSCRIPTIONS)
+CROWDS = ((1, 1), (1, 49), (4, 1))  # busy peers, quiet ones
+WORKS = (0.0, 10e-6, 50e-6, 10e-3)  # seconds that the owner computes on each message
+MARKS = (1, 2, 1000, 0)  # recv_hwm
+SENDERS = ("raw", "libzmq", "omq")  # who is busy: a plain socket that is always ahead, or a library
+
+BOUND = 0.05  # seconds that a quiet peer's message may be old, beside one busy peer
+TURN = 1e-3  # seconds of work that each further busy peer may have before it
+REST = 0.025  # seconds between two quiet messages, at least
+BATCH = 1024  # messages that a call takes at most...
+BATCH_WORK = 0.005  # ...and the seconds that its owner lets them last: that long it hears of nothing
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination.
+
+    Attributes:
+        style: How the owner takes messages, one of `BLOCKING` or `ASYNCIO`.
+        kind: The owner's socket, one of `KINDS` or `UPSTREAM`.
+        busy: Peers that send without end.
+        quiet: Peers that send now and then.
+        work: Seconds of pure Python for each message.
+        hwm: The owner's `recv_hwm`.
+        sender: What the busy peers are.
+        heartbeats: Whether the quiet peers ask for signs of life.
+        sudden: Whether the work begins only when a few of the quiet peers' messages have been taken.
+    """
+
+    style: str
+    kind: str
+    busy: int
+    quiet: int
+    work: float
+    hwm: int
+    sender: str
+    heartbeats: bool = False
+    sudden: bool = False
+
+    @property
+    def bound(self) -> float:
+        """Seconds that a quiet peer's message may be old when it is taken."""
+        return BOUND + (self.busy - 1) * max(self.work, TURN)
+
+    @property
+    def rest(self) -> float:
+        """Seconds between two quiet messages: half of what the owner can do for a peer that has its fair share."""
+        return max(REST, 2 * (self.busy + 1) * self.work)
+
+    @property
+    def limit(self) -> int:
+        """How many messages one call may take: who works long on each takes few."""
+        return max(1, min(BATCH, int(BATCH_WORK / self.work))) if self.work else BATCH
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is such a thing."""
+        if self.kind == "ROUTER" and self.style in (
+            "recv",
+            "await recv",
+            "recv_into",
+            "recv_columns",
+            "for",
+            "async for",
+        ):
+            return False  # its messages have several parts
+        return not (self.kind == "REP" and self.style == "recv_columns")
+
+    def __str__(self) -> str:
+        crowd = f"{self.busy}+{self.quiet}"
+        return f"{self.style.replace(' ', '-')}-{self.kind}-{crowd}-{self.work * 1e6:g}us-hwm{self.hwm}-{self.sender}"
+
+
+def product() -> Iterator[Cell]:
+    """Every combination."""
+    for style, kind, (busy, quiet), work, hwm, sender in itertools.product(
+        BLOCKING + ASYNCIO, KINDS, CROWDS, WORKS, MARKS, SENDERS
+    ):
+        cell = Cell(style, kind, busy, quiet, work, hwm, sender)
+        if cell.fits:
+            yield cell
+
+
+def chosen() -> list[Cell]:
+    """Few cells that hold every pair of values, but for those of style and kind: each twin meets each kind instead."""
+    numbers: dict[object, int] = {}
+    cells = [(cell, sum(1 << numbers.setdefault(pair, len(numbers)) for pair in _pairs(cell))) for cell in product()]
+    missing = (1 << len(numbers)) - 1
+    found = []
+    while missing:
+        best, pairs = max(cells, key=lambda one: (one[1] & missing).bit_count())  # the first of the best, always
+        missing &= ~pairs
+        found.append(best)
+    return found
+
+
+def _pairs(cell: Cell) -> Iterator[object]:
+    crowd = (cell.busy, cell.quiet)
+    values = ("style", cell.style), ("kind", cell.kind), crowd, ("work", cell.work), ("hwm", cell.hwm), cell.sender
+    yield from itertools.islice(itertools.combinations(values, 2), 1, None)
+    yield cell.style in ASYNCIO, cell.kind

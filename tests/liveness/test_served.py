@@ -1,0 +1,57 @@
+"""Every ready descriptor of a socket is served within its bound, whatever one busy peer does."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.liveness.cells import ASYNCIO, BLOCKING, CROWDS, KINDS, MARKS, SENDERS, WORKS, Cell, chosen
+from tests.liveness.owner import Crowd, run_libzmq
+from tests.liveness.verdict import assert_served
+
+
+@pytest.mark.parametrize("cell", chosen(), ids=str)
+def test_a_quiet_peer_is_served(cell: Cell, crowd: Crowd) -> None:
+    assert_served(cell, crowd)
+
+
+@pytest.mark.parametrize("style", ["recv", "fileno", "await recv", "await recv_many"])
+def test_a_quiet_peer_is_served_when_the_owner_begins_to_work(style: str, crowd: Crowd) -> None:
+    """How much each peer may send in its turn was found out while its messages cost nothing."""
+    assert_served(Cell(style, "PULL", 4, 1, 10e-3, 1000, "raw", sudden=True), crowd)
+
+
+def _all(style: str, kind: str, crowd: tuple[int, int]) -> list[Cell]:
+    cells = [Cell(style, kind, *crowd, work, hwm, sender) for work in WORKS for hwm in MARKS for sender in SENDERS]
+    return [cell for cell in cells if cell.fits]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("several", CROWDS, ids=lambda crowd: f"{crowd[0]}+{crowd[1]}")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("style", BLOCKING + ASYNCIO)
+def test_a_quiet_peer_is_served_in_all_combinations(
+    style: str, kind: str, several: tuple[int, int], crowd: Crowd
+) -> None:
+    cells = _all(style, kind, several)
+    if not cells:
+        pytest.skip(f"{style} does not take what a {kind} gets")
+    failures = []
+    for cell in cells:
+        try:
+            assert_served(cell, crowd, lambda cell=cell: _libzmq(cell, crowd))  # type: ignore[misc]
+        except AssertionError as failure:
+            failures.append(str(failure))
+    assert not failures, f"{len(failures)} of {len(cells)}:\n" + "\n".join(failures)
+
+
+@cache
+def _beside(cell: Cell, crowd: Crowd) -> str:
+    return str(run_libzmq(cell, crowd))
+
+
+def _libzmq(cell: Cell, crowd: Crowd) -> str:
+    """What libzmq does in that seat; it has but one style."""
+    return _beside(Cell("recv", cell.kind, cell.busy, cell.quiet, cell.work, cell.hwm, cell.sender), crowd)

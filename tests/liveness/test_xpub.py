@@ -1,0 +1,43 @@
+"""What a busy subscriber sends upstream keeps no other from being heard: messages, and subscriptions that flap.
+
+libzmq hears them all, however late: an XPUB takes in whatever has arrived before its user gets the first of it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.liveness.cells import SUBSCRIPTIONS, UPSTREAM, Cell
+from tests.liveness.owner import MESSAGES, Crowd, run
+from tests.liveness.verdict import assert_served
+
+CELLS = [
+    Cell("recv", "XPUB", 1, 1, 0.0, 1000, "raw"),
+    Cell("recv_many", "XPUB", 4, 1, 50e-6, 2, "libzmq"),
+    Cell("await recv", "XPUB", 1, 49, 10e-6, 1000, "omq"),
+    Cell("poll", SUBSCRIPTIONS, 1, 49, 0.0, 2, "raw"),
+    Cell("recv", SUBSCRIPTIONS, 4, 1, 50e-6, 1000, "raw"),
+    Cell("async for", SUBSCRIPTIONS, 1, 1, 10e-6, 1000, "raw"),
+]
+EVERY = [
+    Cell(style, kind, *crowd, work, hwm, "raw")
+    for style in ("recv", "recv_many", "fileno", "await recv", "await recv_many")
+    for kind in UPSTREAM
+    for crowd in ((1, 1), (4, 1))
+    for work in (0.0, 10e-6, 50e-6)
+    for hwm in (1, 2, 1000)
+]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_quiet_subscriber_is_heard(cell: Cell, crowd: Crowd) -> None:
+    ledger = run(cell, crowd)
+    assert len(ledger.ages) == MESSAGES, f"{cell}: {ledger}"
+    assert not ledger.wrong, f"{cell}: {ledger}"
+    assert ledger.taken, f"{cell}: {ledger}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", EVERY, ids=str)
+def test_a_quiet_subscriber_is_heard_in_time(cell: Cell, crowd: Crowd) -> None:
+    assert_served(cell, crowd)
