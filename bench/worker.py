@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import signal
 import sys
 import traceback
@@ -17,6 +18,8 @@ def main(peer: str, role: str, job: str) -> None:
     link = Link()
     options = json.loads(job)
     signal.alarm(options["limit"])  # the last resort, should the bench itself have died
+    if tree := PEERS[peer].tree:
+        sys.path.insert(0, os.environ[tree])
     try:
         module = importlib.import_module(PEERS[peer].module)
         module.play(role, link, options)

@@ -7,9 +7,13 @@ peers run the very same loop.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+#: Names the folder of another build of omq, in the environment: the peer `omq-before` runs there.
+BEFORE = "OMQ_BEFORE"
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,14 @@ class Peer:
         module: The module of this package that plays its roles.
         needs: The module, and after a colon the name in it, that must be there; empty for nothing.
         options: What its sockets are made with, besides the defaults (omq's only).
+        tree: The variable of the environment that names the folder it is imported from; empty for the usual one.
     """
 
     label: str
     module: str
     needs: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    tree: str = ""
 
 
 def _spinning(label: str, busy_poll: float | str) -> Peer:
@@ -36,6 +42,7 @@ def _spinning(label: str, busy_poll: float | str) -> Peer:
 PEERS: dict[str, Peer] = {
     "omq-asyncio": Peer("omq.asyncio", "bench.peers.omq_asyncio", "omq.asyncio"),
     "omq": Peer("omq", "bench.peers.omq_blocking", "omq:PUSH"),
+    "omq-before": Peer("omq before", "bench.peers.omq_blocking", tree=BEFORE),
     "pyzmq-asyncio": Peer("pyzmq.asyncio", "bench.peers.pyzmq_asyncio", "zmq.asyncio"),
     "pyzmq": Peer("pyzmq", "bench.peers.pyzmq_blocking", "zmq"),
     "pyomq-asyncio": Peer("pyomq.asyncio", "bench.peers.pyomq_asyncio", "pyomq.asyncio"),
@@ -60,6 +67,9 @@ PEERS: dict[str, Peer] = {
 
 def why_missing(name: str) -> str | None:
     """The reason why a peer cannot run here; `None` if it can."""
+    tree = PEERS[name].tree
+    if tree and not os.path.isfile(os.path.join(os.environ.get(tree, ""), "omq", "__init__.py")):
+        return f"{tree} names no folder with an omq in it"
     module, _, attribute = PEERS[name].needs.partition(":")
     try:
         found = importlib.import_module(module) if module else None
