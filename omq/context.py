@@ -16,8 +16,8 @@ from omq._core.calls.leader import Generation
 from omq._core.link.alarm import Alarm
 from omq._core.link.flusher import Flusher
 from omq._core.wire.pool import Pool
-from omq.engine.driver import IoThread
 from omq.engine.inproc import Registry
+from omq.engine.iothread import IoThread
 from omq.errors import ContextTerminated, StateError
 from omq.options import Options
 from omq.types import UNSET

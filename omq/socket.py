@@ -13,7 +13,8 @@ from typing import Any, Final, Self
 from omq._core.calls.sync import SyncCore
 from omq._core.clock import patience
 from omq.context import Context
-from omq.engine.driver import CallerDriver, IoThread
+from omq.engine.driver import CallerDriver
+from omq.engine.iothread import IoThread
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, StateError
 from omq.face import Face, several

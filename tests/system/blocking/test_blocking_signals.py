@@ -268,21 +268,21 @@ def test_a_handler_may_call_while_the_context_begins(program, handle, outcome):
     source = f"""
 import faulthandler, signal, threading
 import omq
-from omq.engine import driver
+from omq.engine import iothread
 
 faulthandler.dump_traceback_later(10, exit=True)
 BIND = "tcp://127.0.0.1:*"
 context = omq.Context()
 made = []
 signal.signal(signal.SIGUSR1, lambda *_: {handle})
-see = driver._see_to_room
+see = iothread._see_to_room
 
 def interrupted():
-    driver._see_to_room = see
+    iothread._see_to_room = see
     signal.raise_signal(signal.SIGUSR1)
     see()
 
-driver._see_to_room = interrupted
+iothread._see_to_room = interrupted
 try:
     made.append(omq.PULL(context, bind=BIND))
     print("bound")
