@@ -6,18 +6,18 @@ import atexit
 import contextlib
 import logging
 import os
-import threading
-import weakref
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
+from omq._core.atomic import Slot
 from omq._core.bell import Bell
 from omq._core.calls.leader import Generation
 from omq._core.link.alarm import Alarm
 from omq._core.link.flusher import Flusher
+from omq._core.queues.names import Names
 from omq._core.wire.pool import Pool
-from omq.engine.inproc import Registry
 from omq.engine.iothread import IoThread
+from omq.engine.roster import Roster
 from omq.errors import ContextTerminated, StateError
 from omq.options import Options
 from omq.types import UNSET
@@ -51,50 +51,48 @@ class Context:
     `default()` do it.
     """
 
-    _default: Context | None = None
-    _lock = threading.RLock()
-    _all: ClassVar[weakref.WeakSet[Context]] = weakref.WeakSet()
+    _default: ClassVar[Slot[Context]] = Slot()
+    _all: ClassVar[Roster[Context]] = Roster()
 
     def __init__(self) -> None:
         self.pool = Pool()
-        self.inproc = Registry()
+        self.inproc = Names()
         self.flusher = Flusher()
         self.alarm = Alarm()
         self.bell = Bell()
         self.generation = Generation()
         self._pid = os.getpid()
-        self._io: IoThread | None = None
-        self._io_lock = threading.RLock()  # a signal handler may call us, too
+        self._io: Slot[IoThread] = Slot()
         self._terminated = False
         self._ended = False
-        self._sockets: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._guests: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._sockets: Roster[Any] = Roster()
+        self._guests: Roster[Any] = Roster()
         self._dropped: set[Any] = set()
         Context._all.add(self)
 
     @classmethod
     def default(cls) -> Context:
         """The context of those who do not care; made on first use, and made anew in a forked child."""
-        with cls._lock:
-            found = cls._default
-            if found is None or found.generation.stale or found._terminated:
-                found = cls._default = cls()
-            return found
+        found = cls._default.value
+        while found is None or found.generation.stale or found._terminated:
+            # Another thread, or a signal handler, may have come first.
+            found = cls._default.put(cls(), found)
+        return found
 
     @property
     def io_thread(self) -> IoThread:
         """The I/O thread; started on first use."""
         self.check()
-        with self._io_lock:
+        io = self._io.value
+        if io is None or io.over:
+            # There is none, or the system gave none; another thread, or a signal handler, may have come first.
+            io = self._io.put(IoThread(self.alarm, self.bell), io)
+            assert io is not None
+        if self._terminated:
+            io.stop()  # `term` may have looked for it before it was there
             self.check()
-            while self._io is None:
-                made = IoThread(self.alarm, self.bell)
-                if self._io is None and not self._terminated:
-                    self._io = made
-                else:
-                    made.stop()  # a signal handler came first
-                    self.check()
-            return self._io
+        io.start()
+        return io
 
     @property
     def closed(self) -> bool:
@@ -145,14 +143,13 @@ class Context:
             return
         linger = UNSET if linger is None else Options(linger=linger).linger
         self._terminated = True
-        for guest in list(self._guests):
+        for guest in self._guests:
             guest.end_with_context(linger)
         # All of them at once: the last one is not to wait for the sum.
-        closing = [(socket, socket.begin_close(linger)) for socket in list(self._sockets)]
+        closing = [(socket, socket.begin_close(linger)) for socket in self._sockets]
         for socket, future in closing:
             socket.finish_close(future)
-        with self._io_lock:
-            io = self._io
+        io = self._io.value
         if io is not None:
             io.stop()
         self.flusher.stop()
@@ -182,19 +179,18 @@ class Context:
 
 def _after_fork() -> None:
     """The child has no threads but this one: nothing that it inherited can be used, and locks may be held for ever."""
-    for context in list(Context._all):
+    for context in Context._all:
         context.abandon()
-    Context._all = weakref.WeakSet()
-    Context._lock = threading.RLock()
-    Context._default = None
+    Context._all = Roster()
+    Context._default = Slot()
 
 
 def _at_exit() -> None:
     """Closes what is open, with its linger, and says what it waits for."""
-    for context in list(Context._all):
+    for context in Context._all:
         if context.generation.stale:
             continue
-        for socket in list(context._sockets):
+        for socket in context._sockets:
             with contextlib.suppress(Exception):
                 if socket.lingers:
                     log.warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
 import time
@@ -14,7 +13,7 @@ from omq._core.calls.sync import SyncCore
 from omq._core.clock import patience
 from omq.context import Context
 from omq.engine.driver import CallerDriver
-from omq.engine.iothread import IoThread
+from omq.engine.iothread import IoThread, Job, apart
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, StateError
 from omq.face import Face, several
@@ -128,12 +127,17 @@ class Socket(Face, SyncCore):
         self._refuse_in_child()
         super().set_options(**options)
 
+    def _change_options(self, options: dict[str, Any]) -> None:
+        super()._change_options(options)
+        self._take_options()  # here, too: all of it happens, whatever a signal handler does to the call
+
     def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        # Python code that holds the socket's lock runs in the I/O thread, where no signal handler does. A socket that is not
-        # in use has no such thread to wait for.
-        if self._engine.has_loop and not self._engine.closed and not self._engine.at_home:
-            return self._io.run(call, *arguments)
-        return call(*arguments)
+        # Python code that holds the socket's lock, or must not come apart, runs where no signal handler does.
+        if not self._engine.has_loop:
+            return apart(call, *arguments)
+        if self._engine.closed or self._engine.at_home:
+            return call(*arguments)
+        return self._io.run(call, *arguments)
 
     def _refuse_in_child(self) -> None:
         """Raises in a forked child, where the lock may be held for ever."""
@@ -177,7 +181,7 @@ class Socket(Face, SyncCore):
             raise ClosedError(f"the {self.socket_type.value} socket is closed")
         self._io = self._context.io_thread
         self._io.run(self._start)
-        if not self._io.wait(self._engine.wait_until(reached, timeout)):
+        if not self._io.run(self._engine.wait_until, reached, timeout):
             if self.closed:
                 raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
             raise self._not_in_time(what, timeout)
@@ -219,7 +223,7 @@ class Socket(Face, SyncCore):
         """
         self.finish_close(self.begin_close(linger))
 
-    def begin_close(self, linger: Any) -> concurrent.futures.Future[Any] | None:
+    def begin_close(self, linger: Any) -> Job | None:
         """The part of `close` that does not wait: what to wait for, or `None`."""
         if self._context.generation.stale:
             return None
@@ -233,13 +237,13 @@ class Socket(Face, SyncCore):
             return None
         if not self._engine.has_loop:
             # It has never been bound or connected: nobody can come for what it accepted.
-            self._engine.stop()
+            apart(self._engine.stop)
             return None
         with contextlib.suppress(ContextTerminated):  # which has closed it, too
-            return self._io.begin(self._engine.close(patience))
+            return self._io.begin(self._engine.close, patience)
         return None
 
-    def finish_close(self, future: concurrent.futures.Future[Any] | None) -> None:
+    def finish_close(self, future: Job | None) -> None:
         """The part of `close` that waits."""
         if future is None:
             return
@@ -257,11 +261,13 @@ class Socket(Face, SyncCore):
         if self._context.generation.stale:
             return
         self._mark_closed()
-        if self._engine.has_loop and not self._engine.at_home:
-            with contextlib.suppress(ContextTerminated):
-                self._io.run(self._engine.stop)
-        else:
+        if not self._engine.has_loop:
+            apart(self._engine.stop)
+        elif self._engine.at_home:
             self._engine.stop()
+        else:
+            with contextlib.suppress(ContextTerminated):  # which has closed it, too
+                self._io.finish(self._io.begin(self._engine.stop))
 
     def _end_dropped(self) -> None:
         self._context.keep(self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from omq._core.queues.peer import Gate, Inlet
 from omq._core.queues.pipe import Pipe
 from omq.engine.dialer import Backoff
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, Living
-from omq.errors import BindError, HandshakeError, RemoteProtocolError
+from omq.errors import HandshakeError, RemoteProtocolError
 from omq.event import EventKind
 from omq.types import COMPATIBLE
 from omq.zmtp.handshake import PeerInfo
@@ -127,59 +126,6 @@ class PipeSession(Living[ConnectionState]):
         return True
 
 
-class Registry:
-    """The inproc names of one context, and who waits for a name; safe from every thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may call us, too, and so may the garbage collector
-        self._bound: dict[str, InprocListener] = {}
-        self._waiting: dict[str, list[InprocDialer]] = {}
-
-    def bind(self, name: str, listener: InprocListener) -> None:
-        """Takes a name; dialers wait until it is open.
-
-        Raises:
-            BindError: The name is taken.
-        """
-        with self._lock:
-            if name in self._bound:
-                raise BindError(f"inproc://{name}: the name is bound by another socket of this context")
-            self._bound[name] = listener
-
-    def open(self, name: str, listener: InprocListener) -> list[InprocDialer]:
-        """The listener has a loop to accept in from now on; gives those who waited for it."""
-        with self._lock:
-            listener.move(ListenerState.ACCEPTING)
-            return self._waiting.pop(name, [])
-
-    def is_open(self, name: str) -> bool:
-        """Whether somebody listens on a name now."""
-        with self._lock:
-            listener = self._bound.get(name)
-            return listener is not None and listener.state is ListenerState.ACCEPTING
-
-    def unbind(self, name: str) -> None:
-        with self._lock:
-            self._bound.pop(name, None)
-
-    def find(self, name: str, dialer: InprocDialer) -> InprocListener | None:
-        """Who has the name; if nobody has, the dialer waits for it."""
-        with self._lock:
-            listener = self._bound.get(name)
-            if listener is None or listener.state is not ListenerState.ACCEPTING:
-                self._waiting.setdefault(name, []).append(dialer)
-                return None
-            return listener
-
-    def forget(self, name: str, dialer: InprocDialer) -> None:
-        with self._lock:
-            waiting = self._waiting.get(name, [])
-            if dialer in waiting:
-                waiting.remove(dialer)
-                if not waiting:
-                    del self._waiting[name]
-
-
 class InprocListener(Living[ListenerState]):
     """A bound inproc name."""
 
@@ -192,7 +138,8 @@ class InprocListener(Living[ListenerState]):
 
     def start(self) -> None:
         """Lets in those who connected before the bind."""
-        for dialer in self.engine.context.inproc.open(self.name, self):
+        self.move(ListenerState.ACCEPTING)
+        for dialer in self.engine.context.inproc.open(self.name):
             dialer.engine.call(dialer.dial)
 
     def accept(self, client: PipeSession) -> None:

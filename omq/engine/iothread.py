@@ -1,18 +1,26 @@
-"""The I/O thread of a context: it listens, dials, shakes hands and keeps time for blocking sockets."""
+"""The I/O thread of a context: it listens, dials, shakes hands and keeps time for blocking sockets.
+
+Threads that wait for it may be interrupted by signal handlers, which raise, or call it themselves, at any bytecode. So
+there is no lock here: what must not come apart is one step (`omq._core.atomic`), and everything else happens in a
+thread that handlers do not run in.
+"""
 
 from __future__ import annotations
 
+import _thread
 import asyncio
-import concurrent.futures
+import contextlib
 import logging
 import os
 import threading
-import weakref
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from omq._core.atomic import Latch, Slot
 from omq._core.bell import Bell
 from omq._core.link.alarm import Alarm
+from omq.engine.roster import Roster
 from omq.errors import ContextTerminated, StateError
 
 log = logging.getLogger("omq")
@@ -20,6 +28,7 @@ log = logging.getLogger("omq")
 _LAST_STANDARD = 2  # the descriptor of the standard error
 _LAST_STEPS = 1.0  # seconds that tasks which are cancelled may take to end
 _DESCRIPTORS = 16  # more than the first event loop of a process opens
+_GLANCE = 0.0002  # seconds between two looks at a thread that ends
 
 
 class Stoppable(Protocol):
@@ -47,57 +56,247 @@ def _see_to_room() -> None:
             os.close(fd)
 
 
+class Job:
+    """A call that the I/O thread makes for another thread.
+
+    A coroutine that it gives is awaited there. (A `concurrent.futures.Future` would not do: whoever waits for one holds
+    its lock at some bytecodes, and the I/O thread could not tell the outcome while a signal handler runs there.)
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.done = Latch()
+        self._function = function
+        self._arguments = arguments
+        self._fate: Slot[str] = Slot()  # "made" or "given up", whoever comes first
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._begun = Latch()  # it has been made, but what it gave may be awaited yet
+
+    def run(self) -> None:
+        """Makes the call, in a thread that no signal handler interrupts."""
+        if self._make():
+            self.done.set()
+            self._begun.set()
+
+    def run_in(self, io: IoThread) -> None:
+        """The same, on the I/O thread."""
+        if not self._make():
+            return
+        if asyncio.iscoroutine(self._result):
+            self._task = io.loop.create_task(self._result)
+            self._result = None
+            self._task.add_done_callback(lambda task: self._awaited(task, io))
+        else:
+            self.done.set()
+            io.forget(self)
+        self._begun.set()
+
+    def _make(self) -> bool:
+        if self.done.is_set or self._fate.put("made", None) != "made":
+            return False
+        try:
+            self._result = self._function(*self._arguments)
+        except BaseException as error:  # the caller's affair, whatever it is
+            self._error = error
+        return True
+
+    def _awaited(self, task: asyncio.Task[Any], io: IoThread) -> None:
+        # The last reference is to go here: what a signal handler raises in the code that runs at a task's end is lost.
+        self._task = None
+        if not task.cancelled():
+            self._error = task.exception()
+            if self._error is None:
+                self._result = task.result()
+                self.done.set()
+        self.fail(self._error)
+        io.forget(self)
+
+    def fail(self, error: BaseException | None = None) -> None:
+        """It has failed; or it will not be made, or not be finished, for the thread ends."""
+        if not self.done.is_set:
+            self._error = error or _terminated()
+            self._begun.set()
+            self.done.set()
+
+    def give_up(self, io: IoThread | None = None) -> None:
+        """Its caller was interrupted: afterwards it has been made, or never will be. A coroutine is cancelled."""
+        if self._fate.put("given up", None) == "given up":
+            self.done.set()
+            if io is not None:
+                io.forget(self)
+            return
+        self._begun.wait()
+        if io is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so is everything
+                io.loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self) -> Any:
+        """What it gave, or raised; once it is done."""
+        error = self._error
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            # The traceback holds this frame, and so would the error itself.
+            self._error = error = None
+
+
+def _terminated() -> ContextTerminated:
+    return ContextTerminated("the context has been terminated")
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function in a thread of its own and waits: no signal handler that raises leaves it half done."""
+    job = Job(function, arguments)
+    try:
+        try:
+            _thread.start_new_thread(job.run, ())
+        except RuntimeError:  # the system gives no thread, or the interpreter ends
+            return function(*arguments)
+        job.done.wait()
+    except BaseException:
+        job.give_up()
+        raise
+    return job.result()
+
+
 class IoThread:
-    """One thread with an event loop: it listens, dials, shakes hands and keeps time for blocking sockets."""
+    """One thread with an event loop. It starts with the first `begin`, and ends with `stop`.
+
+    Args:
+        alarm: Rings on the thread.
+        bell: Is answered there.
+
+    Attributes:
+        loop: Its event loop, once it runs.
+        over: Whether it makes no more calls.
+    """
+
+    loop: asyncio.AbstractEventLoop
 
     def __init__(self, alarm: Alarm, bell: Bell) -> None:
-        import uvloop
-
-        _see_to_room()
-        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self._lock = threading.RLock()  # a signal handler may call us, too
-        self._over = False
+        self.over = False
         self._alarm = alarm
         self._bell = bell
-        self._wards: weakref.WeakSet[Stoppable] = weakref.WeakSet()
-        self._thread = threading.Thread(target=self._run, name="omq-io", daemon=True)
-        try:
-            alarm.open()
-            bell.open()
-            self._thread.start()
-        except Exception:
-            # The system gives no thread: whoever tries again makes another loop.
-            self.loop.close()
-            alarm.close()
-            bell.close()
-            raise
+        self._wards: Roster[Stoppable] = Roster()
+        self._jobs: dict[Job, None] = {}
+        self._chosen = threading.Lock()  # taken, and never waited for, by the one thread that starts it
+        self._stopping = False
+        self._up = Latch()  # it runs, or never will
+        self._down = Latch()  # it runs no more
+        self._failure: BaseException | None = None
+        self._thread = 0  # idents, Python's and the system's
+        self._native = 0
+
+    # ------------------------------------------------------------------ the thread
+
+    def start(self) -> None:
+        """Starts it, unless it has been. It goes on starting if the caller is interrupted; call again, then.
+
+        Raises:
+            OSError: The system gives no descriptors for it; make another one.
+            RuntimeError: The system gives no thread; make another one.
+            ContextTerminated: It has been stopped.
+        """
+        if not self._up.is_set:
+            # `threading.Thread.start` waits under locks of its own: a thread that no handler interrupts calls it.
+            _thread.start_new_thread(self._start, ())
+            self._up.wait()
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+
+    def _start(self) -> None:
+        if self._chosen.acquire(blocking=False):
+            try:
+                threading.Thread(target=self._run, name="omq-io", daemon=True).start()
+            except BaseException as error:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self.over = True
+        self._thread = 0
+        self._down.set()
+        self._up.set()
 
     def _run(self) -> None:
         import signal
 
         # Signals are the main thread's.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._thread = threading.get_ident()
+        self._native = threading.get_native_id()
+        try:
+            if self._stopping:
+                raise _terminated()
+            self._open()
+        except BaseException as error:
+            self._fail(error)
+            return
+        self._up.set()
+        try:
+            self._serve()
+            self._close()
+        finally:
+            self.over = True
+            self._thread = 0  # the next thread may have that ident
+            self._down.set()
+
+    def _open(self) -> None:
+        import uvloop
+
+        _see_to_room()
+        self.loop = uvloop.new_event_loop()
+        try:
+            self._alarm.open()
+            self._bell.open()
+        except BaseException:
+            self.loop.close()
+            self._alarm.close()
+            self._bell.close()
+            raise
+
+    def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.add_reader(self._alarm.fd, self._alarm.ring)
         self.loop.add_reader(self._bell.fd, self._bell.answer)
-        while True:
+        while not self.over:
             try:
                 self.loop.run_forever()
-                break
             except BaseException as error:
                 # Such as the SystemExit of a function that decides who may come in. What it says may be secret.
                 log.error("the I/O thread goes on after a callback that raised %s", type(error).__name__)
         self.loop.remove_reader(self._alarm.fd)
         self.loop.remove_reader(self._bell.fd)
-        with self._lock:
-            self._over = True
+
+    def _halt(self) -> None:
+        if not self.over:  # else it would stop what runs to its end in `_close`
+            self.over = True
+            self.loop.stop()
+
+    def _close(self) -> None:
         # Nobody is to wait for ever for what no longer runs.
-        self.loop.run_until_complete(self._cancel_all())
+        self._complete(self._cancel_all())
+        self._dismiss()
         # A socket may have begun while the others were closed: its descriptors go with the thread.
-        for ward in list(self._wards):
+        for ward in self._wards:
             ward.stop()
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self._complete(self.loop.shutdown_default_executor())
         self.loop.close()
+        self._dismiss()
+
+    def _complete(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        while not task.done():
+            # A stop, or what a callback has raised, ends a round of the loop, but not the work.
+            with contextlib.suppress(BaseException):
+                self.loop.run_until_complete(task)
 
     async def _cancel_all(self) -> None:
         """Cancels what runs here, and what was posted and has not begun."""
@@ -108,51 +307,83 @@ class IoThread:
         if tasks:
             await asyncio.wait(tasks, timeout=_LAST_STEPS)
 
+    def _dismiss(self) -> None:
+        """What has not begun never will."""
+        for job in tuple(self._jobs):
+            job.fail()
+            self.forget(job)
+
+    def stop(self) -> None:
+        """Ends the thread, and waits for that. Idempotent; goes on by itself if interrupted."""
+        self._stopping = True
+        if not self._chosen.locked():
+            return  # it has not been started, and whoever starts it now finds that it is to end
+        self._up.wait()
+        if not self.over:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._halt)
+        if threading.get_ident() == self._thread:
+            raise StateError("a callback of the I/O thread cannot wait for the I/O thread")
+        self._down.wait()
+        # `threading.Thread.join` would wait under a lock that a handler may want.
+        while self._native and os.path.exists(f"/proc/self/task/{self._native}"):
+            time.sleep(_GLANCE)
+
+    # ------------------------------------------------------------------ what it does for others
+
     def look_after(self, ward: Stoppable) -> None:
         """Has a thing stopped when the thread ends, if it lives here until then."""
         self._wards.add(ward)
 
+    def forget(self, job: Job) -> None:
+        """A job is done."""
+        self._jobs.pop(job, None)
+
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a function on the thread and gives its result; see `wait`."""
+        """Calls a function on the thread, and awaits what it gives if that is a coroutine. Waits; can be interrupted.
 
-        async def call() -> Any:
-            return function(*arguments)
+        Where the wait is interrupted the call has been made, or never will be; a coroutine is cancelled.
 
-        return self.wait(call())
-
-    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Runs a coroutine on the thread and gives its result; waits, and can be interrupted.
+        Returns:
+            Its result.
 
         Raises:
             ContextTerminated: The thread has ended, or ends before the work is done.
             StateError: This is the thread itself.
         """
-        return self.finish(self.begin(work))
-
-    def begin(self, work: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
-        """Has a coroutine run on the thread; see `wait`."""
-        with self._lock:
-            if self._over or threading.current_thread() is self._thread:
-                work.close()
-                if self._over:
-                    raise ContextTerminated("the context has been terminated")
-                raise StateError("a callback of the I/O thread cannot wait for the I/O thread")
-            return asyncio.run_coroutine_threadsafe(work, self.loop)
-
-    def finish(self, future: concurrent.futures.Future[Any]) -> Any:
-        """Waits for what `begin` gave; see `wait`."""
+        job = Job(function, arguments)
         try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise ContextTerminated("the context has been terminated") from None
+            self._post(job)
+            job.done.wait()
         except BaseException:
-            # Interrupted: nobody waits for it any more. If it has failed by itself this does nothing.
-            future.cancel()
+            job.give_up(self)
             raise
+        return job.result()
 
-    def stop(self) -> None:
-        """Ends the thread. Idempotent."""
-        with self._lock:
-            if not self._over:
-                self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> Job:
+        """Has a call made; see `run`."""
+        job = Job(function, arguments)
+        self._post(job)
+        return job
+
+    def finish(self, job: Job) -> Any:
+        """Waits for what `begin` gave; the work goes on where that is interrupted."""
+        job.done.wait()
+        return job.result()
+
+    def _post(self, job: Job) -> None:
+        if threading.get_ident() == self._thread:
+            if self.over:
+                raise _terminated()
+            raise StateError("a callback of the I/O thread cannot wait for the I/O thread")
+        self.start()
+        # Noted first: whoever ends the thread says so, and then looks through the notes.
+        self._jobs[job] = None
+        try:
+            if not self.over:
+                self.loop.call_soon_threadsafe(job.run_in, self)
+                return
+        except RuntimeError:  # the loop is closed
+            pass
+        self.forget(job)
+        raise _terminated()

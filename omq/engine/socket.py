@@ -13,13 +13,14 @@ from typing import Any, Protocol, cast
 
 from omq._core.calls.leader import Generation
 from omq._core.link.flusher import Flusher
+from omq._core.queues.names import Names
 from omq._core.wire.pool import Pool
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
 from omq.engine.driver import Driver
 from omq.engine.entrance import Entrance
 from omq.engine.heartbeat import Heartbeat
-from omq.engine.inproc import InprocDialer, InprocListener, PipeSession, Registry
+from omq.engine.inproc import InprocDialer, InprocListener, PipeSession
 from omq.engine.lifecycle import ConnectionState, DialerState, Living, SocketState
 from omq.engine.linger import Linger
 from omq.engine.listener import Listener
@@ -56,7 +57,7 @@ class Shared(Protocol):
 
     pool: Pool
     flusher: Flusher
-    inproc: Registry
+    inproc: Names
     generation: Generation
 
     def check(self) -> None:

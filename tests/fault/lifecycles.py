@@ -246,7 +246,7 @@ class Stage:
         return {
             "descriptors": {name for name in descriptors if not name.endswith("-> ")},
             "threads": {f"{thread.name} {thread.ident}" for thread in threading.enumerate() if _lasting(thread)},
-            "names": {*self._context.inproc._bound, *(n for n, w in self._context.inproc._waiting.items() if w)},
+            "names": {*self._context.inproc.bound, *self._context.inproc.waited_for},
             "files": set(os.listdir(self._folder)),
             "sockets": {repr(socket) for socket in self._context._sockets},
         }

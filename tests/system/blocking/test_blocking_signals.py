@@ -266,7 +266,7 @@ print(ticks > 0)
 def test_a_handler_may_call_while_the_context_begins(program, handle, outcome):
     """It runs in the main thread, which may be the one that starts the I/O thread at that moment."""
     source = f"""
-import faulthandler, signal, threading
+import faulthandler, os, signal, threading
 import omq
 from omq.engine import iothread
 
@@ -274,12 +274,15 @@ faulthandler.dump_traceback_later(10, exit=True)
 BIND = "tcp://127.0.0.1:*"
 context = omq.Context()
 made = []
-signal.signal(signal.SIGUSR1, lambda *_: {handle})
+began = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: (began.set(), {handle}))
 see = iothread._see_to_room
 
 def interrupted():
+    # On the thread that begins; the main thread waits for that, and its handler waits within.
     iothread._see_to_room = see
-    signal.raise_signal(signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert began.wait(5)
     see()
 
 iothread._see_to_room = interrupted

@@ -386,7 +386,7 @@ def test_a_constructor_that_fails_leaves_nothing(make, tmp_path):
         make(omq.PULL, no_such_option=1)
     with pytest.raises(omq.OptionError):
         make(omq.PULL, recv_hwm=-1)
-    assert make.context._io is None
+    assert make.context._io.value is None
     taken = make(omq.PULL, bind=f"ipc://{tmp_path}/s")
     gc.collect()
     loop = set(os.listdir("/proc/self/fd")) - before

@@ -35,9 +35,9 @@ async def test_names_that_nobody_waits_for_any_more_are_forgotten(make, inproc):
     context = omq.Context()
     push = make(omq.PUSH, context, connect=[inproc, inproc])
     push.disconnect(inproc)
-    assert list(context.inproc._waiting) == [inproc.removeprefix("inproc://")]
+    assert context.inproc.waited_for == [inproc.removeprefix("inproc://")]
     push.disconnect(inproc)
-    assert not context.inproc._waiting
+    assert not context.inproc.waited_for
 
 
 async def test_two_contexts_do_not_see_each_other(make, inproc):
@@ -242,18 +242,3 @@ async def test_subscriptions_cross_threads_in_both_directions(make, inproc, work
     assert await worker.call(heard(far_sub)) == b"d1"
     await worker.call(end(far_sub, far_pub))
     await until(lambda: not pub.peers and not sub.peers)
-
-
-async def test_a_handler_may_end_a_socket_in_the_middle_of_another_ones_bind(make, inproc, monkeypatch):
-    """So may the garbage collector: what it ends takes its name out while this thread holds the names."""
-    context = omq.Context()
-    other = make(omq.PULL, context, bind=f"{inproc}-other")
-
-    class Names(dict):
-        def __contains__(self, name):
-            other.stop()
-            return super().__contains__(name)
-
-    monkeypatch.setattr(context.inproc, "_bound", Names(context.inproc._bound))
-    pull = make(omq.PULL, context, bind=inproc)
-    assert (other.closed, pull.closed) == (True, False)

@@ -1,0 +1,70 @@
+"""What several threads do in one step each, and signal handlers of one of them.
+
+A lock does not serve there: a handler that finds it taken by the very thread that it has interrupted waits for ever, and so
+does a handler that waits for another thread, if that one wants the lock. The GIL makes a method one step as long as it runs
+no bytecode.
+"""
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from posix.time cimport CLOCK_MONOTONIC, timespec
+
+from omq._core.clock cimport now_ns, seconds
+from omq._core.lock cimport sem_destroy, sem_init, sem_post, sem_t
+
+cdef extern from "<semaphore.h>" nogil:
+    int sem_clockwait(sem_t *, int, const timespec *)
+
+cdef enum:
+    FIRST_NAP_NS = 10000000    # nanoseconds of a wait's first sleep; each further one is twice as long
+    LAST_NAP_NS = 1000000000   # nanoseconds of its longest: a signal that comes just before it interrupts nothing
+
+
+@cython.final
+cdef class Latch:
+    def __cinit__(self):
+        sem_init(&self._wake, 0, 0)
+
+    def __dealloc__(self):
+        sem_destroy(&self._wake)
+
+    def set(self):
+        cdef int _
+        self.is_set = True
+        for _ in range(self._waiters):
+            sem_post(&self._wake)
+
+    def wait(self, timeout=None):
+        cdef long long now, until
+        cdef long long nap = FIRST_NAP_NS
+        cdef long long deadline = 0x7fffffffffffffff
+        cdef double patience
+        cdef timespec when
+        timeout = seconds(timeout)
+        if timeout is not None:
+            patience = timeout
+            deadline = now_ns() + <long long>(patience * 1e9)
+        self._waiters += 1
+        try:
+            while not self.is_set:
+                PyErr_CheckSignals()
+                now = now_ns()
+                if self.is_set or now >= deadline:
+                    break
+                until = min(now + nap, deadline)
+                nap = min(2 * nap, <long long>LAST_NAP_NS)
+                when.tv_sec = until // 1000000000
+                when.tv_nsec = until % 1000000000
+                with nogil:
+                    sem_clockwait(&self._wake, CLOCK_MONOTONIC, &when)
+            return self.is_set
+        finally:
+            self._waiters -= 1
+
+
+@cython.final
+cdef class Slot:
+    def put(self, value, instead):
+        if self.value is instead:
+            self.value = value
+        return self.value
