@@ -27,7 +27,7 @@ from omq.errors import ClosedError, OptionError, ReceiveTimeout, StateError
 from omq.errors import __all__ as _errors
 from omq.face import Face, several
 from omq.message import Message, Peer
-from omq.monitor import Event, EventKind, Feed, HandshakeFailure
+from omq.monitor import Event, EventKind, HandshakeFailure, Listening
 from omq.options import Options
 from omq.security import (
     Certificate,
@@ -300,7 +300,7 @@ class Socket(Face, AsyncCore):
         await self.close()
 
 
-class Monitor(Feed):
+class Monitor(Listening):
     """The events of a socket, in their order: iterate over it with `async for`, or await `recv`.
 
     It holds at most `limit` events: a reader that falls behind loses the oldest and finds an event `missed`, with
@@ -313,7 +313,17 @@ class Monitor(Feed):
         self._owner = weakref.ref(owner)
         super().__init__(engine, limit)
 
+    def put(self, event: Event) -> None:
+        """Takes an event in, in the socket's loop; never waits."""
+        super().put(event)
+        self._wake()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._wake()
+
     def _wake(self) -> None:
+        """There is something for those who wait."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done() and not waiter.get_loop().is_closed():
@@ -331,7 +341,7 @@ class Monitor(Feed):
             StateError: The process has forked.
         """
         timeout = patience(timeout)
-        if (event := self._take()) is not None:
+        if (event := self.take()) is not None:
             return event
         owner = self._owner()
         if owner is not None and not self.closed:
@@ -339,7 +349,7 @@ class Monitor(Feed):
         del owner
         try:
             async with asyncio.timeout(timeout):
-                while (event := self._take()) is None:
+                while (event := self.take()) is None:
                     waiter = asyncio.get_running_loop().create_future()
                     self._waiters.add(waiter)
                     try:
