@@ -42,6 +42,7 @@ class Case:
         main: The caller that signals interrupt: others run while it looks for them. NOBODY: none come.
         nested: A caller that is the handler of that one's signals: it calls in the middle of a call. NOBODY: no handler
             calls.
+        aside: Whether who looks for signals stands aside meanwhile: leads no more, and has the next one woken as well.
         mutation: What is not as in the code; empty: nothing.
     """
 
@@ -55,6 +56,7 @@ class Case:
     room: int = 0
     main: int = NOBODY
     nested: int = NOBODY
+    aside: bool = False
     mutation: str = ""
 
 
@@ -191,7 +193,8 @@ class Serving:
         return any(w.kernel[p] and (w.reading[p] or not w.complete[p]) for p in self.peers) or (w.blocked and w.room)
 
     def _asleep(self, w: World) -> bool:
-        return not w.closed and bool(w.readable) and self._has(w)
+        # A thread whose signal handler runs is not asleep, and takes what there is when that is done.
+        return not w.closed and self._has(w) and any(w.at[c] != HANDLER for c in w.readable)
 
     def _unwritten(self, w: World) -> bool:
         return not w.closed and bool(w.writable) and not w.blocked
@@ -258,6 +261,8 @@ class Serving:
                 yield f"{who} wakes up in the set", who, lambda w: self._wake_up(w, c)
             elif w.op[c] == "timed":
                 yield f"{who}: its time is up", "", lambda w: self._time_out(w, c, AWAKE)
+            elif c == self.case.main:
+                yield f"{who}: a nap is over, or a signal comes", "", lambda w: self._set(w, c, AWAKE)
         elif at == AWAKE:
             yield f"{who} leaves the set", who, lambda w: self._lead_on(w, c)
         elif at == FOLLOW:
@@ -265,6 +270,8 @@ class Serving:
                 yield f"{who} was woken", who, lambda w: self._follow_on(w, c)
             elif w.op[c] == "timed":
                 yield f"{who}: its time is up", "", lambda w: self._time_out(w, c, LATE)
+            elif c == self.case.main:
+                yield f"{who}: a nap is over, or a signal comes", "", lambda w: self._set(w, c, LATE)
         elif at == LATE:
             yield f"{who} goes on", who, lambda w: self._tried(w, c)
 
@@ -327,6 +334,11 @@ class Serving:
     def _sleep(self, w: World, c: int) -> None:
         w.woken[c] = False
         w.at[c] = SIGNALS
+        if self.case.aside and c == self.case.main:
+            if w.leading[c]:
+                w.leading[c] = False
+                w.leader = NOBODY
+            self._rouse(w)
         if c != self.case.main:
             self._go_to_sleep(w, c)  # nobody else runs in between
 
@@ -335,8 +347,6 @@ class Serving:
         if w.closed or (w.woken[c] and self.case.mutation != "a wake-up before the sleep is not seen"):
             self._tried(w, c)
             return
-        if c == self.case.nested and w.leader == self.case.main:
-            self._take_lead(w)
         if w.leader == NOBODY or self.case.mutation == "two leaders":
             w.leader = c
             w.leading[c] = True
@@ -346,12 +356,6 @@ class Serving:
             w.at[c] = EPOLL
         else:
             w.at[c] = FOLLOW
-
-    def _take_lead(self, w: World) -> None:
-        """The leader is below on this very stack, and serves nothing until we return."""
-        if self.case.mutation != "a handler's call that follows":
-            w.leading[w.leader] = False
-            w.leader = NOBODY
 
     def _wake_up(self, w: World, c: int) -> None:
         """The kernel's answer, before the lock is had."""
@@ -405,11 +409,14 @@ class Serving:
         if w.leader == NOBODY and mutation != "a wake-up is not passed on":
             for other in (w.readable, w.writable):
                 if other:
-                    self._wake(w, other[0])
+                    self._wake_first(w, other)
                     break
         if gate and mutation != "a wake-up is not passed on":
             self._notify(w, gate)
-        if w.drowsy and mutation != "the I/O thread is not roused":
+        self._rouse(w)
+
+    def _rouse(self, w: World) -> None:
+        if w.drowsy and self.case.mutation != "the I/O thread is not roused":
             w.drowsy = False
             w.alarm = True
 
@@ -422,9 +429,14 @@ class Serving:
                 w.sem[c] = min(w.sem[c] + 1, 2)  # what is left over wakes once more, for nothing
 
     def _notify(self, w: World, gate: list[int]) -> None:
-        if gate:
-            self._wake(w, gate[0])
+        self._wake_first(w, gate)
         self._tell(w)
+
+    def _wake_first(self, w: World, gate: list[int]) -> None:
+        for c in gate:
+            self._wake(w, c)
+            if not (self.case.aside and w.at[c] in (SIGNALS, HANDLER)):
+                return
 
     def _signal(self, w: World) -> None:
         if not w.signalled and w.open and self.case.mutation != "the leader is not signalled":

@@ -47,7 +47,7 @@ TWO = Case(calls=(("recv",), ("recv",)), peers=(1, 1))
 # What the code might do instead, and which promise it would break.
 MUTATIONS = {
     "a call is taken for a look": (OWNER, "an event waits"),
-    "a signal is not drained": (ASKED, "the eventfd stays readable"),
+    "a signal is not drained": (ASKED, "an event waits"),
     "a wake-up before the sleep is not seen": (OWNER, "a call sleeps though a message is there"),
     "a wake-up is not passed on": (TWO, "a call sleeps though a message is there"),
     "an arrival is not told": (OWNER, "a call sleeps though a message is there"),
