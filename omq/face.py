@@ -132,8 +132,8 @@ class Face:
     def disconnect(self, endpoint: str) -> None:
         """Stops dialling an endpoint and ends its connection.
 
-        The connection gets nothing new. It ends in the background, when what was accepted for it has left or `linger` has
-        passed; `close` waits for that, too. Messages that wait for any peer stay for the others.
+        The connection gets nothing new. It ends in the background, when what was accepted for it has left or `linger`
+        has passed; `close` waits for that, too. What waits for any peer stays for the others, if there are any.
 
         Raises:
             EndpointError: It is not connected.

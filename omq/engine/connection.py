@@ -287,7 +287,10 @@ class WireSession(Living[ConnectionState]):
         if linger is not None:
             self._timer = self.engine.loop.call_later(linger, self.end)
         self._left = True
+        outlet = self.engine.pattern.outlet
         with self.engine.lock:
+            if outlet is not None and self.engine.is_last(self):
+                outlet.entrust(self.peer)
             self.engine.pattern.disconnected(self)
             self.peer.retire()
 

@@ -131,7 +131,7 @@ TABLE: Final = (
     _row(
         _C.CLOSING,
         _C.OVER,
-        "the peer's kernel has everything or the peer is gone; `close`: a second has passed; `disconnect`: `linger` has",
+        "the peer's kernel has everything, or the peer is gone, silent for a second of `close`, or out of `linger`",
         _E.DISCONNECTED,
     ),
 )

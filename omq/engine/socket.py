@@ -273,11 +273,6 @@ class Engine(Living[SocketState]):
         dialer = dialers.pop()
         if not dialers:
             del self._dialers[name]
-        session, outlet = dialer.session, self.pattern.outlet
-        if session is not None and session.is_ready and outlet is not None and not (self._dialers or self._listeners):
-            # Nobody else can come for what waits in the socket's queue: it was accepted for this peer.
-            with self.lock:
-                outlet.bequeath(session.peer)
         dialer.disconnect()
 
     @property
@@ -300,6 +295,10 @@ class Engine(Living[SocketState]):
     def wants_peers(self) -> bool:
         """Whether a new connection is of use: always, until closing has nothing left to deliver."""
         return not self.closed and not (self.closing and self.pattern.idle)
+
+    def is_last(self, session: WireSession) -> bool:
+        """Whether nobody but this session could take what waits for any peer."""
+        return not (self._listeners or self._dialers) and all(one is session for one in self.pattern.sessions)
 
     @property
     def drained(self) -> bool:

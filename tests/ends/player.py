@@ -1,6 +1,6 @@
 """One side of a connection, in a process of its own: `python -m tests.ends.player JSON`.
 
-It speaks through standard output, a line an event: `at ENDPOINT`, `begun`, `got NUMBER`, `ended`, and last what it has received.
+It speaks through standard output, a line an event: `at ENDPOINT`, `begun`, `ended`, and last what it has received.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Libzmq:
         return bytes(self._socket.getsockopt(self._zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
     def connect(self, endpoint: str) -> None:
-        self._monitor = self._socket.get_monitor_socket(self._zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._monitor: Any = self._socket.get_monitor_socket(self._zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._socket.connect(endpoint)
 
     def wait_connected(self) -> None:
@@ -159,6 +159,9 @@ class Libzmq:
         getattr(self._socket, call)(endpoint)
 
     def close(self) -> None:
+        if hasattr(self, "_monitor") and not self._monitor.closed:
+            self._socket.disable_monitor()
+            self._monitor.close()
         self._socket.close()
         self._context.term()
 
@@ -186,7 +189,7 @@ def play(part: dict[str, Any]) -> None:
     else:
         seat.connect(endpoint)
     if part["sends"]:
-        if not part["binds"]:
+        if not part["binds"] or part["end"] == "unbind":
             seat.wait_connected()
         for burst in messages(part["sends"], part["size"]):
             seat.send_all(burst)

@@ -1,4 +1,4 @@
-"""A connection between two processes, each of either library, and what has come through when one of them has ended it."""
+"""A connection between two processes, each of either library, and what has come through when one has ended it."""
 
 from __future__ import annotations
 

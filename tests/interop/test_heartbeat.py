@@ -56,7 +56,7 @@ async def test_no_false_timeouts(libzmq: Libzmq, fresh: Fresh, one: str, other: 
 
 @on_uvloop
 async def test_libzmq_that_is_not_read_gives_up_and_comes_back(libzmq: Libzmq, fresh: Fresh) -> None:
-    """Its PINGs stand behind more messages than recv_hwm: as with libzmq itself, it has no answer. No message is lost."""
+    """Its PINGs stand behind more messages than recv_hwm: as with libzmq, it has no answer. Nothing is lost."""
     async with omq.PULL(bind=fresh("tcp"), linger=0, recv_hwm=2) as pull:
         push = libzmq.open("PUSH", connect=pull.endpoints[0], heartbeat_ivl=150, heartbeat_timeout=400, sndhwm=0)
         await attended(push, pull.wait_connected(timeout=5))

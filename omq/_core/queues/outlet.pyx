@@ -73,13 +73,10 @@ cdef class RoundRobin(Outlet):
         """*peer* has got a message."""
         return 0
 
-    def bequeath(self, Peer peer not None):
-        if self._attached == 1 and peer.attached:
-            while self.queue:
-                send_held(peer, self.queue[0])
-                self.queue.popleft()
-                self.given(peer)
-            self.gate.notify()
+    def entrust(self, Peer peer not None):
+        while self.queue and not peer.lost:
+            send_held(peer, self.queue.popleft())
+            self.given(peer)
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         cdef Peer peer

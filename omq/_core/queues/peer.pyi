@@ -91,6 +91,9 @@ class Outlet:
     def __init__(self, gate: Gate, *arguments: Any) -> None: ...
     @property
     def gate(self) -> Gate: ...
+    def entrust(self, peer: Peer) -> None:
+        """Gives *peer*, which is about to leave, what waits here for any peer: there is no other."""
+
     @property
     def idle(self) -> bool:
         """Whether everything that was accepted has left."""
@@ -112,9 +115,6 @@ class Outlet:
 
     def add(self, peer: Peer) -> None:
         """Takes a peer in."""
-
-    def bequeath(self, peer: Peer) -> None:
-        """A peer leaves, and nobody else can come for what waits here: it takes all of it along."""
 
     def remove(self, peer: Peer) -> None:
         """Lets a peer go; does nothing if it is not in."""

@@ -499,8 +499,8 @@ cdef class Outlet:
             peer.parked = 0
             self.detach(peer)
 
-    def bequeath(self, Peer peer not None):
-        """*peer* leaves, and nobody else can come for what waits here: it takes all of it along."""
+    def entrust(self, Peer peer not None):
+        """Gives *peer*, which is about to leave, what waits here for any peer: there is no other."""
 
     @property
     def idle(self):

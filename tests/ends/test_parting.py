@@ -1,0 +1,96 @@
+"""One side takes leave, by `disconnect`, `unbind`, a reset or half a close: what was accepted, or is here, arrives."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.ends.stage import Part, Process, missing, play, side_by_side
+from tests.ends.test_closing import BEATS, TCP, where
+from tests.unit.engine.wire import GREETING, frames, ready
+
+TAKERS = ("omq", "asyncio", "zmq")
+
+
+def parting(
+    sender: str, receiver: str, way: str, count: int, size: int, endpoint: str, taking: dict[str, float] | None = None
+) -> Callable[[], str]:
+    """A play: PUSH sends, and disconnects or unbinds at once; PULL takes its time."""
+    binds = way == "unbind"
+    push = Part(sender, "PUSH", binds=binds, sends=count, size=size, end=way, options={"send_hwm": 0})
+    pull = Part(receiver, "PULL", binds=not binds, takes=count, absent=1.0, options=taking or {})
+    return lambda: missing(play(push, pull, endpoint), count)
+
+
+def test_disconnect_delivers_what_was_accepted(tmp_path):
+    """A few small messages, more than the kernels hold, and more than the receiver's marks, which are low."""
+    plays = [
+        (
+            f"{one} to {other}, {count} of {size} over {scheme}",
+            parting(
+                one, other, "disconnect", count, size, where(scheme, tmp_path, f"{one}{other}{count}"), {"recv_hwm": 10}
+            ),
+        )
+        for one in ("omq", "asyncio")
+        for other in TAKERS
+        for count, size, scheme in [(200, 16, "tcp"), (150, 65536, "tcp"), (200, 16, "ipc")]
+        if scheme == "tcp" or other != "zmq"
+    ]
+    assert side_by_side(plays) == []
+
+
+def test_unbind_lets_connections_go_on():
+    plays = [
+        (f"{one} to {other}", parting(one, other, "unbind", 500, 1000, TCP))
+        for one in ("omq", "asyncio")
+        for other in TAKERS
+    ]
+    assert side_by_side(plays) == []
+
+
+def raw_sender(receiver: str, way: str, count: int, options: dict[str, float]) -> str:
+    """A PUSH made by hand sends what the receiver's kernel has room for, and resets or half closes."""
+    pull = Process(Part(receiver, "PULL", binds=True, takes=count, absent=0.5, options=options, endpoint=TCP))
+    try:
+        host, port = pull.until("at").removeprefix("tcp://").split(":")
+        with socket.create_connection((host, int(port)), 10) as sock:
+            sock.settimeout(10)
+            sock.sendall(GREETING + ready(b"PUSH"))
+            seen = b""
+            while b"READY" not in seen:
+                seen += sock.recv(4096)
+            pull.until("begun")
+            sock.sendall(b"".join(frames(number.to_bytes(8, "big") + bytes(100)) for number in range(count)))
+            # All of it is with the receiver's kernel when ours has nothing left to be acknowledged.
+            while _unacknowledged(sock):
+                threading.Event().wait(0.001)
+            if way == "reset":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                sock.close()
+            else:
+                sock.shutdown(socket.SHUT_WR)
+            return missing(pull.result(), count)
+    finally:
+        pull.finish()
+
+
+def _unacknowledged(sock: socket.socket) -> int:
+    import fcntl
+    import termios
+
+    (size,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))
+    return int(size)
+
+
+@pytest.mark.parametrize("way", ["reset", "half a close"])
+def test_what_our_kernel_has_is_read(way):
+    plays = [
+        (f"{receiver}, {options}", lambda receiver=receiver, options=options: raw_sender(receiver, way, 200, options))
+        for receiver in ("omq", "asyncio")
+        for options in ({}, {"recv_hwm": 1}, {"recv_hwm": 5, **BEATS})
+    ]
+    assert side_by_side(plays) == []
