@@ -294,4 +294,3 @@ class Leaving:
         first = dict(zip(NAMES, self.initial(), strict=True))  # type: ignore[arg-type]
         now = dict(zip(NAMES, state, strict=True))  # type: ignore[arg-type]
         return " ".join(f"{name}={value!r}" for name, value in now.items() if value != first[name])
-

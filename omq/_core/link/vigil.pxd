@@ -32,6 +32,7 @@ cdef class Vigil:
     cdef void begin(self) noexcept
     cdef void heard(self, long long now) noexcept nogil
     cdef long long _patience(self, long long now) noexcept nogil
+    cdef long long _with_others(self, long long due, long long patience) noexcept nogil
     cdef long long look(self, long long now, unsigned char *view) noexcept nogil
     cdef void _examine(self, const unsigned char *view, Py_ssize_t size) noexcept nogil
     cdef Py_ssize_t _ping(self, const unsigned char *body, Py_ssize_t size, unsigned char *context) noexcept nogil

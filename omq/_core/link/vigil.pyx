@@ -60,6 +60,13 @@ cdef class Vigil:
         # A peer that has not asked yet will do so in the rhythm that it began with: soon, or seldom.
         return max(<long long>FIRST_NS, (now - self.begun) // 4)
 
+    cdef long long _with_others(self, long long due, long long patience) noexcept nogil:
+        """A moment not long after *due* that connections of about the same age share: one wake-up serves them all."""
+        cdef long long step = 1
+        while 2 * step <= patience:
+            step *= 2
+        return (due + step - 1) // step * step
+
     cdef long long look(self, long long now, unsigned char *view) noexcept nogil:
         """Answers what is to be answered, if nobody reads; gives when to look again. *view* has VIEW bytes."""
         cdef Py_ssize_t size
@@ -69,7 +76,7 @@ cdef class Vigil:
         patience = self._patience(now)
         due = self.read + patience
         if due <= now:
-            due = now + patience // 8
+            due = now + patience // 8 if self.gap else self._with_others(now + patience, patience)
             if self.boundary >= 0 and self.batch.fd >= 0:
                 size = recv(self.batch.fd, view, VIEW, MSG_PEEK | MSG_DONTWAIT)
                 if size > self.seen:
