@@ -264,11 +264,11 @@ cdef class Receiver(Peer):
         if PING_SIZE <= size <= PING_SIZE + CONTEXT and memcmp(data, b"\4PING", 5) == 0:
             ttl = (<int><unsigned char>data[5]) << 8 | <unsigned char>data[6]
             self.pings += 1
-            if self._vigil is not None:
-                self._vigil.heard(now_ns())
             if self._vigil is not None and self._vigil.ahead > 0:
                 self._vigil.ahead -= 1  # it was answered before it was read
             elif self._batch.bytes < MUCH_UNSENT:
+                if self._vigil is not None:
+                    self._vigil.heard(now_ns())
                 # RFC 37, Connection Heartbeating: answer with the context that came.
                 memcpy(frame, b"\4\0\4PONG", PONG_SIZE)
                 memcpy(frame + PONG_SIZE, data + PING_SIZE, size - PING_SIZE)

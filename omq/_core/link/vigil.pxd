@@ -26,8 +26,8 @@ cdef class Vigil:
     cdef long long ahead             # PINGs among them that have been answered
     cdef long long begun             # nanoseconds on the monotonic clock, when the connection was made
     cdef long long read              # likewise, when something was last read
-    cdef long long pinged            # likewise, when the last PING was read; 0: none
-    cdef long long gap               # nanoseconds between the last two PINGs; 0: there were not two
+    cdef long long pinged            # likewise, when the last PING was read, or found; 0: none
+    cdef long long gap               # nanoseconds between two PINGs, as far as is known; 0: there was none
     cdef long long due               # when it is looked at again
     cdef void begin(self) noexcept
     cdef void heard(self, long long now) noexcept nogil

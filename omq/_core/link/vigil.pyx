@@ -25,6 +25,7 @@ cdef enum:
     CONTEXT = 16             # bytes that a PING's context has at most (RFC 37, Connection Heartbeating)
     PING_SIZE = 7            # bytes of a PING's body without it
     PONG_SIZE = 5            # bytes of a PONG's body without it
+    LEAST_GAP_NS = 5000000   # nanoseconds: nobody asks more often
     FIRST_NS = 50000000      # nanoseconds of silence after which a new connection is looked at for its first PING
 
 
@@ -48,9 +49,9 @@ cdef class Vigil:
                     nanosleep(&moment, NULL)
 
     cdef void heard(self, long long now) noexcept nogil:
-        """A PING has been read."""
-        if self.pinged:
-            self.gap = now - self.pinged
+        """A PING has come: it is read, or found unread for the first time."""
+        # The first one comes as long after the beginning as the next ones are apart. Several that are read together are not.
+        self.gap = max(now - (self.pinged or self.begun), self.gap // 2, <long long>LEAST_GAP_NS)
         self.pinged = now
 
     cdef long long _patience(self, long long now) noexcept nogil:
@@ -101,6 +102,7 @@ cdef class Vigil:
                     if not self._open() or not self._answer(context, has):
                         return
                     self.ahead += 1
+                    self.heard(now_ns())
                 self.seen = at + header.length + <Py_ssize_t>header.size
             at += header.length + <Py_ssize_t>header.size
 

@@ -137,6 +137,19 @@ def test_a_ping_behind_messages_is_answered_and_they_stay(family, owners, sealed
     assert owner.is_told_nothing()
 
 
+def test_pings_are_answered_in_their_rhythm_for_as_long_as_nobody_reads(family, owners):
+    """Longer than a peer would wait that gives itself three of its intervals."""
+    owners.append(owner := Owner(family))
+    gap, slowest = 0.1, 0.0
+    for _ in range(25):
+        time.sleep(gap)
+        begun = time.monotonic()
+        owner.say(ping(0, b"now"))
+        assert owner.hear(len(pong(b"now"))) == pong(b"now")
+        slowest = max(slowest, time.monotonic() - begun)
+    assert slowest < 3 * gap
+
+
 def test_what_is_read_before_is_answered_by_who_reads(family, owners):
     owners.append(owner := Owner(family))
     owner.say(ping(0, b"read"))
