@@ -186,7 +186,8 @@ class Options:
         recv_hwm: Messages that wait to be received before reading stops; 0 for no bound (`ZMQ_RCVHWM`).
         send_timeout: Seconds that `send` waits; `None` for ever, 0 never (`ZMQ_SNDTIMEO`).
         recv_timeout: Seconds that `recv` waits; `None` for ever, 0 never (`ZMQ_RCVTIMEO`).
-        linger: Seconds that `close` waits for what was accepted to leave; `None` for ever (`ZMQ_LINGER`).
+        linger: Seconds that `close`, and `disconnect` in the background, let what was accepted leave; `None` for
+            ever (`ZMQ_LINGER`).
         identity: The name that ROUTER peers know this socket by; empty for one that they choose
             (`ZMQ_ROUTING_ID`).
         reconnect_interval: Seconds between two attempts to connect; a pair grows from the first to the
