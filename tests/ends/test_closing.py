@@ -39,7 +39,12 @@ def closed_sender(
     taking: dict[str, float] | None = None,
 ) -> Callable[[], str]:
     """A play: PUSH connects, sends and closes with endless linger; PULL takes its time."""
-    push = Part(sender, "PUSH", options=sending or {}, sends=count, size=size, waits=kill)
+    sending = dict(sending or {})
+    if sender == "zmq":
+        # libzmq that closes while a small send buffer is full drops its last batch, and ends its side as if all were
+        # sent: 472 of 604 messages of 24 bytes arrived, at libzmq as well.
+        sending.pop("send_buffer", None)
+    push = Part(sender, "PUSH", options=sending, sends=count, size=size, waits=kill)
     pull = Part(receiver, "PULL", binds=True, options=taking or {}, takes=count, absent=absent, pace=pace)
     return lambda: missing(play(push, pull, endpoint, kill=kill), count)
 
