@@ -27,6 +27,7 @@ cdef class Sleeper:
     cdef sem_t _wake
     cdef bint leading
     cdef bint woken                  # something happened that it waits for
+    cdef bint aside                  # its thread runs signal handlers, for who knows how long: it can do nothing else
     cdef long long nap               # nanoseconds that the main thread sleeps at most before it looks for signals
     cdef long long spun              # nanoseconds that it has spun
     cdef LeaderCore _core
@@ -37,6 +38,7 @@ cdef class SyncGate(Gate):
     cdef PyObject *_core             # the LeaderCore, borrowed: a loop holds gates, and must not hold sockets; NULL: gone
     cdef object _sleepers            # deque of Sleeper, first come first
     cdef int count                   # of them
+    cdef int wake_first(self) except -1
     cdef int wake_all(self) except -1
     cdef int look(self, long long spent) except -1
     cdef list _watchers              # Futures of the I/O thread's loop: closing waits so for the queues to drain
@@ -75,7 +77,7 @@ cdef class LeaderCore:
     cdef int _tell(self) except -1
     cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1
     cdef int _let_go(self) except -1
-    cdef int _look_for_signals(self) except -1
+    cdef int _look_for_signals(self, Sleeper sleeper) except -1
     cdef long long _until(self, Sleeper sleeper, long long deadline) except -1
     cdef int _lead(self, Sleeper sleeper, long long deadline) except -1
     cdef int _follow(self, Sleeper sleeper, long long deadline) except -1

@@ -143,7 +143,7 @@ cdef class SyncGate(Gate):
             if self.apart:
                 self.wake_all()
             else:
-                (<Sleeper>self._sleepers[0]).wake()
+                self.wake_first()
         if self._core != NULL and (<LeaderCore>self._core)._truth is not None:
             (<LeaderCore>self._core)._tell()
         if self._watchers:
@@ -151,6 +151,17 @@ cdef class SyncGate(Gate):
             self._watchers = []
             if self._core != NULL:
                 (<LeaderCore>self._core)._bell.tell(settle, watchers)
+        return 0
+
+    cdef int wake_first(self) except -1:
+        """Wakes the first that can do something now; who stands aside before it finds out later."""
+        cdef Sleeper sleeper
+        cdef int i
+        for i in range(self.count):
+            sleeper = <Sleeper>self._sleepers[i]
+            sleeper.wake()
+            if not sleeper.aside:
+                break
         return 0
 
     cdef int wake_all(self) except -1:
@@ -337,7 +348,7 @@ cdef class LeaderCore:
     cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1:
         """Sleeps until something may have happened, with the lock let go; 0 if the time is up, 1 otherwise."""
         sleeper.woken = False
-        self._look_for_signals()
+        self._look_for_signals(sleeper)
         if sleeper.woken or self.closed:
             # What others left to do under the lock was done while it was free.
             return 1
@@ -358,13 +369,22 @@ cdef class LeaderCore:
             raise
         return 0
 
-    cdef int _look_for_signals(self) except -1:
-        """Runs signal handlers, which may call us: without the lock. A signal that comes later ends the sleep."""
+    cdef int _look_for_signals(self, Sleeper sleeper) except -1:
+        """Runs signal handlers, which may call us: without the lock. A signal that comes later ends the sleep.
+
+        A handler may take its time, or wait for what this very thread would have to see to. So it neither leads
+        meanwhile nor is it relied on to do anything with a wake-up.
+        """
+        if sleeper.leading:
+            sleeper.leading = False
+            self._leader = None
+        sleeper.aside = True
         try:
             self.lock.release()
             PyErr_CheckSignals()
         finally:
             self.lock.acquire()
+            sleeper.aside = False
         return 0
 
     cdef long long _until(self, Sleeper sleeper, long long deadline) except -1:
@@ -437,8 +457,11 @@ cdef class LeaderCore:
         if n < 0:
             if failure != EINTR:
                 raise OSError(failure, os.strerror(failure))
-            # Ctrl-C, say: before a message is taken.
-            self._look_for_signals()
+            # Ctrl-C, say: before a message is taken. While its handler runs nobody may be there.
+            if self.drowsy:
+                self.drowsy = False
+                self._rouse()
+            self._look_for_signals(sleeper)
             return 1
         if n == 0:
             return now_ns() < deadline
@@ -463,7 +486,7 @@ cdef class LeaderCore:
                 failure = errno
         self.lock.acquire()
         if failure == EINTR:
-            self._look_for_signals()
+            self._look_for_signals(sleeper)
         return failure == 0 or failure == EINTR or now_ns() < deadline
 
     cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1:
@@ -477,7 +500,7 @@ cdef class LeaderCore:
         if self._leader is None:
             for other in (self.readable, self.writable):
                 if other.count:
-                    (<Sleeper>other._sleepers[0]).wake()
+                    other.wake_first()
                     break
         if gate.count:
             gate.notify()

@@ -1,0 +1,115 @@
+"""Signal handlers that take their time, or call the very socket that their thread waits for."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+import omq
+from tests import waits
+
+
+@pytest.fixture
+def linked() -> Iterator[tuple[omq.PULL, omq.PUSH]]:
+    with omq.PULL() as pull, omq.PUSH() as push:
+        push.connect(pull.bind("tcp://127.0.0.1:0"))
+        push.send(b"first")
+        assert pull.recv(timeout=10) == b"first"
+        yield pull, push
+
+
+@pytest.fixture
+def handle() -> Iterator[Callable[[Callable[[], None]], None]]:
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def install(function: Callable[[], None]) -> None:
+        def handler(number: int, frame: FrameType | None) -> None:
+            function()
+
+        signal.signal(signal.SIGUSR1, handler)
+
+    yield install
+    signal.signal(signal.SIGUSR1, before)
+
+
+def when_asleep(function: Callable[[], None]) -> threading.Thread:
+    """Interrupts this thread, the main one, once it sleeps; then calls a function in another one."""
+    main = threading.main_thread()
+    assert threading.current_thread() is main
+    assert main.native_id is not None
+    native = main.native_id
+
+    def run() -> None:
+        waits.until(lambda: waits.sleeps(native), "the call that waits")
+        signal.pthread_kill(main.ident or 0, signal.SIGUSR1)
+        function()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_handler_receives(linked: tuple[omq.PULL, omq.PUSH], handle: Callable[[Callable[[], None]], None]) -> None:
+    pull, push = linked
+    inside = threading.Event()
+    got: list[bytes] = []
+
+    def handler() -> None:
+        inside.set()
+        got.append(pull.recv(timeout=10))
+
+    def send() -> None:
+        assert inside.wait(10)
+        waits.until(lambda: pull.readable.waiting == 2, "the handler's call")
+        push.send(b"for the handler")
+        waits.until(lambda: got, "its message")
+        push.send(b"for the call")
+
+    handle(handler)
+    sender = when_asleep(send)
+    assert pull.recv(timeout=20) == b"for the call"
+    sender.join()
+    assert got == [b"for the handler"]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["that leads", "that follows"])
+def test_handler_takes_long(
+    first: bool, linked: tuple[omq.PULL, omq.PUSH], handle: Callable[[Callable[[], None]], None]
+) -> None:
+    pull, push = linked
+    inside = threading.Event()
+    got: list[bytes] = []
+
+    def receive() -> None:
+        got.append(pull.recv(timeout=20))
+
+    def handler() -> None:
+        inside.set()
+        waits.until(lambda: len(got) == 2, "what others receive meanwhile")
+
+    def send() -> None:
+        assert inside.wait(10)
+        if first:
+            others[0].start()
+        others[1].start()
+        waits.until(lambda: pull.readable.waiting == 3, "the calls that wait")
+        for number in range(2):
+            push.send(b"%d" % number)
+            waits.until(lambda: len(got) > number, f"message {number}")  # noqa: B023
+        waits.until(lambda: pull.readable.waiting == 1)
+        push.send(b"for the call")
+
+    others = [threading.Thread(target=receive) for _ in range(2)]
+    if not first:
+        others[0].start()
+        waits.until(lambda: pull.readable.waiting == 1)
+    handle(handler)
+    sender = when_asleep(send)
+    assert pull.recv(timeout=20) == b"for the call"
+    for thread in (sender, *others):
+        thread.join()
+    assert got == [b"0", b"1"]
