@@ -1,9 +1,10 @@
 """A model of who writes what a caller has left behind: the flusher, the epoll set, or the next call.
 
-It reads like the code: `connection.pyx` (send, _decide, _push, _after, flush), `batch.pyx` (flush_late) and `flusher.pyx`
-(leave, _round, forget, parking). The flusher's thread never takes the interpreter's lock: its steps lie between two
-sections under its mutex, or under a batch's flag. A caller's step is a whole call, but where it writes a large batch: that
-is done without the interpreter's lock, under the flag. Somebody serves the epoll set; who that is, `serving.py` says.
+It reads like the code: `connection.pyx` (send, _decide, _push, _after, flush), `batch.pyx` (flush_late) and
+`flusher.pyx` (leave, _round, forget, parking). The flusher's thread never takes the interpreter's lock: its steps lie
+between two sections under its mutex, or under a batch's flag. A caller's step is a whole call, but where it writes a
+large batch: that is done without the interpreter's lock, under the flag. Somebody serves the epoll set; who that is,
+`serving.py` says.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Case:
 
 
 START: dict[str, Any] = {
-    "pushing": NONE, "waits": NONE, "told": False, "left": (), "parked": True, "work": 0, "at": "rest", "current": NONE, "index": 0,
-    "worked": False, "idle": 0, "keep": False,
+    "pushing": NONE, "waits": NONE, "told": False, "left": (), "parked": True, "work": 0, "at": "rest",
+    "current": NONE, "index": 0, "worked": False, "idle": 0, "keep": False,
 }  # fmt: skip
 EACH = ("sends", "room", "reads", "batch", "taken", "queued", "stuck", "watched", "blocked", "recent", "closed")
 NAMES = (*EACH, *START)
@@ -77,7 +78,7 @@ class Leaving:
 
     def initial(self) -> State:
         count = len(self.case.sends)
-        each: dict[str, Any] = {name: (False,) * count for name in EACH}
+        each: dict[str, Any] = dict.fromkeys(EACH, (False,) * count)
         each.update(sends=self.case.sends, room=(self.case.room,) * count, reads=(self.case.reads,) * count)
         each.update(batch=(0,) * count, taken=("",) * count)
         values = {**each, **START}
@@ -119,9 +120,9 @@ class Leaving:
                 yield f"the caller sends on {b}", "", self._send, b
             if w.watched[b] and w.room[b] and free:
                 yield f"the epoll set tells that {b} has room", f"set {b}", self._on_room, b
-            if self.case.closes and b == 0 and w.waits == NONE and w.pushing == NONE and free:
-                if w.current != b or self.case.mutation == "forget does not wait":
-                    yield f"connection {b} ends", "", self._close, b
+            may_end = w.current != b or self.case.mutation == "forget does not wait"
+            if self.case.closes and b == 0 and w.waits == NONE and w.pushing == NONE and free and may_end:
+                yield f"connection {b} ends", "", self._close, b
         if w.waits != NONE and not w.blocked[w.waits] and w.told and w.taken[w.waits] == "":
             yield "the caller was told of room", "caller", self._go_on, w.waits
         if w.pushing != NONE:

@@ -1,8 +1,8 @@
 """A model of who serves a blocking socket's epoll set: callers, the I/O thread, and how they make way for each other.
 
-It reads like the code, function by function: `leader.pyx`, `sync.pyx`, `peer.pyx`, `receiver.pyx`, `driver.py`. A step is
-what runs between two places where the code lets go of the interpreter's lock. In Cython these are the places that say
-so: a sleep, and the look for signals. The driver is Python, and may be interrupted between any two of its reads and
+It reads like the code, function by function: `leader.pyx`, `sync.pyx`, `peer.pyx`, `receiver.pyx`, `driver.py`. A step
+is what runs between two places where the code lets go of the interpreter's lock. In Cython these are the places that
+say so: a sleep, and the look for signals. The driver is Python, and may be interrupted between any two of its reads and
 writes of what others see.
 
 Times are not numbers here. The I/O thread looks again soon (10 ms), after twice that, or late (up to a second, while
@@ -12,110 +12,39 @@ somebody sleeps in the set); what somebody ought to read waits for two of its lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from tests.model.driving import Driving
 from tests.model.explorer import State, Step
-
-NOBODY = -1
-EVENT = "event"  # the eventfd's place among what the epoll set reports
-ROOM = "room"  # likewise EPOLLOUT
-MAX_LOOKS = 2  # of the I/O thread, after which an event must have been served
-OUT, SIGNALS, HANDLER, EPOLL, AWAKE, FOLLOW, LATE = "out", "signals", "handler", "epoll", "awake", "follow", "late"
-SLOWER = {"soon": "twice", "twice": "late", "late": "late"}  # each pause is twice as long as the one before
-SERVING = (SIGNALS, EPOLL, AWAKE)  # where a leader is one
-
-
-@dataclass(frozen=True)
-class Case:
-    """Who is there, and what they may do.
-
-    Attributes:
-        calls: What each caller may call, again and again: recv, timed, recv0, poll, poll0, send, fileno.
-        peers: Messages that each peer sends.
-        hwm: Messages that wait to be taken at which reading stops; 0 never.
-        gulp: Whether one read takes all that has arrived, and not one message.
-        turn: Messages that a turn has, and that are taken between two looks at the epoll set.
-        works: Whether callers may work long on what they take.
-        closes: Whether the socket is closed at some time.
-        room: How often the peer that is written makes room, after the first message.
-        main: The caller that signals interrupt: others run while it looks for them. NOBODY: none come.
-        nested: A caller that is the handler of that one's signals: it calls in the middle of a call. NOBODY: no handler
-            calls.
-        aside: Whether who looks for signals stands aside meanwhile: leads no more, and has the next one woken as well.
-        mutation: What is not as in the code; empty: nothing.
-    """
-
-    calls: tuple[tuple[str, ...], ...]
-    peers: tuple[int, ...] = (1,)
-    hwm: int = 0
-    gulp: bool = False
-    turn: int = 2
-    works: bool = False
-    closes: bool = False
-    room: int = 0
-    main: int = NOBODY
-    nested: int = NOBODY
-    aside: bool = False
-    mutation: str = ""
-
-
-class World:
-    """The state, to be worked on. Lists have an entry for each caller, or for each peer."""
-
-    def __init__(self, values: Any) -> None:
-        self.__dict__ = dict(zip(NAMES, values, strict=True))
-        for name in LISTS:
-            self.__dict__[name] = list(self.__dict__[name])
-
-    def freeze(self) -> tuple[Any, ...]:
-        return tuple([tuple(value) if type(value) is list else value for value in self.__dict__.values()])
-
-
-NAMES = (
-    "sends", "kernel", "complete", "taken", "reading", "stopped", "ring", "turn", "sight", "last", "behind",
-    "at", "op", "leading", "woken", "sem", "in_time", "seen", "readable", "writable", "leader", "event", "signalled",
-    "inside", "ending", "closed", "open", "truth", "watched", "dismissed", "drowsy", "fresh",
-    "io", "changed", "watches", "reader", "timer", "pause", "alarm", "bell", "stopped_io", "looks", "put_off",
-    "room", "rooms", "blocked",
-)  # fmt: skip
-LISTS = tuple(
-    [
-        "sends",
-        "kernel",
-        "complete",
-        "taken",
-        "reading",
-        "stopped",
-        "ring",
-        "at",
-        "op",
-        "leading",
-        "woken",
-        "sem",
-        "in_time",
-        "seen",
-        "readable",
-        "writable",
-        "bell",
-    ]
+from tests.model.world import (
+    AWAKE,
+    EPOLL,
+    EVENT,
+    FOLLOW,
+    HANDLER,
+    LATE,
+    MAX_LOOKS,
+    NAMES,
+    NOBODY,
+    OUT,
+    ROOM,
+    SERVING,
+    SIGNALS,
+    START,
+    TAKES,
+    Case,
+    World,
 )
-START: dict[str, Any] = {
-    "ring": (), "last": NOBODY, "behind": False, "readable": (), "writable": (), "leader": NOBODY,
-    "event": False, "signalled": False, "inside": 0, "ending": False, "closed": False, "open": True, "truth": "none",
-    "watched": True, "dismissed": False, "drowsy": False, "fresh": False, "io": "idle", "changed": False,
-    "watches": True, "reader": True, "timer": "none", "pause": "soon", "alarm": False, "bell": (), "stopped_io": False,
-    "looks": 0, "put_off": False, "room": True, "blocked": False,
-}  # fmt: skip
 
 
-class Serving:
+class Serving(Driving):
     """All that may happen in one case."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.peers = range(len(case.peers))
         self.callers = range(len(case.calls))
+        self.backwards = False
         self.publishes = any("fileno" in ops for ops in case.calls)
         self.passing: dict[str, Callable[[World], bool]] = {
             "a descriptor is ready and nobody reads it": self._unread,
@@ -180,6 +109,8 @@ class Serving:
     def _ready(self, w: World) -> tuple[Any, ...]:
         """What epoll_wait would report."""
         ready: list[Any] = [p for p in self.peers if w.kernel[p] and w.reading[p]]
+        if self.backwards:
+            ready.reverse()
         if w.event:
             ready.append(EVENT)
         if w.blocked and w.room:
@@ -208,12 +139,25 @@ class Serving:
         return World(state)
 
     def steps(self, state: State, seen: World) -> Iterator[Step]:
-        for label, actor, act in self._acts(seen):
-            w = World(state)
-            act(w)
-            if self._served(w) or not (w.open and not w.closed and self._ready(w)):
-                w.looks = 0
-            yield Step(label, actor, w.freeze())
+        acts = list(self._acts(seen))
+        both = sum(map(bool, seen.kernel)) > 1
+        for label, actor, act in acts:
+            one = self._done(state, act)
+            yield Step(label, actor, one)
+            if both:
+                # The kernel reports several in what order it likes.
+                self.backwards = True
+                other = self._done(state, act)
+                self.backwards = False
+                if other != one:
+                    yield Step(label, actor, other)
+
+    def _done(self, state: State, act: Callable[[World], None]) -> State:
+        w = World(state)
+        act(w)
+        if self._served(w) or not (w.open and not w.closed and self._ready(w)):
+            w.looks = 0
+        return w.freeze()
 
     def _acts(self, w: World) -> Iterator[tuple[str, str, Callable[[World], None]]]:
         case = self.case
@@ -298,7 +242,8 @@ class Serving:
                 w.fresh = True
                 self._serve(w, late)
                 if self._try(w, c, late):
-                    self._after_take(w)
+                    if op in TAKES:
+                        self._after_take(w)
                     return
             if op in ("recv0", "poll0"):
                 return
@@ -334,13 +279,17 @@ class Serving:
     def _sleep(self, w: World, c: int) -> None:
         w.woken[c] = False
         w.at[c] = SIGNALS
-        if self.case.aside and c == self.case.main:
+        if c == self.case.main:
+            self._look_for_signals(w, c)
+        else:
+            self._go_to_sleep(w, c)  # nobody else runs in between
+
+    def _look_for_signals(self, w: World, c: int) -> None:
+        if self.case.mutation != "who runs handlers does not stand aside":
             if w.leading[c]:
                 w.leading[c] = False
                 w.leader = NOBODY
             self._rouse(w)
-        if c != self.case.main:
-            self._go_to_sleep(w, c)  # nobody else runs in between
 
     def _go_to_sleep(self, w: World, c: int) -> None:
         """The rest of `_sleep`, with the lock again."""
@@ -390,10 +339,11 @@ class Serving:
         if w.closed:
             self._stand_up(w, gate, c)
             return
-        done = self._put(w) if w.op[c] == "send" else self._try(w, c)
+        op = w.op[c]
+        done = self._put(w) if op == "send" else self._try(w, c)
         if done or not w.in_time[c]:
             self._stand_up(w, gate, c)
-            if w.op[c] != "send":
+            if done and op in TAKES:
                 self._after_take(w)
         else:
             self._sleep(w, c)
@@ -435,7 +385,8 @@ class Serving:
     def _wake_first(self, w: World, gate: list[int]) -> None:
         for c in gate:
             self._wake(w, c)
-            if not (self.case.aside and w.at[c] in (SIGNALS, HANDLER)):
+            aside = w.at[c] in (SIGNALS, HANDLER)
+            if not aside or self.case.mutation == "who runs handlers does not stand aside":
                 return
 
     def _signal(self, w: World) -> None:
@@ -450,7 +401,7 @@ class Serving:
 
     def _tell(self, w: World) -> None:
         if w.truth != "none" and not w.closed:
-            w.truth = "readable" if self._has(w) else "told"
+            w.truth = "told" if self._front(w) == NOBODY else "readable"
 
     def _dismiss(self, w: World) -> None:
         if w.watched and not w.dismissed and w.truth == "none":
@@ -559,164 +510,9 @@ class Serving:
             if p not in w.stopped and self.case.mutation != "refill does not watch again":
                 w.reading[p] = True
 
-    # ------------------------------------------------------------------ the I/O thread: driver.py, core.dispatch
-
-    def _io_acts(self, w: World) -> Iterator[tuple[str, str, Callable[[World], None]]]:
-        if w.io != "idle":
-            yield f"io: {w.io}", "io", lambda w: self._io_on(w)
-            return
-        if w.reader and w.open and self._ready(w):
-            yield "io: the set is ready", "io reader", self._dispatch
-        if w.bell:
-            yield f"io: bell, {w.bell[0]}", "io bell", self._answer
-        # A loop runs what is due, then what is ready: an order waits for one timer at most.
-        if w.timer != "none" and not (w.bell and w.put_off):
-            yield f"io: time to look ({w.timer})", "io timer", self._time
-        if w.alarm:
-            yield "io: alarm", "io alarm", self._ring_alarm
-
-    def _io_on(self, w: World) -> None:
-        IO[w.io](self, w)
-        self._hurry(w)
-
-    def _hurry(self, w: World) -> None:
-        """Where nobody calls fileno(), looking whether somebody has is no step of its own."""
-        while w.io in ASKS_PUBLISHED and not self.publishes:
-            IO[w.io](self, w)
-
-    def _dispatch(self, w: World) -> None:
-        w.io = "attended, so?" if w.leader != NOBODY else "serve"
-        self._hurry(w)
-
-    def _dispatch_attended(self, w: World) -> None:
-        w.io = "serve" if self._published(w) else "give way"
-
-    def _io_serve(self, w: World) -> None:
-        w.io = "idle"
-        if w.open and w.leader == NOBODY:
-            self._drain(w)
-            self._serve(w)
-            self._tell(w)
-
-    def _answer(self, w: World) -> None:
-        order = w.bell.pop(0)
-        w.put_off = False
-        if order == "give way":
-            self._give_way(w)
-        elif order == "attend":
-            self._attend(w)
-        elif order == "take over":
-            w.timer = "none"
-            w.io = "watch"
-        else:
-            self._stop(w)
-
-    def _give_way(self, w: World) -> None:
-        w.io = "idle" if w.stopped_io or not w.watches or self._published(w) else "unwatch"
-
-    def _published(self, w: World) -> bool:
-        return w.truth != "none" and self.case.mutation != "way is given though the descriptor is published"
-
-    def _unwatch(self, w: World) -> None:
-        w.watches = w.reader = False
-        w.watched = w.dismissed = False
-        w.io = "note the looks"
-
-    def _note(self, w: World) -> None:
-        w.fresh = False
-        w.io = "idle"
-        if self.case.mutation != "way is given for good":
-            self._look_again(w, "soon")
-
-    def _look_again(self, w: World, when: str) -> None:
-        w.timer = w.pause = when
-
-    def _time(self, w: World) -> None:
-        w.timer = "none"
-        w.put_off = bool(w.bell)
-        if w.stopped_io or w.watches:
-            return
-        if self._ready(w) and not self._served(w):
-            w.looks = min(w.looks + 1, MAX_LOOKS + 1)
-        w.changed, w.fresh = w.fresh, False
-        w.io = "published?"
-        self._hurry(w)
-
-    def _look_published(self, w: World) -> None:
-        w.io = "watch" if w.truth != "none" else "attended?"
-
-    def _look_attended(self, w: World) -> None:
-        w.io = "idle"
-        if w.leader != NOBODY:
-            w.io = "look late?"
-        elif w.changed:
-            self._look_again(w, "soon")
-        else:
-            w.io = "watch"
-        if w.io != "look late?":
-            w.changed = False
-
-    def _look_late(self, w: World) -> None:
-        slower = "soon" if w.changed else SLOWER[w.pause]
-        w.drowsy = slower != "soon"
-        w.changed = False
-        self._look_again(w, slower)
-        w.io = "idle"
-
-    def _watch(self, w: World) -> None:
-        w.io = "idle"
-        if not w.stopped_io and not w.watches:
-            w.watches = w.watched = True
-            w.dismissed = False
-            w.io = "add the reader"
-
-    def _add_reader(self, w: World) -> None:
-        w.drowsy = False
-        w.reader = True
-        w.io = "idle"
-
-    def _ring_alarm(self, w: World) -> None:
-        w.alarm = False
-        self._attend(w)
-
-    def _attend(self, w: World) -> None:
-        w.timer = "none"
-        if not w.stopped_io and not w.watches:
-            if w.truth != "none":
-                w.io = "watch"
-            else:
-                self._look_again(w, "soon")
-
-    def _stop(self, w: World) -> None:
-        w.stopped_io = True
-        w.timer = "none"
-        w.alarm = False
-        w.reader = w.watches = w.watched = False
-        w.io = "close the descriptors"
-
-    def _io_close(self, w: World) -> None:
-        w.io = "idle"
-        self._close_descriptors(w)
-
     # ------------------------------------------------------------------ for people
 
     def show(self, state: State) -> str:
         now = dict(zip(NAMES, state, strict=True))  # type: ignore[arg-type]
         first = dict(zip(NAMES, self.initial(), strict=True))  # type: ignore[arg-type]
         return " ".join(f"{name}={value!r}" for name, value in now.items() if value != first[name])
-
-
-ASKS_PUBLISHED = ("attended, so?", "give way", "published?")
-IO: dict[str, Callable[[Serving, World], None]] = {
-    "attended, so?": Serving._dispatch_attended,
-    "serve": Serving._io_serve,
-    "give way": Serving._give_way,
-    "unwatch": Serving._unwatch,
-    "note the looks": Serving._note,
-    "published?": Serving._look_published,
-    "attended?": Serving._look_attended,
-    "look late?": Serving._look_late,
-    "watch": Serving._watch,
-    "add the reader": Serving._add_reader,
-    "close the descriptors": Serving._io_close,
-}

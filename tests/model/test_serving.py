@@ -1,4 +1,4 @@
-"""Every interleaving of a few callers, peers and the I/O thread: what is ready is served, and nobody sleeps for ever."""
+"""Every interleaving of a few callers, peers and the I/O thread: what is ready is served, and nobody oversleeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.model.explorer import explore
-from tests.model.serving import Case, Serving
+from tests.model.serving import Serving
+from tests.model.world import Case
 
 CASES = {
     "an owner who asks without waiting, and for a while": Case(calls=(("recv0", "timed"),), peers=(1, 1)),
@@ -23,6 +24,8 @@ CASES = {
     "the end while one waits for a while": Case(calls=(("timed",),), peers=(1,), closes=True),
     "the end while two wait": Case(calls=(("recv",), ("recv",)), peers=(0,), closes=True),
     "the end while one waits for room": Case(calls=(("send",),), peers=(1,), room=1, closes=True),
+    "a handler that receives": Case(calls=(("recv",), ("recv",)), peers=(1,), main=0, nested=1),
+    "a handler that takes its time": Case(calls=(("recv",), (), ("recv",)), peers=(1,), main=0, nested=1),
     "a descriptor for the user": Case(calls=(("recv", "fileno"),), peers=(1, 1)),
     "a descriptor for the user while another thread waits": Case(calls=(("recv",), ("fileno", "recv0")), peers=(1,)),
 }
@@ -33,6 +36,9 @@ LARGE = {
     "three callers": Case(calls=(("recv",), ("recv",), ("recv",)), peers=(1,)),
     "two callers, bounds": Case(calls=(("recv",), ("recv",)), peers=(2, 1), hwm=1),
     "the end while two wait and a message comes": Case(calls=(("recv",), ("recv",)), peers=(1,), closes=True),
+    "a handler that receives, and another caller": Case(
+        calls=(("recv",), ("recv",), ("recv",)), peers=(2,), main=0, nested=1
+    ),
     "one receives, one sends, and the end": Case(calls=(("recv",), ("send",)), peers=(1,), room=1, closes=True),
 }
 
@@ -42,6 +48,7 @@ SENDER = Case(calls=(("recv",), ("send",)), peers=(0,), room=1)
 CLOSED = Case(calls=(("recv",), ("recv",)), peers=(0,), closes=True)
 PUBLISHED = Case(calls=(("recv",), ("fileno",)), peers=(1,))
 ASKED = Case(calls=(("recv",), ("recv0", "poll0")), peers=(2,))
+HANDLED = Case(calls=(("recv",), ("recv",)), peers=(1,), main=0, nested=1)
 TWO = Case(calls=(("recv",), ("recv",)), peers=(1, 1))
 
 # What the code might do instead, and which promise it would break.
@@ -60,6 +67,7 @@ MUTATIONS = {
     "the leader is not signalled": (CLOSED, "close does not end"),
     "two leaders": (CLOSED, "two callers lead"),
     "way is given for good": (OWNER, "nobody reads it"),
+    "who runs handlers does not stand aside": (HANDLED, "nobody serves the epoll set"),
     "way is given though the descriptor is published": (PUBLISHED, "the descriptor is the user's"),
 }
 
