@@ -8,21 +8,22 @@ cdef extern from "<pthread.h>" nogil:
     ctypedef unsigned long pthread_t
 
 
+cdef struct Roll:
+    void **entries           # what the thread has to do with; borrowed, each is taken out before it ends
+    int count                # of them
+    int room                 # entries there is memory for
+    void *current            # the one under work
+
+
 cdef class Flusher:
     cdef pthread_t _thread
     cdef bint _running               # the thread exists
     cdef int _pid                    # the process that it exists in
     cdef pthread_mutex_t _mutex      # guards what follows; a leaf
     cdef sem_t _work                 # posted when the parked thread has something to do
-    cdef void **_left                # Batches with something left behind; borrowed, forget() takes them out
-    cdef int _count                  # of them
-    cdef int _room                   # entries there is memory for
-    cdef void *_current              # the Batch under work
+    cdef Roll _left                  # Batches with something left behind; forget() takes them out
     cdef bint _needless              # the last look found batches, and all of them in their callers' hands
-    cdef void **_watched             # Vigils; borrowed, unwatch() takes them out
-    cdef int _watched_count          # of them
-    cdef int _watched_room           # entries there is memory for
-    cdef void *_looking              # the Vigil under work
+    cdef Roll _watched               # Vigils; unwatch() takes them out
     cdef long long _due              # nanoseconds on the monotonic clock, when the next of them is to be looked at
     cdef unsigned char *_view        # memory for what they look at; the thread's
     cdef bint _parked
@@ -30,6 +31,7 @@ cdef class Flusher:
     cdef bint _start(self) noexcept
     cdef bint leave(self, Batch batch) noexcept
     cdef int forget(self, Batch batch) except -1
+    cdef int _strike(self, Roll *roll, void *entry) except -1
     cdef int watch(self, Vigil vigil) except -1
     cdef int unwatch(self, Vigil vigil) except -1
     cdef void _look_after(self) noexcept nogil

@@ -82,6 +82,20 @@ cdef enum:
     PATIENCE = 10            # looks without work before parking
 
 
+cdef bint enrol(Roll *roll, void *entry) noexcept nogil:
+    """Puts an entry behind the others; False: there is no memory."""
+    cdef void *memory
+    if roll.count == roll.room:
+        memory = realloc(roll.entries, (2 * roll.room + 16) * sizeof(void *))
+        if memory == NULL:
+            return False
+        roll.entries = <void **>memory
+        roll.room = 2 * roll.room + 16
+    roll.entries[roll.count] = entry
+    roll.count += 1
+    return True
+
+
 cdef void *run(void *flusher) noexcept nogil:
     prctl(PR_SET_TIMERSLACK, SLACK_NS)
     be_prompt(SLICE_NS)
@@ -105,8 +119,8 @@ cdef class Flusher:
             self.stop()
             sem_destroy(&self._work)
             pthread_mutex_destroy(&self._mutex)
-        free(self._left)
-        free(self._watched)
+        free(self._left.entries)
+        free(self._watched.entries)
         free(self._view)
 
     def stop(self):
@@ -137,22 +151,15 @@ cdef class Flusher:
 
         False: it is not, for there is no thread to be had, or no memory.
         """
-        cdef void *memory
         cdef bint wake
         if batch.queued:
             return True
         if not self._running and not self._start():
             return False
         hold_mutex(&self._mutex)
-        if self._count == self._room:
-            memory = realloc(self._left, (self._room + 64) * sizeof(void *))
-            if memory == NULL:
-                pthread_mutex_unlock(&self._mutex)
-                return False
-            self._left = <void **>memory
-            self._room += 64
-        self._left[self._count] = <void *>batch
-        self._count += 1
+        if not enrol(&self._left, <void *>batch):
+            pthread_mutex_unlock(&self._mutex)
+            return False
         batch.queued = True
         wake = self._parked
         self._parked = False
@@ -163,6 +170,10 @@ cdef class Flusher:
 
     cdef int forget(self, Batch batch) except -1:
         """*batch* ends: afterwards the thread does not touch it."""
+        return self._strike(&self._left, <void *>batch)
+
+    cdef int _strike(self, Roll *roll, void *entry) except -1:
+        """Takes an entry out, once the thread is done with it."""
         cdef int i
         cdef timespec moment
         if self._pid != getpid():
@@ -170,34 +181,27 @@ cdef class Flusher:
         moment.tv_sec = 0
         moment.tv_nsec = 1000
         hold_mutex(&self._mutex)
-        while self._current == <void *>batch:
+        while roll.current == entry:
             pthread_mutex_unlock(&self._mutex)
             with nogil:
                 nanosleep(&moment, NULL)
             hold_mutex(&self._mutex)
-        for i in range(self._count - 1, -1, -1):
-            if self._left[i] == <void *>batch:
-                self._count -= 1
-                self._left[i] = self._left[self._count]
+        for i in range(roll.count - 1, -1, -1):
+            if roll.entries[i] == entry:
+                roll.count -= 1
+                roll.entries[i] = roll.entries[roll.count]
         pthread_mutex_unlock(&self._mutex)
         return 0
 
     cdef int watch(self, Vigil vigil) except -1:
         """Has the thread answer the PINGs of a connection while nobody reads it, until `unwatch`."""
-        cdef void *memory
         cdef bint sooner
         if not self._running and not self._start():
             return 0  # there is no thread to be had
         hold_mutex(&self._mutex)
-        if self._watched_count == self._watched_room:
-            memory = realloc(self._watched, (2 * self._watched_room + 16) * sizeof(void *))
-            if memory == NULL:
-                pthread_mutex_unlock(&self._mutex)
-                raise MemoryError()
-            self._watched = <void **>memory
-            self._watched_room = 2 * self._watched_room + 16
-        self._watched[self._watched_count] = <void *>vigil
-        self._watched_count += 1
+        if not enrol(&self._watched, <void *>vigil):
+            pthread_mutex_unlock(&self._mutex)
+            raise MemoryError()
         sooner = vigil.read + FIRST_LOOK_NS < self._due
         if sooner:
             self._due = vigil.read + FIRST_LOOK_NS
@@ -208,24 +212,7 @@ cdef class Flusher:
 
     cdef int unwatch(self, Vigil vigil) except -1:
         """The connection ends: afterwards the thread does not touch it."""
-        cdef int i
-        cdef timespec moment
-        if self._pid != getpid():
-            return 0
-        moment.tv_sec = 0
-        moment.tv_nsec = 1000
-        hold_mutex(&self._mutex)
-        while self._looking == <void *>vigil:
-            pthread_mutex_unlock(&self._mutex)
-            with nogil:
-                nanosleep(&moment, NULL)
-            hold_mutex(&self._mutex)
-        for i in range(self._watched_count - 1, -1, -1):
-            if self._watched[i] == <void *>vigil:
-                self._watched_count -= 1
-                self._watched[i] = self._watched[self._watched_count]
-        pthread_mutex_unlock(&self._mutex)
-        return 0
+        return self._strike(&self._watched, <void *>vigil)
 
     cdef void _look_after(self) noexcept nogil:
         """Looks after the connections that nobody has read for long."""
@@ -237,18 +224,18 @@ cdef class Flusher:
         if self._view == NULL:
             self._view = <unsigned char *>malloc(VIEW)
         pthread_mutex_lock(&self._mutex)
-        while self._view != NULL and i < self._watched_count:
-            vigil = self._watched[i]
+        while self._view != NULL and i < self._watched.count:
+            vigil = self._watched.entries[i]
             next_look = (<Vigil>vigil).due
             if next_look <= now:
-                self._looking = vigil
+                self._watched.current = vigil
                 pthread_mutex_unlock(&self._mutex)
                 next_look = (<Vigil>vigil).look(now, self._view)
                 pthread_mutex_lock(&self._mutex)
-                self._looking = NULL
+                self._watched.current = NULL
             if next_look < due:
                 due = next_look
-            if i < self._watched_count and self._watched[i] == vigil:
+            if i < self._watched.count and self._watched.entries[i] == vigil:
                 i += 1
         # Several are looked after together.
         self._due = due if due == NEVER or due > now + TOGETHER_NS else now + TOGETHER_NS
@@ -301,7 +288,7 @@ cdef class Flusher:
                 nap.tv_nsec = LONG_NAP_NS
                 if idle >= PATIENCE:
                     pthread_mutex_lock(&self._mutex)
-                    self._parked = parked = self._count == 0
+                    self._parked = parked = self._left.count == 0
                     pthread_mutex_unlock(&self._mutex)
                     if parked:
                         break
@@ -313,20 +300,20 @@ cdef class Flusher:
         cdef bint keep
         cdef void *batch
         pthread_mutex_lock(&self._mutex)
-        self._needless = self._count > 0
-        while i < self._count:
+        self._needless = self._left.count > 0
+        while i < self._left.count:
             worked = True
-            batch = self._current = self._left[i]
+            batch = self._left.current = self._left.entries[i]
             pthread_mutex_unlock(&self._mutex)
             keep = (<Batch>batch).flush_late(now_ns())
             pthread_mutex_lock(&self._mutex)
-            self._current = NULL
+            self._left.current = NULL
             self._needless = self._needless and keep
-            if keep or i >= self._count or self._left[i] != batch:
+            if keep or i >= self._left.count or self._left.entries[i] != batch:
                 i += 1
             else:
                 # It may have been left again meanwhile; then it stands further behind as well.
-                self._count -= 1
-                self._left[i] = self._left[self._count]
+                self._left.count -= 1
+                self._left.entries[i] = self._left.entries[self._left.count]
         pthread_mutex_unlock(&self._mutex)
         return worked

@@ -109,7 +109,7 @@ cdef class Peer:
 
     cdef int complain(self, object error) except -1:
         """Has the log tell of what should not have happened."""
-        complain(error)
+        log.error("a connection failed", exc_info=error)
         return 0
 
     # receiving
@@ -195,10 +195,6 @@ cdef class Peer:
     cdef int ask_all(self, list prefixes) except -1:
         """Tells it of everything that we want."""
         raise AssertionError("not a peer that can be asked")
-
-
-def complain(error):
-    log.error("a connection failed", exc_info=error)
 
 
 cdef class Inlet:
