@@ -10,6 +10,17 @@ cdef inline long long now_ns() noexcept nogil:
     return <long long>ts.tv_sec * 1000000000 + ts.tv_nsec
 
 
+cdef extern from "time.h" nogil:
+    int CLOCK_MONOTONIC_COARSE
+
+
+cdef inline long long tick() noexcept nogil:
+    """The same clock as of the kernel's last tick, one to ten milliseconds ago at most: much cheaper to read."""
+    cdef timespec ts
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts)
+    return <long long>ts.tv_sec * 1000000000 + ts.tv_nsec
+
+
 cdef enum:
     AGES = 1000000000  # seconds: some thirty years; a timer of the system may not be able to count more
 

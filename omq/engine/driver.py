@@ -276,6 +276,7 @@ class CallerDriver:
             if core.published:
                 self._watch()
             else:
+                self._looks = core.looks  # what was looked at before the sleep ended does not count
                 self._look_again(_AWAY)
 
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
@@ -292,4 +293,5 @@ class CallerDriver:
             if core is not None:
                 core.set_watched(False)
         if core is not None:
+            core._mark_closed()  # whoever ended it: nobody is to wait any more
             core._close_descriptors()

@@ -10,6 +10,7 @@ from tests.liveness.ledger import Ledger
 from tests.liveness.owner import MESSAGES, Crowd, run
 
 TRIES = 3
+OVERLOAD = 2.0  # of a machine that has more to do than it can
 
 
 def assert_served(cell: Cell, crowd: Crowd, beside: Callable[[], object] = lambda: "not asked") -> None:
@@ -24,7 +25,8 @@ def assert_served(cell: Cell, crowd: Crowd, beside: Callable[[], object] = lambd
 def judge(cell: Cell, once: Callable[[], Ledger], beside: Callable[[], object] = lambda: "not asked") -> None:
     """Holds a cell's runs against its bound: the median in each; the worst in the first, or in both others.
 
-    The bound grows with the time that the owner had to wait for a processor.
+    The bound grows with the time that the owner had to wait for a processor; where that was most of it, the worst tells
+    nothing.
     """
     tries: list[Ledger] = []
     punctual: list[bool] = []
@@ -39,7 +41,7 @@ def judge(cell: Cell, once: Callable[[], Ledger], beside: Callable[[], object] =
         bound = cell.bound * ledger.stretch
         if not whole or ledger.lost or any(median(times) > bound for times in late):
             raise AssertionError(f"{found}. libzmq: {beside()}")
-        punctual.append(max(map(max, late)) <= bound)
+        punctual.append(max(map(max, late)) <= bound or ledger.stretch > OVERLOAD)
         if punctual[0] or sum(punctual) == 2:
             return
     raise AssertionError(f"the worst is above {cell.bound * 1e3:g} ms: {found}. libzmq: {beside()}")

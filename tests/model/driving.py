@@ -157,6 +157,7 @@ class Driving(ABC):
             if w.truth != "none":
                 w.io = "watch"
             else:
+                w.fresh = False
                 self._look_again(w, "soon")
 
     def _stop(self, w: World) -> None:

@@ -119,13 +119,20 @@ class Caller(threading.Thread):
         self.orders.put(op)
 
 
+class Unhurried(Inlet):
+    """The model knows no time, and so nobody who works for long: turns stay as long as they are."""
+
+    def hurry(self) -> int:
+        return 0
+
+
 class Real:
     """What a case describes, made of the real parts."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.core = Core()
-        self.inlet = Inlet(self.core.readable)
+        self.inlet = Unhurried(self.core.readable)
         self.core._assemble(self.inlet, None, Generation())
         self.loop = Loop()
         self.alarm = Alarm()

@@ -63,6 +63,7 @@ SAYING = {
     "join",
     "end",
     "check",
+    "assert_served",
 }
 
 

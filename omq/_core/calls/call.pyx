@@ -1,9 +1,9 @@
 """Coroutine objects of our own for the calls of an asyncio socket.
 
-A call does nothing before it is awaited. If it can be served at once it returns without suspending, without a
-Future and without an allocation of its own (the objects come from a free list). Otherwise it stands in its gate,
-first come first served; the Future that it waits with is a wake-up and carries no message: the message is taken
-when the call runs again, so a cancelled call has taken nothing.
+A call does nothing before it is awaited. If it can be served at once it returns without suspending, without a Future and
+without an allocation of its own (the objects come from a free list). Otherwise it stands in its gate, first come first
+served; the Future that it waits with is a wake-up: the message is taken when the call runs again, and a cancelled one has
+taken nothing.
 """
 
 cimport cython
@@ -60,7 +60,11 @@ cdef class AsyncGate(Gate):
         return self._watcher
 
     cdef int look(self, long long spent) except -1:
-        return 0 if self._core == NULL else (<LoopHome>self._core)._poller.look()
+        if self._core == NULL:
+            return 0
+        if spent > TURN_NS:
+            (<AsyncCore>self._core)._reads = 0  # the loop's turn is due, however few messages that took
+        return (<LoopHome>self._core)._poller.look()
 
     cdef int notify(self) except -1:
         cdef Call first
@@ -141,13 +145,10 @@ cdef class AsyncCore(LoopHome):
             self.readable._core = NULL
 
     cdef bint _pace(self) except -1:
-        """So many messages have passed that the loop is to have a turn; whether it has had none since the last time.
-
-        How many that are depends on how long the program works on each: about a millisecond passes between two turns.
-        """
+        """A millisecond's messages have passed: the loop is to have a turn, if it has had none. Counts the next ones."""
         cdef long long now = now_ns()
         cdef long long spent = now - self._since
-        cdef bint due = self._poller.turns == self._turns
+        cdef bint due = self._poller.turns == self._turns or spent > TURN_NS
         if spent > TURN_NS:
             self._quota = max(1, <int>(self._quota * TURN_NS // spent))
         elif 2 * spent < TURN_NS:
@@ -272,8 +273,11 @@ cdef class Call:
         try:
             if self._state == STATE_NEW:
                 core._enter()
-                # Fairness comes before taking: a call that is cancelled here has done nothing.
-                if (core._writes if sending else core._reads) <= 0 and core._pace():
+                # Fairness comes before taking: a call that is cancelled here has done nothing. One that has to wait is fair.
+                if sending:
+                    if core._writes <= 0 and core.writable.waiting == 0 and core._pace():
+                        return self._yield()
+                elif core._reads <= 0 and core.inlet is not None and core.inlet._count and core._pace():
                     return self._yield()
             else:
                 core._since = now_ns()

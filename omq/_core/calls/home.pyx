@@ -15,6 +15,8 @@ cdef class LoopHome:
 
     def _assemble(self, inlet, outlet, running, poller):
         self.inlet = inlet
+        if self.inlet is not None:
+            self.inlet.ticks = True
         self.outlet = outlet
         self._running = running
         self._poller = poller

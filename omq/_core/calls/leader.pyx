@@ -252,6 +252,8 @@ cdef class LeaderCore:
         try:
             if self.poller.fd >= 0 and self._leader is None:
                 self._drain()
+                if self.inlet is not None:
+                    self.inlet.hurry()
                 self.poller.serve()
                 self._tell()
         finally:

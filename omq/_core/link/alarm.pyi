@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 class Alarm:
-    """Has functions called on the I/O thread 20 ms later."""
+    """Has functions called on the I/O thread 10 ms later."""
 
     @property
     def fd(self) -> int:

@@ -23,7 +23,7 @@ cdef extern from "<sys/timerfd.h>" nogil:
     int TFD_CLOEXEC, TFD_NONBLOCK
 
 cdef enum:
-    DELAY_NS = 20000000      # nanoseconds
+    DELAY_NS = 10000000      # nanoseconds
 
 
 @cython.final

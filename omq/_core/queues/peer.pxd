@@ -34,6 +34,7 @@ cdef class Peer:
     cdef readonly bint lost          # the connection is over; what has arrived can be taken
     cdef bint queued                 # it stands in the inlet's ring
     cdef Peer next_ready             # the next one in that ring
+    cdef Py_ssize_t mailed           # messages of its that wait in a mailbox
     cdef Peer heir                   # who came after it from the same place, and has its turn when this one is done
     cdef bint writable               # a message can be given to it now
     cdef bint attached               # the outlet counts it among its peers
@@ -83,6 +84,8 @@ cdef class Inlet:
     cdef Py_ssize_t _quota           # messages that a turn has: as many as its owner works off in a millisecond, 256 at most
     cdef Py_ssize_t _sight           # messages left until the descriptors are looked at
     cdef Py_ssize_t _sight_bytes     # bytes likewise
+    cdef bint ticks                  # the kernel's clock is looked at, too: nobody else sees that an owner works for long
+    cdef long long _tick             # of it, when the descriptors were looked at, or the first peer came
     cdef long long _looked           # when they were: nanoseconds on the monotonic clock
     cdef list _paused                # peers that stopped reading because recv_hwm messages wait
     cdef char *_target               # memory of a call that waits for one message; NULL: none
@@ -95,6 +98,7 @@ cdef class Inlet:
     cdef int arrived(self, Peer peer) except -1
     cdef int paused(self, Peer peer) except -1
     cdef Peer _pick(self)
+    cpdef int hurry(self) except -1
     cdef Peer _front(self)
     cdef int _look(self) except -1
     cdef int _enqueue(self, Peer peer) except -1

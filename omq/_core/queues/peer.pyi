@@ -74,6 +74,8 @@ class Inlet:
     def __init__(self, gate: Gate, *arguments: Any) -> None: ...
     @property
     def gate(self) -> Gate: ...
+    def hurry(self) -> int:
+        """The owner has worked, or been away, for longer than a turn may last: turns are short from now on."""
 
 class Outlet:
     """Gives messages to peers; which ones is the business of the classes derived from it.

@@ -3,7 +3,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
-from omq._core.clock cimport now_ns
+from omq._core.clock cimport now_ns, tick
 from omq._core.wire.batch cimport Part
 
 import logging
@@ -49,13 +49,12 @@ cdef class Peer:
 
     def send_parts(self, list parts not None):
         """Sends a message of the library's own, whatever the high-water mark says."""
-        cdef Part few[1]
-        if len(parts) != 1 or type(parts[0]) is not bytes:
-            raise TypeError("one part, bytes")
-        few[0].data = PyBytes_AS_STRING(parts[0])
-        few[0].size = PyBytes_GET_SIZE(parts[0])
-        few[0].owner = <PyObject *>parts[0]
-        self.send(few, 1)
+        cdef Part part
+        (only,) = parts
+        part.data = PyBytes_AS_STRING(only)
+        part.size = PyBytes_GET_SIZE(only)
+        part.owner = <PyObject *>only
+        self.send(&part, 1)
 
     @property
     def unsent(self):
@@ -200,10 +199,9 @@ cdef class Peer:
 cdef class Inlet:
     """One fair queue over all peers that have messages: each in turn, and nobody unheard.
 
-    A turn has 256 messages or 512 KiB at most, and no more than its owner works off in a millisecond or so. After that
-    many messages, whoever's they were, the descriptors are looked at: who else has something by then stands in line, and
-    the turn is over. So a peer that has something to say waits for one turn of each of the others, and never for them to
-    fall silent.
+    A turn has 256 messages or 512 KiB at most, and no more than its owner works off in a millisecond or so. After so many,
+    whoever's they were, the descriptors are looked at: who has something stands in line, and the turn is over. So a peer
+    that has something to say waits for one turn of each of the others, and never for them to fall silent.
     """
 
     def __cinit__(self, Gate gate not None, *_):
@@ -250,8 +248,9 @@ cdef class Inlet:
     cdef int _enqueue(self, Peer peer) except -1:
         if self._tail is None:
             self._head = peer
-            self._turn = self._quota
-            self._turn_bytes = TURN_BYTES
+            self._turn, self._turn_bytes = self._quota, TURN_BYTES
+            if self.ticks:
+                self._tick = tick()
         else:
             self._tail.next_ready = peer
             if self.last is self._head:
@@ -287,31 +286,34 @@ cdef class Inlet:
             self._tail = None
         peer.next_ready = peer.heir = None
         peer.queued = False
-        self._turn = self._quota
-        self._turn_bytes = TURN_BYTES
+        self._turn, self._turn_bytes = self._quota, TURN_BYTES
         if heir is not None:
             self._enqueue(heir)
         return 0
 
     cdef Peer _pick(self):
         """Whose message is taken next; None if there is none. The descriptors are looked at when it is time."""
-        if self._sight <= 0 or self._sight_bytes <= 0:
+        if self._sight <= 0 or self._sight_bytes <= 0 or (self.ticks and self._count and tick() != self._tick):
             self._look()
         return self._front()
+
+    cpdef int hurry(self) except -1:
+        """The owner has worked, or been away, for longer than a turn may last: turns are short from now on."""
+        self._quota = 1
+        self._turn = 0
 
     cdef int _look(self) except -1:
         """Sees who else has something, and how long the owner has worked on what was taken since the last time."""
         cdef long long now = now_ns()
-        cdef long long spent = now - self._looked
-        cdef long long share = TURN_NS
-        cdef Py_ssize_t used = self._quota - self._sight
-        if self._count > ROUND_NS // TURN_NS:
-            share = ROUND_NS // self._count
+        cdef long long spent = now - max(self._looked, self._tick)  # before the first message nobody has worked
+        cdef long long share = min(<long long>TURN_NS, <long long>ROUND_NS // max(self._count, 1))
         if spent > share:
-            self._quota = max(1, min(self._quota, <Py_ssize_t>(used * share // spent)))
+            self._quota = max(1, min(self._quota, <Py_ssize_t>((self._quota - self._sight) * share // spent)))
         elif 2 * spent < share:
             self._quota = min(2 * self._quota, <Py_ssize_t>TURN_MESSAGES)
         self._looked = now
+        if self.ticks:
+            self._tick = tick()
         self._sight = self._quota
         self._sight_bytes = TURN_BYTES
         self._turn = min(self._turn, self._quota)
@@ -329,8 +331,7 @@ cdef class Inlet:
                 if self._paused:
                     self._resume(peer)
             elif self._turn <= 0 or self._turn_bytes <= 0:
-                self._turn = self._quota
-                self._turn_bytes = TURN_BYTES
+                self._turn, self._turn_bytes = self._quota, TURN_BYTES
                 if peer.next_ready is not None:
                     self._head = peer.next_ready
                     peer.next_ready = None

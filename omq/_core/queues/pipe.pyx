@@ -79,6 +79,7 @@ cdef class Pipe(Peer):
         except MemoryError:
             self._senders.pop()
             raise
+        sender.mailed += 1
         return self._arrive()
 
     cdef int call_when_empty(self, Outlet filler) except -1:
@@ -146,6 +147,7 @@ cdef class Pipe(Peer):
         self._make_room()
         if self._senders:
             self.sender = self._senders.popleft()
+            self.sender.mailed -= 1
             self.session = self.sender.session
         return 0
 
@@ -196,6 +198,10 @@ cdef class Pipe(Peer):
             if not self._lock.try_acquire():
                 # Never wait for one socket's lock with another's held: its holder does it.
                 self._lock.deferred.append(self.arrive if arrival else self.reopen)
+                if not self._lock.try_acquire():
+                    return 0
+                # It has let go meanwhile: making the method may have run the garbage collector, and that anything.
+                self._lock.release()
                 return 0
             try:
                 return self._arrive() if arrival else self._reopen()

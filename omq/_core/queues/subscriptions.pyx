@@ -212,7 +212,8 @@ cdef class PublisherOutlet(FanOut):
             message = rest
             if not rest:
                 return 0
-        if self.mail is not None and peer.slot >= 0 and self._has_room():
+        # Each peer has room of its own: one that talks on and on takes nobody else's.
+        if self.mail is not None and peer.slot >= 0 and (self._mail_hwm == 0 or peer.mailed < self._mail_hwm):
             if type(message) is list:
                 message = tuple(<list>message) if len(<list>message) > 1 else (<list>message)[0]
             self.mail.deposit(message, peer)

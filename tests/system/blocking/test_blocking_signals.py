@@ -212,53 +212,6 @@ print(late)
     assert program(source, "{}").end() == "[]\n"
 
 
-def test_a_handler_that_raises_costs_no_subscription_and_no_connection(program):
-    """The main thread leads and handles commands, and exceptions come from its signal handlers all the time."""
-    source = (
-        PRELUDE
-        + """
-class Tick(Exception):
-    pass
-
-def tick(_, frame):
-    # Only where the library runs Python code: elsewhere it would be the program that loses something.
-    global ticks
-    if frame.f_code.co_filename != "<string>":
-        ticks += 1
-        raise Tick
-
-def subscribe():
-    for n in range(6000):
-        sub.subscribe(b"%d" % n)
-        if n % 50 == 0:
-            time.sleep(0.002)
-    sub.subscribe(b"end")
-
-ticks = 0
-xpub = omq.XPUB(bind="tcp://127.0.0.1:*", recv_hwm=0)
-sub = omq.SUB(connect=xpub.endpoints[0])
-xpub.wait_connected(timeout=5)
-since = xpub.peers[0].since
-thread = threading.Thread(target=subscribe)
-thread.start()
-signal.signal(signal.SIGALRM, tick)
-signal.setitimer(signal.ITIMER_REAL, 0.001, 0.002)
-seen = []
-while b"\\1end" not in seen:
-    try:
-        seen = xpub.recv_many(timeout=5)
-    except Tick:
-        pass
-signal.setitimer(signal.ITIMER_REAL, 0)
-thread.join()
-xpub.wait_subscribed(n=6001, timeout=5)
-assert xpub.peers[0].since == since, "the connection was lost"
-print(ticks > 0)
-"""
-    )
-    assert program(source, "{}").end() == "True\n"
-
-
 @pytest.mark.parametrize(
     ("handle", "outcome"),
     [("context.term()", "ContextTerminated"), ("made.append(omq.PULL(context, bind=BIND))", "bound")],
