@@ -17,6 +17,9 @@ import os
 
 log = logging.getLogger("omq")
 
+cdef enum:
+    AT_ONCE = 256            # functions that are called in one turn of the loop
+
 NOTHING = object()  # the argument of a function that takes none
 
 
@@ -31,6 +34,7 @@ cdef class Bell:
             close(self.fd)
 
     def open(self):
+        self._over = False
         if self.fd < 0:
             self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             if self.fd < 0:
@@ -57,7 +61,11 @@ cdef class Bell:
             return 0
         # A deque makes no object that the garbage collector counts, and so none of its runs begins here.
         self._orders.append(function)
-        self._orders.append(argument)
+        try:
+            self._orders.append(argument)
+        except MemoryError:
+            self._orders.pop()
+            raise
         if not self._rung:
             self._ring()
         return 0
@@ -76,8 +84,8 @@ cdef class Bell:
             read(self.fd, &times, sizeof(times))
         self._rung = False
         self.thread = PyThread_get_thread_ident()
-        # What is asked for meanwhile waits for the next time: the loop has other things to do.
-        left = len(self._orders) // 2
+        # The rest, and what is asked for meanwhile, waits for the next time: the loop has other things to do.
+        left = min(len(self._orders) // 2, <Py_ssize_t>AT_ONCE)
         try:
             while left > 0 and self._orders:
                 left -= 1

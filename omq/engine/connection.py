@@ -239,6 +239,8 @@ class WireSession(Living[ConnectionState]):
 
     def on_command(self, body: bytes) -> None:
         """A command has arrived that is more than a sign of life or a subscription."""
+        if self.peer.untold:
+            self.peer.untold -= 1
         if not self.is_ready:
             return  # over, or out of routing already
         try:
@@ -332,12 +334,15 @@ class WireSession(Living[ConnectionState]):
             self._sock.close()
             self._sock = None
         else:
-            with self.engine.lock:
-                try:
-                    if not self._left:
-                        self.engine.pattern.disconnected(self)
-                finally:
-                    self.peer.close()
+            try:
+                with self.engine.lock:
+                    try:
+                        if not self._left:
+                            self.engine.pattern.disconnected(self)
+                    finally:
+                        self.peer.close()
+            except Exception:
+                log.exception("a peer could not be taken out of routing")
         self.engine.session_over(self, before, reason)
         if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)

@@ -149,14 +149,17 @@ class Heartbeat:
                 due, pulse = heapq.heappop(self._heap)
                 if due != pulse.due:
                     continue
-                reason = self._look_at(pulse, now)
+                try:
+                    reason = self._look_at(pulse, now)
+                except Exception as error:  # no memory, say: one connection's failure is not the others'
+                    reason = error
                 if reason is None:
                     self._put(pulse)
                 else:
                     silent.append((pulse.session, reason))
+        self._arm()
         for session, reason in silent:
             session.end(reason)
-        self._arm()
 
     @property
     def _timeout(self) -> float:

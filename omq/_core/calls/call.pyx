@@ -258,6 +258,9 @@ cdef class Call:
     def _expire(self):
         self._timer = None
         self._expired = True
+        self._go_on()
+
+    def _go_on(self):
         if self._waiter is not None:
             self._waiter.wake()
 
@@ -368,6 +371,8 @@ cdef class Call:
             self._stand()
             if self._timeout is not None:
                 self._timer = core._loop.call_later(self._timeout, self._expire)
+        if core.inlet is not None and core.inlet.unfinished and self._operation > OP_SEND_MANY:
+            core._loop.call_soon(self._go_on)  # much was dropped, and more waits
         self._suspended = True
         return self._waiter
 

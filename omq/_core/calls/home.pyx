@@ -36,6 +36,8 @@ cdef class LoopHome:
         """Keeps the user's descriptor true: readable exactly while a message waits."""
         if self._truth is not None and not self.closed:
             self._truth.follow(self.inlet)
+            if self.inlet.unfinished:
+                self._loop.call_soon(self.tell)
         return 0
 
     def fileno(self):

@@ -76,6 +76,7 @@ cdef class LeaderCore:
     cdef int _dismiss(self) except -1
     cdef int _tell(self) except -1
     cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1
+    cdef int _breathe(self, Sleeper sleeper, long long deadline) except -1
     cdef int _let_go(self) except -1
     cdef int _look_for_signals(self, Sleeper sleeper) except -1
     cdef long long _until(self, Sleeper sleeper, long long deadline) except -1

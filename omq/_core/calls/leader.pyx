@@ -38,6 +38,9 @@ import threading
 
 from omq.errors import ClosedError, StateError
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
 cdef extern from "<semaphore.h>" nogil:
     int sem_clockwait(sem_t *, int, const timespec *)
     int sem_wait(sem_t *)
@@ -329,7 +332,17 @@ cdef class LeaderCore:
         """Keeps the user's descriptor true: readable exactly while a message waits."""
         if self._truth is not None and not self.closed:
             self._truth.follow(self.inlet)
+            if self.inlet.unfinished and self._bell is not None:
+                self._bell.post(self._tell_again)
         return 0
+
+    def _tell_again(self):
+        """More was to be looked at; on the I/O thread."""
+        self.lock.acquire()
+        try:
+            self._tell()
+        finally:
+            self.lock.release()
 
     cdef int look(self, long long spent) except -1:
         """A caller looks at the epoll set while messages wait; *spent*: nanoseconds since the last time."""
@@ -361,6 +374,19 @@ cdef class LeaderCore:
         if sleeper.leading:
             return self._lead(sleeper, deadline)
         return self._follow(sleeper, deadline)
+
+    cdef int _breathe(self, Sleeper sleeper, long long deadline) except -1:
+        """A receiving call waits: sleeps, or where much was dropped and more waits, lets others in and goes on."""
+        if self.inlet is None or not self.inlet.unfinished:
+            return self._sleep(sleeper, deadline)
+        self.lock.release()
+        with nogil:
+            sched_yield()
+        self.lock.acquire()
+        self._look_for_signals(sleeper)
+        self.looks += 1
+        self.poller.look()
+        return now_ns() < deadline
 
     cdef int _let_go(self) except -1:
         """Lets the lock go for a sleep; it is held again where that raises."""

@@ -107,7 +107,7 @@ cdef class SyncCore(LeaderCore):
                     while result is None:
                         if not in_time:
                             raise ReceiveTimeout(f"no message within {timeout} s")
-                        in_time = self._sleep(sleeper, deadline)
+                        in_time = self._breathe(sleeper, deadline)
                         if self.closed:
                             raise ClosedError(f"the {self._name()} socket was closed while a call waited")
                         result = self._try(how, argument, into)
@@ -305,7 +305,7 @@ cdef class SyncCore(LeaderCore):
                         if wanted == 5:
                             self.writable._sleepers.append(sleeper)
                             self.writable.count += 1
-                    in_time = self._sleep(sleeper, deadline)
+                    in_time = self._breathe(sleeper, deadline) if wanted & 1 else self._sleep(sleeper, deadline)
                     if self.closed:
                         raise ClosedError(f"the {self._name()} socket was closed while a call waited")
             finally:

@@ -12,7 +12,10 @@ from posix.unistd cimport close, read
 
 from omq._core.kernel cimport NO_FD
 
+import logging
 import os
+
+log = logging.getLogger("omq")
 
 cdef extern from "<sys/timerfd.h>" nogil:
     struct itimerspec:
@@ -60,4 +63,7 @@ cdef class Alarm:
         read(self.fd, &times, sizeof(times))
         calls, self._calls = self._calls, []
         for function in calls:
-            function()
+            try:
+                function()
+            except Exception:
+                log.exception("what an alarm was set for failed")

@@ -27,7 +27,7 @@ cdef class Flusher:
     cdef long long _due              # nanoseconds on the monotonic clock, when the next of them is to be looked at
     cdef unsigned char *_view        # memory for what they look at; the thread's
     cdef bint _parked
-    cdef bint _over
+    cdef bint _over                  # it has been stopped, for good: asyncio sockets may outlive their context
     cdef bint _start(self) noexcept
     cdef bint leave(self, Batch batch) noexcept
     cdef int forget(self, Batch batch) except -1

@@ -124,12 +124,14 @@ cdef class Flusher:
         free(self._view)
 
     def stop(self):
-        """Ends the thread; what is left behind stays where it is."""
-        if self._running and self._pid == getpid():
+        """Ends the thread, and there is none any more; what is left behind stays where it is."""
+        if self._pid != getpid():
+            return
+        hold_mutex(&self._mutex)
+        self._over = True
+        pthread_mutex_unlock(&self._mutex)
+        if self._running:
             self._running = False
-            hold_mutex(&self._mutex)
-            self._over = True
-            pthread_mutex_unlock(&self._mutex)
             sem_post(&self._work)
             with nogil:
                 pthread_join(self._thread, NULL)
@@ -137,10 +139,11 @@ cdef class Flusher:
     cdef bint _start(self) noexcept:
         cdef sigset_t every, before
         cdef int failure
+        if self._over:
+            return False
         # Our threads take no signals: they are the main thread's.
         sigfillset(&every)
         pthread_sigmask(SIG_SETMASK, &every, &before)
-        self._over = False
         failure = pthread_create(&self._thread, NULL, run, <void *>self)
         pthread_sigmask(SIG_SETMASK, &before, NULL)
         self._running = failure == 0
@@ -235,8 +238,8 @@ cdef class Flusher:
                 self._watched.current = NULL
             if next_look < due:
                 due = next_look
-            if i < self._watched.count and self._watched.entries[i] == vigil:
-                i += 1
+            # Where one was taken out meanwhile another has come into its place: look at all of them once more.
+            i = i + 1 if i < self._watched.count and self._watched.entries[i] == vigil else 0
         # Several are looked after together.
         self._due = due if due == NEVER or due > now + TOGETHER_NS else now + TOGETHER_NS
         pthread_mutex_unlock(&self._mutex)

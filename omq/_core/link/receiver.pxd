@@ -26,6 +26,7 @@ cdef class Receiver(Peer):
     cdef bint _behind                # our kernel has had no room since everything was last known to be here
     cdef bint _parting               # our side of the stream is ended: what comes is thrown away
     cdef readonly long long pings    # PINGs that have come
+    cdef public int untold           # commands that the session has been sent and has not heard of; it counts them down
     cdef int _ttl                    # tenths of a second of silence that the last of them allows; 0: no such hint
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1
     cdef int _asks(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1

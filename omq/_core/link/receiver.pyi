@@ -5,6 +5,8 @@ from omq._core.queues.peer import Peer
 class Receiver(Peer):
     """A descriptor in the epoll set of its socket, as far as reading goes; `Connection` makes it whole."""
 
+    #: Commands that the session has been sent and has not heard of yet; it counts them down.
+    untold: int
     @property
     def fd(self) -> int:
         """The descriptor; -1 once closed."""

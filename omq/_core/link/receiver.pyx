@@ -34,6 +34,7 @@ cdef enum:
     SUBSCRIBE_SIZE = 10      # bytes of a SUBSCRIBE's body before its prefix
     CANCEL_SIZE = 7          # bytes of a CANCEL's likewise
     MUCH_UNSENT = 65536      # unsent bytes above which a PING is not answered: its sender reads nothing
+    MOST_UNTOLD = 64         # commands that the session has not heard of yet, above which it hears of no more
     SCRATCH = 32768          # bytes thrown away at once
 
 import os
@@ -114,7 +115,7 @@ cdef class Receiver(Peer):
         cdef Vigil vigil = self._vigil
         if vigil is None or self._reading:
             self._take_in()
-            if self._watcher is not None and self.pings and vigil is None and not self.lost:
+            if self._watcher is not None and self.pings and self._vigil is None and not (self.lost or self._parting):
                 self._begin_vigil()
             return 0
         vigil.begin()
@@ -124,6 +125,7 @@ cdef class Receiver(Peer):
         finally:
             self._reading = False
             vigil.boundary = self._stream.boundary()
+            vigil.behind = self._behind
             vigil.leave()
 
     cdef int _begin_vigil(self) except -1:
@@ -247,7 +249,11 @@ cdef class Receiver(Peer):
                 self._hand_over()
                 self._lose(self._complaint(found))
                 return 1
-            if body is not None:
+            if body is not None and self._poller._bell is None:
+                self.session.on_command(body)
+            elif body is not None and self.untold < MOST_UNTOLD:
+                # It hears of them later, and counts them down: a peer that talks faster than that fills no memory.
+                self.untold += 1
                 self._poller.call_back(self.session.on_command, body)
             if self.lost:
                 # The command ended the connection; the messages before it stay readable.

@@ -21,6 +21,8 @@ cdef class Vigil:
     # Guarded by the flag.
     cdef int _taken                  # atomic: somebody reads the descriptor, or looks at what it has
     cdef bint resets                 # a write to a peer that has closed would destroy what it has sent
+    cdef bint behind                 # our kernel has had no room: the peer's may hold more, and it may have closed
+    cdef Py_ssize_t had              # bytes that the kernel had at the last look
     cdef long long boundary          # bytes that the kernel gives before the next frame begins; -1: nobody knows
     cdef long long seen              # bytes that the kernel has and that were looked at
     cdef long long ahead             # PINGs among them that have been answered

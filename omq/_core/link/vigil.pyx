@@ -82,6 +82,9 @@ cdef class Vigil:
                 size = recv(self.batch.fd, view, VIEW, MSG_PEEK | MSG_DONTWAIT)
                 if size > self.seen:
                     self._examine(view, size)
+                if size > 0 and size == self.had:
+                    due = now + patience  # nothing has come since: there is no hurry
+                self.had = size
         self.due = due
         self.leave()
         return due
@@ -129,7 +132,7 @@ cdef class Vigil:
     cdef bint _open(self) noexcept nogil:
         """Whether an answer does no harm: the peer has not closed, as far as anybody can know."""
         cdef long long holds
-        return not self.resets or outlook(self.batch.fd, &holds) == CLEAR
+        return not self.resets or (not self.behind and outlook(self.batch.fd, &holds) == CLEAR)
 
     cdef bint _answer(self, const unsigned char *context, Py_ssize_t size) noexcept nogil:
         """Sends a PONG with the context that came (RFC 37, Connection Heartbeating); False: not now."""

@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.string cimport memcpy
 
 from omq._core.queues.matcher cimport Matcher
-from omq._core.queues.peer cimport Inlet, Peer
+from omq._core.queues.peer cimport TURN_MESSAGES, Inlet, Peer
 
 from omq.errors import MultipartError, StateError
 
@@ -20,10 +20,17 @@ cdef class FilterInlet(Inlet):
         cdef Peer peer
         cdef const char *data
         cdef Py_ssize_t size
+        cdef int left = TURN_MESSAGES
+        self.unfinished = False
         while True:
             peer = Inlet._front(self)
             if peer is None:
                 return None
+            if left == 0:
+                # Whoever sends on and on what nobody wants holds nobody up.
+                self.unfinished = True
+                return None
+            left -= 1
             data = peer.peek(&size)
             if self.matcher.c_matches_any(data, size) != self._invert:
                 return peer
@@ -60,6 +67,7 @@ cdef class ShapedInlet(Inlet):
 
     cdef list _next(self):
         cdef Peer peer
+        cdef int left = TURN_MESSAGES
         if self._stash is not None:
             return self._stash
         if self._shaping:
@@ -68,11 +76,16 @@ cdef class ShapedInlet(Inlet):
             self._asked = True
             return None
         self._shaping = True
+        self.unfinished = False
         try:
             while self._stash is None:
                 peer = self._pick()
                 if peer is None:
                     break
+                if left == 0:
+                    self.unfinished = True  # malformed ones, on and on
+                    break
+                left -= 1
                 self._stash = self._shape(peer, self._whole(peer))
         finally:
             self._shaping = False

@@ -92,6 +92,7 @@ cdef class Inlet:
     cdef Py_ssize_t _target_size     # bytes
     cdef Peer _aiming                # the peer that has the use of it
     cdef Peer _growing               # the peer that has last begun a large frame, if that is not whole
+    cdef bint unfinished             # much of what waits was dropped, and more is still to be looked at
     cdef Peer last                   # the peer that the last message came from
     cdef bint offer(self, char *into, Py_ssize_t size) except -1
     cdef int withdraw(self) except -1

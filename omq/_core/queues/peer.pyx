@@ -393,8 +393,8 @@ cdef class Inlet:
         while limit > 0:
             try:
                 message = self.take_any()
-            except (MemoryError, StateError):
-                # Memory is short; REP and REQ take one message at a time. What is taken is what there is.
+            except Exception:
+                # Memory is short, say; REP and REQ take one message at a time. What is taken is what there is.
                 if messages is None:
                     raise
                 break

@@ -20,6 +20,8 @@ from collections import deque
 from omq.errors import RemoteProtocolError, StateError
 
 cdef enum:
+    MOST_NEWS = 10000        # changes that the engine has not been told of, above which monitors are not told of more
+    NEWS_AT_ONCE = 512       # of them that it is told of in one go
     SWEEP = 2048             # prefixes of a peer that is gone that are forgotten in one go: about a millisecond
     MOST_BYTES = 256 << 20   # that the prefixes of one peer may have together, where their number has a limit
     MANY_STALE = 1024        # keys that `_order` may have beyond those of `late`
@@ -263,7 +265,7 @@ cdef class PublisherOutlet(FanOut):
 
     cdef int _changed(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
         """What is in force has changed."""
-        if self.monitored:
+        if self.monitored and len(self._news) < 3 * MOST_NEWS:
             name = PyBytes_FromStringAndSize(prefix, size)
             self._news.append(peer.session)
             self._news.append(name)
@@ -282,8 +284,8 @@ cdef class PublisherOutlet(FanOut):
         return 0
 
     def report(self):
-        """Tells the engine what has changed; in its thread."""
-        cdef Py_ssize_t left = len(self._news) // 3
+        """Tells the engine what has changed, a turn's worth; in its thread."""
+        cdef Py_ssize_t left = min(len(self._news) // 3, <Py_ssize_t>NEWS_AT_ONCE)
         self._reporting = False
         while left > 0:
             left -= 1
@@ -293,6 +295,8 @@ cdef class PublisherOutlet(FanOut):
         if self.watched:
             self.watched = False
             self._on_change()
+        if self._news:
+            self._report_soon()
 
     # ------------------------------------------------------------------ what the XPUB's user hears
 

@@ -73,3 +73,25 @@ def test_a_closed_one_is_silent(bell):
     bell.call(lambda: None)
     bell.answer()
     assert bell.fd == -1
+
+
+def test_one_that_is_opened_again_is_heard(bell):
+    """A thread that did not come up has closed it; the next one has the same."""
+    called = []
+    bell.close()
+    bell.open()
+    bell.call(called.append, 1)
+    assert rings(bell)
+    bell.answer()
+    assert called == [1]
+
+
+def test_a_loop_has_its_turn_between_many(bell):
+    called = []
+    for number in range(1000):
+        bell.call(called.append, number)
+    bell.answer()
+    assert 0 < len(called) < 1000
+    while rings(bell):
+        bell.answer()
+    assert called == list(range(1000))
