@@ -222,7 +222,7 @@ cdef class Call:
 
     def __dealloc__(self):
         if self._state == STATE_NEW and self._core is not None:
-            warn_never_awaited()
+            PyErr_WarnEx(RuntimeWarning, b"a socket call was never awaited: it has done nothing", 1)
 
     def __await__(self):
         return self
@@ -592,11 +592,6 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         Py_INCREF(message)
         result[0] = <PyObject *>message
         return 1
-    return 0
-
-
-cdef int warn_never_awaited() except -1:
-    PyErr_WarnEx(RuntimeWarning, b"a socket call was never awaited: it has done nothing", 1)
     return 0
 
 

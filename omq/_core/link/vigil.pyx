@@ -25,6 +25,7 @@ cdef enum:
     CONTEXT = 16             # bytes that a PING's context has at most (RFC 37, Connection Heartbeating)
     PING_SIZE = 7            # bytes of a PING's body without it
     PONG_SIZE = 5            # bytes of a PONG's body without it
+    MUCH = 65536             # bytes unread that take long to look at
     LEAST_GAP_NS = 5000000   # nanoseconds: nobody asks more often
     FIRST_NS = 50000000      # nanoseconds of silence after which a new connection is looked at for its first PING
 
@@ -82,8 +83,8 @@ cdef class Vigil:
                 size = recv(self.batch.fd, view, VIEW, MSG_PEEK | MSG_DONTWAIT)
                 if size > self.seen:
                     self._examine(view, size)
-                if size > 0 and size == self.had:
-                    due = now + patience  # nothing has come since: there is no hurry
+                if size == self.had and size > MUCH:
+                    due = now + patience  # nothing has come since, and each look is dear
                 self.had = size
         self.due = due
         self.leave()

@@ -47,7 +47,7 @@ async def test_linger_bounds_it(make, linger):
     begun = time.monotonic()
     _, _, session = await laden(make, linger=linger)
     await until(lambda: session.state is ConnectionState.OVER)
-    assert linger <= time.monotonic() - begun < 5
+    assert linger - 0.005 < time.monotonic() - begun < 5  # a loop counts milliseconds
 
 
 @on_both_loops
