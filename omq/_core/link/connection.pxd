@@ -12,8 +12,10 @@ cdef class Connection(Receiver):
     cdef long long _calm             # what had arrived when a PING was last put off
     cdef int _short_burst            # messages of a burst that may still be written through
     cdef bint _dense                 # the last batch left because it was full
+    cdef long long _delivered        # when the peer's kernel was first seen to have everything, while we part; 0: not yet
     cdef int _decide(self, bint first) except? -1
     cdef int _bow_out(self) except -1
+    cdef bint _is_speaking(self) noexcept
     cdef int _push(self) noexcept
     cdef int _after(self, int status) except -1
     cdef Outlook _outlook(self) noexcept

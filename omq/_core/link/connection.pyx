@@ -9,6 +9,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from libc.errno cimport ENOMEM, EPIPE
+from libc.string cimport memset
 from posix.unistd cimport close
 
 from omq._core.wire.batch cimport (
@@ -47,12 +48,18 @@ from omq._core.link.restraint cimport (
 
 cdef enum:
     SHORT_BURST = 3          # messages right behind one that was written through that are written through as well
+    SILENCE_MS = 1000        # a peer that has closed its side, or has nothing to say, is silent for this long
+    PATIENCE_MS = 5000       # one that is not silent keeps us no longer, once its kernel has everything
 
 cdef extern from "<netinet/in.h>" nogil:
     int IPPROTO_TCP
 
 cdef extern from "<netinet/tcp.h>" nogil:
     int TCP_INFO
+    struct tcp_info:
+        unsigned char tcpi_retransmits
+        unsigned char tcpi_probes
+        unsigned int tcpi_last_data_recv  # milliseconds
 
 cdef extern from "<sys/socket.h>" nogil:
     int getsockopt(int, int, int, void *, unsigned int *)
@@ -160,10 +167,12 @@ cdef class Connection(Receiver):
         """Ends our side of the stream and throws away what the peer still sends.
 
         Closing a descriptor with unread bytes resets the connection, and a reset destroys what the peer's kernel
-        has not got yet (RFC 1122, 4.2.2.13): so read on until it has everything.
+        has not got yet (RFC 1122, 4.2.2.13): so read on until it has everything. A peer that is still speaking would
+        be answered with a reset later, and some (libzmq, paused at its HWM) drop what they have not read by then: so
+        read on until it has fallen silent, or `PATIENCE_MS` have passed.
 
         Returns:
-            Whether the peer's kernel has everything.
+            Whether the peer's kernel has everything, and closing does not destroy it there.
         """
         cdef int waiting = 0
         if self.fd < 0 or self._broken:
@@ -177,7 +186,21 @@ cdef class Connection(Receiver):
             self.refill()
             if self.fd < 0:
                 return True
-        return ioctl(self.fd, SIOCOUTQ, &waiting) < 0 or waiting == 0
+        if ioctl(self.fd, SIOCOUTQ, &waiting) == 0 and waiting:
+            return False
+        return not (self._resets and self.messages_out and self.bytes_in and self._is_speaking())
+
+    cdef bint _is_speaking(self) noexcept:
+        """Whether the peer, whose kernel has everything, has said something lately, and may not have read it all."""
+        cdef tcp_info info
+        cdef unsigned int size = sizeof(info)
+        cdef long long now = now_ns()
+        if self._delivered == 0:
+            self._delivered = now
+        memset(&info, 0, sizeof(info))
+        return (now - self._delivered < <long long>PATIENCE_MS * 1000000
+                and getsockopt(self.fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0
+                and info.tcpi_last_data_recv < SILENCE_MS)
 
     def retire(self):
         """Out of routing: what was accepted leaves, and then the session is told (`on_drained`)."""
@@ -413,15 +436,16 @@ cdef class Connection(Receiver):
         A PING stands behind that and cannot be answered. Whether the owner is slow or dead nobody can tell; the system is.
         """
         cdef int waiting = 0
-        cdef unsigned char info[4]
+        cdef tcp_info info
         cdef unsigned int size = sizeof(info)
         if self.fd < 0 or self._broken:
             return False
         if self._batch.bytes == 0 and (ioctl(self.fd, SIOCOUTQ, &waiting) < 0 or waiting == 0):
             return False
-        # struct tcp_info begins with bytes; the third and the fourth count retransmissions and probes without an answer.
+        # Those without an answer are counted.
         return not self._resets or (
-            getsockopt(self.fd, IPPROTO_TCP, TCP_INFO, info, &size) == 0 and info[2] <= 1 and info[3] <= 1
+            getsockopt(self.fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0
+            and info.tcpi_retransmits <= 1 and info.tcpi_probes <= 1
         )
 
     def look_again(self):

@@ -1,6 +1,7 @@
 """What a connection sends: copies, borrowed payloads, short writes, and nothing torn."""
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import os
@@ -9,14 +10,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
+from omq._core.link.connection import Connection
 from omq._core.wire.codec import FrameDecoder, encode_frame
-from omq._core.wire.crypto import Secret, Session
+from omq._core.wire.crypto import Secret
+from omq._core.wire.crypto import Session as Cipher
 from omq.errors import SendTimeout
 from tests.unit.conftest import needs_address_space, until
-from tests.unit.core.driven import Driven
+from tests.unit.core.driven import Driven, Session
 
 INLINE = 4096
 
@@ -188,7 +192,7 @@ def test_sigpipe_never_comes():
     script = """
 import asyncio, signal
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-from tests.unit.core.driven import Driven
+from tests.unit.core.driven import Driven, Session
 
 async def main():
     for size in (10, 100_000):
@@ -208,22 +212,25 @@ asyncio.run(main())
     assert done.stdout == "alive\n", done.stderr
 
 
-async def test_say_goodbye_reads_on_so_that_nothing_is_reset():
-    """Closing over unread bytes resets, and a reset destroys what the peer has not got yet."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    with Driven() as core, listener:
+@contextlib.contextmanager
+def over_tcp(core):
+    """A connection of *core* over tcp; yields the session and the other end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         theirs = socket.create_connection(listener.getsockname())
         ours, _ = listener.accept()
-        core.others.append(theirs)
-        ours.setblocking(False)
-        from omq._core.link.connection import Connection
-        from tests.unit.core.driven import Session
+    core.others.append(theirs)
+    ours.setblocking(False)
+    session = Session()
+    session.peer = Connection(session, ours.detach(), core.poller, core.pool, core.inlet, 0)
+    core.sessions.append(session)
+    core.outlet.add(session.peer)
+    session.peer.start(b"")
+    yield session, theirs
 
-        session = Session()
-        session.peer = Connection(session, ours.detach(), core.poller, core.pool, core.inlet, 0)
-        core.sessions.append(session)
-        core.outlet.add(session.peer)
-        session.peer.start(b"")
+
+async def test_say_goodbye_reads_on_so_that_nothing_is_reset():
+    """Closing over unread bytes resets, and a reset destroys what the peer has not got yet."""
+    with Driven() as core, over_tcp(core) as (session, theirs):
         theirs.sendall(wire([b"unread"]) * 1000)
         await core.send(b"farewell")
         await until(session.peer.say_goodbye)
@@ -233,6 +240,31 @@ async def test_say_goodbye_reads_on_so_that_nothing_is_reset():
         assert await asyncio.get_running_loop().sock_recv(theirs, 1) == b""
 
 
+async def test_goodbye_to_a_silent_peer_takes_no_time():
+    with Driven() as core, over_tcp(core) as (session, _):
+        await core.send(b"farewell")
+        begun = time.monotonic()
+        await until(session.peer.say_goodbye)
+        assert time.monotonic() - begun < 0.5
+
+
+@pytest.mark.parametrize("words", [10, pytest.param(1000, marks=pytest.mark.slow)])
+async def test_goodbye_waits_for_the_silence_of_a_peer_that_speaks(words):
+    """To be closed while it speaks would reset it; but one that never stops keeps nobody for ever."""
+    with Driven() as core, over_tcp(core) as (session, theirs):
+        theirs.sendall(wire([b"word"]))
+        await core.recv()
+        await core.send(b"farewell")
+        begun = time.monotonic()
+        while not session.peer.say_goodbye():
+            if words:
+                words -= 1
+                theirs.sendall(wire([b"word"]))
+            await asyncio.sleep(0.05)
+        expected = 5.0 if words else 1.5
+        assert expected - 0.1 < time.monotonic() - begun < expected + 2
+
+
 LITTLE, MUCH = 64 << 20, 256 << 20
 
 
@@ -240,7 +272,7 @@ LITTLE, MUCH = 64 << 20, 256 << 20
 async def test_a_message_that_memory_is_short_for_is_not_sent_in_part(little_memory):
     """What is sealed stands in memory of its own: the part before was in the batch, and the next message its rest."""
     key = Secret()
-    ours, theirs = Session(key, True, 0, 0), Session(key, False, 0, 0)
+    ours, theirs = Cipher(key, True, 0, 0), Cipher(key, False, 0, 0)
     with Driven() as core:
         other = core.link(cipher=ours)
         parts = [b"head", bytes(MUCH)]
