@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.measure import machine
-from bench.peers import PEERS, why_missing
+from bench.peers import PEERS, another_build, why_missing
 from bench.plan import Case, Scenario, Settings
 from bench.processes import ROOT, RunError
 from bench.record import PAGE, record
@@ -96,7 +96,8 @@ def _run(case: Case, rounds: int) -> Findings:
 
 def _here(scenario: Scenario, wanted: list[str] | None) -> set[str]:
     """The peers that can and should run; says loudly which cannot."""
-    chosen = [peer for peer in scenario.peers if wanted is None or peer in wanted]
+    builds = [build for peer in scenario.peers for build in (peer, another_build(peer)) if build]
+    chosen = [peer for peer in builds if wanted is None or peer in wanted]
     missing = {peer: why for peer in chosen if (why := why_missing(peer))}
     for peer, why in missing.items():
         print(f"!! {scenario.name}: {peer} cannot be imported here: {why}")
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in arguments.scenario:
         here = _here(SCENARIOS[name], arguments.peers)
         found = []
-        for case in SCENARIOS[name].cases(settings):
+        for case in map(Case.beside_another_build, SCENARIOS[name].cases(settings)):
             runs = {peer: run for peer, run in case.runs.items() if peer in here}
             findings = Findings(case)
             if runs:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from bench.measure import Sample
+from bench.peers import another_build
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Case:
     Attributes:
         title: What the load is.
         subject: The omq peer, whose ratio to the others is told.
-        runs: How each peer is measured once, in the order of interleaving.
+        runs: How each peer is measured once, in the order of interleaving; the first argument is the peer.
         metrics: The columns; the first is the one that ratios and targets are about.
         targets: What the subject has to reach.
         rounds: More rounds than these are not run; `None` for as many as the command line says.
@@ -64,10 +66,19 @@ class Case:
 
     title: str
     subject: str
-    runs: Mapping[str, Callable[[], Sample]]
+    runs: Mapping[str, partial[Sample]]
     metrics: tuple[Metric, ...]
     targets: tuple[Target, ...] = ()
     rounds: int | None = None
+
+    def beside_another_build(self) -> Case:
+        """The same with the omq of `OMQ_BEFORE`, if there is one, in turn with this one."""
+        runs = {}
+        for peer, run in self.runs.items():
+            runs[peer] = run
+            if before := another_build(peer):
+                runs[before] = partial(run.func, before, *run.args[1:], **run.keywords)
+        return replace(self, runs=runs)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: Names the folder of another build of omq, in the environment: the peer `omq-before` runs there.
@@ -42,7 +42,6 @@ def _spinning(label: str, busy_poll: float | str) -> Peer:
 PEERS: dict[str, Peer] = {
     "omq-asyncio": Peer("omq.asyncio", "bench.peers.omq_asyncio", "omq.asyncio"),
     "omq": Peer("omq", "bench.peers.omq_blocking", "omq:PUSH"),
-    "omq-before": Peer("omq before", "bench.peers.omq_blocking", tree=BEFORE),
     "pyzmq-asyncio": Peer("pyzmq.asyncio", "bench.peers.pyzmq_asyncio", "zmq.asyncio"),
     "pyzmq": Peer("pyzmq", "bench.peers.pyzmq_blocking", "zmq"),
     "pyomq-asyncio": Peer("pyomq.asyncio", "bench.peers.pyomq_asyncio", "pyomq.asyncio"),
@@ -62,6 +61,19 @@ PEERS: dict[str, Peer] = {
     "spark-ceiling": Peer("no network", "bench.peers.spark", "pyspark.sql"),
     "spark-stage-ceiling": Peer("no network, in mapInArrow", "bench.peers.spark", "pyspark.sql"),
     "omq-ready": Peer("recv of what is there", "bench.peers.omq_blocking", "omq:PUSH"),
+}
+
+
+def another_build(name: str) -> str | None:
+    """The name of the peer that is the same in the tree which `OMQ_BEFORE` names; `None` if there is none."""
+    before = f"{name}-before"
+    return before if before in PEERS and BEFORE in os.environ else None
+
+
+PEERS |= {
+    f"{name}-before": replace(peer, label=f"{peer.label} before", needs="", tree=BEFORE)
+    for name, peer in PEERS.items()
+    if peer.label.startswith("omq")
 }
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
 from bench.fair import fairness
 from bench.measure import Load
-from bench.peers import BEFORE
 from bench.plan import Case, Metric, Scenario, Settings, Target, size_text
 
-#: omq, another build of it where there is one, and libzmq.
-PEERS = ("omq", *(["omq-before"] if BEFORE in os.environ else []), "pyzmq")
+PEERS = ("omq", "pyzmq")
 WORKS = (0.0, 50e-6)
 METRICS = (
     Metric("alone", "msg/s alone"),
