@@ -35,7 +35,8 @@ class Owner:
         assert all(len(part) <= MAX_SIZE for part in parts)
 
     def on_lost(self, reason: Exception | None) -> None:
-        assert reason is None or isinstance(reason, RemoteProtocolError), reason
+        # The other end is closed over what it has not read: a reset.
+        assert reason is None or isinstance(reason, (RemoteProtocolError, ConnectionResetError)), reason
         self.end()
 
     def end(self) -> None:

@@ -20,7 +20,7 @@ cdef enum Operation:
 
 cdef enum State:
     STATE_NEW
-    STATE_YIELDED            # gave the loop a turn, has taken nothing
+    STATE_YIELDED            # gave the loop a turn, or its place up, and has taken nothing
     STATE_WAITING            # stands in a gate
     STATE_DONE
 
@@ -45,8 +45,10 @@ cdef class AsyncCore(LoopHome):
     cdef int _writes                 # likewise for sending
     cdef int _quota                  # what both begin with
     cdef long long _since            # nanoseconds on the monotonic clock, when they last did
-    cdef long long _turns            # of the poller at that time
+    cdef bint _turned                # the loop has had a turn since
+    cdef bint _marked                # it will tell when it has
     cdef bint _pace(self) except -1
+    cdef int _begin_turn(self) except -1
     cdef object _send_timeout        # seconds; None for ever
     cdef object _recv_timeout
 
@@ -62,6 +64,8 @@ cdef class Call:
     cdef bint _expired               # the time is up
     cdef bint _suspended             # the last step did not finish
     cdef bint _complete              # the last attempt succeeded
+    cdef bint _resting               # it lets the loop have a turn, and could go on
+    cdef object _rest(self)
     cdef Py_ssize_t _progress        # send_many: messages accepted so far
     cdef object _step(self)
     cdef object _attempt(self)

@@ -146,17 +146,33 @@ cdef class AsyncCore(LoopHome):
 
     cdef bint _pace(self) except -1:
         """A millisecond's messages have passed: the loop is to have a turn, if it has had none. Counts the next ones."""
-        cdef long long now = now_ns()
-        cdef long long spent = now - self._since
-        cdef bint due = self._poller.turns == self._turns or spent > TURN_NS
-        if spent > TURN_NS:
-            self._quota = max(1, <int>(self._quota * TURN_NS // spent))
-        elif 2 * spent < TURN_NS:
+        cdef long long spent = now_ns() - self._since
+        cdef bint due = not self._turned
+        if not due or 2 * spent < TURN_NS:
             self._quota = min(2 * self._quota, <int>TURN)
+        elif spent > TURN_NS:
+            self._quota = max(1, <int>(self._quota * TURN_NS // spent))
         self._reads = self._writes = self._quota
-        self._since = now
-        self._turns = self._poller.turns
+        self._begin_turn()
         return due
+
+    cdef int _begin_turn(self) except -1:
+        """From now on it counts how much is done before the loop has its next turn."""
+        self._since = now_ns()
+        self._turned = False
+        if not self._marked:
+            self._loop.call_soon(self._mark)
+            self._marked = True
+        return 0
+
+    def _mark(self):
+        """The loop has a turn."""
+        self._marked = False
+        self._turned = True
+
+    def _set_loop(self, loop):
+        LoopHome._set_loop(self, loop)
+        self._marked = False  # another loop's mark will never be
 
     def _set_timeouts(self, send, recv):
         self._send_timeout = send
@@ -267,6 +283,7 @@ cdef class Call:
     cdef object _step(self):
         """Runs until the call is finished or must wait; what it gives then is for the caller, or for the loop."""
         cdef AsyncCore core = self._core
+        cdef AsyncGate gate
         cdef bint sending = self._operation <= OP_SEND_MANY
         self._suspended = False
         if self._state == STATE_DONE:
@@ -278,12 +295,22 @@ cdef class Call:
                 core._enter()
                 # Fairness comes before taking: a call that is cancelled here has done nothing. One that has to wait is fair.
                 if sending:
-                    if core._writes <= 0 and core.writable.waiting == 0 and core._pace():
-                        return self._yield()
-                elif core._reads <= 0 and core.inlet is not None and core.inlet._count and core._pace():
-                    return self._yield()
+                    if core.writable.waiting == 0 and core._writes <= 0 and core._pace():
+                        return self._rest()
+                elif core._reads <= 0 and core.inlet is not None and core.inlet._count:
+                    if (self._operation == OP_POLL or core.readable.waiting == 0) and core._pace():
+                        return self._rest()
+                if self._at_once() and self._operation != OP_POLL:
+                    gate = core.writable if sending else core.readable
+                    if gate.waiting and (<Call>gate.waiters[gate.waiting - 1])._resting:
+                        return self._rest()  # there may be room for all of these: they have only let others go first
             else:
-                core._since = now_ns()
+                if self._resting:
+                    self._resting = False
+                    core._begin_turn()
+                else:
+                    core._since = now_ns()
+                    core._turned = False
                 if core.closed:
                     core._refuse("was closed while a call waited")
             if self._may_attempt(core.writable if sending else core.readable):
@@ -353,8 +380,13 @@ cdef class Call:
             self._argument = tuple(self._argument)
         return 0
 
-    def _yield(self):
-        self._state = STATE_YIELDED
+    cdef object _rest(self):
+        """Gives the loop a turn. It keeps its place meanwhile: what is called later comes later."""
+        if self._operation == OP_POLL:
+            self._state = STATE_YIELDED
+        elif self._state != STATE_WAITING:
+            self._stand()
+        self._resting = True
         self._suspended = True
         return None
 
@@ -369,8 +401,8 @@ cdef class Call:
         self._waiter._asyncio_future_blocking = True
         if self._state != STATE_WAITING:
             self._stand()
-            if self._timeout is not None:
-                self._timer = core._loop.call_later(self._timeout, self._expire)
+        if self._timer is None and self._timeout is not None:
+            self._timer = core._loop.call_later(self._timeout, self._expire)
         if core.inlet is not None and core.inlet.unfinished and self._operation > OP_SEND_MANY:
             core._loop.call_soon(self._go_on)  # much was dropped, and more waits
         self._suspended = True
@@ -503,10 +535,7 @@ cdef class Call:
         count = len(messages)
         while self._progress < count:
             if self._core._writes <= 0 and self._core._pace():
-                self._suspended = True
-                if self._state != STATE_WAITING:
-                    self._state = STATE_YIELDED
-                return None
+                return self._rest()
             data = messages[self._progress]
             held = open_part(data, &part, &view)
             try:

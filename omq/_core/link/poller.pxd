@@ -19,7 +19,6 @@ cdef class Poller:
     cdef Peer _only                  # the one that is in it, if no other has been; else None
     cdef Bell _bell                  # has sessions told in the I/O thread; None: they are told at once
     cdef Turn _turn                  # None: whoever is woken is not run from here
-    cdef readonly long long turns    # that a loop has had for this set, ever
     cdef bint _busy                  # events are being handled: no others are, meanwhile
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0
     cdef int leave(self, int fd, unsigned long long ticket) except -1

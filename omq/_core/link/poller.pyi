@@ -13,10 +13,6 @@ class Poller:
     def fd(self) -> int:
         """The epoll descriptor, readable while an event waits; -1 once closed."""
 
-    @property
-    def turns(self) -> int:
-        """How often `dispatch` has been called."""
-
     def dispatch(self) -> None:
         """Handles what is ready, without waiting, then runs whoever that woke."""
 

@@ -102,7 +102,6 @@ cdef class Poller:
 
     def dispatch(self):
         """Handles what is ready, without waiting, then runs whoever that woke."""
-        self.turns += 1
         if self._turn is None:
             self.serve()
             return

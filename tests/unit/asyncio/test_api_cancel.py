@@ -100,21 +100,56 @@ async def test_a_call_cancelled_before_its_first_step_does_nothing(make, inproc)
 
 
 async def test_a_call_cancelled_while_it_gives_the_loop_a_turn_does_nothing(make, inproc):
-    """After 256 messages a call yields before it takes: cancelled there it has taken nothing."""
+    """After 256 messages without a turn of the loop a call yields before it takes: ended there it has taken nothing."""
     pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, send_hwm=0, recv_hwm=0)
     for number in range(2000):
         await push.send(b"%d" % number)
-    got, cancelled = [], 0
+    got, ended = [], 0
     while len(got) < 2000:
-        task = asyncio.create_task(pull.recv())
-        await asyncio.sleep(0)
-        if not task.done():
-            task.cancel()
-            cancelled += 1
-        with contextlib.suppress(asyncio.CancelledError):
-            got.append(int(await task))
+        call = pull.recv()
+        try:
+            call.send(None)
+        except StopIteration as stop:
+            got.append(int(stop.value))
+        else:
+            call.close()
+            ended += 1
     assert got == list(range(2000))
-    assert cancelled >= 7
+    assert ended >= 7
+
+
+async def test_calls_that_are_made_at_once_are_served_in_their_order(make, endpoint):
+    """Also behind one that lets the loop have a turn, in bursts of any size, and however slow the program is."""
+    pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint, send_hwm=0)
+    numbers = iter(range(100_000))
+    expected = []
+    for burst in [600, *[2] * 300, 300, *[50] * 10, *[1] * 20]:
+        mine = [next(numbers) for _ in range(burst)]
+        expected += mine
+        tasks = [asyncio.create_task(push.send(b"%d" % number)) for number in mine]
+        await asyncio.sleep(0.002 if burst == 2 else 0)
+        if burst == 600:
+            assert [int(await pull.recv(timeout=5)) for _ in range(600)] == expected
+            expected = []
+        await asyncio.gather(*tasks)
+    got = await asyncio.gather(*[pull.recv(timeout=5) for _ in expected])
+    assert [int(message) for message in got] == expected
+
+
+@pytest.mark.parametrize("timeout", [0, 5])
+async def test_whoever_lets_others_go_first_is_overtaken_by_nobody(make, inproc, timeout):
+    pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, send_hwm=0, recv_hwm=0)
+    await asyncio.gather(*[push.send(b"%d" % number, timeout=timeout) for number in range(1000)])
+    got = await asyncio.gather(*[pull.recv(timeout=timeout) for number in range(1000)])
+    assert [int(message) for message in got] == list(range(1000))
+
+
+async def test_what_follows_send_many_comes_behind_it(make, inproc):
+    pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, send_hwm=0, recv_hwm=0)
+    many = asyncio.create_task(push.send_many([b"%d" % number for number in range(2000)]))
+    last = asyncio.create_task(push.send(b"2000"))
+    await asyncio.gather(many, last)
+    assert [int(message) for message in await pull.recv_many(3000)] == list(range(2001))
 
 
 async def test_asyncio_timeout_loses_nothing(make, endpoint):
