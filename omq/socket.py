@@ -214,12 +214,14 @@ class Socket(Face, SyncCore):
     def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait, in whatever thread, raise `ClosedError`.
 
+        It returns when what was accepted has left, or `linger` is over. Where nothing can be waited for (in omq's own
+        thread, which runs what the garbage collector finds there) that goes on in the background.
+
         Args:
             linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
 
         Raises:
             OptionError: `linger` is neither; the socket stays open.
-            StateError: This is a callback of the I/O thread; the socket stays open.
         """
         self.finish_close(self.begin_close(linger))
 
@@ -229,7 +231,9 @@ class Socket(Face, SyncCore):
             return None
         patience = self._linger(linger)
         if self._engine.has_loop and not self._engine.closed and self._engine.at_home:
-            raise StateError("a callback of the I/O thread cannot wait for the I/O thread: stop() does not wait")
+            self._keep()
+            self._close_here(patience)
+            return None
         if self.lock.mine and self._engine.has_loop:
             raise StateError("the socket is at work in this very thread: it cannot be closed in the middle of that")
         self._mark_closed()
@@ -270,15 +274,20 @@ class Socket(Face, SyncCore):
                 self._io.finish(self._io.begin(self._engine.stop))
 
     def _end_dropped(self) -> None:
+        self._keep()
+        self._engine.post(self._close_here, self.options.linger)
+
+    def _keep(self) -> None:
+        """Has it live until it is closed in the background."""
         self._context.keep(self)
         self._context.register(self)  # the garbage collector may have taken it out
         self._engine.driver.hold(self)
-        self._engine.post(self._close_dropped)
 
-    def _close_dropped(self) -> None:
+    def _close_here(self, linger: float | None) -> None:
         """Runs on the I/O thread."""
         self._mark_closed()
-        self._closing = self._engine.loop.create_task(self._engine.close(self.options.linger))
+        self._engine.begin_closing()
+        self._closing = self._engine.loop.create_task(self._engine.close(linger))
         self._closing.add_done_callback(lambda _: self._context.release(self))
 
     def abandon(self) -> None:

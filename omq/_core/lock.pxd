@@ -1,4 +1,5 @@
-# Two locks: one among threads that hold the GIL, one with a thread that never does.
+# Two locks: one among threads that hold the GIL, one with a thread that never does. And what keeps the garbage collector,
+# which runs any code, out of the sections that they guard.
 
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -21,6 +22,40 @@ cdef extern from "<semaphore.h>" nogil:
     int sem_post(sem_t *)
 
 
+cdef extern from *:
+    """
+    /* From Python 3.12 on the collector runs between bytecodes, of which there are none here; before, with any allocation. */
+    #if PY_VERSION_HEX < 0x030C0000
+    #define COLLECTS_ANYWHERE 1
+    #else
+    #define COLLECTS_ANYWHERE 0
+    #endif
+    """
+    const bint COLLECTS_ANYWHERE
+    int PyGC_Disable() noexcept
+    int PyGC_Enable() noexcept
+
+cdef int hushed                      # sections that the garbage collector is kept out of now
+cdef bint collects                   # whether it was on before the first of them
+
+
+cdef inline void hush() noexcept:
+    """Keeps the garbage collector away until `unhush`: a finalizer would find queues and peers in the middle of a step."""
+    global hushed, collects
+    if COLLECTS_ANYWHERE:
+        if hushed == 0:
+            collects = PyGC_Disable()
+        hushed += 1
+
+
+cdef inline void unhush() noexcept:
+    global hushed
+    if COLLECTS_ANYWHERE:
+        hushed -= 1
+        if hushed == 0 and collects:
+            PyGC_Enable()
+
+
 @cython.final
 cdef class SocketLock:
     cdef unsigned long _owner        # ident of the thread that has it; 0 nobody
@@ -36,6 +71,7 @@ cdef class SocketLock:
     cdef inline int acquire(self) except -1:
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == 0:
+            hush()
             self._owner = me
             self._depth = 1
         elif self._owner == me:
@@ -48,6 +84,7 @@ cdef class SocketLock:
         """As `acquire`, for the user's calls: one within another would find the socket in the middle of something."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == 0:
+            hush()
             self._owner = me
             self._depth = 1
         elif self._owner == me:
@@ -59,6 +96,7 @@ cdef class SocketLock:
     cdef inline bint try_acquire(self) noexcept:
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == 0:
+            hush()
             self._owner = me
             self._depth = 1
         elif self._owner == me:
@@ -78,6 +116,7 @@ cdef class SocketLock:
         self._depth -= 1
         if self._depth == 0:
             self._owner = 0
+            unhush()
             if self._waiters and not self._posted:
                 self._posted = True
                 sem_post(&self._free)

@@ -1,10 +1,22 @@
-"""The lock of a socket that several threads share."""
+"""The lock of a socket that several threads share, and what keeps the garbage collector out of it."""
 
 cimport cython
 
 from collections import deque
+import os
 
 from omq.errors import StateError
+
+
+def _begin_in_child():
+    """The threads that were in such sections are not there any more."""
+    global hushed
+    if hushed:
+        hushed = 1
+        unhush()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 @cython.final
@@ -35,6 +47,7 @@ cdef class SocketLock:
                 sem_wait(&self._free)
             self._posted = False
         self._waiters -= 1
+        hush()
         self._owner = me
         self._depth = 1
         return 0
@@ -45,7 +58,7 @@ cdef class SocketLock:
         return self._owner == PyThread_get_thread_ident()
 
     cdef int _refuse(self) except -1:
-        # Such as a finalizer that the garbage collector runs, or a signal handler that runs in it.
+        # Such as a `__buffer__` or an iterator of the user's that calls back.
         raise StateError("the socket is at work in this very thread: a call of its own cannot begin in the middle of that")
 
     cdef int _run_deferred(self) except -1:

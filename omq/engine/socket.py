@@ -477,12 +477,16 @@ class Engine(Living[SocketState]):
 
     # ------------------------------------------------------------------ the end
 
+    def begin_closing(self) -> None:
+        """No call is served any more."""
+        if self.state is SocketState.RUNNING:
+            self.move(SocketState.CLOSING)
+
     async def close(self, linger: float | None) -> None:
         """Lets what was accepted leave, for *linger* seconds at most, then ends everything."""
         if self.closed:
             return
-        if self.state is SocketState.RUNNING:
-            self.move(SocketState.CLOSING)
+        self.begin_closing()
         self._changed()
         try:
             if self.has_loop and linger != 0:
@@ -499,8 +503,12 @@ class Engine(Living[SocketState]):
     @property
     def heard(self) -> int:
         """Bytes that have come from the peers to which goodbye has been said."""
-        parting = (session for session in tuple(self._sessions) if session.state is ConnectionState.CLOSING)
-        return sum(session.peer.bytes_in for session in parting)
+        return sum(session.peer.bytes_in for session in self.parting)
+
+    @property
+    def parting(self) -> list[WireSession | PipeSession]:
+        """The connections to whose peers goodbye has been said."""
+        return [session for session in tuple(self._sessions) if session.state is ConnectionState.CLOSING]
 
     def say_goodbye(self) -> bool:
         """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""

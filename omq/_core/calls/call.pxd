@@ -41,14 +41,6 @@ cdef class AsyncCore(LoopHome):
     cdef readonly AsyncGate readable
     cdef readonly AsyncGate writable
     cdef readonly AsyncTurn turn
-    cdef int _reads                  # messages left before a receiving call yields to the loop
-    cdef int _writes                 # likewise for sending
-    cdef int _quota                  # what both begin with
-    cdef long long _since            # nanoseconds on the monotonic clock, when they last did
-    cdef bint _turned                # the loop has had a turn since
-    cdef bint _marked                # it will tell when it has
-    cdef bint _pace(self) except -1
-    cdef int _begin_turn(self) except -1
     cdef object _send_timeout        # seconds; None for ever
     cdef object _recv_timeout
 
@@ -68,6 +60,7 @@ cdef class Call:
     cdef object _rest(self)
     cdef Py_ssize_t _progress        # send_many: messages accepted so far
     cdef object _step(self)
+    cdef object _try_once(self)
     cdef object _attempt(self)
     cdef bint _at_once(self) except -1
     cdef bint _may_attempt(self, AsyncGate gate) except -1

@@ -18,6 +18,7 @@ from omq._core.wire.batch cimport Part
 from omq._core.calls.description cimport describe
 from omq._core.calls.home cimport LoopHome
 from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target
+from omq._core.lock cimport hush, unhush
 from omq._core.queues.peer cimport TURN_NS, Gate, Inlet
 from omq._core.calls.waiter cimport AsyncTurn, Waiter
 
@@ -41,7 +42,6 @@ cdef extern from *:
     int raise_stop() except -1
 
 cdef enum:
-    TURN = 256               # messages after which a call yields, so that nobody starves
     RESULT_RETURN = 0        # PySendResult
     RESULT_NEXT = 1
 
@@ -137,42 +137,11 @@ cdef class AsyncCore(LoopHome):
         self.readable = AsyncGate()
         self.writable = AsyncGate()
         self.turn = AsyncTurn()
-        self._reads = self._writes = self._quota = TURN
         self.readable._core = <PyObject *>self
 
     def __dealloc__(self):
         if self.readable is not None:
             self.readable._core = NULL
-
-    cdef bint _pace(self) except -1:
-        """A millisecond's messages have passed: the loop is to have a turn, if it has had none. Counts the next ones."""
-        cdef long long spent = now_ns() - self._since
-        cdef bint due = not self._turned
-        if not due or 2 * spent < TURN_NS:
-            self._quota = min(2 * self._quota, <int>TURN)
-        elif spent > TURN_NS:
-            self._quota = max(1, <int>(self._quota * TURN_NS // spent))
-        self._reads = self._writes = self._quota
-        self._begin_turn()
-        return due
-
-    cdef int _begin_turn(self) except -1:
-        """From now on it counts how much is done before the loop has its next turn."""
-        self._since = now_ns()
-        self._turned = False
-        if not self._marked:
-            self._loop.call_soon(self._mark)
-            self._marked = True
-        return 0
-
-    def _mark(self):
-        """The loop has a turn."""
-        self._marked = False
-        self._turned = True
-
-    def _set_loop(self, loop):
-        LoopHome._set_loop(self, loop)
-        self._marked = False  # another loop's mark will never be
 
     def _set_timeouts(self, send, recv):
         self._send_timeout = send
@@ -314,11 +283,11 @@ cdef class Call:
                 if core.closed:
                     core._refuse("was closed while a call waited")
             if self._may_attempt(core.writable if sending else core.readable):
-                result = self._attempt()
+                result = self._try_once()
                 if not self._complete and not self._suspended and self._at_once():
                     # What the kernel has counts: a program that asks on and on gives the loop no turn to fetch it.
                     core._poller.serve()
-                    result = self._attempt()
+                    result = self._try_once()
                 if self._complete:
                     if self._state == STATE_WAITING:
                         self._leave()
@@ -453,8 +422,15 @@ cdef class Call:
 
     # ------------------------------------------------------------------ what each call does
 
+    cdef object _try_once(self):
+        """`_complete` tells whether the call is served."""
+        hush()
+        try:
+            return self._attempt()
+        finally:
+            unhush()
+
     cdef object _attempt(self):
-        """Tries once; `_complete` tells whether the call is served."""
         cdef AsyncCore core = self._core
         cdef Inlet inlet
         cdef int ready = 0
@@ -592,6 +568,7 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
     """The common case in as few steps as possible: room for the message, or a message that is there."""
     cdef AsyncCore core = call._core
     cdef Part part
+    cdef bint taken
     if call._operation == OP_SEND:
         if (core._writes <= 0 or core.writable.waiting or core.outlet is None or type(call._argument) is not bytes
                 or core.closed or not core._at_home()):
@@ -600,7 +577,12 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         part.size = PyBytes_GET_SIZE(call._argument)
         part.owner = <PyObject *>call._argument
         call._state = STATE_DONE
-        if not core.outlet.put(&part, 1):
+        hush()
+        try:
+            taken = core.outlet.put(&part, 1)
+        finally:
+            unhush()
+        if not taken:
             call._state = STATE_NEW
             return 0
         core._writes -= 1
@@ -611,7 +593,11 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         if core._reads <= 0 or core.readable.waiting or core.inlet is None or core.closed or not core._at_home():
             return 0
         call._state = STATE_DONE
-        message = core.inlet.take()
+        hush()
+        try:
+            message = core.inlet.take()
+        finally:
+            unhush()
         if message is None:
             call._state = STATE_NEW
             return 0

@@ -21,3 +21,11 @@ cdef class LoopHome:
     cdef int _refuse(self, str why) except -1
     cdef int _show_end(self) except -1
     cdef int _tell(self) except -1
+    cdef int _reads                  # messages left before a receiving call yields to the loop
+    cdef int _writes                 # likewise for sending
+    cdef int _quota                  # what both begin with
+    cdef long long _since            # nanoseconds on the monotonic clock, when they last did
+    cdef bint _turned                # the loop has had a turn since
+    cdef bint _marked                # it will tell when it has
+    cdef bint _pace(self) except -1
+    cdef int _begin_turn(self) except -1

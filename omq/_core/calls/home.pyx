@@ -1,8 +1,10 @@
-"""Where an asyncio socket lives: its loop, its queues, and the descriptor that its user may select on."""
+"""Where an asyncio socket lives: its loop and whose turn it is there, its queues, and the descriptor to select on."""
 
 from cpython.pythread cimport PyThread_get_thread_ident
 
 from omq._core.calls.truth cimport Truth
+from omq._core.clock cimport now_ns
+from omq._core.queues.peer cimport TURN_MESSAGES, TURN_NS
 
 from omq.errors import ClosedError, StateError
 
@@ -12,6 +14,9 @@ cdef class LoopHome:
 
     The class above attaches the queues (`_assemble`), the loop (`_attach`) and marks the end (`_mark_closed`).
     """
+
+    def __cinit__(self, *_, **__):
+        self._reads = self._writes = self._quota = TURN_MESSAGES
 
     def _assemble(self, inlet, outlet, running, poller):
         self.inlet = inlet
@@ -25,6 +30,33 @@ cdef class LoopHome:
         self._loop = loop
         self._thread = PyThread_get_thread_ident()
         self._is_running = loop.is_running
+        self._marked = False  # another loop's mark will never be
+
+    cdef bint _pace(self) except -1:
+        """A millisecond's messages have passed: the loop is to have a turn, if it has had none. Counts the next ones."""
+        cdef long long spent = now_ns() - self._since
+        cdef bint due = not self._turned
+        if not due or 2 * spent < TURN_NS:
+            self._quota = min(2 * self._quota, <int>TURN_MESSAGES)
+        elif spent > TURN_NS:
+            self._quota = max(1, <int>(self._quota * TURN_NS // spent))
+        self._reads = self._writes = self._quota
+        self._begin_turn()
+        return due
+
+    cdef int _begin_turn(self) except -1:
+        """From now on it counts how much is done before the loop has its next turn."""
+        self._since = now_ns()
+        self._turned = False
+        if not self._marked:
+            self._loop.call_soon(self._mark)
+            self._marked = True
+        return 0
+
+    def _mark(self):
+        """The loop has a turn."""
+        self._marked = False
+        self._turned = True
 
     cdef int _show_end(self) except -1:
         """Whoever selects on the descriptor is to wake up and find the socket closed."""

@@ -17,6 +17,7 @@ from omq._core.kernel cimport (
     epoll_event,
     epoll_wait,
 )
+from omq._core.lock cimport hush, unhush
 from omq._core.queues.peer cimport Peer, Turn
 
 import logging
@@ -130,9 +131,11 @@ cdef class Poller:
             # A single connection that only reads: the event can be nothing else, and a read finds out what it is.
             if not (skims and only.sated()):
                 self._busy = True
+                hush()
                 try:
                     self._tell(only, EPOLLIN)
                 finally:
+                    unhush()
                     self._busy = False
             return 0
         n = epoll_wait(self.fd, events, EVENTS, 0)
@@ -153,6 +156,7 @@ cdef class Poller:
         if self._busy:
             return 0
         self._busy = True
+        hush()
         try:
             for i in range(count):
                 if events[i].data.u64 == NO_TICKET:
@@ -165,6 +169,7 @@ cdef class Poller:
                     continue
                 self._tell(peer, events[i].events)
         finally:
+            unhush()
             self._busy = False
         return 0
 

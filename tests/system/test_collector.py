@@ -1,0 +1,179 @@
+"""Finalizers use sockets, and the garbage collector runs them in the midst of a call, or in omq's thread."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+BOUND = 60.0  # seconds that a program may take; each is done in two to five
+
+COMMON = """
+    import faulthandler, gc, sys, threading, time
+    faulthandler.dump_traceback_later(50, exit=True)
+    failed = []
+    END = time.monotonic() + 2.5
+"""
+
+UNSUBSCRIBES_IN_A_LOOP = """
+    import asyncio
+    import omq.asyncio as omq
+
+    async def main():
+        pub = omq.XPUB(bind="tcp://127.0.0.1:*", send_hwm=0)
+        sub = omq.SUB(connect=pub.endpoints[0], recv_hwm=0)
+        sub.fileno()
+
+        class Subscription:
+            def __init__(self, topic):
+                self.topic, self.me = topic, self
+                sub.subscribe(topic)
+            def __del__(self):
+                try:
+                    sub.unsubscribe(self.topic)
+                except Exception as error:
+                    failed.append(error)
+
+        kept, number = [], 0
+        while time.monotonic() < END:
+            number += 1
+            topic = b"t%d" % number
+            Subscription(topic)
+            await pub.wait_subscribed(topic, timeout=10)
+            for _ in range(400):
+                await pub.send_multipart([topic, b"body"])
+            await asyncio.sleep(0.01)
+            while await sub.poll(0):
+                kept.append(await sub.recv_multipart())
+
+    asyncio.run(main())
+    assert not failed, failed
+"""
+
+UNSUBSCRIBES = """
+    import omq
+    pub = omq.PUB(bind="tcp://127.0.0.1:*", send_hwm=0)
+    sub = omq.SUB(connect=pub.endpoints[0], subscribe=b"k", recv_hwm=0)
+    pub.wait_subscribed(b"k", timeout=10)
+
+    class Subscription:
+        def __init__(self, topic):
+            self.topic, self.me = topic, self
+            sub.subscribe(topic)
+        def __del__(self):
+            try:
+                sub.unsubscribe(self.topic)
+            except Exception as error:
+                failed.append(error)
+
+    kept = []
+    for number in range(100):
+        Subscription(b"t%d" % number)
+        for _ in range(400):
+            pub.send_multipart([b"k", b"v"])
+        for _ in range(400):
+            kept.append(sub.recv_multipart(timeout=10))
+    assert not failed, failed
+"""
+
+CLOSES_ANOTHER = """
+    import omq
+    pull = omq.PULL(bind="tcp://127.0.0.1:*")
+    push = omq.PUSH(connect=pull.endpoints[0], linger=0)
+
+    class Client:
+        def __init__(self):
+            self.socket, self.me = omq.DEALER(connect="tcp://127.0.0.1:9", linger=0.05), self
+            self.socket.send(b"never")
+        def __del__(self):
+            try:
+                self.socket.close()
+            except Exception as error:
+                failed.append(error)
+
+    def feed():
+        while time.monotonic() < END + 1:
+            push.send_multipart([b"a", b"b"])
+            time.sleep(0.0003)
+
+    threading.Thread(target=feed).start()
+    kept = []
+    while time.monotonic() < END:
+        kept.append(pull.recv_multipart(timeout=10))
+        if len(kept) % 300 == 0:
+            Client()
+    assert not failed, failed
+"""
+
+CLOSES_WHERE_NOBODY_CAN_WAIT = """
+    import omq
+    context = omq.Context.default()
+    pull = omq.PULL(bind="tcp://127.0.0.1:*")
+    push = omq.PUSH(connect=pull.endpoints[0])
+    threads = set()
+
+    class Client:
+        def __init__(self):
+            self.socket, self.me = omq.DEALER(connect="tcp://127.0.0.1:9"), self
+            self.socket.send(b"never")
+        def __del__(self):
+            threads.add(threading.current_thread().name)
+            try:
+                self.socket.close(linger=0)
+            except Exception as error:
+                failed.append(error)
+
+    gc.set_threshold(50)
+    for _ in range(300):
+        Client()
+        push.send(b"x")
+        pull.recv(timeout=10)
+    gc.collect()
+    assert not failed, failed
+    assert "omq-io" in threads, "the collector did not run where it was to"
+    while context._dropped:
+        time.sleep(0.01)
+"""
+
+TAKES_A_LOCK = """
+    import omq
+    pull = omq.PULL(bind="inproc://it")
+    push = omq.PUSH(connect="inproc://it")
+    push.wait_connected(timeout=10)
+    lock = threading.Lock()
+
+    class Item:
+        def __init__(self):
+            self.me = self
+        def __del__(self):
+            with lock:
+                pass
+
+    def send():
+        while time.monotonic() < END:
+            with lock:
+                push.send_multipart([b"a", b"b"], timeout=10)
+            time.sleep(0.0001)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    kept = []
+    while thread.is_alive():
+        if pull.poll(0.01):
+            Item()
+            kept.append(pull.recv_multipart())
+"""
+
+PROGRAMS = {
+    name: text for name, text in globals().items() if name.isupper() and isinstance(text, str) and name != "COMMON"
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_finalizer_finds_nothing_in_the_middle_of_a_step(program: str) -> None:
+    text = textwrap.dedent(COMMON) + textwrap.dedent(PROGRAMS[program])
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=BOUND)
+    assert done.returncode == 0, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
