@@ -239,7 +239,7 @@ class WireSession(Living[ConnectionState]):
 
     def on_command(self, body: bytes) -> None:
         """A command has arrived that is more than a sign of life or a subscription."""
-        if self.peer.untold:
+        if self.peer.untold and self.engine.driver.has_thread:
             self.peer.untold -= 1
         if not self.is_ready:
             return  # over, or out of routing already

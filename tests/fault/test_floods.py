@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import omq
+import omq.asyncio
 from omq._core.bell import Bell
 from omq._core.link.connection import Connection
 from omq._core.link.flusher import Flusher
@@ -180,3 +182,43 @@ def test_a_flusher_that_has_been_stopped_stays_so() -> None:
     far.close()
     peer.close()
     poller.close()
+
+
+SUBSCRIPTIONS = (b"\4\x0b\x09SUBSCRIBEa" + b"\4\x08\6CANCELa") * 20_000
+COMMANDS = {"unknown": b"\4\2\1X" * 100_000, "PING": (b"\4\7\4PING\0\1" + b"\4\7\4PING\0\2") * 20_000}
+
+
+def test_no_thread_of_the_process_waits_for_a_flood_of_subscriptions(flooded: Callable[..., None]) -> None:
+    """Whoever wants the interpreter's lock needs a moment to wake up, and gets it."""
+    with omq.PUB(bind="tcp://127.0.0.1:*", linger=0) as pub:
+        flooded(pub.endpoints[0], b"SUB", SUBSCRIPTIONS)
+        pub.wait_connected(timeout=10)
+        longest, before = 0.0, time.monotonic()
+        end = before + 5
+        while before < end:
+            time.sleep(0.002)
+            now = time.monotonic()
+            longest, before = max(longest, now - before), now
+        assert longest < 0.7  # it was seconds
+
+
+@pytest.mark.parametrize("what", COMMANDS)
+def test_a_flood_of_commands_does_not_hold_up_a_loop(what: str, flooded: Callable[..., None]) -> None:
+    asyncio.run(_ages(COMMANDS[what], flooded))
+
+
+async def _ages(flood: bytes, flooded: Callable[..., None]) -> None:
+    async with (
+        omq.asyncio.ROUTER(bind="tcp://127.0.0.1:*", linger=0) as router,
+        omq.asyncio.DEALER(connect=router.endpoints[0], linger=0) as quiet,
+    ):
+        await quiet.wait_connected(timeout=10)
+        flooded(router.endpoints[0], b"DEALER", flood)
+        await router.wait_connected(2, timeout=10)
+        ages = []
+        for _ in range(30):
+            begun = time.monotonic()
+            await quiet.send(b"x")
+            await router.recv_multipart(timeout=10)
+            ages.append(time.monotonic() - begun)
+        assert sorted(ages)[15] < 0.1  # it was half a second

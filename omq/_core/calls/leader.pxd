@@ -82,6 +82,7 @@ cdef class LeaderCore:
     cdef long long _until(self, Sleeper sleeper, long long deadline) except -1
     cdef int _lead(self, Sleeper sleeper, long long deadline) except -1
     cdef int _follow(self, Sleeper sleeper, long long deadline) except -1
+    cdef int _wake_another(self) except -1
     cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1
 
     @cython.final

@@ -11,7 +11,7 @@ from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.ref cimport Py_INCREF
 from libc.errno cimport EINTR, errno
-from posix.time cimport CLOCK_MONOTONIC, timespec
+from posix.time cimport CLOCK_MONOTONIC, nanosleep, timespec
 from posix.unistd cimport close, read, write
 
 from omq._core.bell cimport Bell
@@ -82,6 +82,8 @@ cdef enum:
     PRESENT_NS = 5000000     # nanoseconds between two looks of an owner who needs nobody to look in his place
     LUCKY = 8                # short waits in a row that count at most
     SPIN_NS = 1000000        # nanoseconds that a long spin goes on without looking for signals
+    LONG_NS = 500000         # nanoseconds of work on the I/O thread after which other threads are let in
+    BREATH_NS = 20000        # nanoseconds for which they are
     FIRST_NAP_NS = 10000000  # nanoseconds of the main thread's first sleep; each further one is twice as long
     LAST_NAP_NS = 1000000000  # nanoseconds of its longest
 
@@ -251,6 +253,8 @@ cdef class LeaderCore:
 
     def dispatch(self):
         """Does the work that nobody calls for; on the I/O thread."""
+        cdef long long begun = now_ns()
+        cdef timespec moment
         self.lock.acquire()
         try:
             if self.poller.fd >= 0 and self._leader is None:
@@ -261,6 +265,12 @@ cdef class LeaderCore:
                 self._tell()
         finally:
             self.lock.release()
+        if now_ns() - begun > LONG_NS:
+            # The loop lets the GIL go for a moment only: too short for a thread that waits for it to wake up.
+            moment.tv_sec = 0
+            moment.tv_nsec = BREATH_NS
+            with nogil:
+                nanosleep(&moment, NULL)
 
     def flush_turn(self):
         """Gives what waits in the queue to peers that have become free; on the I/O thread."""
@@ -403,10 +413,18 @@ cdef class LeaderCore:
         A handler may take its time, or wait for what this very thread would have to see to. So it neither leads
         meanwhile nor is it relied on to do anything with a wake-up.
         """
-        if sleeper.leading:
+        cdef bint led = sleeper.leading
+        sleeper.aside = True
+        if led:
             sleeper.leading = False
             self._leader = None
-        sleeper.aside = True
+        if PyThread_get_thread_ident() == self._generation._main:
+            # Handlers run here only. Somebody else is to lead if one takes its time, or the I/O thread to look.
+            if led:
+                self._wake_another()
+            if self.drowsy:
+                self.drowsy = False
+                self._rouse()
         try:
             self.lock.release()
             PyErr_CheckSignals()
@@ -485,10 +503,7 @@ cdef class LeaderCore:
         if n < 0:
             if failure != EINTR:
                 raise OSError(failure, os.strerror(failure))
-            # Ctrl-C, say: before a message is taken. While its handler runs nobody may be there.
-            if self.drowsy:
-                self.drowsy = False
-                self._rouse()
+            # Ctrl-C, say: before a message is taken.
             self._look_for_signals(sleeper)
             return 1
         if n == 0:
@@ -519,22 +534,28 @@ cdef class LeaderCore:
 
     cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1:
         """A wait is over: the place in the gate, the leader's place and an unused wake-up go to others."""
-        cdef SyncGate other
         gate._sleepers.remove(sleeper)
         gate.count -= 1
         if sleeper.leading:
             sleeper.leading = False
             self._leader = None
         if self._leader is None:
-            for other in (self.readable, self.writable):
-                if other.count:
-                    other.wake_first()
-                    break
+            self._wake_another()
         if gate.count:
             gate.notify()
         if self.drowsy:
             self.drowsy = False
             self._rouse()
+        return 0
+
+    cdef int _wake_another(self) except -1:
+        """The leader's place is free: has somebody take it who can. Who stands aside looks by himself."""
+        cdef SyncGate gate
+        cdef Sleeper sleeper
+        for gate in (self.readable, self.writable):
+            for sleeper in gate._sleepers:
+                if not sleeper.aside:
+                    return sleeper.wake()
         return 0
 
     def fileno(self):

@@ -150,6 +150,8 @@ cdef class Receiver(Peer):
         reason = None
         if self._parting:
             return self._discard()
+        if self._poller._bell is None:
+            self.untold = 0
         while turn > 0:
             if self._hwm and self._stream.complete >= self._hwm:
                 break
@@ -249,10 +251,9 @@ cdef class Receiver(Peer):
                 self._hand_over()
                 self._lose(self._complaint(found))
                 return 1
-            if body is not None and self._poller._bell is None:
-                self.session.on_command(body)
-            elif body is not None and self.untold < MOST_UNTOLD:
-                # It hears of them later, and counts them down: a peer that talks faster than that fills no memory.
+            if body is not None and self.untold < MOST_UNTOLD:
+                # A peer that talks faster than that fills no memory, and keeps no loop from its work. Where the session hears
+                # of them later it counts them down; else they count for this turn.
                 self.untold += 1
                 self._poller.call_back(self.session.on_command, body)
             if self.lost:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -113,3 +114,40 @@ def test_handler_takes_long(
     for thread in (sender, *others):
         thread.join()
     assert got == [b"0", b"1"]
+
+
+def test_another_thread_leads_while_a_handler_takes_its_time(
+    linked: tuple[omq.PULL, omq.PUSH], handle: Callable[[Callable[[], None]], None]
+) -> None:
+    """Also where the signal comes to another thread, so that it interrupts no sleep of the main one."""
+    pull, push = linked
+    began, late = threading.Event(), []
+    done = threading.Event()
+
+    def slow() -> None:
+        began.set()
+        done.wait(10)
+
+    def follow() -> None:
+        sent = float(pull.recv(timeout=20))
+        late.append(time.monotonic() - sent)
+        done.set()
+
+    def interrupt() -> None:
+        waits.until(lambda: waits.sleeps(threading.main_thread().native_id or 0), "the call that waits")
+        follower.start()
+        waits.until(lambda: waits.sleeps(follower.native_id or 0), "the other call")
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        assert began.wait(10)
+        push.send(b"%r" % time.monotonic())
+        done.wait(10)
+        push.send(b"last")
+
+    handle(slow)
+    follower = threading.Thread(target=follow)
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    assert pull.recv(timeout=20) == b"last"
+    interrupter.join()
+    follower.join()
+    assert late[0] < 0.15

@@ -379,7 +379,7 @@ async def test_messages_between_commands_survive_their_removal():
                 data += message(b"%d" % number, body(number % 700))
                 wanted += 1
             await core.feed(other, data)
-        await until(lambda: len(core.session.commands) == 12_000)
+        await until(lambda: core.session.peer.messages_in == wanted)
         for number in range(0, 4000, 3):
             assert await core.recv_multipart(timeout=5) == [b"%d" % number, body(number % 700)]
         assert core.session.peer.messages_in == wanted
