@@ -11,7 +11,7 @@ from omq._core.queues.inlet cimport ShapedInlet
 from omq._core.calls.part cimport open_target
 from omq._core.queues.peer cimport Inlet, Peer
 
-from omq.errors import MessageTooLarge, MultipartError, StateError
+from omq.errors import MessageTooLarge, StateError
 
 cdef enum:
     LAST_END = 2147483647    # the largest offset that an Arrow binary column can hold
@@ -58,7 +58,7 @@ cdef Py_ssize_t _copy(
         if peer.head_more():
             if count:
                 break
-            raise MultipartError("the next message has several parts: take it with recv_multipart()")
+            inlet._refuse(peer)
         body = peer.peek(&has)
         if has > size - at:
             if count:
@@ -67,6 +67,7 @@ cdef Py_ssize_t _copy(
                 f"the next message, of {has} bytes, is larger than the {size - at} bytes left; it stays first in line"
             )
             error.size = has
+            inlet._refused = peer
             raise error
         memcpy(into + at, body, has)
         peer.skip()

@@ -94,6 +94,8 @@ cdef class Inlet:
     cdef Peer _growing               # the peer that has last begun a large frame, if that is not whole
     cdef bint unfinished             # much of what waits was dropped, and more is still to be looked at
     cdef Peer last                   # the peer that the last message came from
+    cdef Peer _refused               # the peer whose first message a call could not take: whoever asks next gets that one
+    cdef int _refuse(self, Peer peer) except -1
     cdef bint offer(self, char *into, Py_ssize_t size) except -1
     cdef int withdraw(self) except -1
     cdef int arrived(self, Peer peer) except -1

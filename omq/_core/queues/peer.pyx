@@ -321,7 +321,11 @@ cdef class Inlet:
 
     cdef Peer _front(self):
         """The peer whose turn it is and that has a message; None if there is none."""
-        cdef Peer peer
+        cdef Peer peer = self._refused
+        if peer is not None:
+            if peer.ready():
+                return peer
+            self._refused = None
         while True:
             peer = self._head
             if peer is None:
@@ -346,6 +350,7 @@ cdef class Inlet:
         self._sight -= 1
         self._sight_bytes -= size
         self.last = peer
+        self._refused = None
         if self._paused and peer.ready() == 0:
             self._resume(peer)
 
@@ -372,9 +377,14 @@ cdef class Inlet:
             return None
         part = peer.take_alone()
         if part is None:
-            raise MultipartError("the next message has several parts: take it with recv_multipart()")
+            self._refuse(peer)
         self._taken(peer, len(<bytes>part))
         return part
+
+    cdef int _refuse(self, Peer peer) except -1:
+        """The first message of *peer* has several parts, and the call takes one; it stays first in line."""
+        self._refused = peer
+        raise MultipartError("the next message has several parts: take it with recv_multipart()")
 
     cdef object take_any(self):
         """The next message: bytes if it has one part, else a list; None if there is none."""
@@ -439,12 +449,14 @@ cdef class Inlet:
         if peer is None:
             return -3
         if peer.head_more():
-            raise MultipartError("the next message has several parts: take it with recv_multipart()")
+            self._refuse(peer)
         if self._aiming is not None and self._aiming is not peer and into == self._target:
             self.withdraw()  # another one was first
         has = peer.take_into(into, size)
         if has >= 0:
             self._taken(peer, has)
+        else:
+            self._refused = peer  # too large: it stays first in line
         return has
 
 
