@@ -70,7 +70,11 @@ class Linger:
                 limit = now + _GOODBYE
             if now >= (limit if deadline is None else min(limit, deadline)):
                 return
-            await asyncio.sleep(_GLANCE)
+            ends = [session.ended for session in engine.parting]
+            if ends:  # the peer's own end comes sooner than the next look, mostly
+                await asyncio.wait(ends, timeout=_GLANCE, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(_GLANCE)
 
     def look(self) -> None:
         """Peers have gone, or the socket is closed: whoever waits looks whether it still has a reason to."""

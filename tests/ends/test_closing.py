@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import omq
 from tests.ends.stage import Part, missing, play, side_by_side
 
 LIBRARIES = ("omq", "asyncio", "zmq")
@@ -119,6 +124,44 @@ def test_a_closer_that_is_still_being_talked_to_has_lost_nothing():
         for common in [{}, BEATS, *buffers]
     ]
     assert side_by_side(plays) == []
+
+
+def test_closing_is_quick_where_nothing_is_left():
+    """A socket for each request: the other side's thread is not waited for, nor a kernel that acknowledges late."""
+    with omq.REP(bind="tcp://127.0.0.1:*") as rep:
+        took = []
+        for _ in range(30):
+            req = omq.REQ(connect=rep.endpoints[0])
+            req.send(b"question")
+            rep.send(rep.recv(timeout=10))
+            assert req.recv(timeout=10) == b"question"
+            begun = time.monotonic()
+            req.close()
+            took.append(time.monotonic() - begun)
+    assert sorted(took)[15] < 0.005  # it was 13 ms
+
+
+def test_closing_does_not_wait_for_a_peer_that_is_stopped():
+    with omq.DEALER(bind="tcp://127.0.0.1:*", linger=0) as dealer:
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                f"import zmq; s = zmq.Context().socket(zmq.DEALER); s.connect({dealer.endpoints[0]!r})\n"
+                "while True: s.send(s.recv())",
+            ],
+        )
+        try:
+            dealer.send(b"ping")
+            assert dealer.recv(timeout=20) == b"ping"
+            child.send_signal(signal.SIGSTOP)
+            dealer.send(b"last")
+            begun = time.monotonic()
+            dealer.close(linger=None)
+            assert time.monotonic() - begun < 0.5
+        finally:
+            child.kill()
+            child.wait()
 
 
 # Much of it

@@ -48,6 +48,7 @@ from omq._core.link.restraint cimport (
 
 cdef enum:
     SHORT_BURST = 3          # messages right behind one that was written through that are written through as well
+    READ_AHEAD = 8192        # bytes that a peer reads at once (libzmq's in_batch_size): so much is with it, paused or not
     SILENCE_MS = 1000        # a peer that has closed its side, or has nothing to say, is silent for this long
     PATIENCE_MS = 5000       # one that is not silent keeps us no longer, once its kernel has everything
 
@@ -169,7 +170,7 @@ cdef class Connection(Receiver):
         Closing a descriptor with unread bytes resets the connection, and a reset destroys what the peer's kernel
         has not got yet (RFC 1122, 4.2.2.13): so read on until it has everything. A peer that is still speaking would
         be answered with a reset later, and some (libzmq, paused at its HWM) drop what they have not read by then: so
-        read on until it has fallen silent, or `PATIENCE_MS` have passed.
+        where that may be anything read on until it has fallen silent, or `PATIENCE_MS` have passed.
 
         Returns:
             Whether the peer's kernel has everything, and closing does not destroy it there.
@@ -186,9 +187,10 @@ cdef class Connection(Receiver):
             self.refill()
             if self.fd < 0:
                 return True
-        if ioctl(self.fd, SIOCOUTQ, &waiting) == 0 and waiting:
+        # Our FIN counts as a byte, and a kernel may put off acknowledging that.
+        if ioctl(self.fd, SIOCOUTQ, &waiting) == 0 and waiting > 1:
             return False
-        return not (self._resets and self.messages_out and self.bytes_in and self._is_speaking())
+        return not (self._resets and self.bytes_in and self.sent_bytes() > READ_AHEAD and self._is_speaking())
 
     cdef bint _is_speaking(self) noexcept:
         """Whether the peer, whose kernel has everything, has said something lately, and may not have read it all."""

@@ -254,7 +254,7 @@ async def test_goodbye_waits_for_the_silence_of_a_peer_that_speaks(words):
     with Driven() as core, over_tcp(core) as (session, theirs):
         theirs.sendall(wire([b"word"]))
         await core.recv()
-        await core.send(b"farewell")
+        await core.send(bytes(10_000))  # more than anybody reads at once
         begun = time.monotonic()
         while not session.peer.say_goodbye():
             if words:
