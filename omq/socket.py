@@ -96,6 +96,9 @@ class Socket(Face, SyncCore):
     def connect(self, endpoint: str) -> str:
         """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
 
+        A socket that is told so twice has two connections there; but SUB, PUB, DEALER and REQ, to which the second one
+        would only do harm, have one over tcp and ipc.
+
         Returns:
             The endpoint.
 

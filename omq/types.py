@@ -59,6 +59,10 @@ COMPATIBLE: Final[dict[SocketType, frozenset[SocketType]]] = {
 #: The types that name themselves to their peer with the Identity property (RFC 37, "The NULL Mechanism").
 SENDS_IDENTITY: Final = frozenset({_T.REQ, _T.DEALER, _T.ROUTER})
 
+#: Types to which a second connection to the same place can only do harm: it doubles messages, or its replies get lost.
+#: libzmq ignores a second `zmq_connect` of these, and of no others (`is_single_connect`, socket_base.cpp).
+ONE_CONNECTION: Final = frozenset({_T.DEALER, _T.SUB, _T.PUB, _T.REQ})
+
 #: `poll`: a message can be received (`ZMQ_POLLIN`).
 POLL_IN: Final = 1
 #: `poll`: a message can be sent (`ZMQ_POLLOUT`).

@@ -30,8 +30,8 @@ from omq.errors import BindError, EndpointError, StateError
 from omq.event import EventKind
 from omq.options import Options
 from omq.routing import PATTERNS
-from omq.transport.endpoint import InprocEndpoint, parse_endpoint, refusal
-from omq.types import SENDS_IDENTITY, SocketType
+from omq.transport.endpoint import Endpoint, InprocEndpoint, parse_endpoint, refusal
+from omq.types import ONE_CONNECTION, SENDS_IDENTITY, SocketType
 
 log = logging.getLogger("omq")
 
@@ -242,6 +242,8 @@ class Engine(Living[SocketState]):
     def connect(self, text: str) -> str:
         """Dials in the background; gives the endpoint."""
         endpoint = parse_endpoint(text, bind=False)
+        if self._dials_already(endpoint):
+            return str(endpoint)
         dialer: Dialer | InprocDialer
         dialer = InprocDialer(self, endpoint.name) if isinstance(endpoint, InprocEndpoint) else Dialer(self, endpoint)
         if self._spent > _SPENT:
@@ -250,6 +252,15 @@ class Engine(Living[SocketState]):
         if self.has_loop:
             dialer.start()
         return dialer.endpoint
+
+    def _dials_already(self, endpoint: Endpoint) -> bool:
+        """Whether a second connection to an endpoint would only do harm. Over inproc it is made, as in libzmq."""
+        if self.socket_type not in ONE_CONNECTION or isinstance(endpoint, InprocEndpoint):
+            return False
+        dialers = self._dialers.get(str(endpoint), [])
+        # One that has given up by itself does not count, and is not to be left for a `disconnect` either.
+        dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
+        return bool(dialers)
 
     def unbind(self, text: str) -> None:
         """Stops listening; connections that came in go on."""

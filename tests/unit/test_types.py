@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from omq.types import COMPATIBLE, SENDS_IDENTITY, SocketType
+from omq.types import COMPATIBLE, ONE_CONNECTION, SENDS_IDENTITY, SocketType
 
 TYPES = """
     PAIR PUB SUB REQ REP DEALER ROUTER PULL PUSH XPUB XSUB STREAM
@@ -45,6 +45,10 @@ def test_stream_handshakes_with_nobody() -> None:
 
 def test_types_that_name_themselves() -> None:
     assert {kind.value for kind in SENDS_IDENTITY} == {"REQ", "DEALER", "ROUTER"}
+
+
+def test_types_that_connect_to_a_place_once() -> None:
+    assert {kind.value for kind in ONE_CONNECTION} == {"DEALER", "SUB", "PUB", "REQ"}
 
 
 def test_an_unknown_wire_name_is_no_type() -> None:

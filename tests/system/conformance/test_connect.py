@@ -482,3 +482,105 @@ def test_reconnect_stop_ends_the_attempts(twin, tmp_path, inproc, transport, sto
     assert events(twin, monitor, "connect_retried", 0.4) == []
     assert not dialled.peers
     monitor.close()
+
+
+# The same place twice: `is_single_connect` of libzmq's socket_base.cpp
+
+
+def _twice(twin, kind, peer, endpoint, **options):
+    """A bound socket, and one that was told three times to connect to it."""
+    bound = twin(peer, bind=endpoint, **({"subscribe": b""} if peer == "SUB" else {}))
+    (place,) = bound.endpoints
+    twice = twin(kind, connect=[place, place], linger=0, **options)
+    assert twice.connect(place) == place
+    twice.wait_connected(timeout=BOUND)
+    bound.wait_connected(timeout=BOUND)
+    return bound, twice, place
+
+
+ONCE = [("SUB", "PUB"), ("PUB", "SUB"), ("DEALER", "ROUTER"), ("REQ", "REP")]
+SEVERAL = [("PUSH", "PULL"), ("PULL", "PUSH"), ("XSUB", "XPUB"), ("XPUB", "XSUB"), ("ROUTER", "DEALER"), ("REP", "REQ")]
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ipc"])
+@pytest.mark.parametrize(("kind", "peer"), ONCE)
+def test_the_same_place_twice_is_one_connection(twin, tmp_path, kind, peer, transport):
+    endpoint = "tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{tmp_path}/s"
+    options = {"subscribe": b""} if kind == "SUB" else {}
+    bound, once, place = _twice(twin, kind, peer, endpoint, **options)
+    with pytest.raises(omq.Timeout):
+        bound.wait_connected(2, timeout=0.2)
+    assert len(bound.peers) == len(once.peers) == 1
+    once.disconnect(place)  # which ends it, however often it was asked for
+    until(lambda: not bound.peers)
+    with pytest.raises(omq.EndpointError, match="is not connected"):
+        once.disconnect(place)
+    once.connect(place)
+    bound.wait_connected(timeout=BOUND)
+
+
+@pytest.mark.parametrize(("kind", "peer"), SEVERAL)
+def test_the_same_place_twice_is_two_connections_of_other_types(twin, kind, peer):
+    bound, twice, _ = _twice(twin, kind, peer, "tcp://127.0.0.1:*")
+    bound.wait_connected(3, timeout=BOUND)
+    assert len(twice.peers) == 3
+
+
+def test_the_same_place_twice_is_two_connections_over_inproc(twin, inproc):
+    pub, sub, _ = _twice(twin, "SUB", "PUB", inproc, subscribe=b"")
+    pub.wait_subscribed(n=3, timeout=BOUND)
+    pub.send(b"x")
+    assert drain(sub, 3) == [b"x"] * 3
+
+
+def test_the_same_place_twice_doubles_no_message(twin, tmp_path):
+    pub, sub, _ = _twice(twin, "SUB", "PUB", f"ipc://{tmp_path}/one", subscribe=b"")
+    pub.wait_subscribed(timeout=BOUND)
+    pub.send(b"x")
+    assert drain(sub, 1) == [b"x"]
+    sub, pub, _ = _twice(twin, "PUB", "SUB", f"ipc://{tmp_path}/other")
+    pub.wait_subscribed(timeout=BOUND)
+    pub.send(b"x")
+    assert drain(sub, 1) == [b"x"]
+
+
+def test_the_same_place_twice_loses_no_message_of_a_dealer_with_a_name(twin):
+    router, dealer, _ = _twice(twin, "DEALER", "ROUTER", "tcp://127.0.0.1:*", identity=b"me")
+    for number in range(20):
+        dealer.send(b"%d" % number)
+    assert [router.recv_multipart(timeout=BOUND) for _ in range(20)] == [[b"me", b"%d" % one] for one in range(20)]
+
+
+def test_the_same_place_twice_loses_no_reply_of_a_req_with_a_name(twin):
+    rep, req, _ = _twice(twin, "REQ", "REP", "tcp://127.0.0.1:*", identity=b"me")
+    for number in range(6):
+        req.send(b"%d" % number, timeout=BOUND)
+        rep.send(rep.recv(timeout=BOUND))
+        assert req.recv(timeout=BOUND) == b"%d" % number
+
+
+def test_the_same_place_is_dialled_again_once_its_dialer_has_given_up(twin, tmp_path):
+    """As an application does that sees to its connection itself."""
+    later = f"ipc://{tmp_path}/later"
+    dealer = twin("DEALER", reconnect_interval=None, linger=0)
+    events = dealer.monitor()
+    dealer.connect(later)
+    while twin.wait(lambda: events.recv(timeout=BOUND)).kind != "connect_failed":
+        pass
+    bound = twin("DEALER", bind=later)
+    until(lambda: _connects(dealer, later))
+    bound.send(b"x", timeout=BOUND)
+    assert dealer.recv(timeout=BOUND) == b"x"
+    dealer.disconnect(later)
+    with pytest.raises(omq.EndpointError, match="is not connected"):
+        dealer.disconnect(later)
+
+
+def _connects(socket, place):
+    """Asks until it is there: a dialer that has just failed is still on its way out."""
+    socket.connect(place)
+    try:
+        socket.wait_connected(timeout=0.05)
+    except omq.Timeout:
+        return False
+    return True

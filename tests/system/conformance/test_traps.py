@@ -108,7 +108,7 @@ def test_order_holds_whichever_way_a_message_takes(twin, endpoint):
     thread.join(BOUND)
 
 
-def test_duplicate_connects_are_two_connections_and_one_queue(twin, endpoint):
+def test_duplicate_connects_of_a_push_are_two_connections_and_one_queue(twin, endpoint):
     pull = twin("PULL", bind=endpoint)
     push = twin("PUSH", connect=[pull.endpoints[0]] * 2)
     push.wait_connected(2, timeout=BOUND)
