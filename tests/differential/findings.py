@@ -49,6 +49,26 @@ MENDED = {
         },
         [*TWO, ("h", "send", b"a", b"#h1"), ("h", "send", b"a", b"#h2"), ("h", "send", b"a", b"#h3")],
     ),
+    "a SUB that connects to the same place twice": Program(
+        "tcp",
+        {"h": ("PUB", {}), "a": ("SUB", {})},
+        [
+            *TWO,
+            ("a", "connect", 1),
+            ("a", "subscribe", b""),
+            ("h", "send", b"#h1"),
+            ("a", "drain"),
+            ("a", "disconnect", 1),
+            ("h", "send", b"#h2"),
+            ("a", "drain"),
+            ("a", "disconnect", 1),
+        ],
+    ),
+    "a SUB that connects to the same name twice": Program(
+        "inproc",
+        {"h": ("PUB", {}), "a": ("SUB", {})},
+        [*TWO, ("a", "connect", 1), ("a", "subscribe", b""), ("h", "send", b"#h1"), ("a", "drain")],
+    ),
     "a PUSH that disconnects": Program(
         "tcp",
         {"h": ("PULL", {}), "a": ("PUSH", {"linger": 5})},
