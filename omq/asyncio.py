@@ -169,7 +169,7 @@ class Socket(Face, AsyncCore):
             self._attach(asyncio.get_running_loop())
         if not await self._engine.wait_until(reached, timeout):
             if self.closed:
-                raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
+                raise self._closed_error("was closed while a call waited")
             raise self._not_in_time(what, timeout)
 
     def monitor(self, limit: int = 1000) -> Monitor:
@@ -192,8 +192,7 @@ class Socket(Face, AsyncCore):
     def _begin(self) -> None:
         """A socket belongs to the loop of its first use; outside of any loop it waits for one."""
         self._refuse_in_child()
-        if self.closed:
-            raise ClosedError(f"the {self.socket_type.value} socket is closed")
+        self._refuse_closed()
         loop = asyncio._get_running_loop()
         if loop is not None:
             self._attach(loop)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NoReturn, Protocol, Self, SupportsIndex
 
 from omq._core.atomic import Slot
 from omq._core.bell import Bell
@@ -163,6 +163,9 @@ class Context:
         self.generation.expire((self, sockets))
         for socket in sockets:
             socket.abandon()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("a context cannot be copied or pickled: make another one, or share this one within its process")
 
     def __enter__(self) -> Self:
         return self

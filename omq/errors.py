@@ -70,8 +70,8 @@ class ClosedError(OmqError):
     """The socket is closed, or was closed while the call waited."""
 
 
-class ContextTerminated(OmqError):
-    """The context that owns the socket has been terminated."""
+class ContextTerminated(ClosedError):
+    """The context that owns the socket has been terminated, and the socket closed with it."""
 
 
 class UnroutableError(OmqError):

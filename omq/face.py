@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn, SupportsIndex
 
 from omq._core.calls.description import snapshot
 from omq._core.queues.subscriptions import PublisherOutlet, Wishes
 from omq.engine.socket import Engine
-from omq.errors import ClosedError, EndpointError, StateError, Timeout
+from omq.errors import ClosedError, ContextTerminated, EndpointError, StateError, Timeout
 from omq.message import Peer
 from omq.options import Options
 from omq.types import UNSET, SocketType
@@ -30,6 +30,25 @@ class Face:
     def closed(self) -> bool:
         """Whether the socket is closed, or closing."""
         return self._engine.closing
+
+    def _closed_error(self, why: str = "is closed") -> ClosedError:
+        """What a call on a closed socket raises."""
+        text = f"the {self.socket_type.value} socket {why}"
+        if self._engine.context.closed:
+            return ContextTerminated(f"{text}: its context has been terminated")
+        return ClosedError(text)
+
+    def _refuse_closed(self) -> None:
+        """Raises if the socket is closed."""
+        if self.closed:
+            raise self._closed_error()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        # A copy would be a second owner of one engine, and its end the end of the first.
+        raise TypeError(
+            f"a {self.socket_type.value} socket cannot be copied or pickled: "
+            "make another one where it is needed, and give that the endpoint"
+        )
 
     # ------------------------------------------------------------------ dropped
 
@@ -64,7 +83,9 @@ class Face:
         Raises:
             OptionError: An option is unknown or does not fit.
             StateError: The option cannot be changed on a socket that is in use: bound, connected, or given messages.
+            ClosedError: The socket is closed.
         """
+        self._refuse_closed()
         self._engine_call(self._change_options, options)
         self._take_options()
 
@@ -143,7 +164,11 @@ class Face:
 
     @property
     def endpoints(self) -> list[str]:
-        """What is bound, resolved."""
+        """What is bound, resolved; nothing once the socket is closed.
+
+        A socket whose `close` waits still listens, for peers that come for what it has: until then its endpoints are
+        there.
+        """
         return self._engine.endpoints
 
     # ------------------------------------------------------------------ subscriptions
@@ -155,6 +180,7 @@ class Face:
 
         Raises:
             StateError: The type has no subscriptions; or XPUB has received none.
+            ClosedError: The socket is closed.
         """
         self._refuse_in_child()
         self._book().subscribe(_prefix(prefix))
@@ -163,6 +189,10 @@ class Face:
         """Takes one `subscribe` of the same prefix back; SUB and XSUB.
 
         On an XPUB with `xpub_manual`: ends a subscription of the peer that the last message came from.
+
+        Raises:
+            StateError: The type has no subscriptions; or XPUB has received none.
+            ClosedError: The socket is closed.
         """
         self._refuse_in_child()
         self._book().unsubscribe(_prefix(prefix))
@@ -174,8 +204,7 @@ class Face:
         if book is None:
             engine.require_type(SocketType.SUB, SocketType.XSUB)
         assert book is not None
-        if engine.closing:
-            raise ClosedError(f"the {self.socket_type.value} socket is closed")
+        self._refuse_closed()
         return book
 
     def _refuse_in_child(self) -> None:
@@ -203,13 +232,12 @@ class Face:
         """The engine, for a monitor."""
         if self._engine.generation.stale:
             raise StateError(f"the {self.socket_type.value} socket belongs to the parent process")
-        if self.closed:
-            raise ClosedError(f"the {self.socket_type.value} socket is closed")
+        self._refuse_closed()
         return self._engine
 
     @property
     def peers(self) -> list[Peer]:
-        """A snapshot of the peers that have finished the handshake."""
+        """A snapshot of the peers that have finished the handshake; nobody once the socket is closed."""
         return [snapshot(session) for session in self._engine.sessions]
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self, SupportsIndex
 
 from omq._core.calls.feed import Feed, SyncFeed
 from omq.engine.socket import Engine
@@ -33,6 +33,9 @@ class Listening(Feed):
             return
         self._engine.reporter.remove(self)
         self._forget()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("a monitor cannot be copied or pickled: monitor() of the socket makes another one")
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

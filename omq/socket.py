@@ -15,7 +15,7 @@ from omq.context import Context
 from omq.engine.driver import CallerDriver
 from omq.engine.iothread import IoThread, Job, apart
 from omq.engine.socket import Engine
-from omq.errors import ClosedError, ContextTerminated, StateError
+from omq.errors import ContextTerminated, StateError
 from omq.face import Face, several
 from omq.monitor import Monitor
 from omq.options import Options
@@ -110,8 +110,7 @@ class Socket(Face, SyncCore):
 
     def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
         self._context.check()
-        if self.closed:
-            raise ClosedError(f"the {self.socket_type.value} socket is closed")
+        self._refuse_closed()
         self._io = self._context.io_thread
         return self._io.run(self._start, call, endpoint)
 
@@ -120,8 +119,7 @@ class Socket(Face, SyncCore):
         if not self._engine.has_loop and not self._engine.closed:
             self._engine.attach(self._io.loop)
             self._io.look_after(self._engine)
-        if self._engine.closing:
-            raise ClosedError(f"the {self.socket_type.value} socket is closed")
+        self._refuse_closed()
         return call(*arguments) if call is not None else None
 
     # ------------------------------------------------------------------ options and subscriptions
@@ -180,13 +178,12 @@ class Socket(Face, SyncCore):
     def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
         timeout = patience(timeout)
         self._context.check()
-        if self.closed:
-            raise ClosedError(f"the {self.socket_type.value} socket is closed")
+        self._refuse_closed()
         self._io = self._context.io_thread
         self._io.run(self._start)
         if not self._io.run(self._engine.wait_until, reached, timeout):
             if self.closed:
-                raise ClosedError(f"the {self.socket_type.value} socket was closed while a call waited")
+                raise self._closed_error("was closed while a call waited")
             raise self._not_in_time(what, timeout)
 
     def monitor(self, limit: int = 1000) -> Monitor:
@@ -321,6 +318,7 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None) -> list[Socket
         StateError: A socket does not receive.
         ClosedError: A socket is closed.
         ValueError: The timeout is below 0, or no number.
+        TypeError: One of them is no blocking socket.
     """
     import selectors
 
@@ -330,11 +328,14 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None) -> list[Socket
     deadline = None if timeout is None else time.monotonic() + timeout
     with selectors.DefaultSelector() as selector:
         for one in dict.fromkeys(sockets):
-            selector.register(one.fileno(), selectors.EVENT_READ, one)
+            if not isinstance(one, Socket):
+                raise TypeError(f"omq.wait takes blocking sockets, not {one!r}")
+            # The calls of the core: a subclass may have made others of them, for uses of its own.
+            selector.register(SyncCore.fileno(one), selectors.EVENT_READ, one)
         while True:
             left = None if deadline is None else min(max(deadline - time.monotonic(), 0), _LONGEST)
             found = [key.data for key, _ in selector.select(left)]
-            ready = [one for one in found if one.poll(0, POLL_IN)]
+            ready = [one for one in found if SyncCore.poll(one, 0, POLL_IN)]
             # Another thread may have taken the message that was seen.
             if ready or (deadline is not None and time.monotonic() >= deadline):
                 return ready

@@ -53,12 +53,16 @@ class Shared(Protocol):
         inproc: The inproc names.
         generation: Whether the process has forked since.
         flusher: Its thread writes what callers left behind, and answers PINGs while nobody can read.
+        closed: Whether it has been terminated.
     """
 
     pool: Pool
     flusher: Flusher
     inproc: Names
     generation: Generation
+
+    @property
+    def closed(self) -> bool: ...
 
     def check(self) -> None:
         """Raises unless sockets can be made and used here."""

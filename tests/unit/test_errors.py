@@ -17,7 +17,7 @@ TREE = {
     "MultipartError": (errors.UsageError,),
     "MessageTooLarge": (errors.UsageError,),
     "ClosedError": (OmqError,),
-    "ContextTerminated": (OmqError,),
+    "ContextTerminated": (errors.ClosedError,),
     "UnroutableError": (OmqError,),
     "Timeout": (OmqError, TimeoutError),
     "SendTimeout": (errors.Timeout,),
@@ -78,7 +78,6 @@ def test_nobody_is_blamed_twice() -> None:
     blames = [
         errors.UsageError,
         errors.ClosedError,
-        errors.ContextTerminated,
         errors.UnroutableError,
         errors.Timeout,
         errors.TransportError,

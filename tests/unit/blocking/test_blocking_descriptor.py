@@ -7,12 +7,14 @@ import os
 import random
 import select
 import selectors
+import sys
 import threading
 import time
 
 import pytest
 
 import omq
+import omq.asyncio
 from tests.unit.blocking.conftest import BOUND
 from tests.waits import sleeps, until
 
@@ -221,6 +223,30 @@ def test_wait_for_several_sockets(make, crew, inproc):
     until(lambda: sleeps(waiting.native_id))
     two.close()
     crew.join()
+
+
+class Other(omq.PULL):
+    """A socket whose user has made other calls of the library's."""
+
+    def poll(self, timeout=1000, out=False):
+        raise AssertionError("this is the user's")
+
+    fileno = poll
+
+
+def test_wait_does_not_call_what_a_subclass_has_made_its_own(make, inproc):
+    one = make(Other, bind=inproc)
+    push = make(omq.PUSH, connect=inproc)
+    assert omq.wait([one], 0) == []
+    push.send(b"x")
+    assert omq.wait([one], BOUND) == [one]
+    assert one.recv(timeout=0) == b"x"
+
+
+def test_wait_takes_blocking_sockets_only():
+    for wrong in (3, sys.stdin, omq.asyncio.PULL()):
+        with pytest.raises(TypeError, match="takes blocking sockets"):
+            omq.wait([wrong], 0)
 
 
 def test_poll_says_what_is_ready(make, endpoint):
