@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
+from omq._core.atomic import Latch
 from omq._core.calls.call import AsyncCore
 from omq._core.clock import patience
 from omq._version import __version__
@@ -43,6 +44,8 @@ from omq.security import (
     z85_encode,
 )
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
+
+_LAST_TURN = 0.2  # seconds that the interpreter's end waits for a turn of a loop in another thread
 
 
 class Socket(Face, AsyncCore):
@@ -287,6 +290,20 @@ class Socket(Face, AsyncCore):
             engine.post(self._close_dropped, linger)
         else:
             self.stop()
+
+    def end_with_interpreter(self) -> None:
+        """The interpreter ends: a loop of a daemon thread works until then, and its tasks are told nothing.
+
+        But it stops listening, for no file is to stay behind, if it has a turn soon.
+        """
+        engine = self._engine
+        if not engine.runs_elsewhere:
+            self.stop()
+        elif engine.endpoints:
+            done = Latch()
+            engine.post(engine.stop_listening)
+            engine.post(done.set)
+            done.wait(_LAST_TURN)
 
     def abandon(self) -> None:
         """In a forked child: closes the descriptors that it inherited, which are the parent's too."""

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import logging
 import os
+import threading
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Protocol, Self, SupportsIndex
 
@@ -18,7 +19,7 @@ from omq._core.queues.names import Names
 from omq._core.wire.pool import Pool
 from omq.engine.iothread import IoThread
 from omq.engine.roster import Roster
-from omq.errors import ContextTerminated, StateError
+from omq.errors import ClosedError, ContextTerminated, OmqError, StateError
 from omq.options import Options
 from omq.types import UNSET
 
@@ -39,6 +40,8 @@ class Guest(Protocol):
     """An asyncio socket, as far as its context is concerned."""
 
     def end_with_context(self, linger: Any) -> None: ...
+
+    def end_with_interpreter(self) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -93,6 +96,12 @@ class Context:
             self.check()
         io.start()
         return io
+
+    @property
+    def _is_io_thread(self) -> bool:
+        """Whether this very thread is the I/O thread."""
+        io = self._io.value
+        return io is not None and io._thread == threading.get_ident()
 
     @property
     def closed(self) -> bool:
@@ -188,11 +197,32 @@ def _after_fork() -> None:
     Context._default = Slot()
 
 
+def _end_daemons() -> None:
+    """Has daemon threads end, without a word, where their call is told that its socket is closed.
+
+    They are all that is left beside this one, and nobody has asked them. An error would be printed; a worker that logs
+    each and tries again would fill the screen. Whoever raises the error of an end ends instead, as by `sys.exit()`.
+    """
+    here = threading.get_ident()
+
+    def make(kind: type[ClosedError], *arguments: object) -> ClosedError:
+        if threading.get_ident() != here and not any(context._is_io_thread for context in Context._all):
+            raise SystemExit
+        return OmqError.__new__(kind, *arguments)
+
+    ClosedError.__new__ = make  # type: ignore[method-assign, assignment]
+
+
 def _at_exit() -> None:
     """Closes what is open, with its linger, and says what it waits for."""
+    _end_daemons()
     for context in Context._all:
         if context.generation.stale:
             continue
+        for guest in context._guests:
+            with contextlib.suppress(Exception):
+                guest.end_with_interpreter()
+        context._guests = Roster()
         for socket in context._sockets:
             with contextlib.suppress(Exception):
                 if socket.lingers:

@@ -274,6 +274,11 @@ class Engine(Living[SocketState]):
             raise EndpointError(f"{text!r} is not bound; bound is {known}")
         self._unlisten(listener, "unbind")
 
+    def stop_listening(self) -> None:
+        """Unbinds everything."""
+        for name in list(self._listeners):
+            self._unlisten(self._listeners.pop(name), "the interpreter ends")
+
     def _unlisten(self, listener: Listener | InprocListener, reason: str) -> None:
         listener.close()
         self.emit(EventKind.CLOSED, listener.endpoint, reason=reason)

@@ -103,7 +103,6 @@ def test_exit_with_daemon_threads_that_wait(program):
     running = program(
         PRELUDE
         + """
-threading.excepthook = lambda told: None
 pull = omq.PULL(bind="tcp://127.0.0.1:*")
 full = stuck()
 full.set_options(send_timeout=None)
@@ -119,9 +118,94 @@ say("leaving")
 """,
         "0.2",
     )
-    seconds, _, status = _seconds_to_end(running)
+    seconds, error, status = _seconds_to_end(running)
     assert status == 0
     assert seconds < 2
+    assert all("waits for what it has accepted" in line for line in error.splitlines()), error
+
+
+#: What daemon threads do when the program ends.
+DAEMONS = {
+    "recv": "pull.recv()",
+    "recv_many": "pull.recv_many()",
+    "iteration": "[None for _ in pull]; say('it went on')",
+    "poll": "pull.poll()",
+    "poll and poll": "while True: pull.poll(0.01)",
+    "omq.wait": "omq.wait([pull, other])",
+    "send": "while True: full.send(b'x')",
+    "publish": "while True: pub.send(b'x')",
+    "wait_connected": "pull.wait_connected()",
+    "connect": "while True: pub.connect('inproc://other'); pub.disconnect('inproc://other')",
+    "a worker that logs": """while True:
+        try:
+            pull.recv()
+        except Exception:
+            logging.exception("I go on")""",
+    "an event loop": "asyncio.run(work())",
+    "an event loop for ever": "loop = asyncio.new_event_loop(); task = loop.create_task(work()); loop.run_forever()",
+}
+
+
+@pytest.mark.parametrize("start", ["threading.Thread(target=work_on, daemon=True).start()", "start(work_on, ())"])
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_daemon_threads_say_nothing_at_exit_and_what_was_sent_arrives(program, daemon, start):
+    with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
+        running = program(
+            f"""
+import asyncio, logging, sys, threading, time
+from _thread import start_new_thread as start
+import omq, omq.asyncio
+
+def say(what):
+    print(what, flush=True)
+
+async def work():
+    async with omq.asyncio.PULL(bind="tcp://127.0.0.1:*") as one:
+        await asyncio.gather(*[one.recv() for _ in range(3)])
+
+begun = []
+
+def work_on():
+    begun.append(1)
+    {DAEMONS[daemon]}
+
+logging.getLogger("omq").addFilter(lambda told: "waits for what it has accepted" not in told.getMessage())
+pull, other = omq.PULL(bind="tcp://127.0.0.1:*"), omq.PULL(bind="tcp://127.0.0.1:*")
+full, pub = omq.PUSH(bind="tcp://127.0.0.1:*", linger=0), omq.PUB(bind="tcp://127.0.0.1:*")
+push = omq.PUSH(connect=sys.argv[1])
+for _ in range(3):
+    {start}
+while len(begun) < 3:
+    time.sleep(0.001)
+time.sleep(0.1)
+push.send_many([b"%d" % number + bytes(100_000) for number in range(200)])
+""",
+            pull.endpoints[0],
+        )
+        got = [int(pull.recv(timeout=20).rstrip(b"\0")) for _ in range(200)]
+        assert running.end() == ""
+    assert got == list(range(200))
+
+
+def test_no_file_stays_where_a_loop_in_a_daemon_thread_listened(program, tmp_path):
+    running = program(
+        """
+import asyncio, sys, threading
+import omq.asyncio as omq
+
+async def work():
+    async with omq.PULL(bind=sys.argv[1]) as one:
+        ready.set()
+        await one.recv()
+
+ready = threading.Event()
+threading.Thread(target=asyncio.run, args=[work()], daemon=True).start()
+ready.wait()
+""",
+        f"ipc://{tmp_path}/s",
+    )
+    assert running.end() == ""
+    assert not list(tmp_path.iterdir())
 
 
 def test_exceptions_and_exits_in_with_blocks(program):
