@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+import zmq
 
 import omq
+from tests.system.conformance.conftest import Waiting
 from tests.waits import BOUND, until
 
 LARGE = bytes(500_000)
@@ -47,6 +49,26 @@ def test_linger_for_ever_waits_for_the_peer_and_dials_on(twin, later):
     assert [int(pull.recv(timeout=BOUND)) for _ in range(100)] == list(range(100))
     closing.result()
     assert push.closed
+
+
+def test_linger_for_ever_is_waited_for_at_the_end_of_the_socket_and_by_libzmq_of_the_context(twin, tmp_path):
+    """As the page of differences says."""
+    place = f"ipc://{tmp_path}/nobody"
+    context = zmq.Context()
+    theirs = context.socket(zmq.PUSH)
+    theirs.connect(place)
+    theirs.send(b"x")
+    theirs.close()  # returns
+    ending = Waiting(context.term)
+    assert not ending.done(0.1)
+    push = twin("PUSH", connect=place, reconnect_interval=0.01)
+    push.send(b"x")
+    closing = twin.spawn(push, "close")
+    assert not closing.done(0.1)
+    pull = twin("PULL", bind=place)
+    assert [pull.recv(timeout=BOUND) for _ in range(2)] == [b"x"] * 2
+    closing.result()
+    ending.result()
 
 
 def test_linger_for_ever_keeps_listening(twin, endpoint):
