@@ -65,6 +65,29 @@ def test_ctx_destroy_term_lets_what_was_accepted_leave(twin, tmp_path):
         pull.stop()
 
 
+TOLD = {
+    "bind": lambda sub: sub.bind("inproc://other"),
+    "disconnect": lambda sub: sub.disconnect("inproc://other"),
+    "subscribe": lambda sub: sub.subscribe(b"x"),
+    "set_options": lambda sub: sub.set_options(linger=0),
+    "monitor": lambda sub: sub.monitor(),
+    "wait_connected": lambda sub: sub.wait_connected(),
+}
+
+
+@pytest.mark.parametrize("call", TOLD)
+def test_ctx_destroy_a_call_says_that_it_was_the_context(twin, inproc, call):
+    sub = twin("SUB", bind=inproc)
+    waiting = twin.spawn(sub, "wait_connected")
+    assert not waiting.done(0.05)
+    twin.context.term()
+    until(lambda: sub.closed)
+    for refused in (waiting.result, lambda: TOLD[call](sub)):
+        with pytest.raises(omq.ContextTerminated, match="context has been terminated") as told:
+            refused()
+        assert isinstance(told.value, omq.ClosedError)
+
+
 @pytest.mark.parametrize("kind", ["ROUTER", "DEALER", "PAIR", "SUB", "REQ"])
 def test_inproc_connect_only_then_term(twin, inproc, kind):
     """libzmq's `test_connect_only` ends with the context; nothing waits for somebody to bind."""
