@@ -58,6 +58,7 @@ INNARDS = {
         "begin_close",
         "dispatch",
         "end_with_context",
+        "end_with_interpreter",
         "finish_close",
         "flush_turn",
         "inlet",
