@@ -154,7 +154,8 @@ class Face:
         """Stops dialling an endpoint and ends its connection.
 
         The connection gets nothing new. It ends in the background, when what was accepted for it has left or `linger`
-        has passed; `close` waits for that, too. What waits for any peer stays for the others, if there are any.
+        has passed; `close` waits for that, too. What waits for any peer stays for the others, if there are any; else it
+        leaves with this one. For that an endpoint without a connection is dialled on, in the background as well.
 
         Raises:
             EndpointError: It is not connected.

@@ -83,13 +83,18 @@ class WireSession(Living[ConnectionState]):
         """Whether the handshake is done and the connection not over."""
         return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether it takes part in routing, and its end has not come."""
+        return self.state is ConnectionState.READY and not self.peer.lost
+
     # ------------------------------------------------------------------ handshake
 
     def start(self) -> None:
         """Begins the handshake."""
         assert self._sock is not None
         self.engine.session_met(self, dialled=self._dialer is not None)
-        refusal = self.engine.pattern.refusal(b"")
+        refusal = self._refusal(b"")
         if refusal is not None:
             # Before the handshake: a peer that has finished its own would take itself for connected, and send.
             self.end(HandshakeError(refusal))
@@ -187,8 +192,7 @@ class WireSession(Living[ConnectionState]):
         engine = self.engine
         info = self._handshake.peer
         self.identity = info.identity
-        with engine.lock:
-            refusal = engine.pattern.refusal(info.identity)
+        refusal = self._refusal(info.identity)
         if refusal is None and self._entrance is not None:
             refusal = self._entrance.admit(self)
         if refusal is not None:
@@ -217,13 +221,36 @@ class WireSession(Living[ConnectionState]):
         self.info = dataclasses.replace(info, properties={**info.properties, **self._metadata})
         self.since = time.time()
         try:
-            engine.session_ready(self)
+            engine.session_ready(self, routed=not self._takes_leave)
             if self.is_ready:
                 engine.heartbeat.begin(self)
                 with engine.lock:
                     self.peer.start(self._handshake.unread)
+            if self._takes_leave and self.is_linked:
+                self._deliver()
         except (OSError, MemoryError) as error:  # the epoll set takes no more descriptors
             self.end(error)
+
+    @property
+    def _takes_leave(self) -> bool:
+        """Whether `disconnect` was called before it was ready: it takes no part in routing."""
+        return self._dialer is not None and self._dialer.leaving
+
+    def _refusal(self, identity: bytes) -> str | None:
+        """Why the socket cannot have this peer, or `None` if it can."""
+        if self._takes_leave:
+            return None
+        with self.engine.lock:
+            return self.engine.pattern.refusal(identity)
+
+    def _deliver(self) -> None:
+        """Gives the peer what the dialer has for it, and leaves."""
+        assert self._dialer is not None
+        with self.engine.lock:
+            self.engine.pattern.deliver(self, self._dialer.messages)
+            if self.is_linked and not self._dialer.messages:
+                self.move(ConnectionState.LEAVING)
+                self._withdraw()
 
     def _release_descriptor(self) -> None:
         """The event loop forgets the descriptor; nobody else has it."""
@@ -288,13 +315,17 @@ class WireSession(Living[ConnectionState]):
         self.move(ConnectionState.LEAVING)
         if linger is not None:
             self._timer = self.engine.loop.call_later(linger, self.end)
-        self._left = True
         outlet = self.engine.pattern.outlet
         with self.engine.lock:
             if outlet is not None and self.engine.is_last(self):
                 outlet.entrust(self.peer)
-            self.engine.pattern.disconnected(self)
-            self.peer.retire()
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Out of routing; what was accepted leaves."""
+        self._left = True
+        self.engine.pattern.disconnected(self)
+        self.peer.retire()
 
     def on_drained(self, _: None = None) -> None:
         """The kernel has everything that was accepted."""

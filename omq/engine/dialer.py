@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import random
 import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from omq.engine.lifecycle import DialerState, Living
+from omq.engine.dialling import Backoff, Dialling
+from omq.engine.lifecycle import DialerState
 from omq.engine.reach import Resolver, reach
 from omq.errors import ConnectError
 from omq.event import EventKind
@@ -29,45 +29,11 @@ _REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
 
 
-class Backoff:
-    """How long a dialer waits before its next attempt: `reconnect_interval`, with jitter.
-
-    Args:
-        engine: The socket that dials.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._delay = engine.first_reconnect_interval
-
-    def next(self, outcome: str) -> float | None:
-        """Seconds until the next attempt; `None` if there is to be none.
-
-        Args:
-            outcome: What became of the last one, in the words of `reconnect_stop`, or `"failed"`.
-        """
-        options = self._engine.options
-        if outcome == "after disconnect":
-            self._delay = self._engine.first_reconnect_interval
-        if self._delay is None or outcome in options.reconnect_stop or not self._engine.wants_peers:
-            return None
-        delay, interval = self._delay, options.reconnect_interval
-        self._delay = min(delay * 2, interval[1] if isinstance(interval, tuple) else delay)
-        # Jitter keeps the clients of a server that returns from coming all at once.
-        return delay * random.uniform(0.75, 1.0)
-
-
-class Dialer(Living[DialerState]):
-    """Keeps one connection to an endpoint.
-
-    Attributes:
-        session: The connection, while there is one.
-    """
+class Dialer(Dialling):
+    """Keeps one connection to an endpoint."""
 
     def __init__(self, engine: Engine, endpoint: TcpEndpoint | IpcEndpoint) -> None:
-        self.state = DialerState.NEW
-        self.engine = engine
-        self.endpoint = str(endpoint)
+        super().__init__(engine, str(endpoint))
         self.session: WireSession | None = None
         self._target = endpoint
         self._task: asyncio.Task[None] | None = None
@@ -79,19 +45,19 @@ class Dialer(Living[DialerState]):
 
     async def _run(self) -> None:
         backoff = Backoff(self.engine)
-        while self.engine.wants_peers:
-            pause = backoff.next(await self._keep())
+        while self.wanted:
+            outcome = await self._keep()
+            pause = backoff.next(outcome) if self.wanted else None
             if pause is None:
                 break
-            self.move(DialerState.WAITING)
+            self.go_on(DialerState.WAITING)
             self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
             await asyncio.sleep(pause)
-        self.move(DialerState.CLOSED)
-        self.engine.dialer_over()
+        self.give_up()
 
     async def _keep(self) -> str:
         """Connects, and waits until the connection is over; gives what became of it, as `reconnect_stop` names it."""
-        self.move(DialerState.CONNECTING)
+        self.go_on(DialerState.CONNECTING)
         self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
         try:
             sock = await self._connect()
@@ -99,7 +65,7 @@ class Dialer(Living[DialerState]):
             # Whatever it is (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
             self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
             return "refused" if isinstance(error, OSError) and error.errno in _REFUSED else "failed"
-        self.move(DialerState.CONNECTED)
+        self.go_on(DialerState.CONNECTED)
         session = self.session = self.engine.adopt(sock, self.endpoint, self)
         await asyncio.shield(session.ended)  # it may outlive the dialer
         self.session = None
@@ -194,25 +160,13 @@ class Dialer(Living[DialerState]):
         return sock
 
     def abandon(self) -> None:
-        """In a forked child: closes the descriptors of attempts under way, which the parent has too."""
         for sock in self._reaching:
             sock.close()
 
-    def disconnect(self) -> None:
-        """Stops dialling; the connection ends when what was accepted for it has left."""
-        session, self.session = self.session, None
-        self.close()
-        if session is not None:
-            session.leave()
-
     def close(self) -> None:
-        """Stops dialling and ends the connection."""
-        if self.state is not DialerState.CLOSED:
-            self.move(DialerState.CLOSED)
         if self._task is not None and self.engine.in_loop:
             self._task.cancel()
-        if self.session is not None:
-            self.session.end(None)
+        super().close()
 
 
 def _discard(attempt: asyncio.Task[socket.socket]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from omq._core.queues.peer import Gate, Inlet
 from omq._core.queues.pipe import Pipe
-from omq.engine.dialer import Backoff
+from omq.engine.dialling import Backoff, Dialling
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, Living
 from omq.errors import HandshakeError, RemoteProtocolError
 from omq.event import EventKind
@@ -59,6 +59,11 @@ class PipeSession(Living[ConnectionState]):
         return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
 
     @property
+    def is_linked(self) -> bool:
+        """Whether this end takes part in routing and has another."""
+        return self.state is ConnectionState.READY and not self.peer.lost
+
+    @property
     def is_over(self) -> bool:
         """Whether this end has been torn down."""
         return self.state is ConnectionState.OVER
@@ -72,6 +77,9 @@ class PipeSession(Living[ConnectionState]):
                 partner.engine.call(partner.end, None)
             return
         self.engine.session_met(self, dialled=self._dialer is not None)
+        if self._dialer is not None and self._dialer.leaving:
+            self._deliver(self._dialer)
+            return
         with self.engine.lock:
             refusal = self.engine.pattern.refusal(self.identity)
         if refusal is None:
@@ -81,6 +89,24 @@ class PipeSession(Living[ConnectionState]):
             return
         self.info = None
         self.end(HandshakeError(refusal))
+
+    def _deliver(self, dialer: InprocDialer) -> None:
+        """Hands over what a dialer has that leaves, and ends; what the other end had for this one can be taken."""
+        engine = self.engine
+        engine.session_ready(self, routed=False)
+        with engine.lock:
+            engine.pattern.deliver(self, dialer.messages)
+            if engine.pattern.queues_messages and engine.pattern.inlet is not None:
+                self.peer.hand_to(engine.pattern.inlet)
+        self.end(None)
+
+    def leave(self) -> None:
+        """Ends this end; what was sent is with the other one."""
+        engine = self.engine
+        with engine.lock:
+            if engine.pattern.outlet is not None and engine.options.linger != 0 and engine.is_last(self):
+                engine.pattern.outlet.entrust(self.peer)
+        self.end(None)
 
     def _open_inlet(self) -> None:
         """What has arrived, and will, can be taken; unless the peer is one of those that wait to be admitted."""
@@ -170,15 +196,13 @@ class InprocListener(Living[ListenerState]):
             self.engine.context.inproc.unbind(self.name)
 
 
-class InprocDialer(Living[DialerState]):
+class InprocDialer(Dialling):
     """Connects to an inproc name now, or when it is bound, and again when the other end has gone."""
 
     def __init__(self, engine: Engine, name: str) -> None:
-        self.engine = engine
+        super().__init__(engine, f"inproc://{name}")
         self.name = name
-        self.endpoint = f"inproc://{name}"
         self.session: PipeSession | None = None
-        self.state = DialerState.NEW
         self._backoff = Backoff(engine)
 
     def start(self) -> None:
@@ -188,20 +212,20 @@ class InprocDialer(Living[DialerState]):
         """Looks the name up; runs in this engine's thread."""
         if self.state is DialerState.CLOSED:
             return
-        if not self.engine.wants_peers:
-            self.move(DialerState.CLOSED)
+        if not self.wanted:
+            self.give_up()
             return
         if self.state is not DialerState.CONNECTING:
-            self.move(DialerState.CONNECTING)
+            self.go_on(DialerState.CONNECTING)
             self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
         listener = self.engine.context.inproc.find(self.name, self)
         if listener is None:
             return
-        self.move(DialerState.CONNECTED)
+        self.go_on(DialerState.CONNECTED)
         session = self.session = PipeSession(self.engine, self.endpoint, self)
         session.ended.add_done_callback(self._again)
         with self.engine.lock:
-            refusal = self.engine.pattern.refusal(b"")
+            refusal = self.engine.pattern.refusal(b"") if not self.leaving else None
         if refusal is not None:
             # Before they meet: the other end would take itself for connected, and send.
             session.refuse(HandshakeError(refusal))
@@ -213,26 +237,14 @@ class InprocDialer(Living[DialerState]):
         if self.state is DialerState.CLOSED:
             return
         met = session is not None and session.info is not None
-        pause = self._backoff.next("after disconnect" if met else "handshake failed")
+        pause = self._backoff.next("after disconnect" if met else "handshake failed") if self.wanted else None
         if pause is None:
-            self.move(DialerState.CLOSED)
-            self.engine.dialer_over()
+            self.give_up()
             return
-        self.move(DialerState.WAITING)
+        self.go_on(DialerState.WAITING)
         self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
         self.engine.loop.call_later(pause, self.dial)
 
-    def abandon(self) -> None:
-        """In a forked child: there is no descriptor."""
-
-    def disconnect(self) -> None:
-        """Stops dialling and ends the connection; what was sent is with the other end."""
-        self.close()
-
     def close(self) -> None:
-        """Stops dialling and ends the connection."""
-        if self.state is not DialerState.CLOSED:
-            self.move(DialerState.CLOSED)
         self.engine.context.inproc.forget(self.name, self)
-        if self.session is not None:
-            self.session.end(None)
+        super().close()

@@ -48,6 +48,7 @@ class DialerState(Enum):
     CONNECTING = "an attempt is under way; over inproc: nobody has bound the name yet"
     CONNECTED = "it has a connection, in whatever state"
     WAITING = "the next attempt comes after `reconnect_interval`"
+    LEAVING = "no endpoint any more; it dials on, as long as `linger` lasts, for what was accepted for nobody else"
     CLOSED = "it dials no more"
 
 
@@ -114,16 +115,25 @@ TABLE: Final = (
     _row(_D.CONNECTING, _D.WAITING, "the attempt fails", _E.CONNECT_FAILED, _E.CONNECT_RETRIED),
     _row(_D.CONNECTED, _D.WAITING, "the connection is over", _E.CONNECT_RETRIED),
     _row(_D.WAITING, _D.CONNECTING, "the time has come", _E.CONNECT_DELAYED),
+    _row(_D.NEW, _D.LEAVING, "`disconnect`, and messages wait that nobody else could take"),
+    _row(_D.CONNECTING, _D.LEAVING, "the same"),
+    _row(_D.CONNECTED, _D.LEAVING, "the same, before the handshake is done, or when the peer has just gone"),
+    _row(_D.WAITING, _D.LEAVING, "the same"),
     _row(_D.NEW, _D.CLOSED, "`disconnect`, or the end of the socket"),
     _row(_D.CONNECTING, _D.CLOSED, "`disconnect`, the end of the socket, or a failure that is not to be tried again"),
     _row(_D.CONNECTED, _D.CLOSED, "`disconnect`, the end of the socket, or of a connection that was to be the last"),
     _row(_D.WAITING, _D.CLOSED, "`disconnect`, or the end of the socket"),
+    _row(
+        _D.LEAVING,
+        _D.CLOSED,
+        "they have left, `linger` has passed, the end of the socket, or a failure that is not to be tried again",
+    ),
     #
     _row(_C.CONNECTING, _C.HANDSHAKING, "the other side has answered", (_E.ACCEPTED, _E.CONNECTED)),
     _row(_C.CONNECTING, _C.OVER, "inproc: one of the two sockets ends before they meet"),
     _row(_C.HANDSHAKING, _C.READY, "both sides agree", _E.HANDSHAKE_SUCCEEDED),
     _row(_C.HANDSHAKING, _C.OVER, "they do not, in time, or at all", _E.HANDSHAKE_FAILED, _E.DISCONNECTED),
-    _row(_C.READY, _C.LEAVING, "`disconnect`"),
+    _row(_C.READY, _C.LEAVING, "`disconnect`, also if that was called before"),
     _row(_C.READY, _C.CLOSING, "`close`, when everything is with the kernel"),
     _row(_C.READY, _C.OVER, "the peer goes or errs, `disconnect` with `linger=0`, `stop`", _E.DISCONNECTED),
     _row(_C.LEAVING, _C.CLOSING, "everything is with the kernel"),

@@ -17,6 +17,7 @@ from omq._core.queues.names import Names
 from omq._core.wire.pool import Pool
 from omq.engine.connection import WireSession
 from omq.engine.dialer import Dialer
+from omq.engine.dialling import Dialling
 from omq.engine.driver import Driver
 from omq.engine.entrance import Entrance
 from omq.engine.heartbeat import Heartbeat
@@ -114,6 +115,7 @@ class Engine(Living[SocketState]):
         self._listeners: dict[str, Listener | InprocListener] = {}
         self._dialers: dict[str, list[Dialer | InprocDialer]] = {}
         self._spent = 0  # dialers that have ended by themselves, about
+        self._leaving: set[Dialling] = set()  # disconnected, with messages for their endpoints
         self._sessions: dict[WireSession | PipeSession, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(self)
@@ -284,12 +286,14 @@ class Engine(Living[SocketState]):
         self.emit(EventKind.CLOSED, listener.endpoint, reason=reason)
 
     def disconnect(self, text: str) -> None:
-        """Stops dialling; the connection ends when what was accepted for it has left, or `linger` has passed."""
+        """Out of the endpoints at once; it ends when what was accepted for it has left, or `linger` has passed."""
         name = str(parse_endpoint(text, bind=False))
         dialers = self._dialers.get(name)
         if not dialers:
             known = ", ".join(self._dialers) or "nothing"
             raise EndpointError(f"{text!r} is not connected; connected is {known}")
+        # First: where a signal handler raises it is not left to nobody.
+        self._leaving.add(dialers[-1])
         dialer = dialers.pop()
         if not dialers:
             del self._dialers[name]
@@ -303,7 +307,7 @@ class Engine(Living[SocketState]):
     @property
     def in_use(self) -> bool:
         """Whether it has, or had, endpoints or a loop, and must be closed."""
-        return self.has_loop or bool(self._listeners or self._dialers)
+        return self.has_loop or bool(self._listeners or self._dialers or self._leaving)
 
     @property
     def first_reconnect_interval(self) -> float | None:
@@ -316,21 +320,25 @@ class Engine(Living[SocketState]):
         """Whether a new connection is of use: always, until closing has nothing left to deliver."""
         return not self.closed and not (self.closing and self.pattern.idle)
 
-    def is_last(self, session: WireSession) -> bool:
-        """Whether nobody but this session could take what waits for any peer."""
-        return not (self._listeners or self._dialers) and all(one is session for one in self.pattern.sessions)
+    def is_last(self, session: WireSession | PipeSession | None) -> bool:
+        """Whether nobody but this session, or who has dialled for it, could take what waits for any peer."""
+        return not (self._listeners or self._dials) and all(one is session for one in self.pattern.sessions)
 
     @property
     def drained(self) -> bool:
         """Whether everything that was accepted is with the kernel."""
         leaving = any(session.state is ConnectionState.LEAVING for session in self._sessions)
-        return self.pattern.idle and not leaving
+        return self.pattern.idle and not leaving and not any(dialer.messages for dialer in self._leaving)
 
     @property
     def may_have_peers(self) -> bool:
         """Whether it has a connection, or may get one."""
-        dialling = (dialer.state is not DialerState.CLOSED for dialers in self._dialers.values() for dialer in dialers)
-        return bool(self._sessions or self._listeners) or any(dialling)
+        return bool(self._sessions or self._listeners or self._leaving) or self._dials
+
+    @property
+    def _dials(self) -> bool:
+        """Whether an endpoint is connected that has not given up."""
+        return any(dialer.state is not DialerState.CLOSED for dialers in self._dialers.values() for dialer in dialers)
 
     def properties(self) -> dict[bytes, bytes]:
         """Our metadata for handshakes."""
@@ -370,13 +378,14 @@ class Engine(Living[SocketState]):
         session.move(ConnectionState.HANDSHAKING)
         self.emit(EventKind.CONNECTED if dialled else EventKind.ACCEPTED, session=session)
 
-    def session_ready(self, session: WireSession | PipeSession) -> None:
-        """A handshake is done."""
+    def session_ready(self, session: WireSession | PipeSession, *, routed: bool = True) -> None:
+        """A handshake is done; *routed*: the session takes part in routing."""
         session.move(ConnectionState.READY)
         self._sessions[session] = None
         self.reporter.tune()
-        with self.lock:
-            self.pattern.connected(session)
+        if routed:
+            with self.lock:
+                self.pattern.connected(session)
         self.emit(EventKind.HANDSHAKE_SUCCEEDED, session=session)
         self._changed()
 
@@ -398,10 +407,19 @@ class Engine(Living[SocketState]):
         """A session that leaves has nothing more for the kernel: closing need not wait for it any more."""
         self._changed()
 
-    def dialer_over(self) -> None:
-        """A dialer has given up by itself."""
-        self._spent += 1
+    def dialer_over(self, dialer: Dialling) -> None:
+        """A dialer has ended by itself."""
+        if dialer in self._leaving:
+            self._leaving.discard(dialer)
+        else:
+            self._spent += 1
         self._changed()
+
+    def dialer_closed(self, dialer: Dialling) -> None:
+        """A dialer was ended."""
+        if dialer in self._leaving:
+            self._leaving.discard(dialer)
+            self._changed()
 
     def _forget_spent(self) -> None:
         """Who connects again and again without reconnecting leaves dialers that only `disconnect` would take out."""
@@ -553,6 +571,7 @@ class Engine(Living[SocketState]):
         steps: list[Callable[[], object]] = [self.on_stop]
         steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self._listeners.values()]
         steps += [dialer.close for dialers in self._dialers.values() for dialer in dialers]
+        steps += [dialer.close for dialer in self._leaving]
         steps += [self._listeners.clear, self._dialers.clear]
         steps += [session.end for session in self._sessions]
         steps += [self._cancel_tasks, self.admission.stop, self.heartbeat.stop, self.driver.stop]
@@ -571,7 +590,7 @@ class Engine(Living[SocketState]):
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
         for listener in self._listeners.values():
             listener.abandon()
-        for dialers in self._dialers.values():
+        for dialers in (*self._dialers.values(), self._leaving):
             for dialer in dialers:
                 dialer.abandon()
         for session in self._sessions:

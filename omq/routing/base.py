@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from omq._core.lock import SocketLock
+from omq._core.queues.outlet import RoundRobin
 from omq._core.queues.peer import Gate, Inlet, Outlet, Peer
 from omq._core.queues.subscriptions import PublisherOutlet, Wishes
 from omq.options import Options
@@ -69,8 +70,12 @@ class Pattern:
         """Why one more peer cannot be admitted now, or `None` if it can."""
         return None
 
+    def greet(self, session: Session) -> None:
+        """Sends what a peer is to get before anything else."""
+
     def connected(self, session: Session) -> None:
         """A peer has finished its handshake; its queue is ready."""
+        self.greet(session)
         session.peer.set_grain(_grain(self.options.send_hwm))
         if self.outlet is not None:
             self.outlet.add(session.peer)  # where memory is short it raises, and the session takes no part
@@ -82,6 +87,17 @@ class Pattern:
             del self.sessions[session]
             if self.outlet is not None:
                 self.outlet.remove(session.peer)
+
+    def surrender(self, messages: list[Any]) -> None:
+        """Moves what waits for any peer to the end of *messages*; types that choose one have a queue for that."""
+        if isinstance(self.outlet, RoundRobin):
+            self.outlet.surrender(messages)
+
+    def deliver(self, session: Session, messages: list[Any]) -> None:
+        """Gives a peer that takes no part in routing what was surrendered; what it cannot take stays in the list."""
+        if isinstance(self.outlet, RoundRobin):
+            self.greet(session)
+            self.outlet.deliver(session.peer, messages)
 
     def reconfigure(self, options: Options) -> None:
         """Options have changed while the socket is in use."""

@@ -21,10 +21,9 @@ class Dealer(Pattern):
         self.inlet = ConflateInlet(readable) if options.conflate else Inlet(readable)
         self.outlet = RoundRobin(writable, options.send_hwm, options.conflate, options.immediate)
 
-    def connected(self, session: Session) -> None:
+    def greet(self, session: Session) -> None:
         if self.options.probe_router:
             session.peer.send_parts([b""])
-        super().connected(session)
 
 
 class Router(Pattern):
@@ -54,9 +53,11 @@ class Router(Pattern):
             # Where its own thread is to end it, that comes later; the name is free now.
             self.disconnected(holder.session)
         session.peer.identity = identity
+        super().connected(session)
+
+    def greet(self, session: Session) -> None:
         if self.options.probe_router:
             session.peer.send_parts([b""])
-        super().connected(session)
 
     def _free_identity(self) -> bytes:
         """RFC 28: a peer without identity gets one that no peer can choose (it starts with a zero byte)."""

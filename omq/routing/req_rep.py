@@ -26,10 +26,9 @@ class Request(Pattern):
             options.immediate,
         )
 
-    def connected(self, session: Session) -> None:
+    def greet(self, session: Session) -> None:
         if self.options.probe_router:
             session.peer.send_parts([b""])
-        super().connected(session)
 
     def disconnected(self, session: Session) -> None:
         super().disconnected(session)

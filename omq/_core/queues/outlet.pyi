@@ -2,7 +2,7 @@ from collections import deque
 
 from omq._core.queues.inlet import RequestInlet
 from omq._core.queues.matcher import Matcher
-from omq._core.queues.peer import Gate, Outlet
+from omq._core.queues.peer import Gate, Outlet, Peer
 
 class RoundRobin(Outlet):
     """One queue; each message goes to the next peer that can be written (PUSH, DEALER, PAIR).
@@ -18,6 +18,12 @@ class RoundRobin(Outlet):
     @property
     def queue(self) -> deque[bytes | tuple[bytes, ...]]:
         """What was accepted and given to no peer yet."""
+
+    def surrender(self, messages: list[bytes | tuple[bytes, ...]]) -> None:
+        """Moves what waits here to the end of *messages*: all of it or, where it raises, nothing."""
+
+    def deliver(self, peer: Peer, messages: list[bytes | tuple[bytes, ...]]) -> None:
+        """Gives *messages* to a peer that takes no part in routing; those stay in the list that it cannot take."""
 
 class RequestOutlet(RoundRobin):
     """REQ: one request at a time, behind an empty delimiter (RFC 28)."""

@@ -74,9 +74,41 @@ cdef class RoundRobin(Outlet):
         return 0
 
     def entrust(self, Peer peer not None):
-        while self.queue and not peer.lost:
-            send_held(peer, self.queue.popleft())
-            self.given(peer)
+        cdef long long before
+        cdef bint taken = True
+        while taken and self.queue and not peer.lost:
+            before = peer.messages_out
+            message = self.queue.popleft()
+            try:
+                send_held(peer, message)
+            finally:
+                taken = peer.messages_out > before
+                if not taken:
+                    self.queue.appendleft(message)  # no memory; or the peer is gone, and word of it on its way
+            if taken:
+                self.given(peer)
+
+    def surrender(self, list messages not None):
+        # Two steps without bytecode: no signal handler comes between.
+        messages.extend(self.queue)
+        self.queue.clear()
+        self.gate.notify()
+
+    def deliver(self, Peer peer not None, list messages not None):
+        cdef Py_ssize_t done = 0, run
+        cdef long long before
+        try:
+            while done < len(messages) and not peer.lost:
+                run = peer.send_run(messages, done, TURN_MESSAGES)
+                if run == 0:
+                    before = peer.messages_out
+                    send_held(peer, messages[done])
+                    if peer.messages_out == before:
+                        break  # it is gone, and word of it on its way
+                    run = 1
+                done += run
+        finally:
+            del messages[:done]
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         cdef Peer peer
@@ -273,6 +305,11 @@ cdef class RequestOutlet(RoundRobin):
                     self.queue = older
             if whole != few:
                 free(whole)
+
+    def surrender(self, list messages not None):
+        if self.queue:
+            self._inlet.gone = True  # the reply comes to nobody: the next request may go out
+        RoundRobin.surrender(self, messages)
 
     cdef int given(self, Peer peer) except -1:
         self._inlet.asked = peer

@@ -159,15 +159,24 @@ def test_linger_of_a_publisher_delivers_what_its_subscribers_had_room_for(twin, 
     assert [int(sub.recv(timeout=BOUND)) for _ in range(900)] == list(range(900))
 
 
-@pytest.mark.parametrize("undo", ["disconnect", "unbind"])
-def test_linger_for_ever_ends_where_there_is_no_endpoint(twin, later, undo):
+def test_linger_for_ever_ends_where_there_is_no_endpoint(twin, later):
     """A closed socket makes no new ones: nobody can come for what waits."""
     push = twin("PUSH")
-    name = push.bind(later) if undo == "unbind" else push.connect(later)
+    name = push.bind(later)
     push.send(b"x")
-    getattr(push, undo)(name)
+    push.unbind(name)
     twin.spawn(push, "close").result()
     assert push.closed
+
+
+def test_linger_for_ever_goes_on_for_an_endpoint_that_was_left_before_anybody_was_there(twin, later):
+    push = twin("PUSH", connect=later)
+    push.send(b"x")
+    push.disconnect(later)
+    closing = twin.spawn(push, "close")
+    assert not closing.done(0.1)
+    assert twin("PULL", bind=later).recv(timeout=BOUND) == b"x"
+    closing.result()
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])

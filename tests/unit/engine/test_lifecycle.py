@@ -13,6 +13,7 @@ from omq.engine import lifecycle
 from omq.engine.lifecycle import TABLE, ConnectionState, DialerState, ListenerState, Living, SocketState
 from omq.engine.report import Reporter
 from tests.unit.conftest import on_both_loops, until
+from tests.unit.engine.listeners import listening, port_of
 from tests.unit.engine.wire import RawPeer
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -172,12 +173,29 @@ async def _dialers(make, timeline, inproc):
         await until(lambda: timeline.seen(ConnectionState.CONNECTING, ConnectionState.OVER))
 
 
+async def _leaving_dialers(make, inproc):
+    """What was sent is for nobody else, and nobody is there."""
+    for before in (DialerState.NEW, DialerState.CONNECTING, DialerState.CONNECTED, DialerState.WAITING):
+        with listening() as server:
+            where = inproc if before is DialerState.CONNECTING else f"tcp://127.0.0.1:{port_of(server)}"
+            if before is DialerState.WAITING:
+                server.close()
+            push = make(omq.PUSH, connect=where)
+            (dialer,) = push._engine._dialers[where]
+            await push.send(b"x")
+            await until(lambda part=dialer, state=before: part.state is state)
+            push.disconnect(where)
+            assert dialer.leaving
+            push.stop()
+
+
 @on_both_loops
 async def test_the_engine_goes_every_way_of_the_table_and_tells_of_it(make, timeline, inproc, tmp_path):
     await _sockets_and_listeners(make, timeline, tmp_path)
     await _connections(make, timeline)
     await _leaving(make, timeline)
     await _dialers(make, timeline, inproc)
+    await _leaving_dialers(make, f"{inproc}-later")
     ways = {(source, target) for source, target, _ in timeline.moves}
     assert ways == {(row.source, row.target) for row in TABLE}
     for row in TABLE:
