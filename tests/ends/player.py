@@ -173,9 +173,9 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-def messages(count: int, size: int) -> Iterator[list[bytes]]:
-    for first in range(0, count, BURST):
-        numbers = range(first, min(first + BURST, count))
+def messages(count: int, size: int, base: int = 0) -> Iterator[list[bytes]]:
+    for first in range(base, base + count, BURST):
+        numbers = range(first, min(first + BURST, base + count))
         yield [number.to_bytes(8, "big") + bytes(max(0, size - 8)) for number in numbers]
 
 
@@ -183,12 +183,14 @@ def play(part: dict[str, Any]) -> None:
     """Does what a part says: see `tests.ends.stage.Part`."""
     seat = LIBRARIES[part["library"]](part["kind"], part["options"])
     endpoint = part["endpoint"]
-    if part["binds"]:
+    if part["visits"]:
+        visit(seat, part)
+    elif part["binds"]:
         endpoint = seat.bind(endpoint)
         say("at", endpoint)
     else:
         seat.connect(endpoint)
-    if part["sends"]:
+    if part["sends"] and not part["visits"]:
         if not part["binds"] or part["end"] == "unbind":
             seat.wait_connected()
         for burst in messages(part["sends"], part["size"]):
@@ -208,6 +210,15 @@ def play(part: dict[str, Any]) -> None:
         say("ended")
         sys.stdin.read() if part["waits"] else None
     say(json.dumps(got))
+
+
+def visit(seat: Any, part: dict[str, Any]) -> None:
+    """Sends to one endpoint after another, and waits for none of them."""
+    for place, endpoint in enumerate(part["visits"]):
+        seat.connect(endpoint)
+        for burst in messages(part["sends"], part["size"], place * part["sends"]):
+            seat.send_all(burst)
+        seat.undo("disconnect", endpoint)
 
 
 def take(seat: Any, part: dict[str, Any]) -> list[int]:

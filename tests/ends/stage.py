@@ -35,6 +35,7 @@ class Part:
         lives: Seconds that it lives on after the latter two.
         waits: Whether the process stays after `close`, until it is killed.
         endpoint: Where; filled in by `play`.
+        visits: Where it goes first, one after another: it connects, sends its messages there, and disconnects at once.
     """
 
     library: str
@@ -51,6 +52,7 @@ class Part:
     lives: float = 6.0
     waits: bool = False
     endpoint: str = ""
+    visits: list[str] = field(default_factory=list)
 
 
 class Process:

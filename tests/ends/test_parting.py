@@ -6,6 +6,8 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -48,6 +50,55 @@ def test_unbind_lets_connections_go_on():
         (f"{one} to {other}", parting(one, other, "unbind", 500, 1000, TCP))
         for one in ("omq", "asyncio")
         for other in TAKERS
+    ]
+    assert side_by_side(plays) == []
+
+
+def visiting(visitor: str, kind: str, server: str, *, late: bool, endpoints: list[str]) -> str:
+    """A play: one socket visits several servers; gives what is wrong with what each has got."""
+    count = 20
+    other = {"PUSH": "PULL"}.get(kind, kind)
+    visits = Part(visitor, kind, sends=count, size=100)
+    serves = [Part(server, other, binds=True, takes=count, endpoint=one) for one in endpoints]
+    processes: list[Process] = []
+    try:
+        if late:
+            processes.append(Process(replace(visits, visits=endpoints)))
+            processes[0].until("begun")
+        servers = [Process(one) for one in serves]
+        processes += servers
+        if not late:
+            processes.append(Process(replace(visits, visits=[one.until("at") for one in servers])))
+        for place, one in enumerate(servers):
+            got = [number - place * count for number in one.result()]
+            if got != list(range(count)):
+                return f"server {place} has {got}"
+        return ""
+    finally:
+        for process in processes:
+            process.finish()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_disconnect_before_there_is_a_connection_delivers_to_whom_it_was_meant_for(tmp_path, late):
+    """Each server gets what was sent while it was connected; also one that comes after `disconnect`."""
+    plays = [
+        (
+            f"{one} {kind} to {other}",
+            partial(
+                visiting,
+                one,
+                kind,
+                other,
+                late=late,
+                endpoints=[f"ipc://{tmp_path}/{one}{kind}{other}{place}" if late else TCP for place in range(3)],
+            ),
+        )
+        for one in ("omq", "asyncio", "zmq")
+        for kind in ("PUSH", "DEALER", "PAIR")
+        for other in TAKERS
+        if one != "zmq" or (kind, other) == ("PUSH", "zmq")
+        if not late or kind == "PUSH"
     ]
     assert side_by_side(plays) == []
 
