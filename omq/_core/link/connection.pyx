@@ -212,6 +212,10 @@ cdef class Connection(Receiver):
         else:
             self._retired = True
             self.flush()
+            if self._retired and self._batch.bytes == 0:
+                # The flusher has written it before `flush` could: nobody else tells of that.
+                self._retired = False
+                self._poller.call_back(self.session.on_drained, None)
 
     def set_grain(self, int grain):
         self._batch.grain = grain
