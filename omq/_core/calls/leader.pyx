@@ -413,18 +413,12 @@ cdef class LeaderCore:
         A handler may take its time, or wait for what this very thread would have to see to. So it neither leads
         meanwhile nor is it relied on to do anything with a wake-up.
         """
-        cdef bint led = sleeper.leading
         sleeper.aside = True
-        if led:
+        if sleeper.leading:
             sleeper.leading = False
             self._leader = None
-        if PyThread_get_thread_ident() == self._generation._main:
-            # Handlers run here only. Somebody else is to lead if one takes its time, or the I/O thread to look.
-            if led:
-                self._wake_another()
-            if self.drowsy:
-                self.drowsy = False
-                self._rouse()
+            if PyThread_get_thread_ident() == self._generation._main:
+                self._wake_another()  # handlers run here only
         try:
             self.lock.release()
             PyErr_CheckSignals()
@@ -503,7 +497,10 @@ cdef class LeaderCore:
         if n < 0:
             if failure != EINTR:
                 raise OSError(failure, os.strerror(failure))
-            # Ctrl-C, say: before a message is taken.
+            # Ctrl-C, say: before a message is taken. While its handler runs nobody may be there.
+            if self.drowsy:
+                self.drowsy = False
+                self._rouse()
             self._look_for_signals(sleeper)
             return 1
         if n == 0:

@@ -190,13 +190,15 @@ cdef class Connection(Receiver):
         # Our FIN counts as a byte, and a kernel may put off acknowledging that.
         if ioctl(self.fd, SIOCOUTQ, &waiting) == 0 and waiting > 1:
             return False
-        return not (self._resets and self.bytes_in and self.sent_bytes() > READ_AHEAD and self._is_speaking())
+        return not (self._resets and self.sent_bytes() > READ_AHEAD and self._is_speaking())
 
     cdef bint _is_speaking(self) noexcept:
         """Whether the peer, whose kernel has everything, has said something lately, and may not have read it all."""
         cdef tcp_info info
         cdef unsigned int size = sizeof(info)
         cdef long long now = now_ns()
+        if self.inlet is None and self.bytes_in == 0:
+            return False  # its type sends us nothing, and it asks for no signs of life
         if self._delivered == 0:
             self._delivered = now
         memset(&info, 0, sizeof(info))
