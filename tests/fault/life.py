@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import omq
+from omq.types import ONE_CONNECTION
 from tests.fault.history import Damaged, History, compose
 from tests.fault.plan import KEEPS, RECEIVES, SENDS, Plan, Role, Step
 from tests.fault.proxy import Link, Proxy
@@ -20,6 +21,7 @@ from tests.fault.twins import Background, Twin
 
 SOON = 10.0  # seconds within which what has to happen must have happened
 FINAL = 3  # messages of the last exchange
+ONE = frozenset(kind.value for kind in ONE_CONNECTION)  # types that have one connection to a place
 
 #: What a call may raise, whatever the socket.
 _EXPECTED: dict[str, tuple[type[Exception], ...]] = {
@@ -170,7 +172,10 @@ class Life:
         await self._connect(actor, endpoint)
 
     async def _connect(self, actor: Actor, endpoint: str) -> None:
-        actor.connected.append(await self.twin.do(actor.socket, "connect", endpoint))
+        endpoint = await self.twin.do(actor.socket, "connect", endpoint)
+        # A second time is no second connection where that would only do harm.
+        if actor.kind not in ONE or endpoint.startswith("inproc:") or endpoint not in actor.connected:
+            actor.connected.append(endpoint)
 
     def _link(self, peer: int) -> Link:
         if peer not in self._links:
