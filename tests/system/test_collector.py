@@ -15,6 +15,16 @@ COMMON = """
     faulthandler.dump_traceback_later(50, exit=True)
     failed = []
     END = time.monotonic() + 2.5
+
+    class Subscription:
+        def __init__(self, sub, topic):
+            self.sub, self.topic, self.me = sub, topic, self
+            sub.subscribe(topic)
+        def __del__(self):
+            try:
+                self.sub.unsubscribe(self.topic)
+            except Exception as error:
+                failed.append(error)
 """
 
 UNSUBSCRIBES_IN_A_LOOP = """
@@ -26,21 +36,11 @@ UNSUBSCRIBES_IN_A_LOOP = """
         sub = omq.SUB(connect=pub.endpoints[0], recv_hwm=0)
         sub.fileno()
 
-        class Subscription:
-            def __init__(self, topic):
-                self.topic, self.me = topic, self
-                sub.subscribe(topic)
-            def __del__(self):
-                try:
-                    sub.unsubscribe(self.topic)
-                except Exception as error:
-                    failed.append(error)
-
         kept, number = [], 0
         while time.monotonic() < END:
             number += 1
             topic = b"t%d" % number
-            Subscription(topic)
+            Subscription(sub, topic)
             await pub.wait_subscribed(topic, timeout=10)
             for _ in range(400):
                 await pub.send_multipart([topic, b"body"])
@@ -58,19 +58,9 @@ UNSUBSCRIBES = """
     sub = omq.SUB(connect=pub.endpoints[0], subscribe=b"k", recv_hwm=0)
     pub.wait_subscribed(b"k", timeout=10)
 
-    class Subscription:
-        def __init__(self, topic):
-            self.topic, self.me = topic, self
-            sub.subscribe(topic)
-        def __del__(self):
-            try:
-                sub.unsubscribe(self.topic)
-            except Exception as error:
-                failed.append(error)
-
     kept = []
     for number in range(100):
-        Subscription(b"t%d" % number)
+        Subscription(sub, b"t%d" % number)
         for _ in range(400):
             pub.send_multipart([b"k", b"v"])
         for _ in range(400):

@@ -57,7 +57,6 @@ cdef class Call:
     cdef bint _suspended             # the last step did not finish
     cdef bint _complete              # the last attempt succeeded
     cdef bint _resting               # it lets the loop have a turn, and could go on
-    cdef object _rest(self)
     cdef Py_ssize_t _progress        # send_many: messages accepted so far
     cdef object _step(self)
     cdef object _try_once(self)
@@ -75,4 +74,5 @@ cdef class Call:
     cdef object _send_many(self)
     cdef object _recv_many(self)
     cdef object _recv_into(self)
+    cdef object _rest(self)
     cdef object _suspend(self)

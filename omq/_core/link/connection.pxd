@@ -16,6 +16,7 @@ cdef class Connection(Receiver):
     cdef int _decide(self, bint first) except? -1
     cdef int _bow_out(self) except -1
     cdef bint _is_speaking(self) noexcept
+    cdef int _look_empty(self) except -1
     cdef int _push(self) noexcept
     cdef int _after(self, int status) except -1
     cdef Outlook _outlook(self) noexcept

@@ -209,15 +209,16 @@ cdef class Connection(Receiver):
     def retire(self):
         """Out of routing: what was accepted leaves, and then the session is told (`on_drained`)."""
         self.outlet = None
-        if self._broken or self.fd < 0 or self._batch.bytes == 0:
+        self._retired = True
+        self.flush()
+        self._look_empty()  # the flusher may have been quicker, and tells nobody
+
+    cdef int _look_empty(self) except -1:
+        """Tells the session of a retired connection, once, that nothing is left to be written."""
+        if self._retired and (self._batch.bytes == 0 or self._broken or self.fd < 0):
+            self._retired = False
             self._poller.call_back(self.session.on_drained, None)
-        else:
-            self._retired = True
-            self.flush()
-            if self._retired and self._batch.bytes == 0:
-                # The flusher has written it before `flush` could: nobody else tells of that.
-                self._retired = False
-                self._poller.call_back(self.session.on_drained, None)
+        return 0
 
     def set_grain(self, int grain):
         self._batch.grain = grain
@@ -394,10 +395,7 @@ cdef class Connection(Receiver):
             if self._batch.error != EPIPE:
                 # The peer may not know that it gets nothing more. The reading side finds the end, and says why.
                 shutdown(self.fd, SHUT_RDWR)
-        if self._retired and self._batch.bytes == 0:
-            self._retired = False
-            self._poller.call_back(self.session.on_drained, None)
-        return 0
+        return self._look_empty()
 
     # ------------------------------------------------------------------ commands
 
