@@ -11,6 +11,7 @@ async def feed(url: str) -> None:
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -21,7 +22,7 @@ from omq._core.calls.call import AsyncCore
 from omq._core.clock import patience
 from omq._version import __version__
 from omq.context import Context
-from omq.engine.driver import LoopDriver
+from omq.engine.driver import TASKS, LoopDriver
 from omq.engine.socket import Engine, Parent
 from omq.errors import *  # noqa: F403
 from omq.errors import ClosedError, OptionError, ReceiveTimeout, StateError
@@ -44,6 +45,8 @@ from omq.security import (
     z85_encode,
 )
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
+
+log = logging.getLogger("omq")
 
 _LAST_TURN = 0.2  # seconds that the interpreter's end waits for a turn of a loop in another thread
 
@@ -95,7 +98,7 @@ class Socket(Face, AsyncCore):
 
     def _equip(self) -> None:
         pattern = self._engine.pattern
-        self._assemble(pattern.inlet, pattern.outlet, asyncio._get_running_loop, self._engine.driver.poller)
+        self._assemble(pattern.inlet, pattern.outlet, *TASKS, self._engine.driver.poller)
 
     def _take_options(self) -> None:
         self._set_timeouts(self._engine.options.send_timeout, self._engine.options.recv_timeout)
@@ -239,19 +242,34 @@ class Socket(Face, AsyncCore):
     async def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait raise `ClosedError`.
 
+        Cancelled, it drops what has not left. Of several calls at once the least patient decides; one that is cancelled
+        ends nothing as long as another waits.
+
         Args:
             linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
 
         Raises:
             OptionError: `linger` is neither; the socket stays open.
-            StateError: The socket's loop runs in another thread; the socket stays open.
+            StateError: The socket's loop runs in another thread, or it is another one than this and something that was
+                accepted has not left; the socket stays open.
         """
-        if self._engine.generation.stale:
+        engine = self._engine
+        if engine.generation.stale:
             return
         self._refuse_elsewhere()
         patience = self._linger(linger)
+        if patience != 0 and engine.has_loop and not engine.closed and engine.loop is not asyncio.get_running_loop():
+            # What was accepted leaves in its own loop, or not at all.
+            if engine.is_laden():
+                if engine.in_loop:
+                    raise StateError(
+                        f"this {self.socket_type.value} socket belongs to another event loop, and what was accepted "
+                        f"leaves there: close it in {engine.loop!r}, or with linger=0"
+                    )
+                log.warning("%s: its event loop is closed: what has not left is dropped", self.socket_type.value)
+            patience = 0
         self._mark_closed()
-        await self._engine.close(patience)
+        await engine.close(patience)
 
     def stop(self) -> None:
         """Closes the socket at once; what has not left is dropped. Called in another thread, it has the loop do it."""
@@ -276,13 +294,17 @@ class Socket(Face, AsyncCore):
 
     def _close_ended(self, _: asyncio.Task[None]) -> None:
         # A loop that ends may have cancelled the task before its first step: then it has closed nothing.
-        self._engine.stop()
+        self._engine.stop_unless_awaited()
         self._engine.context.release(self)
 
     def end_with_context(self, linger: Any) -> None:
         """The context is terminated, by whatever thread: the socket's loop closes it, if there is one that runs."""
         engine = self._engine
+        if engine.closed:
+            return
         if engine.closing:
+            if linger == 0:
+                self.stop()  # the least patient decides
             return
         if engine.in_loop and engine.loop.is_running():
             engine.context.keep(self)

@@ -33,6 +33,8 @@ class Closable(Protocol):
 
     def finish_close(self, future: Any) -> None: ...
 
+    def give_up_close(self, future: Any) -> None: ...
+
     def abandon(self) -> None: ...
 
 
@@ -156,8 +158,18 @@ class Context:
             guest.end_with_context(linger)
         # All of them at once: the last one is not to wait for the sum.
         closing = [(socket, socket.begin_close(linger)) for socket in self._sockets]
-        for socket, future in closing:
-            socket.finish_close(future)
+        while closing:
+            socket, future = closing.pop()
+            try:
+                socket.finish_close(future)
+            except BaseException:
+                # Interrupted: nobody waits for the others any more, either.
+                for _, left in closing:
+                    if left is not None:
+                        left.give_up(self._io.value)
+                for other, left in closing:
+                    other.give_up_close(left)
+                raise
         io = self._io.value
         if io is not None:
             io.stop()

@@ -215,7 +215,8 @@ class Socket(Face, SyncCore):
         """Closes the socket; calls that wait, in whatever thread, raise `ClosedError`.
 
         It returns when what was accepted has left, or `linger` is over. Where nothing can be waited for (in omq's own
-        thread, which runs what the garbage collector finds there) that goes on in the background.
+        thread, which runs what the garbage collector finds there) that goes on in the background. Of several calls at
+        once the least patient decides; one that a signal interrupts ends nothing as long as another waits.
 
         Args:
             linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
@@ -256,9 +257,17 @@ class Socket(Face, SyncCore):
         except ContextTerminated:
             pass
         except BaseException:
-            # Interrupted: whoever closes for good is not to find it half open.
-            self.stop()
+            self.give_up_close(future)
             raise
+
+    def give_up_close(self, future: Job | None) -> None:
+        """What is left of an interrupted `close`: the end, unless another thread closes it, too, and still waits."""
+        if future is None:
+            return
+        future.give_up(self._io)
+        future.done.wait()
+        with contextlib.suppress(ContextTerminated):
+            self._io.finish(self._io.begin(self._engine.stop_unless_awaited))
 
     def stop(self) -> None:
         """Closes the socket at once; what has not left is dropped."""

@@ -320,6 +320,8 @@ class WireSession(Living[ConnectionState]):
             if outlet is not None and self.engine.is_last(self):
                 outlet.entrust(self.peer)
             self._withdraw()
+        if not self.peer.unsent_bytes:
+            self._part(_GLANCE)  # at once: what goes on coming is not for whoever has disconnected
 
     def _withdraw(self) -> None:
         """Out of routing; what was accepted leaves."""

@@ -43,6 +43,11 @@ class Dialer(Dialling):
     def start(self) -> None:
         self._task = self.engine.spawn(self._run(), f"omq dial {self.endpoint}")
 
+    def revive(self) -> None:
+        ended = self.session is None or self.session.ended.done()
+        if self.state is not DialerState.CLOSED and self._task is not None and self._task.cancelled() and ended:
+            self.start()
+
     async def _run(self) -> None:
         backoff = Backoff(self.engine)
         while self.wanted:

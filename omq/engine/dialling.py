@@ -71,6 +71,9 @@ class Dialling(Living[DialerState]):
         """Whether a connection is of use."""
         return bool(self.messages) if self.leaving else self.engine.wants_peers
 
+    def revive(self) -> None:
+        """Dials on if whoever ends a program has cancelled all tasks of the loop, this one's, too."""
+
     def go_on(self, target: DialerState) -> None:
         """Goes over to another state, if it is still an endpoint."""
         if not self.leaving:

@@ -19,6 +19,14 @@ from omq._core.link.poller import Poller
 from omq._core.lock import SocketLock
 from omq._core.queues.peer import Gate, Outlet
 
+#: What the core asks of asyncio: the loop that runs, its current task, and the tasks that have begun within another
+#: one's step (`asyncio.eager_task_factory`, Python 3.12; it has no public name).
+TASKS: tuple[Any, Any, Any] = (
+    asyncio._get_running_loop,
+    asyncio.current_task,
+    getattr(asyncio.tasks, "_eager_tasks", frozenset()),
+)
+
 _AWAY = 0.01  # seconds without a look of a caller's after which the I/O thread serves the epoll set
 _DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import socket
 import threading
@@ -119,6 +120,7 @@ class Engine(Living[SocketState]):
         self._sessions: dict[WireSession | PipeSession, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(self)
+        self._closers = 0  # calls of `close` that wait
         self._watchers: set[asyncio.Future[None]] = set()
 
     def _equip(self) -> None:
@@ -526,17 +528,29 @@ class Engine(Living[SocketState]):
             return
         self.begin_closing()
         self._changed()
+        self._closers += 1
         try:
             if self.has_loop and linger != 0:
+                for dialer in [*itertools.chain(*self._dialers.values()), *self._leaving]:
+                    dialer.revive()
                 await self._linger.wait(linger)
-        finally:
-            tasks = tuple(self._tasks)
-            self.stop()
+        except BaseException:
+            self._closers -= 1
+            self.stop_unless_awaited()
+            raise
+        self._closers -= 1
+        tasks = tuple(self._tasks)
+        self.stop()
         if tasks:
             # They are cancelled; but what the user gave to decide who may come in may not heed that.
             _, left = await asyncio.wait(tasks, timeout=_LAST_STEPS)
             for task in left:
                 log.warning("%s: %s goes on, although it was cancelled", self.socket_type.value, task.get_name())
+
+    def stop_unless_awaited(self) -> None:
+        """One that closed has lost its patience: this is the end, unless somebody else still waits in `close`."""
+        if not self._closers:
+            self.stop()
 
     @property
     def heard(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from omq._core.calls.call import AsyncCore
-from omq.engine.driver import LoopDriver
+from omq.engine.driver import TASKS, LoopDriver
 from omq.errors import RemoteProtocolError
 from omq.options import Options
 from omq.types import SocketType
@@ -164,7 +164,7 @@ class _Asker(AsyncCore):
         options = Options(linger=0.0, reconnect_interval=None)
         self._engine = Engine(SocketType.DEALER, options, engine.context, LoopDriver(self))
         pattern = self._engine.pattern
-        self._assemble(pattern.inlet, pattern.outlet, asyncio._get_running_loop, self._engine.driver.poller)
+        self._assemble(pattern.inlet, pattern.outlet, *TASKS, self._engine.driver.poller)
         self._set_loop(engine.loop)
         self._engine.attach(engine.loop)
 

@@ -60,6 +60,7 @@ INNARDS = {
         "end_with_context",
         "end_with_interpreter",
         "finish_close",
+        "give_up_close",
         "flush_turn",
         "inlet",
         "lock",

@@ -124,6 +124,36 @@ def test_large_messages_count_by_their_bytes(twin, endpoint):
     assert got.index(5) <= 7
 
 
+STREAM = textwrap.dedent(
+    """
+    import sys, time, omq
+    push = omq.PUSH(connect=sys.argv[1], linger=0)
+    messages = [bytes(int(sys.argv[2]))] * 100
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        push.send_many(messages)
+    """
+)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_taking_all_that_is_there_ends_beside_a_peer_that_never_does(twin, size):
+    """More comes while the first messages are taken; a call takes what it finds in some 20 ms of work."""
+    pull = twin("PULL", bind="tcp://127.0.0.1:*")
+    with subprocess.Popen([sys.executable, "-c", STREAM, pull.endpoints[0], str(size)]) as stream:
+        try:
+            pull.recv(timeout=BOUND)
+            taken = []
+            for _ in range(5):
+                start = time.monotonic()
+                taken.append(len(pull.recv_many(10**9, timeout=BOUND)))
+                assert time.monotonic() - start < 1
+            assert stream.poll() is None, "the stream was to go on"
+            assert sum(taken) > 100
+        finally:
+            stream.kill()
+
+
 def test_a_peer_with_a_backlog_does_not_delay_another_one(twin):
     """Output is fair, too: what one peer has still to get stands in nobody's way."""
     router = twin("ROUTER", bind="tcp://127.0.0.1:*", send_hwm=0)

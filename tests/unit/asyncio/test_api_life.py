@@ -193,19 +193,42 @@ async def test_two_closes_at_once_both_return(make, inproc):
     await asyncio.wait_for(asyncio.gather(*closing), 5)
 
 
-@pytest.mark.parametrize("how", ["cancelled", "gives up"])
-async def test_a_close_that_ends_early_ends_the_other_well(make, inproc, how):
+async def test_a_close_whose_patience_is_over_ends_the_other_well(make, inproc):
     """Both wait for the same thing; what ends one of them must not look like the other's cancellation."""
     push = make(omq.PUSH, connect=inproc)
     await push.send(b"x")
     waiting = asyncio.create_task(push.close())
-    other = asyncio.create_task(push.close(linger=None if how == "cancelled" else 0.01))
-    await asyncio.sleep(0)
-    if how == "cancelled":
-        other.cancel()
-    await asyncio.wait([other])
-    assert other.cancelled() == (how == "cancelled")
+    await push.close(linger=0.01)
     await asyncio.wait_for(waiting, 2)
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["the second", "the first"])
+async def test_a_cancelled_close_leaves_another_one_its_patience(make, inproc, first):
+    push = make(omq.PUSH, connect=inproc)
+    await push.send(b"x")
+    closing = [asyncio.create_task(push.close()) for _ in range(2)]
+    await asyncio.sleep(0)
+    ended = closing.pop(0 if first else 1)
+    ended.cancel()
+    await asyncio.wait([ended])
+    assert ended.cancelled()
+    await asyncio.sleep(0.02)
+    assert not closing[0].done()
+    pull = make(omq.PULL, bind=inproc)
+    assert await pull.recv(timeout=5) == b"x"
+    await asyncio.wait_for(closing[0], 5)
+    assert push._engine.closed
+
+
+async def test_the_last_of_several_that_is_cancelled_stops(make, inproc):
+    push = make(omq.PUSH, connect=inproc)
+    await push.send(b"x")
+    closing = [asyncio.create_task(push.close()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task in closing:
+        task.cancel()
+    await asyncio.wait(closing)
+    assert push._engine.closed
 
 
 async def test_stop_ends_a_close_that_lingers(make, inproc):
@@ -446,3 +469,18 @@ async def test_endpoints_belong_to_the_loops_thread(make, inproc, call):
     with pytest.raises(omq.StateError, match="another thread"):
         await asyncio.to_thread(getattr(socket, call), inproc)
     assert socket.endpoints == [inproc]
+
+
+async def test_close_delivers_after_all_tasks_were_cancelled(make, late):
+    """Whoever ends a program cancels all tasks, and then closes: the one that dials is among them."""
+    push = make(omq.PUSH, connect=late, reconnect_interval=0.02)
+    await push.send_many([b"x"] * 100)
+    await asyncio.sleep(0.05)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.sleep(0.02)
+    closing = asyncio.create_task(push.close())
+    await asyncio.sleep(0.02)
+    pull = make(omq.PULL, bind=late)
+    assert len([await pull.recv(timeout=5) for _ in range(100)]) == 100
+    await asyncio.wait_for(closing, 5)

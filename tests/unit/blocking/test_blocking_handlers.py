@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -151,3 +152,34 @@ def test_another_thread_leads_while_a_handler_takes_its_time(
     interrupter.join()
     follower.join()
     assert late[0] < 0.15
+
+
+@pytest.mark.parametrize("by_thread", [False, True], ids=["alone", "beside a thread that closes"])
+def test_an_interrupted_term_waits_for_nobody_any_more(
+    handle: Callable[[Callable[[], None]], None], tmp_path: Path, *, by_thread: bool
+) -> None:
+    """All that it had begun to close is closed, but for what another thread still closes, whose patience holds."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    handle(interrupt)
+    context = omq.Context()
+    pushes = [omq.PUSH(context, connect=f"ipc://{tmp_path}/{number}") for number in range(3)]
+    for push in pushes:
+        push.send(b"x")
+    other = threading.Thread(target=pushes[1].close)
+    if by_thread:
+        other.start()
+        waits.until(lambda: pushes[1].closed)
+    thread = when_asleep(lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        context.term()
+    thread.join(10)
+    assert [push._engine.closed for push in pushes] == [True, not by_thread, True]
+    if by_thread:
+        with omq.PULL(bind=f"ipc://{tmp_path}/1") as pull:
+            assert pull.recv(timeout=10) == b"x"
+        other.join(10)
+        assert pushes[1]._engine.closed
+    context.term()

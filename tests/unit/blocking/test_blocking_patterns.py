@@ -155,6 +155,32 @@ def test_unbind_and_disconnect(make, endpoint):
             call(name)
 
 
+def test_a_receiver_that_disconnects_gets_no_more_than_it_held(make):
+    """It has nothing to send that could wait: its side ends within the call, however busy the I/O thread is."""
+    push = make(omq.PUSH, bind="tcp://127.0.0.1:*")
+    pull = make(omq.PULL, connect=push.endpoints[0], recv_hwm=10)
+    push.wait_connected(timeout=BOUND)
+    sent = 0
+    with contextlib.suppress(omq.SendTimeout):
+        while True:
+            push.send(b"x" * 1000, timeout=0.2)
+            sent += 1
+    loop = pull._io.loop
+
+    def keep_busy(turns):
+        time.sleep(0.01)
+        if turns:
+            loop.call_soon(keep_busy, turns - 1)
+
+    loop.call_soon_threadsafe(keep_busy, 10)
+    pull.disconnect(push.endpoints[0])
+    got = 0
+    with contextlib.suppress(omq.ReceiveTimeout):
+        while True:
+            got += len(pull.recv_many(timeout=0))
+    assert 10 <= got < 1000 < sent
+
+
 @pytest.mark.parametrize("call", ["recv", "recv_multipart", "poll"])
 def test_calls_that_do_no_work_do_not_keep_the_io_thread_away(make, crew, call):
     """A REQ that has asked nothing refuses to receive, without a look at its connections: somebody else has to look."""
