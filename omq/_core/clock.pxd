@@ -3,22 +3,30 @@
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 
-cdef inline long long now_ns() noexcept nogil:
-    """Nanoseconds on the monotonic clock."""
+cdef extern from "time.h" nogil:
+    int CLOCK_MONOTONIC_COARSE
+    int CLOCK_THREAD_CPUTIME_ID
+
+
+cdef inline long long read_ns(int clock) noexcept nogil:
     cdef timespec ts
-    clock_gettime(CLOCK_MONOTONIC, &ts)
+    clock_gettime(clock, &ts)
     return <long long>ts.tv_sec * 1000000000 + ts.tv_nsec
 
 
-cdef extern from "time.h" nogil:
-    int CLOCK_MONOTONIC_COARSE
+cdef inline long long now_ns() noexcept nogil:
+    """Nanoseconds on the monotonic clock."""
+    return read_ns(CLOCK_MONOTONIC)
 
 
 cdef inline long long tick() noexcept nogil:
     """The same clock as of the kernel's last tick, one to ten milliseconds ago at most: much cheaper to read."""
-    cdef timespec ts
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts)
-    return <long long>ts.tv_sec * 1000000000 + ts.tv_nsec
+    return read_ns(CLOCK_MONOTONIC_COARSE)
+
+
+cdef inline long long worked_ns() noexcept nogil:
+    """Nanoseconds that this thread has worked: a system call."""
+    return read_ns(CLOCK_THREAD_CPUTIME_ID)
 
 
 cdef enum:

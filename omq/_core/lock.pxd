@@ -4,6 +4,9 @@
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
 
+cdef extern from "Python.h":
+    Py_ssize_t Py_SIZE(object)       # of a deque: its length, without a call
+
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
         pass
@@ -107,7 +110,7 @@ cdef class SocketLock:
 
     cdef inline int release(self) except -1:
         # It is free afterwards, also where this raises.
-        if self._depth == 1 and self.deferred:
+        if self._depth == 1 and Py_SIZE(self.deferred):
             return self._run_deferred()
         self._let_go()
         return 0

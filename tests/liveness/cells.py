@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 BLOCKING = ("recv", "recv_multipart", "recv_many", "recv_into", "recv_columns", "for", "poll", "wait", "fileno")
@@ -96,8 +96,17 @@ def product() -> Iterator[Cell]:
 
 def chosen() -> list[Cell]:
     """Few cells that hold every pair of values, but for those of style and kind: each twin meets each kind instead."""
+    return _covering(product(), _pairs)
+
+
+def combined(style: str, kind: str) -> list[Cell]:
+    """Few cells of one style and kind that hold every pair of the other values."""
+    return _covering((cell for cell in product() if (cell.style, cell.kind) == (style, kind)), _others)
+
+
+def _covering(all_cells: Iterable[Cell], pairs_of: Callable[[Cell], Iterator[object]]) -> list[Cell]:
     numbers: dict[object, int] = {}
-    cells = [(cell, sum(1 << numbers.setdefault(pair, len(numbers)) for pair in _pairs(cell))) for cell in product()]
+    cells = [(cell, sum(1 << numbers.setdefault(pair, len(numbers)) for pair in pairs_of(cell))) for cell in all_cells]
     missing = (1 << len(numbers)) - 1
     found = []
     while missing:
@@ -105,6 +114,11 @@ def chosen() -> list[Cell]:
         missing &= ~pairs
         found.append(best)
     return found
+
+
+def _others(cell: Cell) -> Iterator[object]:
+    values = (cell.busy, cell.quiet), ("work", cell.work), ("hwm", cell.hwm), cell.sender
+    return itertools.combinations(values, 2)
 
 
 def _pairs(cell: Cell) -> Iterator[object]:

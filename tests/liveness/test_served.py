@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tests.liveness.cells import ASYNCIO, BLOCKING, CROWDS, KINDS, MARKS, SENDERS, WORKS, Cell, chosen
+from tests.liveness.cells import ASYNCIO, BLOCKING, KINDS, Cell, chosen, combined
 from tests.liveness.owner import Crowd, run_libzmq
 from tests.liveness.verdict import assert_served
 
@@ -22,20 +22,12 @@ def test_a_quiet_peer_is_served_when_the_owner_begins_to_work(style: str, crowd:
     assert_served(Cell(style, "PULL", 4, 1, 10e-3, 1000, "raw", sudden=True), crowd)
 
 
-def _all(style: str, kind: str, crowd: tuple[int, int]) -> list[Cell]:
-    cells = [Cell(style, kind, *crowd, work, hwm, sender) for work in WORKS for hwm in MARKS for sender in SENDERS]
-    return [cell for cell in cells if cell.fits]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("several", CROWDS, ids=lambda crowd: f"{crowd[0]}+{crowd[1]}")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("style", BLOCKING + ASYNCIO)
-def test_a_quiet_peer_is_served_in_all_combinations(
-    style: str, kind: str, several: tuple[int, int], crowd: Crowd
-) -> None:
-    cells = _all(style, kind, several)
+def test_a_quiet_peer_is_served_in_every_style_by_every_type(style: str, kind: str, crowd: Crowd) -> None:
+    cells = combined(style, kind)
     if not cells:
         pytest.skip(f"{style} does not take what a {kind} gets")
     failures = []

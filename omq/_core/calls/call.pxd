@@ -19,8 +19,9 @@ cdef enum Operation:
     OP_POLL
 
 cdef enum State:
+    STATE_NONE               # no socket has made it
     STATE_NEW
-    STATE_YIELDED            # gave the loop a turn, or its place up, and has taken nothing
+    STATE_YIELDED            # gives the loop a turn, or has given its place up
     STATE_WAITING            # stands in a gate
     STATE_DONE
 
@@ -56,14 +57,19 @@ cdef class Call:
     cdef bint _expired               # the time is up
     cdef bint _suspended             # the last step did not finish
     cdef bint _complete              # the last attempt succeeded
-    cdef bint _resting               # it lets the loop have a turn, and could go on
+    cdef bint _stepping              # it is being served
+    cdef object _address             # bytes: whom it is for, where others wait for peers of theirs; None: not known, or nobody
     cdef Py_ssize_t _progress        # send_many: messages accepted so far
     cdef object _step(self)
+    cdef object _go(self)
+    cdef int _count(self) except -1
+    cdef int _refuse_reentry(self) except -1
     cdef object _try_once(self)
     cdef object _attempt(self)
     cdef bint _at_once(self) except -1
     cdef bint _may_attempt(self, AsyncGate gate) except -1
-    cdef object _address(self)
+    cdef int _prepare(self) except -1
+    cdef int _find_address(self) except -1
     cdef int _keep_parts(self) except -1
     cdef int _stand(self) except -1
     cdef int _leave(self) except -1

@@ -13,7 +13,7 @@ from cpython.exc cimport PyErr_WarnEx
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 
-from omq._core.clock cimport now_ns, seconds
+from omq._core.clock cimport seconds
 from omq._core.wire.batch cimport Part
 from omq._core.calls.description cimport describe
 from omq._core.calls.home cimport LoopHome
@@ -87,9 +87,8 @@ cdef class AsyncGate(Gate):
         cdef Call call
         cdef set seen = set()
         for call in self.waiters:
-            address = call._address()
-            if address is None or address not in seen:
-                seen.add(address)
+            if call._address is None or call._address not in seen:
+                seen.add(call._address)
                 if call._waiter is not None:
                     call._waiter.wake()
         return 0
@@ -99,11 +98,10 @@ cdef class AsyncGate(Gate):
         cdef Call other
         if not self.apart:
             return self.waiting == 0 or self.waiters[0] is call
-        address = call._address()
         for other in self.waiters:
             if other is call:
                 break
-            if address is not None and other._address() == address:
+            if call._address is not None and other._address == call._address:
                 return False
         return True
 
@@ -194,6 +192,7 @@ cdef class AsyncCore(LoopHome):
 cdef inline Call new_call(AsyncCore core, Operation operation, object argument, object timeout):
     cdef Call call = Call.__new__(Call)
     call._core = core
+    call._state = STATE_NEW
     call._operation = operation
     call._argument = argument
     call._timeout = timeout
@@ -203,7 +202,10 @@ cdef inline Call new_call(AsyncCore core, Operation operation, object argument, 
 @cython.final
 @cython.freelist(64)
 cdef class Call:
-    """One call on an asyncio socket: a `collections.abc.Coroutine`."""
+    """One call on an asyncio socket: a `collections.abc.Coroutine`. Sockets make them; nobody else can."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a call cannot be copied or pickled")
 
     def __dealloc__(self):
         if self._state == STATE_NEW and self._core is not None:
@@ -227,6 +229,7 @@ cdef class Call:
         return self.__next__()
 
     def throw(self, kind, value=None, traceback=None):
+        self._refuse_reentry()
         self._leave()
         self._end()
         if value is None:
@@ -236,6 +239,7 @@ cdef class Call:
         raise value if traceback is None else value.with_traceback(traceback)
 
     def close(self):
+        self._refuse_reentry()
         if self._state != STATE_DONE:
             self._leave()
             self._end()
@@ -249,73 +253,82 @@ cdef class Call:
         if self._waiter is not None:
             self._waiter.wake()
 
+    cdef int _refuse_reentry(self) except -1:
+        if self._stepping:
+            raise RuntimeError("the call is being served: what it runs cannot act on it")
+        return 0
+
     cdef object _step(self):
         """Runs until the call is finished or must wait; what it gives then is for the caller, or for the loop."""
-        cdef AsyncCore core = self._core
-        cdef AsyncGate gate
-        cdef bint sending = self._operation <= OP_SEND_MANY
+        self._refuse_reentry()
         self._suspended = False
+        if self._state == STATE_NONE:
+            raise TypeError("this is no socket's call: use the socket's methods")
         if self._state == STATE_DONE:
             raise RuntimeError("a call can be awaited only once")
         if self._state == STATE_WAITING and self._waiter is not None and not self._waiter.done:
             raise RuntimeError("another task awaits this call already")
+        self._stepping = True
         try:
-            if self._state == STATE_NEW:
-                core._enter()
-                # Fairness comes before taking: a call that is cancelled here has done nothing. One that has to wait is fair.
-                if sending:
-                    if core.writable.waiting == 0 and core._writes <= 0 and core._pace():
-                        return self._rest()
-                elif core._reads <= 0 and core.inlet is not None and core.inlet._count:
-                    if (self._operation == OP_POLL or core.readable.waiting == 0) and core._pace():
-                        return self._rest()
-                if self._at_once() and self._operation != OP_POLL:
-                    gate = core.writable if sending else core.readable
-                    if gate.waiting and (<Call>gate.waiters[gate.waiting - 1])._resting:
-                        return self._rest()  # there may be room for all of these: they have only let others go first
-            else:
-                if self._resting:
-                    self._resting = False
-                    core._begin_turn()
-                else:
-                    core._since = now_ns()
-                    core._turned = False
-                if core.closed:
-                    core._refuse("was closed while a call waited")
-            if self._may_attempt(core.writable if sending else core.readable):
-                result = self._try_once()
-                if not self._complete and not self._suspended and self._at_once():
-                    # What the kernel has counts: a program that asks on and on gives the loop no turn to fetch it.
-                    core._poller.serve()
-                    result = self._try_once()
-                if self._complete:
-                    if self._state == STATE_WAITING:
-                        self._leave()
-                    self._end()
-                    return result
-                if self._suspended:
-                    return None
-            if self._expired or self._at_once():
-                # Also what is asked for in vain counts for the turn: others are to have theirs.
-                if sending:
-                    core._writes -= 1
-                else:
-                    core._reads -= 1
-                self._leave()
-                result = self._give_up()
-                self._end()
-                return result
-            return self._suspend()
-        except ClosedError:
+            return self._go()
+        except BaseException as error:
+            # Also what is refused counts for the turn.
+            self._count()
             self._leave()
             self._end()
-            if self._operation == OP_NEXT:
+            if self._operation == OP_NEXT and isinstance(error, ClosedError):
                 raise StopAsyncIteration from None
             raise
-        except BaseException:
+        finally:
+            self._stepping = False
+
+    cdef object _go(self):
+        cdef AsyncCore core = self._core
+        cdef bint sending = self._operation <= OP_SEND_MANY
+        if self._state == STATE_NEW:
+            core._enter()
+            if sending:
+                self._prepare()
+            # Fairness comes before taking: a call that is cancelled here has done nothing. It keeps no place, or several
+            # tasks would line up behind one another and each be served once a turn of the loop.
+            if (core._writes if sending else core._reads) <= 0 and core._pace():
+                return self._rest()
+        else:
+            if self._state == STATE_YIELDED:
+                core._begin_turn(core._task_now())
+            else:
+                core._wake()
+            if core.closed:
+                core._refuse("was closed while a call waited")
+        if self._may_attempt(core.writable if sending else core.readable):
+            result = self._try_once()
+            if not self._complete and not self._suspended and self._at_once() and not core.closed:
+                # What the kernel has counts: a program that asks on and on gives the loop no turn to fetch it.
+                core._poller.serve()
+                result = self._try_once()
+            if self._complete:
+                self._leave()
+                self._end()
+                return result
+            if self._suspended:
+                return None
+        if core.closed:
+            core._refuse("was closed by what the call ran")
+        if self._expired or self._at_once():
+            self._count()
             self._leave()
+            result = self._give_up()
             self._end()
-            raise
+            return result
+        return self._suspend()
+
+    cdef int _count(self) except -1:
+        """Also what is asked for in vain counts for the turn: others are to have theirs."""
+        if self._operation <= OP_SEND_MANY:
+            self._core._count_write()
+        else:
+            self._core._count_read()
+        return 0
 
     cdef bint _at_once(self) except -1:
         """Whether this call does not wait."""
@@ -327,21 +340,27 @@ cdef class Call:
             return True  # takes nothing from anybody
         if gate.waiting == 0:
             return True
-        if gate.apart and self._operation == OP_SEND_PARTS:
-            self._keep_parts()
         return gate.is_first(self)
 
-    cdef object _address(self):
-        """Whom a message is for, where it names somebody; None for all other calls."""
-        if self._operation != OP_SEND_PARTS or type(self._argument) is not tuple or not self._argument:
-            return None
+    cdef int _prepare(self) except -1:
+        """Finds out whom a message is for, where it names somebody: who waits for another peer stands in nobody's way."""
+        if self._core.writable.apart and self._core.writable.waiting and self._operation == OP_SEND_PARTS:
+            self._keep_parts()
+            self._find_address()
+        return 0
+
+    cdef int _find_address(self) except -1:
+        if type(self._argument) is not tuple or not self._argument:
+            return 0
         first = (<tuple>self._argument)[0]
         if type(first) is bytes:
-            return first
+            self._address = first
+            return 0
         try:
-            return bytes(memoryview(first))
+            self._address = bytes(memoryview(first))
         except (TypeError, ValueError, BufferError):
-            return None  # its own attempt says so
+            pass  # its own attempt says so
+        return 0
 
     cdef int _keep_parts(self) except -1:
         """Takes the parts from wherever they come, once: it may be a generator, and sending may be tried again."""
@@ -350,12 +369,9 @@ cdef class Call:
         return 0
 
     cdef object _rest(self):
-        """Gives the loop a turn. It keeps its place meanwhile: what is called later comes later."""
-        if self._operation == OP_POLL:
-            self._state = STATE_YIELDED
-        elif self._state != STATE_WAITING:
-            self._stand()
-        self._resting = True
+        """Gives the loop a turn, and no place: who is served meanwhile has waited for nobody."""
+        self._leave()
+        self._state = STATE_YIELDED
         self._suspended = True
         return None
 
@@ -381,12 +397,15 @@ cdef class Call:
         """Takes a place in the gate, behind those who came before."""
         self._state = STATE_WAITING
         if self._operation <= OP_SEND_MANY:
+            if self._core.writable.apart and self._operation == OP_SEND_PARTS and self._address is None:
+                self._find_address()
             self._core.writable.enter(self)
             self._core._writes = self._core._quota
         elif self._operation != OP_POLL:
             self._core.readable.enter(self)
             self._core._reads = self._core._quota
         else:
+            self._core._reads = self._core._quota
             if self._argument & POLL_IN:
                 self._core.readable.enter(self)
             if self._argument & POLL_OUT:
@@ -450,6 +469,8 @@ cdef class Call:
             if self._argument & POLL_OUT and core.outlet is not None and core.outlet.can_put():
                 ready |= 4
             self._complete = ready != 0
+            if self._complete:
+                core._count_read()
             return ready
         if inlet is None:
             raise StateError(f"a {core._name()} socket does not receive")
@@ -474,19 +495,20 @@ cdef class Call:
         cdef Part part
         cdef Py_buffer view
         cdef bint held
-        if type(self._argument) is bytes:
-            part.data = PyBytes_AS_STRING(self._argument)
-            part.size = PyBytes_GET_SIZE(self._argument)
-            part.owner = <PyObject *>self._argument
+        data = self._argument
+        if type(data) is bytes:
+            part.data = PyBytes_AS_STRING(data)
+            part.size = PyBytes_GET_SIZE(data)
+            part.owner = <PyObject *>data
             self._complete = self._core.outlet.put(&part, 1)
         else:
-            held = open_part(self._argument, &part, &view)
+            held = open_part(data, &part, &view)
             try:
                 self._complete = self._core.outlet.put(&part, 1)
             finally:
                 if held:
                     PyBuffer_Release(&view)
-        self._core._writes -= 1
+        self._core._count_write()
         return None
 
     cdef object _send_parts(self):
@@ -497,19 +519,17 @@ cdef class Call:
             self._complete = self._core.outlet.put(parts.parts, parts.count)
         finally:
             close_parts(&parts)
-        self._core._writes -= 1
+        self._core._count_write()
         return None
 
     cdef object _send_many(self):
         cdef Part part
         cdef Py_buffer view
         cdef bint held, taken
-        cdef Py_ssize_t count
         if type(self._argument) is not list and type(self._argument) is not tuple:
             self._argument = list(self._argument)
         messages = self._argument
-        count = len(messages)
-        while self._progress < count:
+        while self._progress < len(messages):  # any code runs in between: a buffer's, a finalizer's, and others' while it waits
             if self._core._writes <= 0 and self._core._pace():
                 return self._rest()
             data = messages[self._progress]
@@ -521,8 +541,10 @@ cdef class Call:
                     PyBuffer_Release(&view)
             if not taken:
                 return None
-            self._core._writes -= 1
+            self._core._count_write()
             self._progress += 1
+        if not self._progress:
+            self._core._count_write()
         self._complete = True
         return self._progress
 
@@ -577,6 +599,7 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         part.size = PyBytes_GET_SIZE(call._argument)
         part.owner = <PyObject *>call._argument
         call._state = STATE_DONE
+        core._count_write()  # also one that is refused
         hush()
         try:
             taken = core.outlet.put(&part, 1)
@@ -585,7 +608,6 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         if not taken:
             call._state = STATE_NEW
             return 0
-        core._writes -= 1
         Py_INCREF(None)
         result[0] = <PyObject *>None
         return 1
@@ -593,6 +615,7 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         if core._reads <= 0 or core.readable.waiting or core.inlet is None or core.closed or not core._at_home():
             return 0
         call._state = STATE_DONE
+        core._reads -= 1
         hush()
         try:
             message = core.inlet.take()
@@ -601,7 +624,6 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         if message is None:
             call._state = STATE_NEW
             return 0
-        core._reads -= 1
         if core._truth is not None:
             core._tell()
         Py_INCREF(message)

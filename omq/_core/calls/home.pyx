@@ -3,7 +3,7 @@
 from cpython.pythread cimport PyThread_get_thread_ident
 
 from omq._core.calls.truth cimport Truth
-from omq._core.clock cimport now_ns
+from omq._core.clock cimport now_ns, tick
 from omq._core.queues.peer cimport TURN_MESSAGES, TURN_NS
 
 from omq.errors import ClosedError, StateError
@@ -18,12 +18,14 @@ cdef class LoopHome:
     def __cinit__(self, *_, **__):
         self._reads = self._writes = self._quota = TURN_MESSAGES
 
-    def _assemble(self, inlet, outlet, running, poller):
+    def _assemble(self, inlet, outlet, running, current_task, eager_tasks, poller):
         self.inlet = inlet
         if self.inlet is not None:
             self.inlet.ticks = True
         self.outlet = outlet
         self._running = running
+        self._current_task = current_task
+        self._eager_tasks = eager_tasks
         self._poller = poller
 
     def _set_loop(self, loop):
@@ -31,32 +33,53 @@ cdef class LoopHome:
         self._thread = PyThread_get_thread_ident()
         self._is_running = loop.is_running
         self._marked = False  # another loop's mark will never be
+        self._wake()
 
     cdef bint _pace(self) except -1:
-        """A millisecond's messages have passed: the loop is to have a turn, if it has had none. Counts the next ones."""
+        """About a millisecond has gone by in calls: is the loop to have a turn? Counts the next ones.
+
+        It has had one where its mark was reached, or another task calls now than at the beginning. But one that begins
+        eagerly runs within the step of another one.
+        """
         cdef long long spent = now_ns() - self._since
-        cdef bint due = not self._turned
+        task = self._task_now()
+        cdef bint eager = task in self._eager_tasks
+        cdef bint due = not self._turned and (eager or task is self._task)
         if not due or 2 * spent < TURN_NS:
             self._quota = min(2 * self._quota, <int>TURN_MESSAGES)
         elif spent > TURN_NS:
             self._quota = max(1, <int>(self._quota * TURN_NS // spent))
-        self._reads = self._writes = self._quota
-        self._begin_turn()
+        self._begin_turn(task)
+        if due and eager:
+            self._reads = self._writes = 0  # those that begin in the same step are not to overtake it
         return due
 
-    cdef int _begin_turn(self) except -1:
-        """From now on it counts how much is done before the loop has its next turn."""
-        self._since = now_ns()
+    cdef object _task_now(self):
+        """The task that calls; None: it is none."""
+        return self._current_task(self._loop)
+
+    cdef int _begin_turn(self, task) except -1:
+        """From now on it counts how much *task* does before the loop has its next turn."""
+        self._wake()
+        self._reads = self._writes = self._quota
         self._turned = False
+        self._task = task
         if not self._marked:
             self._loop.call_soon(self._mark)
             self._marked = True
         return 0
 
+    cdef void _wake(self) noexcept:
+        """A call that has waited goes on: the loop has just had a turn."""
+        self._since = now_ns()
+        self._tick = tick()
+        self._turned = True
+
     def _mark(self):
         """The loop has a turn."""
         self._marked = False
         self._turned = True
+        self._task = None
 
     cdef int _show_end(self) except -1:
         """Whoever selects on the descriptor is to wake up and find the socket closed."""

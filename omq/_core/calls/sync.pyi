@@ -71,6 +71,8 @@ class SyncCore(LeaderCore):
     def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = ...) -> list[bytes | list[bytes]]:
         """Waits for a message and takes what else is there.
 
+        After some 20 ms of work it takes no more, whatever the limit: messages may come faster than they are taken.
+
         Args:
             limit: Messages to take at most, 1 or more.
             timeout: Seconds to wait for the first; see `recv`.

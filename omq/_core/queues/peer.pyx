@@ -3,7 +3,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
-from omq._core.clock cimport now_ns, tick
+from omq._core.clock cimport now_ns, tick, worked_ns
 from omq._core.wire.batch cimport Part
 
 import logging
@@ -398,8 +398,13 @@ cdef class Inlet:
         return part
 
     cdef list take_many(self, Py_ssize_t limit):
-        """What is there, *limit* messages at most; None if there is none."""
+        """What is there, *limit* messages at most; None if there is none.
+
+        A peer that sends faster than they are taken would have it go on for ever: so after a while that is all.
+        """
         cdef list messages = None
+        cdef long long looked = self._looked
+        cdef long long begun = 0
         while limit > 0:
             try:
                 message = self.take_any()
@@ -414,6 +419,12 @@ cdef class Inlet:
                 messages = []
             messages.append(message)
             limit -= 1
+            if self._looked != looked:
+                looked = self._looked
+                if begun == 0:
+                    begun = worked_ns()
+                elif worked_ns() - begun > (ROUND_NS // 4 if self.ticks else ROUND_NS):
+                    break
         return messages
 
     cdef list take_message(self):

@@ -13,6 +13,9 @@ from omq._core.queues.peer cimport Inlet, Outlet, Peer
 
 from collections import deque
 
+cdef extern from "Python.h":
+    Py_ssize_t Py_SIZE(object)  # of a deque: its length, without a call
+
 cdef enum:
     EARFUL = 4096            # messages that an outlet hears of one peer in one go
 
@@ -99,10 +102,10 @@ cdef class Pipe(Peer):
     @property
     def unread(self):
         """Messages that wait to be taken."""
-        return len(self._ring)
+        return Py_SIZE(self._ring)
 
     cdef Py_ssize_t ready(self) noexcept:
-        return len(self._ring)
+        return Py_SIZE(self._ring)
 
     cdef bint head_more(self) noexcept:
         message = self._ring[0]
@@ -145,7 +148,7 @@ cdef class Pipe(Peer):
         self._ring.popleft()
         self._part = 0
         self._make_room()
-        if self._senders:
+        if self._senders is not None and Py_SIZE(self._senders):
             self.sender = self._senders.popleft()
             self.sender.mailed -= 1
             self.session = self.sender.session
@@ -155,7 +158,7 @@ cdef class Pipe(Peer):
         """Has the partner go on when there is room: half of the ring, not a wake-up a message."""
         cdef Pipe partner = self.partner
         if partner is not None and not partner.writable:
-            if self._capacity == 0 or 2 * len(self._ring) <= self._capacity:
+            if self._capacity == 0 or 2 * Py_SIZE(self._ring) <= self._capacity:
                 partner._reach(False)
         return 0
 
@@ -185,7 +188,7 @@ cdef class Pipe(Peer):
         for i in range(count):
             self._sent += parts[i].size
             partner.bytes_in += parts[i].size
-        if partner._capacity and len(partner._ring) >= partner._capacity and self.writable:
+        if partner._capacity and Py_SIZE(partner._ring) >= partner._capacity and self.writable:
             self.writable = False
             if self.outlet is not None:
                 self.outlet.blocked(self)
@@ -240,7 +243,7 @@ cdef class Pipe(Peer):
         cdef Pipe partner = self.partner
         if partner is None or partner._capacity == 0:
             return 0
-        return max(<Py_ssize_t>len(partner._ring) - partner._capacity, 0)
+        return max(Py_SIZE(partner._ring) - partner._capacity, 0)
 
     def arrive(self):
         if self._lock is not None:
@@ -266,7 +269,7 @@ cdef class Pipe(Peer):
     cdef int _hear(self) except -1:
         """Has the outlet hear what has arrived, one turn's worth."""
         cdef Py_ssize_t left = EARFUL
-        while self._ring and not self.lost:
+        while Py_SIZE(self._ring) and not self.lost:
             if left == 0 and self._bell is not None:
                 if not self._posted:
                     self._posted = True

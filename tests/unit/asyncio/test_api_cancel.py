@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import gc
 import random
+import sys
+import time
 import warnings
 
 import pytest
@@ -144,12 +146,85 @@ async def test_whoever_lets_others_go_first_is_overtaken_by_nobody(make, inproc,
     assert [int(message) for message in got] == list(range(1000))
 
 
-async def test_what_follows_send_many_comes_behind_it(make, inproc):
+async def test_send_many_keeps_its_own_order_and_lets_others_in(make, inproc):
+    """Whoever sends list after list takes nobody's turn, and whoever sends one by one does not stop a list."""
     pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, send_hwm=0, recv_hwm=0)
-    many = asyncio.create_task(push.send_many([b"%d" % number for number in range(2000)]))
-    last = asyncio.create_task(push.send(b"2000"))
-    await asyncio.gather(many, last)
-    assert [int(message) for message in await pull.recv_many(3000)] == list(range(2001))
+    rounds = dict.fromkeys(["one", "other", "single"], 0)
+    end = asyncio.get_running_loop().time() + 0.5
+
+    async def lists(name):
+        while asyncio.get_running_loop().time() < end:
+            await push.send_many([b"%s %d" % (name.encode(), number) for number in range(5000)])
+            rounds[name] += 1
+
+    async def single():
+        while asyncio.get_running_loop().time() < end:
+            await push.send(b"single 0")
+            rounds["single"] += 1
+
+    got = {b"one": [], b"other": [], b"single": []}
+
+    async def receive():
+        while len(got[b"one"]) + len(got[b"other"]) < 5000 * (rounds["one"] + rounds["other"]) or not all(
+            task.done() for task in tasks
+        ):
+            for message in await pull.recv_many(100_000, timeout=5):
+                name, number = message.split()
+                got[name].append(int(number))
+
+    tasks = [asyncio.create_task(lists("one")), asyncio.create_task(lists("other")), asyncio.create_task(single())]
+    await asyncio.gather(*tasks, receive())
+    for name in (b"one", b"other"):
+        assert got[name] == list(range(5000)) * rounds[name.decode()]
+    assert 0.5 < (rounds["one"] + 1) / (rounds["other"] + 1) < 2
+    assert rounds["single"] > 50 * max(rounds["one"], 1) > 0
+
+
+async def test_a_list_gets_on_beside_one_that_works_long_between_two_hasty_sends(make, inproc):
+    pub = make(omq.PUB, bind=inproc)
+
+    async def hasty():
+        while True:
+            end = time.thread_time() + 0.005
+            while time.thread_time() < end:
+                pass
+            await pub.send(b"x", timeout=0)
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(hasty())
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(pub.send_many([b"x"] * 2000, timeout=1), 5) == 2000
+    task.cancel()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+@pytest.mark.parametrize("kept", [False, True])
+async def test_eager_tasks_leave_the_loop_its_turn_and_keep_their_order(make, inproc, kept):
+    """They begin within the step of the task that makes them: where one lets others go first, the next ones do, too."""
+    loop = asyncio.get_running_loop()
+    pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, send_hwm=0, recv_hwm=0)
+    tasks = [asyncio.Task(push.send(b"%d" % number), loop=loop, eager_start=True) for number in range(5000)]
+    await asyncio.gather(*tasks)
+    for number in range(5000, 10_000):
+        task = asyncio.Task(push.send(b"%d" % number), loop=loop, eager_start=True)
+        if kept:
+            tasks.append(task)
+    await asyncio.sleep(0.05)
+    assert [int(message) for message in await pull.recv_many(20_000)] == list(range(10_000))
+    turns = 0
+
+    async def other():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(other())
+    await asyncio.sleep(0)
+    for _ in range(5000):
+        await asyncio.Task(push.send(b"x"), loop=loop, eager_start=True)
+    assert turns >= 5
+    beside.cancel()
 
 
 async def test_asyncio_timeout_loses_nothing(make, endpoint):

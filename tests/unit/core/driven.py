@@ -12,6 +12,7 @@ from omq._core.link.poller import Poller
 from omq._core.queues.outlet import RoundRobin
 from omq._core.queues.peer import Inlet, Outlet
 from omq._core.wire.pool import Pool
+from omq.engine.driver import TASKS
 
 
 class Session:
@@ -52,7 +53,7 @@ class Driven(AsyncCore):
         self._queue = queue
         inlet, outlet = Inlet(self.readable), RoundRobin(self.writable, send_hwm)
         outlet.set_schedule(lambda: loop.call_soon(self._flush_turn, outlet))
-        self._assemble(inlet, outlet, asyncio._get_running_loop, self.poller)
+        self._assemble(inlet, outlet, *TASKS, self.poller)
         self._set_loop(loop)
         loop.add_reader(self.poller.fd, self.poller.dispatch)
         self.sessions: list[Session] = []
