@@ -46,7 +46,7 @@ HARMLESS = ("asyncio.exceptions.",)
 MAY_AWAIT = {"face", "system", "store", "engine"}
 
 BAD_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager", "managers"}
-LONGEST_FILE = 640  # lines; what is longer has two jobs
+LONGEST_FILE = 660  # lines; what is longer has two jobs
 
 
 @dataclass(frozen=True)
@@ -265,8 +265,8 @@ BAD = [
     ("broker/common/log.py", "", "says nothing"),
     ("engine/_helpers.py", "", "says nothing"),
     ("engine/manager.py", "", "says nothing"),
-    ("engine/socket.py", "x = 1\n" * 641, "more than 640"),
-    ("_core/batch.pyx", "# comment\n" * 641, "more than 640"),
+    ("engine/socket.py", "x = 1\n" * 661, "more than 660"),
+    ("_core/batch.pyx", "# comment\n" * 661, "more than 660"),
 ]
 
 GOOD = [
@@ -292,7 +292,7 @@ GOOD = [
     ),
     ("goby/manager.py", ""),
     ("cli/main.py", "from omq.broker import Client\nimport omq.asyncio as omq"),
-    ("engine/socket.py", "x = 1\n" * 640),
+    ("engine/socket.py", "x = 1\n" * 660),
 ]
 
 #: The least that stands in each synthetic tree, so that every import above has something to reach.

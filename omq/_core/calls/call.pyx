@@ -82,6 +82,10 @@ cdef class AsyncGate(Gate):
                 first._waiter.wake()
         return 0
 
+    cdef bint is_quiet(self) noexcept:
+        return not self.waiting and self._watcher is None and (
+            self._core == NULL or (<LoopHome>self._core)._truth is None)
+
     cdef int _wake_apart(self) except -1:
         """Wakes the first call of each address, and those without one."""
         cdef Call call
@@ -600,14 +604,15 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         part.owner = <PyObject *>call._argument
         call._state = STATE_DONE
         core._count_write()  # also one that is refused
-        hush()
-        try:
-            taken = core.outlet.put(&part, 1)
-        finally:
-            unhush()
-        if not taken:
-            call._state = STATE_NEW
-            return 0
+        if not (core.outlet.quick and core.outlet.put_quickly(&part)):
+            hush()
+            try:
+                taken = core.outlet.put(&part, 1)
+            finally:
+                unhush()
+            if not taken:
+                call._state = STATE_NEW
+                return 0
         Py_INCREF(None)
         result[0] = <PyObject *>None
         return 1
@@ -616,14 +621,16 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
             return 0
         call._state = STATE_DONE
         core._reads -= 1
-        hush()
-        try:
-            message = core.inlet.take()
-        finally:
-            unhush()
+        message = core.inlet.take_quickly()
         if message is None:
-            call._state = STATE_NEW
-            return 0
+            hush()
+            try:
+                message = core.inlet.take()
+            finally:
+                unhush()
+            if message is None:
+                call._state = STATE_NEW
+                return 0
         if core._truth is not None:
             core._tell()
         Py_INCREF(message)

@@ -97,5 +97,10 @@ cdef class LeaderCore:
         return 0
 
     @cython.final
+    cdef inline bint _is_free(self) noexcept:
+        """Whether nobody is in a call, so that a step which lets nobody else run needs no lock."""
+        return self.lock._owner == 0 and not (self.closed or self._generation.stale)
+
+    @cython.final
     cdef inline int _leave(self) except -1:
         return self.lock.release()

@@ -416,6 +416,9 @@ cdef class Receiver(Peer):
             return part
         return None if self._stream.head_more() else self._stream.take_part()
 
+    cdef object take_quickly(self):
+        return self._stream.take_short() if self._stream.complete else None
+
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
         return self._stream.take_into(into, size)
 

@@ -37,6 +37,17 @@ cdef class FilterInlet(Inlet):
             peer.skip()
             self._taken(peer, size)
 
+    cdef object take_quickly(self):
+        cdef const char *data
+        cdef Py_ssize_t size
+        if self.matcher is not None:
+            if self._head is None or self._head.ready() == 0:
+                return None
+            data = self._head.peek(&size)
+            if self.matcher.c_matches_any(data, size) == self._invert:
+                return None
+        return Inlet.take_quickly(self)
+
 
 cdef class ConflateInlet(FilterInlet):
     """Keeps the newest message of each peer (ZMQ_CONFLATE); a SUB's is held against its subscriptions, too."""
@@ -96,6 +107,9 @@ cdef class ShapedInlet(Inlet):
 
     cdef bint has_message(self) except -1:
         return self._next() is not None
+
+    cdef object take_quickly(self):
+        return None
 
     cdef object take(self):
         cdef list message = self._next()

@@ -1,6 +1,7 @@
 """Outlets: whom a message goes to, by socket type."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.list cimport PyList_GET_ITEM
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
@@ -64,6 +65,7 @@ cdef class RoundRobin(Outlet):
         self._open = []
         self._conflate = conflate
         self._immediate = immediate
+        self.quick = True
 
     @property
     def idle(self):
@@ -132,6 +134,12 @@ cdef class RoundRobin(Outlet):
             peer.send(parts, count)
             self.given(peer)
             return 1
+
+    cdef bint put_quickly(self, const Part *part) except -1:
+        # With several peers each message has its own turn.
+        if Py_SIZE(self.queue) or Py_SIZE(self._open) != 1:
+            return False
+        return (<Peer>PyList_GET_ITEM(self._open, 0)).send_quickly(part, self.hwm)
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
         cdef Peer peer
@@ -244,6 +252,7 @@ cdef class RequestOutlet(RoundRobin):
 
     def __init__(self, gate, hwm, inlet, relaxed, correlate, immediate=False):
         RoundRobin.__init__(self, gate, hwm, False, immediate)
+        self.quick = False
         self._inlet = inlet
         self._relaxed = relaxed
         self._correlate = correlate

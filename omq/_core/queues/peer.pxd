@@ -13,6 +13,7 @@ cdef class Gate:
     # Where calls wait: the two twins wait in their own ways.
     cdef bint apart                  # calls wait for different peers: none stands behind another's
     cdef int notify(self) except -1
+    cdef bint is_quiet(self) noexcept
     cdef int look(self, long long spent) except -1
 
 
@@ -56,6 +57,7 @@ cdef class Peer:
     cdef const char *peek(self, Py_ssize_t *size) except NULL
     cdef object take_part(self)
     cdef object take_alone(self)
+    cdef object take_quickly(self)
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
     cdef bint aim(self, char *into, Py_ssize_t size) except -1
     cdef int withdraw(self) except -1
@@ -63,6 +65,7 @@ cdef class Peer:
     cdef int refill(self) except -1
     # sending
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1
+    cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1
     cdef Py_ssize_t pending(self) noexcept
@@ -111,6 +114,7 @@ cdef class Inlet:
     cdef int _pop(self) except -1
     cdef bint has_message(self) except -1
     cdef object take(self)
+    cdef object take_quickly(self)
     cdef object take_any(self)
     cdef list take_many(self, Py_ssize_t limit)
     cdef list take_message(self)
@@ -126,9 +130,11 @@ cdef class Outlet:
     cdef Peer _dirty                 # a peer with a batch that waits for the end of the turn; None: there is none
     cdef list _others                # more of them; most turns have one, for which no list is made
     cdef public bint draining        # closing waits for what is here: it leaves with the loop's turns, which tell
+    cdef bint quick                  # `put_quickly` may be of use
     cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1
+    cdef bint put_quickly(self, const Part *part) except -1
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1
     cdef bint can_put(self) except -1
     cdef int attach(self, Peer peer) except -1

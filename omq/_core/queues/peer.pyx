@@ -3,6 +3,9 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
+cdef extern from "Python.h":
+    Py_ssize_t Py_SIZE(object)  # of a list: its length
+
 from omq._core.clock cimport now_ns, tick, worked_ns
 from omq._core.wire.batch cimport Part
 
@@ -19,6 +22,10 @@ cdef class Gate:
     cdef int notify(self) except -1:
         """Something that calls wait for may have come true."""
         return 0
+
+    cdef bint is_quiet(self) noexcept:
+        """Whether `notify` has nobody to tell."""
+        return False
 
     cdef int look(self, long long spent) except -1:
         """Looks at the socket's descriptors, without waiting; *spent*: nanoseconds since that was last done here."""
@@ -133,6 +140,10 @@ cdef class Peer:
         """The next message, if it has one part; None if it has several, and then it stays."""
         return None if self.head_more() else self.take_part()
 
+    cdef object take_quickly(self):
+        """See `Inlet.take_quickly`."""
+        return None
+
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
         """Copies a one-part message; -1 if it is larger than *size*, and then it stays."""
         raise AssertionError("nothing to take")
@@ -158,6 +169,10 @@ cdef class Peer:
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
         """Takes one whole message; only while `writable`, or where the caller has checked `pending`."""
         raise AssertionError("not a peer that can be written")
+
+    cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
+        """See `Outlet.put_quickly`; *hwm*: messages of the socket that may wait for it, 0 for no bound."""
+        return False
 
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1:
         """As `send`, for a message that the caller has encoded once for several peers."""
@@ -381,6 +396,24 @@ cdef class Inlet:
         self._taken(peer, len(<bytes>part))
         return part
 
+    cdef object take_quickly(self):
+        """The next message where that takes few steps, else None. Needs no lock, if nobody has it: no code of others runs.
+
+        Nothing is made that the garbage collector tracks, nothing let go of but memory, nobody told.
+        """
+        cdef Peer peer = self._head
+        if (peer is None or peer is not self.last or self._refused is not None or self._turn <= 0 or self._turn_bytes <= 0
+                or self._sight <= 0 or self._sight_bytes <= 0 or (self.ticks and tick() != self._tick)
+                or (Py_SIZE(self._paused) and peer.ready() <= 1)):
+            return None
+        part = peer.take_quickly()
+        if part is not None:
+            self._turn -= 1
+            self._sight -= 1
+            self._turn_bytes -= PyBytes_GET_SIZE(part)
+            self._sight_bytes -= PyBytes_GET_SIZE(part)
+        return part
+
     cdef int _refuse(self, Peer peer) except -1:
         """The first message of *peer* has several parts, and the call takes one; it stays first in line."""
         self._refused = peer
@@ -530,6 +563,10 @@ cdef class Outlet:
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         """1: the message is accepted (or dropped, where the type drops); 0: there is no room now."""
         raise AssertionError("this socket type does not send")
+
+    cdef bint put_quickly(self, const Part *part) except -1:
+        """Takes a message where that needs few steps, else False. As `Inlet.take_quickly` it needs no lock."""
+        return False
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
         """Accepts messages from `messages[start]` on in one go, where that is quicker; 0: use `put`."""

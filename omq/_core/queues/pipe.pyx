@@ -131,6 +131,12 @@ cdef class Pipe(Peer):
             self._taken()
         return part
 
+    cdef object take_quickly(self):
+        cdef Pipe partner = self.partner
+        if Py_SIZE(self._ring) == 0 or self._senders is not None or (partner is not None and not partner.writable):
+            return None
+        return self._ring.popleft() if type(self._ring[0]) is bytes else None
+
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
         cdef Py_ssize_t has
         cdef const char *body = self.peek(&has)
@@ -194,6 +200,21 @@ cdef class Pipe(Peer):
                 self.outlet.blocked(self)
         partner._reach(True)
         return 0
+
+    cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
+        cdef Pipe partner = self.partner
+        if (partner is None or partner._lock is not None or partner._conflate or not partner.queued or not self.writable
+                or part.owner == NULL or PyBytes_GET_SIZE(<object>part.owner) != part.size
+                or (partner._capacity and Py_SIZE(partner._ring) + 1 >= partner._capacity)
+                or partner.inlet is None or not partner.inlet.gate.is_quiet() or partner._elsewhere()):
+            return False
+        # Others wait there already, and nobody waits for them: there is nobody to tell.
+        partner._ring.append(<object>part.owner)
+        self.messages_out += 1
+        partner.messages_in += 1
+        self._sent += part.size
+        partner.bytes_in += part.size
+        return True
 
     cdef int _reach(self, bint arrival) except -1:
         """Tells this end of an arrival, or of room: at once where that is allowed, else through its own thread."""
