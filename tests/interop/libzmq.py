@@ -54,7 +54,8 @@ def endpoint_of(socket: zmq.asyncio.Socket) -> str:
 async def attended(socket: zmq.asyncio.Socket, awaited: Awaitable[Result]) -> Result:
     """Awaits something of omq's while libzmq's socket is looked after.
 
-    libzmq takes in new connections, and so sends a SUB's subscriptions to them, only while its user calls it.
+    libzmq takes in new connections, and so sends a SUB's subscriptions to them, only while its user calls it. What is
+    awaited is not that socket's own: looking takes away the word that pyzmq's call waits for.
     """
     waiting = asyncio.ensure_future(awaited)
     while not waiting.done():

@@ -83,8 +83,13 @@ cdef class AsyncGate(Gate):
         return 0
 
     cdef bint is_quiet(self) noexcept:
-        return not self.waiting and self._watcher is None and (
-            self._core == NULL or (<LoopHome>self._core)._truth is None)
+        cdef Waiter waiter
+        if self._watcher is not None or (self._core != NULL and (<LoopHome>self._core)._truth is not None):
+            return False
+        if not self.waiting:
+            return True
+        waiter = (<Call>self.waiters[0])._waiter
+        return not self.apart and (waiter is None or waiter.done)  # the first one knows already
 
     cdef int _wake_apart(self) except -1:
         """Wakes the first call of each address, and those without one."""

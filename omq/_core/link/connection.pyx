@@ -24,7 +24,7 @@ from omq._core.wire.batch cimport (
     Part,
 )
 from omq._core.wire.buffer cimport MESSAGE_CEILING, Stream
-from omq._core.wire.codec cimport SHORT_HEADER, asking_size, write_asking
+from omq._core.wire.codec cimport LONG_HEADER, asking_size, write_asking
 from omq._core.clock cimport now_ns
 from omq._core.lock cimport take_flag
 from omq._core.kernel cimport NO_FD, EPOLLIN, EPOLLOUT, EPOLLRDHUP
@@ -267,12 +267,12 @@ cdef class Connection(Receiver):
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
         cdef Batch batch = self._batch
         cdef bint taken
-        if self._broken or not self.writable or (batch.shared and not take_flag(&batch._taken)):
+        if part.size > batch.quick or self._broken or not self.writable or (batch.shared and not take_flag(&batch._taken)):
             return False
         # Messages gather, and with this one it is not full yet: nothing to decide.
         taken = (
             batch.bytes > 0
-            and batch.bytes + part.size < BATCH_BYTES - SHORT_HEADER
+            and batch.bytes + part.size < BATCH_BYTES - LONG_HEADER
             and batch.messages < BATCH_MESSAGES - 1
             and (hwm == 0 or batch.messages < hwm)
             and not (batch.stuck or batch.failed or batch._ndone)

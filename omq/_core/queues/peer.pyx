@@ -437,27 +437,33 @@ cdef class Inlet:
         """
         cdef list messages = None
         cdef long long looked = self._looked
-        cdef long long begun = 0
-        while limit > 0:
-            try:
-                message = self.take_any()
-            except Exception:
-                # Memory is short, say; REP and REQ take one message at a time. What is taken is what there is.
+        cdef long long begun = looked, worked = 0
+        cdef long long bound = ROUND_NS // 8 if self.ticks else ROUND_NS // 2
+        try:
+            while limit > 0:
+                message = self.take_quickly()
+                if message is None:
+                    message = self.take_any()
+                    if message is None:
+                        break
+                    if self._looked != looked:
+                        if begun == looked:
+                            begun = self._looked
+                        looked = self._looked
+                        if looked - begun > bound:
+                            # Only what this thread has worked counts; to ask for that costs a system call.
+                            if worked == 0:
+                                worked = worked_ns()
+                            elif worked_ns() - worked > bound:
+                                limit = 1
                 if messages is None:
-                    raise
-                break
-            if message is None:
-                break
+                    messages = []
+                messages.append(message)
+                limit -= 1
+        except Exception:
+            # Memory is short, say; REP and REQ take one message at a time. What is taken is what there is.
             if messages is None:
-                messages = []
-            messages.append(message)
-            limit -= 1
-            if self._looked != looked:
-                looked = self._looked
-                if begun == 0:
-                    begun = worked_ns()
-                elif worked_ns() - begun > (ROUND_NS // 4 if self.ticks else ROUND_NS):
-                    break
+                raise
         return messages
 
     cdef list take_message(self):

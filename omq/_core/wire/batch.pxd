@@ -4,7 +4,7 @@ cimport cython
 from cpython.object cimport PyObject
 
 from omq._core.wire.pool cimport Pool
-from omq._core.wire.codec cimport SHORT_HEADER, SHORT_SIZE
+from omq._core.wire.codec cimport LONG_HEADER, write_header
 from omq._core.wire.crypto cimport Session
 from omq._core.lock cimport drop_flag, take_flag
 from libc.string cimport memcpy
@@ -104,23 +104,24 @@ cdef class Batch:
             drop_flag(&self._taken)
 
     cdef inline bint append(self, const Part *part) noexcept:
-        """A short message of one part behind others, in few steps; False where there is more to do than that."""
+        """A message of one part behind others, in few steps; False where there is more to do than that."""
         cdef Segment *last
         cdef char *p
-        if (part.size > self.quick or self._used + SHORT_HEADER + part.size > self._capacity
+        cdef Py_ssize_t size
+        if (part.size > self.quick or self._used + LONG_HEADER + part.size > self._capacity
                 or self._first == self._count):
             return False
         last = self._segments + self._count - 1
         if last.base != NULL or last.size >= SEGMENT_BYTES or last.messages >= self.grain:
             return False
         p = self._arena + self._used
-        p[0] = 0
-        p[1] = <char>part.size
-        memcpy(p + SHORT_HEADER, part.data, part.size)
-        last.size += SHORT_HEADER + part.size
+        size = write_header(<unsigned char *>p, 0, part.size)
+        memcpy(p + size, part.data, part.size)
+        size += part.size
+        last.size += size
         last.messages += 1
-        self._used += SHORT_HEADER + part.size
-        self.bytes += SHORT_HEADER + part.size
-        self.total += SHORT_HEADER + part.size
+        self._used += size
+        self.bytes += size
+        self.total += size
         self.messages += 1
         return True

@@ -14,7 +14,7 @@ from libc.string cimport memcpy, memmove, memset
 from posix.time cimport nanosleep, timespec
 
 from omq._core.wire.pool cimport BLOCK_SIZE, Pool
-from omq._core.wire.codec cimport FLAG_COMMAND, FLAG_MORE, LONG_HEADER, SHORT_SIZE, Header, parse_header, write_header
+from omq._core.wire.codec cimport FLAG_COMMAND, FLAG_MORE, LONG_HEADER, Header, parse_header, write_header
 from omq._core.wire.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_MORE, SEALED_ROOM, Session
 from omq._core.kernel cimport (
     EPOLL_CTL_MOD,
@@ -45,7 +45,7 @@ cdef class Batch:
     def __cinit__(self, Pool pool not None):
         self._pool = pool
         self.grain = 64
-        self.quick = SHORT_SIZE
+        self.quick = INLINE_LIMIT
         self.fd = self.poll_fd = -1
 
     def __dealloc__(self):
@@ -67,7 +67,7 @@ cdef class Batch:
     cdef void secure(self, Session session) noexcept:
         """Has everything sealed from now on; None: nothing."""
         self.session = session
-        self.quick = SHORT_SIZE if session is None else -1
+        self.quick = INLINE_LIMIT if session is None else -1
 
     cdef void clear(self):
         """Drops everything; what was not sent is gone."""

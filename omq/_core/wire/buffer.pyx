@@ -19,6 +19,7 @@ from omq._core.wire.codec cimport (
     LONG_HEADER,
     SHORT_HEADER,
     Header,
+    long_size,
     parse_header,
 )
 from omq._core.wire.crypto cimport (
@@ -367,18 +368,23 @@ cdef class Stream(Chain):
         return <const char *>body
 
     cdef inline object take_short(self):
-        """The common case in as few steps as possible: a short last frame in the slab; None if it is something else."""
+        """The common case in as few steps as possible: a last frame in the slab; None if it is something else."""
         cdef Node *node = self._head
         cdef const unsigned char *p
         cdef Py_ssize_t size
+        cdef int header = SHORT_HEADER
         if node.data == NULL or node.pos == node.end:
             return None
         p = <const unsigned char *>node.data + node.pos
-        if p[0] != 0:
+        if p[0] == 0:
+            size = p[1]
+        elif p[0] == FLAG_LONG:
+            size = <Py_ssize_t>long_size(p)
+            header = LONG_HEADER
+        else:
             return None
-        size = p[1]
-        part = PyBytes_FromStringAndSize(<const char *>p + SHORT_HEADER, size)
-        node.pos += SHORT_HEADER + size
+        part = PyBytes_FromStringAndSize(<const char *>p + header, size)
+        node.pos += header + size
         self.more = False
         if node.pos == node.end:
             self._settle()

@@ -17,6 +17,12 @@ cdef struct Header:
     int flags            # FLAG_*
 
 
+cdef inline uint64_t long_size(const unsigned char *p) noexcept nogil:
+    """The size that a long header gives."""
+    return ((<uint64_t>p[1] << 56) | (<uint64_t>p[2] << 48) | (<uint64_t>p[3] << 40) | (<uint64_t>p[4] << 32)
+            | (<uint64_t>p[5] << 24) | (<uint64_t>p[6] << 16) | (<uint64_t>p[7] << 8) | <uint64_t>p[8])
+
+
 cdef inline int parse_header(const unsigned char *p, Py_ssize_t available, Header *out) noexcept nogil:
     """1: *out* is filled; 0: more bytes are needed; -1: no ZMTP frame starts like this."""
     cdef int flags
@@ -38,8 +44,7 @@ cdef inline int parse_header(const unsigned char *p, Py_ssize_t available, Heade
         return -1
     if available < LONG_HEADER:
         return 0
-    out.size = ((<uint64_t>p[1] << 56) | (<uint64_t>p[2] << 48) | (<uint64_t>p[3] << 40) | (<uint64_t>p[4] << 32)
-                | (<uint64_t>p[5] << 24) | (<uint64_t>p[6] << 16) | (<uint64_t>p[7] << 8) | <uint64_t>p[8])
+    out.size = long_size(p)
     out.length = LONG_HEADER
     out.flags = flags
     return 1
