@@ -84,8 +84,35 @@ cdef enum:
     SPIN_NS = 1000000        # nanoseconds that a long spin goes on without looking for signals
     LONG_NS = 500000         # nanoseconds of work on the I/O thread after which other threads are let in
     BREATH_NS = 20000        # nanoseconds for which they are
+    REST_NS = 100000         # nanoseconds between two pieces of work in which they have come in by themselves
     FIRST_NAP_NS = 10000000  # nanoseconds of the main thread's first sleep; each further one is twice as long
     LAST_NAP_NS = 1000000000  # nanoseconds of its longest
+
+
+cdef long long worked            # nanoseconds that the I/O thread has worked without a rest
+cdef long long worked_until      # on the monotonic clock, when it last did
+
+
+cdef int let_others_in(long long begun) except -1:
+    """The I/O thread has worked since *begun*. After each half a millisecond of that it rests.
+
+    The loop lets the GIL go for a moment only, again and again: too short for a thread that waits for it to wake up, and
+    each time that thread begins to count anew how long it has waited.
+    """
+    global worked, worked_until
+    cdef long long now = now_ns()
+    cdef timespec moment
+    worked = now - begun + (worked if begun - worked_until < REST_NS else 0)
+    if worked > LONG_NS:
+        worked = 0
+        moment.tv_sec = 0
+        moment.tv_nsec = BREATH_NS
+        with nogil:
+            nanosleep(&moment, NULL)
+        now = now_ns()
+    worked_until = now
+    return 0
+
 
 
 cdef class Generation:
@@ -254,7 +281,6 @@ cdef class LeaderCore:
     def dispatch(self):
         """Does the work that nobody calls for; on the I/O thread."""
         cdef long long begun = now_ns()
-        cdef timespec moment
         self.lock.acquire()
         try:
             if self.poller.fd >= 0 and self._leader is None:
@@ -265,20 +291,17 @@ cdef class LeaderCore:
                 self._tell()
         finally:
             self.lock.release()
-        if now_ns() - begun > LONG_NS:
-            # The loop lets the GIL go for a moment only: too short for a thread that waits for it to wake up.
-            moment.tv_sec = 0
-            moment.tv_nsec = BREATH_NS
-            with nogil:
-                nanosleep(&moment, NULL)
+        let_others_in(begun)
 
     def flush_turn(self):
         """Gives what waits in the queue to peers that have become free; on the I/O thread."""
+        cdef long long begun = now_ns()
         self.lock.acquire()
         try:
             self.outlet._flush_turn()
         finally:
             self.lock.release()
+        let_others_in(begun)
 
     def _mark_closed(self):
         """Wakes every call: each raises ClosedError."""
@@ -348,11 +371,13 @@ cdef class LeaderCore:
 
     def _tell_again(self):
         """More was to be looked at; on the I/O thread."""
+        cdef long long begun = now_ns()
         self.lock.acquire()
         try:
             self._tell()
         finally:
             self.lock.release()
+        let_others_in(begun)
 
     cdef int look(self, long long spent) except -1:
         """A caller looks at the epoll set while messages wait; *spent*: nanoseconds since the last time."""

@@ -1,10 +1,8 @@
 """The bases: a peer, the inlet that takes from peers in turn, the outlet that gives to them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
-
-cdef extern from "Python.h":
-    Py_ssize_t Py_SIZE(object)  # of a list: its length
 
 from omq._core.clock cimport now_ns, tick, worked_ns
 from omq._core.wire.batch cimport Part
@@ -397,14 +395,11 @@ cdef class Inlet:
         return part
 
     cdef object take_quickly(self):
-        """The next message where that takes few steps, else None. Needs no lock, if nobody has it: no code of others runs.
-
-        Nothing is made that the garbage collector tracks, nothing let go of but memory, nobody told.
-        """
+        """The next message where that takes few steps, else None. No code of others runs: a lock that is free stays so."""
         cdef Peer peer = self._head
         if (peer is None or peer is not self.last or self._refused is not None or self._turn <= 0 or self._turn_bytes <= 0
                 or self._sight <= 0 or self._sight_bytes <= 0 or (self.ticks and tick() != self._tick)
-                or (Py_SIZE(self._paused) and peer.ready() <= 1)):
+                or (PyList_GET_SIZE(self._paused) and peer.ready() <= 1)):
             return None
         part = peer.take_quickly()
         if part is not None:
@@ -447,15 +442,13 @@ cdef class Inlet:
                     if message is None:
                         break
                     if self._looked != looked:
-                        if begun == looked:
-                            begun = self._looked
+                        begun = self._looked if begun == looked else begun
                         looked = self._looked
-                        if looked - begun > bound:
-                            # Only what this thread has worked counts; to ask for that costs a system call.
-                            if worked == 0:
-                                worked = worked_ns()
-                            elif worked_ns() - worked > bound:
-                                limit = 1
+                        # Only what this thread has worked counts; to ask for that costs a system call.
+                        if worked and worked_ns() - worked > bound:
+                            limit = 1
+                        elif worked == 0 and looked - begun > bound:
+                            worked = worked_ns()
                 if messages is None:
                     messages = []
                 messages.append(message)
