@@ -92,8 +92,12 @@ cdef class LoopHome:
         if self._truth is not None and not self.closed:
             self._truth.follow(self.inlet)
             if self.inlet.unfinished:
-                self._loop.call_soon(self.tell)
+                self._loop.call_soon(self._tell_again)
         return 0
+
+    def _tell_again(self):
+        """More was to be looked at."""
+        self._tell()
 
     def fileno(self):
         self._enter()

@@ -432,7 +432,7 @@ cdef class Inlet:
         """
         cdef list messages = None
         cdef long long looked = self._looked
-        cdef long long begun = looked, worked = 0
+        cdef long long begun = 0, worked = 0
         cdef long long bound = ROUND_NS // 8 if self.ticks else ROUND_NS // 2
         try:
             while limit > 0:
@@ -442,8 +442,8 @@ cdef class Inlet:
                     if message is None:
                         break
                     if self._looked != looked:
-                        begun = self._looked if begun == looked else begun
                         looked = self._looked
+                        begun = begun or looked
                         # Only what this thread has worked counts; to ask for that costs a system call.
                         if worked and worked_ns() - worked > bound:
                             limit = 1
@@ -452,10 +452,11 @@ cdef class Inlet:
                 if messages is None:
                     messages = []
                 messages.append(message)
+                message = None
                 limit -= 1
         except Exception:
             # Memory is short, say; REP and REQ take one message at a time. What is taken is what there is.
-            if messages is None:
+            if messages is None or message is not None:
                 raise
         return messages
 

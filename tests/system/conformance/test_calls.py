@@ -142,6 +142,21 @@ def test_the_descriptor_shows_what_is_wanted_only(twin, endpoint):
     assert not sub.poll(0)
 
 
+def test_the_descriptor_shows_what_stands_behind_much_that_is_no_longer_wanted(twin, endpoint):
+    """Each look drops so much of it and no more; the next one comes by itself."""
+    pub = twin("PUB", bind=endpoint, send_hwm=0)
+    sub = twin("SUB", connect=pub.endpoints[0], subscribe=[b"a", b"k"], recv_hwm=0)
+    pub.wait_subscribed(b"a", timeout=BOUND)
+    pub.wait_subscribed(b"k", timeout=BOUND)
+    pub.send_many([b"a"] * 2000 + [b"k"])
+    until(lambda: sub.peers[0].messages_in == 2001)
+    fd = sub.fileno()
+    sub.unsubscribe(b"a")
+    assert _readable(fd, BOUND)
+    assert sub.recv(timeout=BOUND) == b"k"
+    assert not _readable(fd)
+
+
 def test_the_descriptor_of_a_socket_that_closes_wakes_who_waits_for_it(twin, endpoint):
     pull = twin("PULL", bind=endpoint)
     fd = pull.fileno()
