@@ -75,8 +75,8 @@ def test_a_send_allocates_nothing_of_its_own(size: int) -> None:
                 await push.close()
         return allocations.calls
 
-    # Large messages fill the kernel's buffer: a wait for room allocates some, shared by as many as there is room for then;
-    # on a busy machine that is for few at a time.
+    # Large messages fill the kernel's buffer: a wait for room allocates some, shared by as many as there is room for
+    # then; on a busy machine that is for few at a time.
     assert run(main) / MESSAGES <= (PER_SEND if size < 4096 else PER_WAIT)
 
 
