@@ -222,9 +222,14 @@ async def test_when_every_address_fails_the_report_says_the_most_telling_reason(
 
 async def test_a_name_is_resolved_anew_each_time(make, monkeypatch):
     """A service that moves is found at its new address."""
+    with socket.socket() as nobody:  # bound, it does not listen, and keeps everybody else from that port
+        nobody.bind(("127.0.0.1", 0))
+        await _moves(make, monkeypatch, nobody.getsockname()[1])
+
+
+async def _moves(make, monkeypatch, port):
     addresses, unknown = ["127.0.0.1"], 0
-    pull = make(omq.PULL, bind="tcp://127.0.0.2:*")
-    port = int(pull.endpoints[0].rpartition(":")[2])
+    pull = make(omq.PULL, bind=f"tcp://127.0.0.2:{port}")
 
     async def resolve(self, host, port):
         nonlocal unknown
