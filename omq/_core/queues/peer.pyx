@@ -313,7 +313,8 @@ cdef class Inlet:
     cpdef int hurry(self) except -1:
         """The owner has worked, or been away, for longer than a turn may last: turns are short from now on."""
         self._quota = 1
-        self._turn = 0
+        # Whoever has not been taken from yet keeps the turn, however often this is called before the owner comes.
+        self._turn = 0 if self.last is self._head else 1
 
     cdef int _look(self) except -1:
         """Sees who else has something, and how long the owner has worked on what was taken since the last time."""
