@@ -17,7 +17,8 @@ from omq._core.link.alarm import Alarm
 from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
 from omq._core.lock import SocketLock
-from omq._core.queues.peer import Gate, Outlet
+from omq._core.queues.gate import Gate
+from omq._core.queues.peer import Outlet
 
 #: What the core asks of asyncio: the loop that runs, its current task, and the tasks that have begun within another
 #: one's step (`asyncio.eager_task_factory`, Python 3.12; it has no public name).

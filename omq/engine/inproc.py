@@ -6,7 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.gate import Gate
+from omq._core.queues.peer import Inlet
 from omq._core.queues.pipe import Pipe
 from omq.engine.dialling import Backoff, Dialling
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, Living

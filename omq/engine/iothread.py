@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from omq._core.atomic import Latch, Slot
 from omq._core.bell import Bell
 from omq._core.link.alarm import Alarm
+from omq._core.link.usher import Usher
 from omq.engine.roster import Roster
 from omq.errors import ContextTerminated, StateError
 
@@ -54,6 +55,19 @@ def _see_to_room() -> None:
     finally:
         for fd in found:
             os.close(fd)
+
+
+def _epoll_set_with(fd: int) -> int | None:
+    """The epoll set of this process that watches a descriptor; `None` where /proc does not tell (proc(5))."""
+    watched = f"tfd: {fd} ".encode()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if "[eventpoll]" in os.readlink(f"/proc/self/fd/{name}"):
+                    with open(f"/proc/self/fdinfo/{name}", "rb") as file:
+                        if any(b" ".join(line.split()).startswith(watched) for line in file):
+                            return int(name)
+    return None
 
 
 class Job:
@@ -184,6 +198,7 @@ class IoThread:
         self.over = False
         self._alarm = alarm
         self._bell = bell
+        self._usher = Usher()
         self._wards: Roster[Stoppable] = Roster()
         self._jobs: dict[Job, None] = {}
         self._chosen = threading.Lock()  # taken, and never waited for, by the one thread that starts it
@@ -266,6 +281,7 @@ class IoThread:
         asyncio.set_event_loop(self.loop)
         self.loop.add_reader(self._alarm.fd, self._alarm.ring)
         self.loop.add_reader(self._bell.fd, self._bell.answer)
+        self._bell.call(self._have_it_watched)
         while not self.over:
             try:
                 self.loop.run_forever()
@@ -274,6 +290,12 @@ class IoThread:
                 log.error("the I/O thread goes on after a callback that raised %s", type(error).__name__)
         self.loop.remove_reader(self._alarm.fd)
         self.loop.remove_reader(self._bell.fd)
+
+    def _have_it_watched(self) -> None:
+        # The bell has been answered: so the loop's epoll set, which nothing else names, is the one that has it.
+        found = _epoll_set_with(self._bell.fd)
+        if found is not None:
+            self._usher.start(self._native, found)
 
     def _halt(self) -> None:
         if not self.over:  # else it would stop what runs to its end in `_close`
@@ -288,6 +310,7 @@ class IoThread:
         for ward in self._wards:
             ward.stop()
         self._complete(self.loop.shutdown_default_executor())
+        self._usher.stop()
         self.loop.close()
         self._dismiss()
 

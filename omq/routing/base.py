@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from omq._core.lock import SocketLock
+from omq._core.queues.gate import Gate
 from omq._core.queues.outlet import RoundRobin
-from omq._core.queues.peer import Gate, Inlet, Outlet, Peer
+from omq._core.queues.peer import Inlet, Outlet, Peer
 from omq._core.queues.subscriptions import PublisherOutlet, Wishes
 from omq.options import Options
 from omq.types import SocketType

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from omq._core.queues.addressed import Addressed
+from omq._core.queues.gate import Gate
 from omq._core.queues.inlet import ConflateInlet, RouterInlet
 from omq._core.queues.outlet import RoundRobin
-from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.peer import Inlet
 from omq.options import Options
 from omq.routing.base import Pattern, Session
 from omq.types import SocketType

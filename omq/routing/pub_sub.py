@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from omq._core.lock import SocketLock
+from omq._core.queues.gate import Gate
 from omq._core.queues.inlet import ConflateInlet, FilterInlet
 from omq._core.queues.matcher import Matcher
-from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.peer import Inlet
 from omq._core.queues.subscriptions import PublisherOutlet, SubscriberOutlet, Wishes
 from omq.options import Options
 from omq.routing.base import Pattern, Session

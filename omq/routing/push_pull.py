@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from omq._core.queues.gate import Gate
 from omq._core.queues.inlet import ConflateInlet
 from omq._core.queues.outlet import RoundRobin
-from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.peer import Inlet
 from omq.options import Options
 from omq.routing.base import Pattern
 from omq.types import SocketType

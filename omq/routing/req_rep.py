@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from omq._core.queues.addressed import ReplyOutlet
+from omq._core.queues.gate import Gate
 from omq._core.queues.inlet import ReplyInlet, RequestInlet
 from omq._core.queues.outlet import RequestOutlet
-from omq._core.queues.peer import Gate
 from omq.options import Options
 from omq.routing.base import Pattern, Session
 from omq.types import SocketType

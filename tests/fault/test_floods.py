@@ -20,7 +20,8 @@ from omq._core.bell import Bell
 from omq._core.link.connection import Connection
 from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
-from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.gate import Gate
+from omq._core.queues.peer import Inlet
 from omq._core.wire.codec import encode_frame
 from omq._core.wire.pool import Pool
 from tests.waits import until

@@ -3,7 +3,7 @@
 from cpython.object cimport PyObject
 
 from omq._core.calls.home cimport LoopHome
-from omq._core.queues.peer cimport Gate
+from omq._core.queues.gate cimport Gate
 from omq._core.calls.waiter cimport AsyncTurn, Waiter
 
 cdef enum Operation:

@@ -6,7 +6,7 @@ from typing_extensions import Buffer
 
 from omq._core.calls.home import LoopHome
 from omq._core.calls.waiter import AsyncTurn
-from omq._core.queues.peer import Gate
+from omq._core.queues.gate import Gate
 from omq.types import Unset
 
 _T = TypeVar("_T", covariant=True)

@@ -19,7 +19,8 @@ from omq._core.calls.description cimport describe
 from omq._core.calls.home cimport LoopHome
 from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target
 from omq._core.lock cimport hush, unhush
-from omq._core.queues.peer cimport TURN_NS, Gate, Inlet
+from omq._core.queues.gate cimport Gate
+from omq._core.queues.peer cimport TURN_NS, Inlet
 from omq._core.calls.waiter cimport AsyncTurn, Waiter
 
 from collections import deque

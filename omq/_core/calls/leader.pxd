@@ -6,7 +6,8 @@ from cpython.object cimport PyObject
 
 from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock, sem_t
-from omq._core.queues.peer cimport Gate, Inlet, Outlet
+from omq._core.queues.gate cimport Gate
+from omq._core.queues.peer cimport Inlet, Outlet
 from omq._core.link.poller cimport Poller
 from omq._core.calls.truth cimport Truth
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from omq._core.bell import Bell
 from omq._core.link.poller import Poller
 from omq._core.lock import SocketLock
-from omq._core.queues.peer import Gate, Inlet, Outlet
+from omq._core.queues.gate import Gate
+from omq._core.queues.peer import Inlet, Outlet
 
 class Generation:
     """Whether the process is still the one that made the sockets."""

@@ -28,7 +28,8 @@ from omq._core.kernel cimport (
     eventfd,
 )
 from omq._core.lock cimport SocketLock, sem_destroy, sem_init, sem_post, sem_t
-from omq._core.queues.peer cimport Gate, Inlet, Outlet
+from omq._core.queues.gate cimport Gate
+from omq._core.queues.peer cimport Inlet, Outlet
 from omq._core.link.poller cimport EVENTS, NO_TICKET, Poller
 from omq._core.calls.truth cimport Truth
 

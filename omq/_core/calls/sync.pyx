@@ -13,6 +13,7 @@ from omq._core.calls.columns cimport take_columns
 from omq._core.calls.leader cimport FOR_EVER, LeaderCore, Sleeper, SyncGate
 from omq._core.calls.description cimport describe
 from omq._core.calls.part cimport Parts, close_parts, open_parts, open_target
+from omq._core.link.usher cimport give_way
 from omq._core.queues.peer cimport Inlet, Outlet
 
 from omq.errors import ClosedError, MessageTooLarge, ReceiveTimeout, SendTimeout, StateError
@@ -82,6 +83,8 @@ cdef class SyncCore(LeaderCore):
         timeout = self._recv_timeout if timeout is UNSET else seconds(timeout)
         if self.inlet is None:
             raise StateError(f"a {self._name()} socket does not receive")
+        if self._truth is not None:
+            give_way()
         self._enter()
         try:
             result = self._try(how, argument, into)
@@ -133,6 +136,8 @@ cdef class SyncCore(LeaderCore):
                 message = self.inlet.take_quickly()
                 if message is not None:
                     return message
+            if self._truth is not None:
+                give_way()  # what arrives at other sockets must show, too
             self._enter()
             try:
                 message = self.inlet.take()

@@ -1,7 +1,7 @@
 import asyncio
 from typing import Any
 
-from omq._core.queues.peer import Turn
+from omq._core.queues.gate import Turn
 
 class AsyncTurn(Turn):
     """Runs the tasks that a round of events has woken, at its end."""

@@ -2,7 +2,7 @@
 
 cimport cython
 
-from omq._core.queues.peer cimport Turn
+from omq._core.queues.gate cimport Turn
 
 from asyncio.exceptions import CancelledError
 from contextvars import copy_context

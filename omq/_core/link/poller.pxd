@@ -2,7 +2,8 @@
 
 from omq._core.bell cimport Bell
 from omq._core.kernel cimport epoll_event
-from omq._core.queues.peer cimport Peer, Turn
+from omq._core.queues.gate cimport Turn
+from omq._core.queues.peer cimport Peer
 
 cdef enum:
     EVENTS = 64              # events taken from the kernel at once

@@ -1,7 +1,8 @@
 """Outlets whose messages say whom they are for."""
 
+from omq._core.queues.gate import Gate
 from omq._core.queues.inlet import ReplyInlet
-from omq._core.queues.peer import Gate, Outlet, Peer
+from omq._core.queues.peer import Outlet, Peer
 
 class Addressed(Outlet):
     """ROUTER: the first part names the peer (RFC 28).

@@ -6,7 +6,8 @@ from libc.string cimport memcpy
 from omq._core.wire.batch cimport Part
 from omq._core.queues.inlet cimport ReplyInlet
 from omq._core.queues.outlet cimport FEW_PARTS, fill_part, part_bytes
-from omq._core.queues.peer cimport Gate, Outlet, Peer
+from omq._core.queues.gate cimport Gate
+from omq._core.queues.peer cimport Outlet, Peer
 
 from omq.errors import StateError, UnroutableError
 

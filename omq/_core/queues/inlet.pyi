@@ -1,5 +1,6 @@
+from omq._core.queues.gate import Gate
 from omq._core.queues.matcher import Matcher
-from omq._core.queues.peer import Gate, Inlet, Peer
+from omq._core.queues.peer import Inlet, Peer
 
 class FilterInlet(Inlet):
     """SUB: gives only what a subscription covers.

@@ -1,8 +1,9 @@
 from collections import deque
 
+from omq._core.queues.gate import Gate
 from omq._core.queues.inlet import RequestInlet
 from omq._core.queues.matcher import Matcher
-from omq._core.queues.peer import Gate, Outlet, Peer
+from omq._core.queues.peer import Outlet, Peer
 
 class RoundRobin(Outlet):
     """One queue; each message goes to the next peer that can be written (PUSH, DEALER, PAIR).

@@ -10,7 +10,8 @@ from omq._core.clock cimport now_ns
 from omq._core.wire.codec cimport FLAG_MORE, LONG_HEADER, write_header
 from omq._core.queues.inlet cimport RequestInlet
 from omq._core.queues.matcher cimport Matcher
-from omq._core.queues.peer cimport TURN_MESSAGES, Gate, Outlet, Peer
+from omq._core.queues.gate cimport Gate
+from omq._core.queues.peer cimport TURN_MESSAGES, Outlet, Peer
 
 from collections import deque
 import os

@@ -1,5 +1,6 @@
 # What a socket sees of the other side, and the two queues that peers are attached to.
 
+from omq._core.queues.gate cimport Gate
 from omq._core.wire.batch cimport Part
 
 cdef enum:
@@ -7,20 +8,6 @@ cdef enum:
     TURN_BYTES = 524288      # bytes likewise
     TURN_NS = 1000000        # nanoseconds of its owner's work after which a socket looks at its descriptors
     ROUND_NS = 20000000      # nanoseconds that all who have messages share, where those are more than twenty
-
-
-cdef class Gate:
-    # Where calls wait: the two twins wait in their own ways.
-    cdef bint apart                  # calls wait for different peers: none stands behind another's
-    cdef int notify(self) except -1
-    cdef bint is_quiet(self) noexcept
-    cdef int look(self, long long spent) except -1
-
-
-cdef class Turn:
-    # What woke up while descriptors were served, to be run when all of them are.
-    cdef bint open                   # events are being handled
-    cdef int finish(self) except -1
 
 
 cdef class Peer:

@@ -1,10 +1,6 @@
 from typing import Any
 
-class Gate:
-    """Where the calls of a socket wait for something to change."""
-
-class Turn:
-    """One round of events: calls that it wakes run at its end."""
+from omq._core.queues.gate import Gate
 
 class Peer:
     """The other side of a connection or of an inproc pipe.

@@ -4,7 +4,8 @@ from omq._core.wire.batch cimport Part
 from omq._core.lock cimport SocketLock
 from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.outlet cimport FanOut
-from omq._core.queues.peer cimport Gate, Peer
+from omq._core.queues.gate cimport Gate
+from omq._core.queues.peer cimport Peer
 from omq._core.queues.pipe cimport Pipe
 
 

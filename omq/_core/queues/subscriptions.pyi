@@ -2,9 +2,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from omq._core.lock import SocketLock
+from omq._core.queues.gate import Gate
 from omq._core.queues.matcher import Matcher
 from omq._core.queues.outlet import FanOut
-from omq._core.queues.peer import Gate, Inlet, Peer
+from omq._core.queues.peer import Inlet, Peer
 from omq._core.queues.pipe import Pipe
 
 class PublisherOutlet(FanOut):

@@ -12,7 +12,8 @@ from omq._core.wire.batch cimport Part
 from omq._core.lock cimport SocketLock
 from omq._core.queues.matcher cimport FOR_EVERYONE, Matcher
 from omq._core.queues.outlet cimport FanOut
-from omq._core.queues.peer cimport Gate, Inlet, Peer
+from omq._core.queues.gate cimport Gate
+from omq._core.queues.peer cimport Inlet, Peer
 from omq._core.queues.pipe cimport Pipe, asking
 
 from collections import deque

@@ -15,7 +15,8 @@ from omq._core.link.connection import Connection
 from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
 from omq._core.queues.outlet import RoundRobin
-from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.gate import Gate
+from omq._core.queues.peer import Inlet
 from omq._core.wire.pool import Pool
 
 gc.disable()

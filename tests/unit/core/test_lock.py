@@ -6,7 +6,8 @@ import time
 import pytest
 
 from omq._core.lock import SocketLock
-from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.gate import Gate
+from omq._core.queues.peer import Inlet
 from omq._core.queues.pipe import Pipe
 from omq._core.queues.subscriptions import PublisherOutlet
 

@@ -12,7 +12,8 @@ import pytest
 from omq._core.link.connection import Connection
 from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
-from omq._core.queues.peer import Gate, Inlet, Outlet
+from omq._core.queues.gate import Gate
+from omq._core.queues.peer import Inlet, Outlet
 from omq._core.wire.codec import encode_frame
 from omq._core.wire.crypto import Secret, Session
 from omq._core.wire.pool import Pool

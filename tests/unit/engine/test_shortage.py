@@ -11,8 +11,9 @@ import pytest
 
 import omq
 import omq.asyncio
+from omq._core.queues.gate import Gate
 from omq._core.queues.outlet import FanOut
-from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.peer import Inlet
 from omq._core.queues.pipe import Pipe
 from omq.engine.lifecycle import ListenerState
 from tests.unit.conftest import BOUND, needs_address_space

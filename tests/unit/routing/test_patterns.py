@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from omq._core.queues.peer import Gate, Inlet
+from omq._core.queues.gate import Gate
+from omq._core.queues.peer import Inlet
 from omq._core.queues.pipe import Pipe
 from omq.options import Options
 from omq.routing import PATTERNS

@@ -1,0 +1,16 @@
+class Usher:
+    """Has the I/O thread let in where the main thread keeps it out."""
+
+    def start(self, thread: int, loop_fd: int) -> None:
+        """Begins to watch over it. Does nothing where the system gives no thread, no descriptor or no /proc.
+
+        Args:
+            thread: The I/O thread's number with the system (`threading.get_native_id`).
+            loop_fd: The epoll set of its event loop. It stays open until `stop`.
+        """
+
+    def stop(self) -> None:
+        """Ends the thread. Idempotent."""
+
+def handovers() -> int:
+    """How often threads of this process have let others in because they were asked to."""

@@ -1,0 +1,139 @@
+"""The I/O thread has its turn beside a main thread that never rests and lets the GIL go for a microsecond at a time."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+import omq
+from omq._core.link.usher import handovers
+
+WORK = 1e-3  # seconds of pure Python between two system calls: the GIL is never asked for in vain for 5 ms
+PATIENCE = 20.0  # seconds for a peer's process
+TIMES = 12
+
+GREETERS = """
+import sys, time, zmq
+for _ in range(int(sys.argv[2])):
+    sock = zmq.Context.instance().socket(zmq.PUSH)
+    monitor = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+    begun = time.monotonic()
+    sock.connect(sys.argv[1])
+    assert monitor.poll(10_000)
+    print(time.monotonic() - begun, flush=True)
+    sock.disable_monitor()
+    sock.close(0)
+"""
+SENDER = """
+import sys, time, zmq
+sock = zmq.Context.instance().socket(zmq.PUSH)
+monitor = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+sock.connect(sys.argv[1])
+assert monitor.poll(10_000)
+for _ in range(int(sys.argv[2])):
+    time.sleep(0.05)
+    sock.send(b"%d" % time.monotonic_ns())
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def peer() -> Iterator[Callable[[str, str], subprocess.Popen[bytes]]]:
+    """Starts a libzmq peer of its own process, of the code and the endpoint given."""
+    peers = []
+
+    def start(code: str, endpoint: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, endpoint, str(TIMES)]
+        peers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return peers[-1]
+
+    yield start
+    for each in peers:
+        each.kill()
+        each.communicate()
+
+
+def _work(near: int, far: int) -> None:
+    os.write(far, b"x")
+    os.read(near, 1)
+    until = time.perf_counter() + WORK
+    while time.perf_counter() < until:
+        pass
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_peers_are_greeted(peer: Callable[..., subprocess.Popen[bytes]], pipe: tuple[int, int]) -> None:
+    with omq.PULL(bind="tcp://127.0.0.1:*") as sock:
+        greeted = peer(GREETERS, sock.endpoints[0])
+        end = time.monotonic() + PATIENCE
+        while greeted.poll() is None:
+            assert time.monotonic() < end, "they were not"
+            _work(*pipe)
+        assert greeted.stdout is not None
+        took = [float(line) for line in greeted.stdout]
+    assert len(took) == TIMES
+    # Without help the half of them takes 150 to 600 ms, and some take seconds.
+    assert median(took) < 0.05, took
+
+
+def test_the_descriptor_shows_what_arrives(peer: Callable[..., subprocess.Popen[bytes]], pipe: tuple[int, int]) -> None:
+    ages = []
+    with omq.PULL(bind="tcp://127.0.0.1:*") as sock, selectors.DefaultSelector() as selector:
+        selector.register(sock.fileno(), selectors.EVENT_READ)
+        peer(SENDER, sock.endpoints[0])
+        end = time.monotonic() + PATIENCE
+        while len(ages) < TIMES:
+            assert time.monotonic() < end, f"{len(ages)} messages"
+            if selector.select(0):
+                ages.append((time.monotonic_ns() - int(sock.recv(timeout=0))) / 1e9)
+            _work(*pipe)
+    # Without help the half of them are 30 to 60 ms old, and some half a second.
+    assert median(ages) < 0.02, ages
+    assert sorted(ages)[-2] < 0.1, ages
+
+
+def test_nobody_is_asked_where_the_io_thread_rests(pipe: tuple[int, int]) -> None:
+    with omq.PULL(bind="tcp://127.0.0.1:*") as pull, omq.PUSH(connect=pull.endpoints[0]) as push:
+        push.send(b"first")
+        assert pull.recv(timeout=5) == b"first"
+        time.sleep(0.1)  # it looks after the socket once more, and then no more
+        before = handovers()
+        for _ in range(100):
+            _work(*pipe)
+        assert handovers() - before < 5
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def test_the_watching_thread_ends_with_its_context() -> None:
+    before = _threads()
+    for _ in range(3):
+        with (
+            omq.Context() as context,
+            omq.PULL(context, bind="tcp://127.0.0.1:*") as pull,
+            omq.PUSH(context, connect=pull.endpoints[0]) as push,
+        ):
+            push.send(b"body")
+            assert pull.recv(timeout=5) == b"body"
+            assert _threads() > before
+    end = time.monotonic() + 5
+    while _threads() > before:
+        assert time.monotonic() < end, f"{_threads()} threads of {before}"
+        time.sleep(0.01)
