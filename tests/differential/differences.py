@@ -67,6 +67,13 @@ def _later_parts(program: Program, it: Difference, stood: Standing) -> bool:
     return any(part[:1] in (b"\0", b"\1") for step in sent for part in step[3:])
 
 
+def _lingers_for_nobody(program: Program, it: Difference, stood: Standing) -> bool:
+    steps = program.steps[: it.index + 1]
+    at_once = {step[0] for step in steps if step[1] == "restart" or (step[1] == "close" and step[2] == 0)}
+    marked = any("send_hwm" in program.options(one) or "recv_hwm" in program.options(one) for one in program.seats)
+    return program.transport == "inproc" and marked and bool(at_once) and it.seat in stood.parted and theirs_more(it)
+
+
 def _gone_but_unread(program: Program, it: Difference, stood: Standing) -> bool:
     if kind(program, it) not in ("ROUTER", "PAIR", "DEALER") or it.seat not in stood.parted:
         return False
@@ -225,6 +232,16 @@ DIFFERENCES: tuple[Rule, ...] = (
         lambda program, it, stood: (
             program.transport == "inproc" and any("probe_router" in options for _, options in program.seats.values())
         ),
+    ),
+    Rule(
+        "inproc-linger-zero",
+        Program(
+            "inproc",
+            {"h": ("PAIR", {"send_hwm": 1, "recv_hwm": 1}), "a": ("PAIR", {"send_hwm": 1, "recv_hwm": 1})},
+            [*TWO, ("h", "send", b"#h1"), ("h", "send", b"#h2"), ("h", "close", 0), ("a", "drain")],
+            redials=False,
+        ),
+        _lingers_for_nobody,
     ),
     Rule(
         "next-in-line",

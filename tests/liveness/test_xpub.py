@@ -37,6 +37,10 @@ def test_a_quiet_subscriber_is_heard(cell: Cell, crowd: Crowd) -> None:
     assert ledger.taken, f"{cell}: {ledger}"
 
 
+def test_a_quiet_subscriber_is_not_behind_all_that_others_have_said(crowd: Crowd) -> None:
+    assert_served(Cell("recv", "XPUB", 4, 1, 50e-6, 1000, "raw"), crowd)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", EVERY, ids=str)
 def test_a_quiet_subscriber_is_heard_in_time(cell: Cell, crowd: Crowd) -> None:

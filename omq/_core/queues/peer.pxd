@@ -22,7 +22,7 @@ cdef class Peer:
     cdef readonly bint lost          # the connection is over; what has arrived can be taken
     cdef bint queued                 # it stands in the inlet's ring
     cdef Peer next_ready             # the next one in that ring
-    cdef Py_ssize_t mailed           # messages of its that wait in a mailbox
+    cdef object box                  # what it has said to an XPUB and nobody has taken; None: nothing yet
     cdef Peer heir                   # who came after it from the same place, and has its turn when this one is done
     cdef bint writable               # a message can be given to it now
     cdef bint attached               # the outlet counts it among its peers
@@ -131,7 +131,6 @@ cdef class Outlet:
     cdef int lost(self, Peer peer) except -1
     cdef int asked(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1
     cdef int heard(self, Peer peer, object message) except -1
-    cdef int emptied(self) except -1
     cdef int note(self, Peer peer) except -1
     cdef int defer(self, Peer peer) except -1
     cdef int _flush_turn(self) except -1

@@ -588,10 +588,6 @@ cdef class Outlet:
         """*peer* sent a message (bytes, or a list of them) that no inlet takes: it is dropped."""
         return 0
 
-    cdef int emptied(self) except -1:
-        """The messages that it has put into a mailbox are taken."""
-        return 0
-
     cdef int note(self, Peer peer) except -1:
         """*peer* holds a batch that has not left; it is to leave when the socket turns to something else."""
         if not peer.dirty:

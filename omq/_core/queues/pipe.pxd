@@ -2,7 +2,7 @@
 
 from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock
-from omq._core.queues.peer cimport Outlet, Peer
+from omq._core.queues.peer cimport Peer
 
 
 cdef bytes asking(const char *prefix, Py_ssize_t size, bint subscribe)
@@ -13,18 +13,13 @@ cdef class Pipe(Peer):
     cdef object _ring                # deque of messages for this end: bytes, or tuples of bytes
     cdef Py_ssize_t _capacity        # messages that fit before the partner waits; 0 no bound
     cdef Py_ssize_t _part            # index of the next part in the first message
-    cdef Bell _bell                  # of the loop that this end lives in; None: a mailbox
+    cdef Bell _bell                  # of the loop that this end lives in
     cdef SocketLock _lock            # guards this end, where threads share it; None: its thread alone does
-    cdef object _senders             # deque of the peers that the deposits in _ring came from; None: no deposits
-    cdef Peer sender                 # whom the last deposit that was taken came from
-    cdef Outlet _filler              # told when what waits is taken; None: nobody asked
     cdef bint _reopening             # word that there is room is on its way through _bell
     cdef bint _posted                # an arrival is on its way through _bell
     cdef bint _conflate              # only the newest message is kept
     cdef object _newest              # of a conflating end: what its partner sent last; None: it is in _ring
     cdef long long _sent             # bytes
-    cdef int deposit(self, object message, Peer sender) except -1
-    cdef int call_when_empty(self, Outlet filler) except -1
     cdef int _arrive(self) except -1
     cdef int _hear(self) except -1
     cdef int _taken(self) except -1

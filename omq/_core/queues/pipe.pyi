@@ -11,7 +11,7 @@ class Pipe(Peer):
         session: The engine's owner.
         inlet: Where this end's messages are taken; `None`: its outlet hears them, once it has one.
         capacity: Messages that wait here before the other end must (`recv_hwm`); 0 for no bound.
-        bell: Has something called in this end's loop; `None` for a mailbox.
+        bell: Has something called in this end's loop.
         lock: Guards this end where threads share it; `None`: only its own thread touches it.
         conflate: A message takes the place of one that nobody has taken yet.
     """
@@ -21,7 +21,7 @@ class Pipe(Peer):
         session: Any,
         inlet: Inlet | None,
         capacity: int,
-        bell: Bell | None,
+        bell: Bell,
         lock: SocketLock | None = None,
         conflate: bool = False,
     ) -> None: ...

@@ -9,7 +9,7 @@ from omq._core.wire.batch cimport Part
 from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock
 from omq._core.queues.outlet cimport hold
-from omq._core.queues.peer cimport Inlet, Outlet, Peer
+from omq._core.queues.peer cimport Inlet, Peer
 
 from collections import deque
 
@@ -39,8 +39,6 @@ cdef class Pipe(Peer):
         bell: Has something called in this end's loop.
         lock: Guards this end where threads share it; None: only its own thread touches it.
         conflate: A message takes the place of one that nobody has taken yet.
-
-    An end without a partner is a mailbox: an outlet puts messages into it with `deposit`.
     """
 
     def __init__(self, session, Inlet inlet, Py_ssize_t capacity, Bell bell, SocketLock lock=None, bint conflate=False):
@@ -71,33 +69,6 @@ cdef class Pipe(Peer):
     def set_recv_hwm(self, Py_ssize_t hwm):
         self._capacity = hwm
         self._make_room()
-
-    cdef int deposit(self, object message, Peer sender) except -1:
-        """Puts a message (bytes, or a tuple of them) into this mailbox, as if *sender* had sent it here."""
-        if self._senders is None:
-            self._senders = deque()
-        self._senders.append(sender)
-        try:
-            self._ring.append(message)
-        except MemoryError:
-            self._senders.pop()
-            raise
-        sender.mailed += 1
-        return self._arrive()
-
-    cdef int call_when_empty(self, Outlet filler) except -1:
-        """Tells *filler*, once, when the messages that wait now have been taken; there is one at least."""
-        if self._filler is None:
-            self.inlet.paused(self)
-        self._filler = filler
-        return 0
-
-    cdef int refill(self) except -1:
-        cdef Outlet filler = self._filler
-        if filler is not None:
-            self._filler = None
-            filler.emptied()
-        return 0
 
     @property
     def unread(self):
@@ -133,7 +104,7 @@ cdef class Pipe(Peer):
 
     cdef object take_quickly(self):
         cdef Pipe partner = self.partner
-        if Py_SIZE(self._ring) == 0 or self._senders is not None or (partner is not None and not partner.writable):
+        if Py_SIZE(self._ring) == 0 or (partner is not None and not partner.writable):
             return None
         return self._ring.popleft() if type(self._ring[0]) is bytes else None
 
@@ -154,10 +125,6 @@ cdef class Pipe(Peer):
         self._ring.popleft()
         self._part = 0
         self._make_room()
-        if self._senders is not None and Py_SIZE(self._senders):
-            self.sender = self._senders.popleft()
-            self.sender.mailed -= 1
-            self.session = self.sender.session
         return 0
 
     cdef int _make_room(self) except -1:
@@ -247,8 +214,6 @@ cdef class Pipe(Peer):
         return self._bell is not None and self._bell.thread != PyThread_get_thread_ident()
 
     cdef int fail(self, object error) except -1:
-        if self._senders is not None:
-            return 0  # a mailbox: who sent the last message has nothing to do with it
         self.lost = True  # what it still says is not heard
         if self._bell is not None:
             self._bell.tell(self.session.end, error)

@@ -5,8 +5,8 @@ from omq._core.lock cimport SocketLock
 from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.outlet cimport FanOut
 from omq._core.queues.gate cimport Gate
+from omq._core.queues.mail cimport Mail
 from omq._core.queues.peer cimport Peer
-from omq._core.queues.pipe cimport Pipe
 
 
 cdef struct Holding:         # what one peer has asked for
@@ -16,8 +16,7 @@ cdef struct Holding:         # what one peer has asked for
 
 cdef class PublisherOutlet(FanOut):
     cdef readonly Matcher wanted     # xpub_manual: what peers have asked for, in force or not; None: all of it is
-    cdef readonly Pipe mail          # what the XPUB's user takes; None: this is a PUB
-    cdef readonly dict late          # what does not fit into the mail: a change by what it is about
+    cdef readonly Mail mail          # what the XPUB's user takes; None: this is a PUB
     cdef public bint watched         # somebody waits for subscriptions: the next change is reported
     cdef public bint monitored       # every change is reported
     cdef SocketLock _lock            # taken by the user's calls; None: one thread makes them all
@@ -26,12 +25,9 @@ cdef class PublisherOutlet(FanOut):
     cdef object _ask_report          # called without arguments: have `report` called in the engine's thread
     cdef bint _reporting             # that has been asked for
     cdef object _news                # deque of what is to be reported: session, prefix, subscribe in turn
-    cdef dict _late_peers            # whom the changes in `late` came from
-    cdef object _order               # deque of the keys of `late`, oldest first; some have left it
     cdef object _leaving             # deque: peers that are gone, and their slots, in turn
     cdef Holding *_holdings          # by slot; owned
     cdef Py_ssize_t _holdings_room   # slots that it has place for
-    cdef Py_ssize_t _mail_hwm        # messages that may wait in the mail; 0 no bound
     cdef Py_ssize_t _limit           # prefixes that one peer may have; -1 no bound
     cdef bint _verbose               # ZMQ_XPUB_VERBOSE: subscriptions that are not new are told of, too
     cdef bint _verboser              # ZMQ_XPUB_VERBOSER: likewise ends
@@ -41,9 +37,6 @@ cdef class PublisherOutlet(FanOut):
     cdef int _changed(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1
     cdef int _report_soon(self) except -1
     cdef int _put_in_force(self, bytes prefix, bint subscribe) except -1
-    cdef bint _has_room(self) noexcept
-    cdef int _tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1
-    cdef int _keep(self, Peer peer, bytes word) except -1
     cdef int _sweep(self) except -1
     cdef Py_ssize_t _forget(self, Peer peer, int slot, Py_ssize_t limit) except -1
 

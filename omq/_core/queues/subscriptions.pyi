@@ -3,10 +3,10 @@ from typing import Any
 
 from omq._core.lock import SocketLock
 from omq._core.queues.gate import Gate
+from omq._core.queues.mail import Mail
 from omq._core.queues.matcher import Matcher
 from omq._core.queues.outlet import FanOut
 from omq._core.queues.peer import Inlet, Peer
-from omq._core.queues.pipe import Pipe
 
 class PublisherOutlet(FanOut):
     """PUB and XPUB: keeps what each peer wants, and lets the XPUB's user know.
@@ -19,7 +19,7 @@ class PublisherOutlet(FanOut):
         conflate: Of what a peer cannot take now only the newest message is kept.
         limit: Prefixes that one peer may have; `None` for no bound.
         inlet: Where the XPUB's user takes subscriptions and messages; `None` for a PUB.
-        mail_hwm: Of those, so many may wait; 0 for no bound.
+        mail_hwm: Of those, so many of each peer may wait; 0 for no bound.
         verbose: The user hears also of subscriptions that are not new.
         verboser: Likewise of their ends.
         manual: The user says what is in force.
@@ -55,12 +55,8 @@ class PublisherOutlet(FanOut):
         """What peers have asked for, where the user says what is in force."""
 
     @property
-    def mail(self) -> Pipe | None:
+    def mail(self) -> Mail | None:
         """What waits for the XPUB's user."""
-
-    @property
-    def late(self) -> dict[bytes, bytes]:
-        """What does not fit in there, by what it is about."""
 
     def listen(self, on_change: Callable[[], None], on_subscribed: Callable[[Any, bytes, bool], None]) -> None:
         """Sets what `report` calls: at a change, and with the session, the prefix and whether it begins or ends."""
@@ -69,7 +65,7 @@ class PublisherOutlet(FanOut):
         """Sets what the user's calls take; `None`: one thread makes them all."""
 
     def set_mail_hwm(self, hwm: int) -> None:
-        """Changes how many messages may wait for the user."""
+        """Changes how many messages of each peer may wait for the user."""
 
     def leave(self, peer: Peer) -> None:
         """Forgets what a peer wanted that is gone: some of it now, the rest in the turns to come."""

@@ -6,15 +6,15 @@ signal handler that raised, or that called the socket, would find a book half wr
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from omq._core.wire.batch cimport Part
 from omq._core.lock cimport SocketLock
 from omq._core.queues.matcher cimport FOR_EVERYONE, Matcher
 from omq._core.queues.outlet cimport FanOut
 from omq._core.queues.gate cimport Gate
+from omq._core.queues.mail cimport Mail
 from omq._core.queues.peer cimport Inlet, Peer
-from omq._core.queues.pipe cimport Pipe, asking
 
 from collections import deque
 
@@ -25,7 +25,6 @@ cdef enum:
     NEWS_AT_ONCE = 512       # of them that it is told of in one go
     SWEEP = 2048             # prefixes of a peer that is gone that are forgotten in one go: about a millisecond
     MOST_BYTES = 256 << 20   # that the prefixes of one peer may have together, where their number has a limit
-    MANY_STALE = 1024        # keys that `_order` may have beyond those of `late`
 
 
 cdef inline bint is_asking(object part):
@@ -43,13 +42,9 @@ cdef class PublisherOutlet(FanOut):
                  mail_hwm=0, verbose=False, verboser=False, manual=False):
         FanOut.__init__(self, gate, hwm, Matcher(), nodrop, invert, conflate)
         self.wanted = Matcher() if manual else None
-        self.mail = None if inlet is None else Pipe(None, inlet, 0, None)
-        self.late = {}
-        self._late_peers = {}
-        self._order = deque()
+        self.mail = None if inlet is None else Mail(inlet, mail_hwm, manual)
         self._leaving = deque()
         self._news = deque()
-        self._mail_hwm = mail_hwm
         self._limit = -1 if limit is None else limit
         self._verbose = verbose or verboser
         self._verboser = verboser
@@ -65,7 +60,8 @@ cdef class PublisherOutlet(FanOut):
         self._lock = lock
 
     def set_mail_hwm(self, Py_ssize_t hwm):
-        self._mail_hwm = hwm
+        if self.mail is not None:
+            self.mail.set_hwm(hwm)
 
     cdef int _begin(self) except -1:
         """A call of the user's begins."""
@@ -113,6 +109,7 @@ cdef class PublisherOutlet(FanOut):
             if left > 0:
                 # The matcher knows the slot no more, so another peer may have it.
                 self._free.append(self._leaving[1])
+                (<Peer>self._leaving[0]).box = None  # it says nothing more
                 self._leaving.popleft()
                 self._leaving.popleft()
             elif self._schedule is None:
@@ -136,7 +133,7 @@ cdef class PublisherOutlet(FanOut):
                 break
             self.wanted.c_shed(slot)
             # ZMQ_XPUB_MANUAL: each of its own subscriptions ends, whatever was put in force for it.
-            self._tell(peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, True)
+            self.mail.tell(peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, True)
             n += 1
         while n < limit:
             if named:
@@ -148,7 +145,7 @@ cdef class PublisherOutlet(FanOut):
                 break
             # ZMQ_XPUB_VERBOSER: every end of a subscription is told of.
             if named and (news == FOR_EVERYONE or self._verboser):
-                self._tell(
+                self.mail.tell(
                     peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, news == FOR_EVERYONE
                 )
             n += 1
@@ -181,11 +178,12 @@ cdef class PublisherOutlet(FanOut):
             self._holdings[slot].number += 1 if subscribe else -1
             self._holdings[slot].size += size if subscribe else -size
         if self.wanted is not None:
-            return self._tell(peer, prefix, size, subscribe, news > 0)
+            return self.mail.tell(peer, prefix, size, subscribe, news > 0)
         if news > 0:
             self._changed(peer, prefix, size, subscribe)
-        if news == FOR_EVERYONE or (self._verbose if subscribe else self._verboser and news >= 0):
-            self._tell(peer, prefix, size, subscribe, news == FOR_EVERYONE)
+        if self.mail is not None and (
+                news == FOR_EVERYONE or (self._verbose if subscribe else self._verboser and news >= 0)):
+            self.mail.tell(peer, prefix, size, subscribe, news == FOR_EVERYONE)
         return 0
 
     cdef bint _may_hold(self, Matcher book, int slot, const char *prefix, Py_ssize_t size) noexcept:
@@ -216,7 +214,7 @@ cdef class PublisherOutlet(FanOut):
             if not rest:
                 return 0
         # Each peer has room of its own: one that talks on and on takes nobody else's.
-        if self.mail is not None and peer.slot >= 0 and (self._mail_hwm == 0 or peer.mailed < self._mail_hwm):
+        if self.mail is not None and peer.slot >= 0:
             if type(message) is list:
                 message = tuple(<list>message) if len(<list>message) > 1 else (<list>message)[0]
             self.mail.deposit(message, peer)
@@ -298,61 +296,6 @@ cdef class PublisherOutlet(FanOut):
             self._on_change()
         if self._news:
             self._report_soon()
-
-    # ------------------------------------------------------------------ what the XPUB's user hears
-
-    cdef bint _has_room(self) noexcept:
-        return self._mail_hwm == 0 or self.mail.ready() < self._mail_hwm
-
-    cdef int _tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1:
-        """Lets the XPUB's user know; *change*: the prefix is new to all subscribers, or nobody holds it any more."""
-        if self.mail is None:
-            return 0
-        if not self.late and self._has_room():
-            return self.mail.deposit(asking(prefix, size, subscribe), peer)
-        return self._keep(peer, asking(prefix, size, subscribe)) if change else 0
-
-    cdef int _keep(self, Peer peer, bytes word) except -1:
-        """Keeps a change for a user who lags.
-
-        Changes of one thing alternate: one and its undoing are nothing, and no more is kept than the user's idea of the
-        subscriptions differs from what they are.
-        """
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(word) - 1
-        cdef void *who = <void *>peer
-        cdef bytes key
-        if self.wanted is None:
-            key = PyBytes_FromStringAndSize(PyBytes_AS_STRING(word) + 1, size)
-        else:
-            # Each peer's changes are news. Nobody else has its address while the change is kept, and so is it.
-            key = PyBytes_FromStringAndSize(NULL, sizeof(who) + size)
-            memcpy(PyBytes_AS_STRING(key), &who, sizeof(who))
-            memcpy(PyBytes_AS_STRING(key) + sizeof(who), PyBytes_AS_STRING(word) + 1, size)
-        if key in self.late:
-            del self.late[key]
-            del self._late_peers[key]
-            return 0
-        if len(self._order) > 2 * len(self.late) + MANY_STALE:
-            self._order = deque(self.late)
-        self._late_peers[key] = peer
-        self._order.append(key)
-        self.late[key] = word
-        return self.mail.call_when_empty(self)
-
-    cdef int emptied(self) except -1:
-        try:
-            while self._order and self._has_room():
-                key = self._order[0]
-                word = self.late.get(key)
-                if word is not None:
-                    self.mail.deposit(word, self._late_peers[key])
-                    del self.late[key]
-                    del self._late_peers[key]
-                self._order.popleft()
-        finally:
-            if self.late and self.mail.ready():
-                self.mail.call_when_empty(self)
-        return 0
 
 
 cdef class Wishes:

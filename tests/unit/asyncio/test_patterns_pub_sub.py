@@ -501,7 +501,7 @@ async def test_what_an_xpub_keeps_for_a_lagging_user_is_bounded(make, endpoint):
     pattern = xpub._engine.pattern
     await until(lambda: pattern.subscriptions(None) == 1)
     assert pattern.outlet.mail.unread <= 10
-    assert len(pattern.outlet.late) <= 40
+    assert len(pattern.outlet.mail.late) <= 40
     # What the user reads in the end is true all the same.
     known = set()
     while await xpub.poll(0.02):

@@ -263,3 +263,26 @@ def test_poll_says_what_is_ready(make, endpoint):
             one.poll(0, wrong)
     with pytest.raises(ValueError, match="timeout"):
         one.poll(-1)
+
+
+def test_reading_on_for_it_takes_nobodys_turn(make):
+    """While the owner works the I/O thread reads on, again and again; each peer is still first once a round."""
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*", recv_hwm=0)
+    pushes = [make(omq.PUSH, connect=pull.endpoints[0]) for _ in range(3)]
+    pull.wait_connected(n=3, timeout=BOUND)
+    fd = pull.fileno()
+
+    def say(push, bodies):
+        before = sum(peer.messages_in for peer in pull.peers)
+        push.send_many(bodies)
+        until(lambda: sum(peer.messages_in for peer in pull.peers) == before + len(bodies))
+
+    for number, push in enumerate(pushes):
+        say(push, [b"%d" % number] * 20)
+    took = []
+    for turn in range(30):
+        assert _waits(fd)
+        took.append(pull.recv(timeout=0))
+        for _ in range(turn % 3):
+            say(pushes[turn % 2], [b"%d" % (turn % 2)])
+    assert took in ([b"0", b"1", b"2"] * 10, [b"1", b"2", b"0"] * 10, [b"2", b"0", b"1"] * 10), took

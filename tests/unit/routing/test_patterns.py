@@ -277,15 +277,15 @@ def test_an_xpub_whose_user_lags_keeps_only_what_differs():
     session = join(pattern)
     for number in range(5):
         on_subscription(session, b"%d" % number, True)
-    assert (unread(pattern), len(pattern.outlet.late)) == (5, 0)
+    assert (unread(pattern), len(pattern.outlet.mail.late)) == (5, 0)
     for number in range(5000):
         on_subscription(session, b"x%d" % number, True)
         on_subscription(session, b"x%d" % number, False)
-    assert (unread(pattern), len(pattern.outlet.late)) == (5, 0)
+    assert (unread(pattern), len(pattern.outlet.mail.late)) == (5, 0)
     on_subscription(session, b"0", False)
-    assert (unread(pattern), len(pattern.outlet.late)) == (5, 1)
+    assert (unread(pattern), len(pattern.outlet.mail.late)) == (5, 1)
     on_subscription(session, b"0", True)
-    assert (unread(pattern), len(pattern.outlet.late)) == (5, 0)
+    assert (unread(pattern), len(pattern.outlet.mail.late)) == (5, 0)
 
 
 def test_without_a_mark_an_xpub_keeps_everything():
@@ -293,7 +293,7 @@ def test_without_a_mark_an_xpub_keeps_everything():
     session = join(pattern)
     for number in range(3000):
         on_subscription(session, b"%d" % number, True)
-    assert (unread(pattern), len(pattern.outlet.late)) == (3000, 0)
+    assert (unread(pattern), len(pattern.outlet.mail.late)) == (3000, 0)
 
 
 def test_the_welcome_goes_to_each_peer_once():

@@ -1,0 +1,19 @@
+from omq._core.queues.peer import Inlet, Peer
+
+class Mail(Peer):
+    """What waits for the user of an XPUB: what peers want, and what they say.
+
+    Args:
+        inlet: Where it is taken.
+        hwm: Messages of one peer that may wait; 0 for no bound.
+        each: A subscription concerns the one peer that it came from.
+    """
+
+    def __init__(self, inlet: Inlet, hwm: int, each: bool) -> None: ...
+    @property
+    def unread(self) -> int:
+        """Messages that wait to be taken."""
+
+    @property
+    def late(self) -> dict[bytes, bytes]:
+        """Changes that found no room, by what they are about."""

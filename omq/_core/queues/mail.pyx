@@ -1,0 +1,223 @@
+"""What waits for the user of an XPUB: what its peers want, as messages, and what they say (RFC 29).
+
+An XPUB reads its peers whether its user does or not, for it has to know what they want. So what they say waits here, and
+is bounded here: each peer has room of its own. It leaves in rounds, one message of each peer in turn, so that nobody waits
+for all that another one has said before. What one peer says keeps its order, and so does what all of them say about one
+prefix, for it has a meaning only in that order.
+
+Each thing gets a place: one more than that of the last thing its peer has said, or, if that has been taken, than that of
+the last thing taken (start-time fair queueing), and no smaller one than what was said about the same prefix before. The
+smallest place leaves first.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
+from libc.string cimport memcpy
+
+from omq._core.lock cimport hush, unhush
+from omq._core.queues.peer cimport Inlet, Peer
+from omq._core.queues.pipe cimport asking
+
+from collections import deque
+from heapq import heappop, heappush
+
+cdef enum:
+    STRIDE = 11              # 2 KiB count as one message more: a turn elsewhere is 256 messages, or 512 KiB
+    MANY_STALE = 1024        # keys that `Box.order` may have beyond those that count
+
+
+@cython.final
+cdef class Box:
+    """What one peer has said."""
+
+    def __cinit__(self, Peer peer not None):
+        self.peer = peer
+
+
+@cython.final
+cdef class Mail(Peer):
+    def __init__(self, Inlet inlet not None, Py_ssize_t hwm, bint each):
+        self.inlet = inlet
+        self.hwm = hwm
+        self.late = {}
+        self._heap = []
+        self._said = {}
+        self._lagging = {}
+        self._each = each
+
+    @property
+    def unread(self):
+        return self.ready()
+
+    # ------------------------------------------------------------------ what comes
+
+    cdef Box _box_of(self, Peer peer):
+        if peer.box is None:
+            peer.box = Box(peer)
+        return <Box>peer.box
+
+    cdef bint _has_room(self, Box box) noexcept:
+        return self.hwm == 0 or box.waiting < self.hwm
+
+    cdef int set_hwm(self, Py_ssize_t hwm) except -1:
+        self.hwm = hwm
+        for box in set(self._lagging.values()):
+            self._catch_up(box)
+        return 0
+
+    cdef int deposit(self, object message, Peer peer) except -1:
+        """Takes in what *peer* says (bytes, or a tuple of them), if there is room."""
+        cdef Box box = self._box_of(peer)
+        return self._put(box, message, None) if self._has_room(box) else 0
+
+    cdef int tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1:
+        """Takes in that *peer* wants a prefix, or no longer.
+
+        *change*: it is new to all subscribers, or nobody holds it any more. That is not lost where there is no room.
+        """
+        cdef Box box = self._box_of(peer)
+        cdef bytes word = asking(prefix, size, subscribe)
+        cdef bytes key
+        cdef void *who = <void *>peer
+        if self._each:
+            # Nobody else has its address while what it has said is kept, and so is it.
+            key = PyBytes_FromStringAndSize(NULL, sizeof(who) + size)
+            memcpy(PyBytes_AS_STRING(key), &who, sizeof(who))
+            memcpy(PyBytes_AS_STRING(key) + sizeof(who), prefix, size)
+        else:
+            key = PyBytes_FromStringAndSize(prefix, size)
+        if box.lagging == 0 and self._has_room(box) and key not in self.late:
+            return self._put(box, word, key)
+        return self._keep(box, word, key) if change else 0
+
+    cdef int _put(self, Box box, object message, object key) except -1:
+        cdef long long place = max(box.place, self._place) + 1
+        cdef Py_ssize_t size = 0
+        if type(message) is bytes:
+            size = PyBytes_GET_SIZE(message)
+        else:
+            for part in <tuple>message:
+                size += PyBytes_GET_SIZE(part)
+        place += size >> STRIDE
+        hush()  # a heap in the middle of a step is none
+        try:
+            if key is not None and not self._each:
+                before = self._said.get(key)
+                if before is not None and before >= place:
+                    place = <long long>before + 1
+                self._said[key] = place
+            heappush(self._heap, (place, self._number + 1, message, box, key))
+        finally:
+            unhush()
+        self._number += 1
+        box.place = place
+        box.waiting += 1
+        return self.inlet.arrived(self)
+
+    cdef int _keep(self, Box box, bytes word, bytes key) except -1:
+        """Keeps a change for a user who lags.
+
+        Changes of one thing alternate: one and its undoing are nothing, and no more is kept than the user's idea of the
+        subscriptions differs from what they are.
+        """
+        if key in self.late:
+            (<Box>self._lagging[key]).lagging -= 1
+            del self.late[key]
+            del self._lagging[key]
+            return 0
+        if box.order is None:
+            box.order = deque()
+        elif len(box.order) > 2 * box.lagging + MANY_STALE:
+            box.order = deque([old for old in box.order if self._lagging.get(old) is box])
+        box.order.append(key)
+        self._lagging[key] = box
+        self.late[key] = word
+        box.lagging += 1
+        return 0
+
+    cdef int _catch_up(self, Box box) except -1:
+        """There is room again for what was kept."""
+        while box.lagging and self._has_room(box):
+            key = box.order[0]
+            if self._lagging.get(key) is box:
+                self._put(box, self.late[key], key)
+                del self.late[key]
+                del self._lagging[key]
+                box.lagging -= 1
+            box.order.popleft()
+        return 0
+
+    # ------------------------------------------------------------------ what the user takes
+
+    cdef tuple _head(self):
+        if self._first is None:
+            hush()
+            try:
+                self._first = heappop(self._heap)
+            finally:
+                unhush()
+            self._place = self._first[0]
+        return self._first
+
+    cdef Py_ssize_t ready(self) noexcept:
+        return PyList_GET_SIZE(self._heap) + (self._first is not None)
+
+    cdef bint head_more(self) noexcept:
+        message = self._head()[2]
+        return type(message) is tuple and self._part < len(<tuple>message) - 1
+
+    cdef const char *peek(self, Py_ssize_t *size) except NULL:
+        message = self._head()[2]
+        body = <bytes>(<tuple>message)[self._part] if type(message) is tuple else <bytes>message
+        size[0] = PyBytes_GET_SIZE(body)
+        return PyBytes_AS_STRING(body)
+
+    cdef object take_part(self):
+        message = self._head()[2]
+        if type(message) is not tuple:
+            self.more = False
+            self._taken()
+            return message
+        part = (<tuple>message)[self._part]
+        self.more = self._part < len(<tuple>message) - 1
+        if self.more:
+            self._part += 1
+        else:
+            self._taken()
+        return part
+
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
+        cdef Py_ssize_t has
+        cdef const char *body = self.peek(&has)
+        if has > size:
+            return -1
+        memcpy(into, body, has)
+        self._taken()
+        return has
+
+    cdef int skip(self) except -1:
+        self._head()
+        return self._taken()
+
+    cdef int _taken(self) except -1:
+        """The first message is taken."""
+        cdef Box box = <Box>self._first[3]
+        key = self._first[4]
+        if key is not None and self._said.get(key) == self._first[0]:
+            del self._said[key]
+        self._first = None
+        self._part = 0
+        self.sender = box.peer
+        self.session = box.peer.session
+        box.waiting -= 1
+        if box.lagging and 2 * box.waiting <= self.hwm:
+            try:
+                self._catch_up(box)
+            except Exception as error:
+                # Memory is short. The user, who has just taken a message, is not to lose it for that.
+                self.complain(error)
+        return 0
+
+    cdef int fail(self, object error) except -1:
+        return 0  # who sent the last message has nothing to do with it

@@ -1,0 +1,115 @@
+"""What waits for an XPUB's user leaves in rounds, and keeps the order of each peer and of each prefix."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import omq
+
+SAYS = st.tuples(st.integers(0, 2), st.sampled_from(["want", "leave", "say", "say at length"]), st.sampled_from(b"abc"))
+
+
+@contextlib.contextmanager
+def _linked(peers: int, **options: object) -> Iterator[tuple[omq.XPUB, list[omq.XSUB]]]:
+    with omq.Context() as context, contextlib.ExitStack() as stack:
+        xpub = stack.enter_context(omq.XPUB(context, bind="inproc://mail", linger=0, **options))  # type: ignore[arg-type]
+        yield xpub, [stack.enter_context(omq.XSUB(context, connect="inproc://mail", linger=0)) for _ in range(peers)]
+
+
+def _drained(xpub: omq.XPUB) -> list[bytes]:
+    got = []
+    with contextlib.suppress(omq.ReceiveTimeout):
+        while True:
+            got.append(xpub.recv(timeout=0))
+    return got
+
+
+def test_a_peer_that_has_said_much_lets_the_others_have_their_turn() -> None:
+    with _linked(4, recv_hwm=0) as (xpub, (quiet, *busy)):
+        for number in range(500):
+            for name, peer in zip(b"ABC", busy, strict=True):
+                peer.send(b"%c%d" % (name, number))
+        assert [xpub.recv(timeout=1) for _ in range(300)][-3:] == [b"A99", b"B99", b"C99"]
+        quiet.send(b"quiet")
+        quiet.subscribe(b"quiet, too")
+        soon = [xpub.recv(timeout=1) for _ in range(8)]
+        assert b"quiet" in soon[:4]
+        assert b"\1quiet, too" in soon
+        rest = _drained(xpub)
+        for name in b"ABC":
+            said = [body for body in soon + rest if body[0] == name]
+            assert said == [b"%c%d" % (name, number) for number in range(100, 500)]
+
+
+def test_a_long_message_counts_for_several() -> None:
+    with _linked(2, recv_hwm=0) as (xpub, (one, other)):
+        for number in range(100):
+            one.send(b"L%d".ljust(64 << 10) % number)
+            other.send(b"S%d" % number)
+        first = [xpub.recv(timeout=1)[:1] for _ in range(34)]
+        assert first.count(b"L") <= 2
+        assert len(_drained(xpub)) == 200 - 34
+
+
+def test_each_peer_has_room_of_its_own_for_what_it_wants() -> None:
+    with _linked(2, recv_hwm=5) as (xpub, (one, other)):
+        for number in range(1000):
+            one.subscribe(b"1-%d" % number)
+        other.subscribe(b"2")
+        assert b"\x012" in [xpub.recv(timeout=1) for _ in range(3)]
+        assert len(_drained(xpub)) == 998
+
+
+def test_a_raised_mark_lets_in_what_was_kept() -> None:
+    with _linked(1, recv_hwm=5) as (xpub, (sub,)):
+        for number in range(100):
+            sub.subscribe(b"%d" % number)
+        assert xpub._engine.pattern.outlet.mail.unread == 5
+        xpub.set_options(recv_hwm=50)
+        assert xpub._engine.pattern.outlet.mail.unread == 50
+        assert _drained(xpub) == [b"\1%d" % number for number in range(100)]
+
+
+@pytest.mark.parametrize("hwm", [0, 3])
+@pytest.mark.parametrize("verbose", [False, True])
+@settings(max_examples=60, deadline=None)
+@given(program=st.lists(st.one_of(SAYS, st.just("take")), max_size=60))
+def test_the_order_of_each_peer_and_of_each_prefix(hwm: int, verbose: bool, program: list) -> None:
+    """Until it is undone a prefix is wanted: what the user hears of it makes sense in that order only."""
+    with _linked(3, recv_hwm=hwm, xpub_verboser=verbose) as (xpub, peers):
+        said: list[list[bytes]] = [[], [], []]
+        holders: dict[int, set[int]] = {prefix: set() for prefix in b"abc"}
+        heard = []
+        for number, step in enumerate(program):
+            if step == "take":
+                with contextlib.suppress(omq.ReceiveTimeout):
+                    heard.append(xpub.recv(timeout=0))
+                continue
+            peer, what, prefix = step
+            if what == "want":
+                if peer not in holders[prefix]:
+                    peers[peer].subscribe(b"%c" % prefix)
+                holders[prefix].add(peer)
+            elif what == "leave":
+                if peer in holders[prefix]:
+                    peers[peer].unsubscribe(b"%c" % prefix)
+                holders[prefix].discard(peer)
+            else:
+                body = b"%d-%d" % (peer, number)
+                said[peer].append(body.ljust(5000) if what == "say at length" else body)
+                peers[peer].send(said[peer][-1])
+        heard += _drained(xpub)
+        for peer, bodies in enumerate(said):
+            got = [body for body in heard if body.startswith(b"%d-" % peer)]
+            assert got == (bodies if hwm == 0 else [body for body in bodies if body in got])
+        for prefix in b"abc":
+            words = [body[0] for body in heard if body[1:] == b"%c" % prefix and body[0] <= 1]
+            if not verbose:
+                assert words == [1, 0] * (len(words) // 2) + [1] * (len(words) % 2)
+            if not (verbose and hwm):
+                assert bool(words and words[-1]) == bool(holders[prefix]) or (verbose and holders[prefix])
