@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -38,8 +39,8 @@ class Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
-def _see_to_room() -> None:
-    """Raises the system's error unless there are descriptors for an event loop.
+def _see_to_room() -> list[int]:
+    """Raises the system's error unless there are descriptors for an event loop. Gives the numbers that it will get.
 
     libuv opens some for all loops of a process when the first is made, and where there are none it aborts the process
     (`uv__signal_global_reinit`). It does so, too, when it closes one that has the number of a standard stream
@@ -55,19 +56,7 @@ def _see_to_room() -> None:
     finally:
         for fd in found:
             os.close(fd)
-
-
-def _epoll_set_with(fd: int) -> int | None:
-    """The epoll set of this process that watches a descriptor; `None` where /proc does not tell (proc(5))."""
-    watched = f"tfd: {fd} ".encode()
-    with contextlib.suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):
-                if "[eventpoll]" in os.readlink(f"/proc/self/fd/{name}"):
-                    with open(f"/proc/self/fdinfo/{name}", "rb") as file:
-                        if any(b" ".join(line.split()).startswith(watched) for line in file):
-                            return int(name)
-    return None
+    return found
 
 
 class Job:
@@ -154,6 +143,8 @@ class Job:
         error = self._error
         if error is None:
             return self._result
+        if isinstance(error, ContextTerminated):
+            error = _terminated()  # it was made in another thread, which has other words for the interpreter's end
         try:
             raise error
         finally:
@@ -167,6 +158,8 @@ def _terminated() -> ContextTerminated:
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a thread of its own and waits: no signal handler that raises leaves it half done."""
+    if sys.is_finalizing():
+        return function(*arguments)  # a thread would be made, and never run
     job = Job(function, arguments)
     try:
         try:
@@ -199,6 +192,7 @@ class IoThread:
         self._alarm = alarm
         self._bell = bell
         self._usher = Usher()
+        self._numbers: list[int] = []  # descriptors, one of which is the loop's epoll set
         self._wards: Roster[Stoppable] = Roster()
         self._jobs: dict[Job, None] = {}
         self._chosen = threading.Lock()  # taken, and never waited for, by the one thread that starts it
@@ -218,11 +212,16 @@ class IoThread:
             OSError: The system gives no descriptors for it; make another one.
             RuntimeError: The system gives no thread; make another one.
             ContextTerminated: It has been stopped.
+            StateError: The interpreter ends.
         """
         if not self._up.is_set:
+            if sys.is_finalizing():
+                raise StateError("the interpreter ends: a blocking socket needs a thread, and there are none any more")
             # `threading.Thread.start` waits under locks of its own: a thread that no handler interrupts calls it.
             _thread.start_new_thread(self._start, ())
             self._up.wait()
+        if isinstance(self._failure, ContextTerminated):
+            raise _terminated()
         if self._failure is not None:
             raise self._failure.with_traceback(None)
 
@@ -266,7 +265,7 @@ class IoThread:
     def _open(self) -> None:
         import uvloop
 
-        _see_to_room()
+        self._numbers = _see_to_room()
         self.loop = uvloop.new_event_loop()
         try:
             self._alarm.open()
@@ -292,10 +291,9 @@ class IoThread:
         self.loop.remove_reader(self._bell.fd)
 
     def _have_it_watched(self) -> None:
-        # The bell has been answered: so the loop's epoll set, which nothing else names, is the one that has it.
-        found = _epoll_set_with(self._bell.fd)
-        if found is not None:
-            self._usher.start(self._native, found)
+        # The bell has been answered, so the loop's epoll set has it. Nothing names that set, but its number is one of
+        # those that were free before: the system gives the lowest.
+        self._usher.start(self._native, self._bell.fd, self._numbers)
 
     def _halt(self) -> None:
         if not self.over:  # else it would stop what runs to its end in `_close`

@@ -46,12 +46,31 @@ def _honest(program: Program, it: Difference, stood: Standing) -> bool:
         return True
     # Who looks has the message in its hands: it takes no room any more.
     looked_at = any(program.kind(peer) in ("REP", "REQ") for peer in stood.peers(it.seat))
-    return looked_at and (only_out(it) or (it.ours, it.theirs) == ("ok", "again"))
+    if looked_at and (only_out(it) or (it.ours, it.theirs) == ("ok", "again")):
+        return True
+    subscribers = {one for one in program.seats if program.kind(one) in ("SUB", "XSUB")}
+    marked = any({"send_hwm", "recv_hwm"} & program.options(one).keys() for one in program.seats)
+    if marked and subscribers & {it.seat}:
+        return theirs_more(it)
+    return (
+        marked
+        and bool(subscribers & {*stood.peers(it.seat)})
+        and (only_out(it) or (it.ours, it.theirs) == ("again", "ok"))
+    )
 
 
 def _filters_when_taken(program: Program, it: Difference, stood: Standing) -> bool:
     changed = {seat for seat, verb, *_ in program.steps[: it.index + 1] if verb in ("unsubscribe", "subscribe")}
-    return kind(program, it) == "SUB" and it.seat in changed and theirs_more(it)
+    inverted = "invert_matching" in program.options(it.seat)
+    return kind(program, it) == "SUB" and it.seat in changed and (ours_more(it) if inverted else theirs_more(it))
+
+
+def _at_its_mark(program: Program, it: Difference, stood: Standing) -> bool:
+    small = {one for one in program.seats if program.options(one).get("recv_hwm")}
+    left = bool(small & stood.parted) and any(step[1] in ("restart", "close") for step in program.steps[: it.index + 1])
+    if not left or program.transport != "tcp":
+        return False
+    return it.what == "links" or only_out(it) or theirs_more(it) or (it.ours, it.theirs) == ("again", "ok")
 
 
 def _conflates(program: Program, it: Difference, stood: Standing) -> bool:
@@ -158,6 +177,15 @@ DIFFERENCES: tuple[Rule, ...] = (
             [*TWO, ("a", "subscribe", b"A"), ("h", "send", b"A#h1"), ("a", "unsubscribe", b"A"), ("a", "recv")],
         ),
         _filters_when_taken,
+    ),
+    Rule(
+        "gone-at-its-mark",
+        Program(
+            "tcp",
+            {"h": ("PUSH", {}), "a": ("PULL", {"recv_hwm": 1})},
+            [*TWO, ("h", "send", b"#h1"), ("h", "restart")],
+        ),
+        _at_its_mark,
     ),
     Rule(
         "inproc-immediate",

@@ -137,3 +137,40 @@ def test_the_watching_thread_ends_with_its_context() -> None:
     while _threads() > before:
         assert time.monotonic() < end, f"{_threads()} threads of {before}"
         time.sleep(0.01)
+
+
+INHERITED = """
+import os, select, socket, time
+import omq
+others = select.epoll()
+pairs = [socket.socketpair() for _ in range(30)]
+for one, _ in pairs:
+    others.register(one, select.EPOLLIN)
+child = os.fork()
+if child:
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+for pair in pairs:
+    for end in pair:
+        end.close()  # whose numbers the child's own descriptors get, and the set still has
+def watching():
+    sets = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if "eventpoll" in os.readlink("/proc/self/fd/" + name):
+                with open("/proc/self/fdinfo/" + name) as file:
+                    sets.append([int(line.split()[1]) for line in file if line.startswith("tfd:")])
+        except OSError:
+            pass
+    return sets
+with omq.PULL(bind="tcp://127.0.0.1:*"):
+    time.sleep(0.2)
+    os._exit(any(others.fileno() in of for of in watching()))
+"""
+
+
+def test_a_forked_child_watches_its_own_event_loop() -> None:
+    """An epoll set that it has inherited may hold the number of its bell, and another descriptor by it."""
+    done = subprocess.run(
+        [sys.executable, "-c", INHERITED], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

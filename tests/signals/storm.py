@@ -351,7 +351,8 @@ def _subscribe(seconds: float, endpoint: str) -> None:
 def _hear(seconds: float, endpoint: str) -> None:
     """An XPUB in the main thread is told of every subscription that is in force."""
     context = omq.Context()
-    xpub = omq.XPUB(context, bind=endpoint, recv_hwm=0, linger=0, recv_timeout=QUIET)
+    # Sooner or later there are more than the million that one peer may have.
+    xpub = omq.XPUB(context, bind=endpoint, recv_hwm=0, linger=0, recv_timeout=QUIET, max_subscriptions=None)
     over = threading.Event()
 
     def subscribe() -> None:

@@ -8,6 +8,7 @@ enough. Python offers that for the main thread only (Py_AddPendingCall); others 
 """
 
 cimport cython
+from libc.errno cimport EEXIST, errno
 from libc.string cimport memset
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open
 from posix.time cimport nanosleep, timespec
@@ -18,6 +19,7 @@ from omq._core.kernel cimport (
     EFD_NONBLOCK,
     EPOLL_CLOEXEC,
     EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL,
     EPOLL_CTL_MOD,
     EPOLLIN,
     NO_FD,
@@ -52,9 +54,13 @@ cdef extern from *:
 
     #define OMQ_GIVEN_NS 100000       /* nanoseconds for which a thread lets the GIL go */
     #define OMQ_STALE_NS 5000000      /* nanoseconds after which it need not any more */
+    #define OMQ_MUCH_NS 5000000       /* nanoseconds that it takes to get the GIL back where a third thread is at work, too */
+    #define OMQ_PAUSE_NS 10000000000  /* nanoseconds, the longest, before it lets it go again then */
+    #define OMQ_FORGOTTEN_NS 1000000000  /* nanoseconds after which the main thread is told once more */
 
     static long long omq_asked;       /* on the monotonic clock, when somebody was asked to; 0: nobody is */
-    static int omq_queued;            /* the main thread has been told */
+    static long long omq_queued;      /* when the main thread was told, which has not come to it yet; 0: it has */
+    static long long omq_not_before;  /* when somebody may be asked again */
     static long omq_handovers;
 
     static long long omq_now(void) {
@@ -63,15 +69,23 @@ cdef extern from *:
         return moment.tv_sec * 1000000000LL + moment.tv_nsec;
     }
 
-    /* Lets the GIL go for long enough that another thread comes in, if that was asked for lately. */
+    /* Lets the GIL go for long enough that another thread comes in, if that was asked for lately.
+
+       Whoever comes in may be a third thread that works in such small pieces, too, and keeps the GIL: what that costs is
+       a tenth of the time at most. */
     static int omq_let_go(void) {
         struct timespec rest = {0, OMQ_GIVEN_NS};
         long long asked = __atomic_exchange_n(&omq_asked, 0, __ATOMIC_RELAXED);
-        if (asked && omq_now() - asked < OMQ_STALE_NS) {
+        long long begun = omq_now(), took;
+        if (asked && begun - asked < OMQ_STALE_NS) {
             omq_handovers++;
             Py_BEGIN_ALLOW_THREADS
             nanosleep(&rest, NULL);
             Py_END_ALLOW_THREADS
+            took = omq_now() - begun;
+            if (took > OMQ_MUCH_NS)
+                __atomic_store_n(&omq_not_before, begun + took + (10 * took < OMQ_PAUSE_NS ? 10 * took : OMQ_PAUSE_NS),
+                                 __ATOMIC_RELAXED);
         }
         return 0;
     }
@@ -85,10 +99,15 @@ cdef extern from *:
 
     /* Asks whoever is at work to let the GIL go. Needs no GIL. */
     static void omq_ask(void) {
-        if (!Py_IsInitialized())
+        long long now = omq_now();
+        long long queued = __atomic_load_n(&omq_queued, __ATOMIC_RELAXED);
+        if (!Py_IsInitialized() || now < __atomic_load_n(&omq_not_before, __ATOMIC_RELAXED))
             return;
-        __atomic_store_n(&omq_asked, omq_now(), __ATOMIC_RELAXED);
-        if (!__atomic_exchange_n(&omq_queued, 1, __ATOMIC_RELAXED) && Py_AddPendingCall(omq_on_main, NULL) < 0)
+        __atomic_store_n(&omq_asked, now, __ATOMIC_RELAXED);
+        /* Python 3.11 gives it to a subinterpreter that happens to have the GIL, and that may end. */
+        if ((queued == 0 || now - queued > OMQ_FORGOTTEN_NS) &&
+            __atomic_compare_exchange_n(&omq_queued, &queued, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
+            Py_AddPendingCall(omq_on_main, NULL) < 0)
             __atomic_store_n(&omq_queued, 0, __ATOMIC_RELAXED);
     }
 
@@ -155,6 +174,16 @@ cdef void *run(void *usher) noexcept nogil:
     return NULL
 
 
+cdef bint is_watched(int fd, int epoll_fd) noexcept:
+    """Whether an epoll set has this very descriptor in it."""
+    cdef epoll_event event
+    memset(&event, 0, sizeof(event))
+    if epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0:
+        epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &event)
+        return False
+    return errno == EEXIST
+
+
 @cython.final
 @cython.no_gc_clear  # the thread may be looking at it
 cdef class Usher:
@@ -165,12 +194,17 @@ cdef class Usher:
     def __dealloc__(self):
         self.stop()
 
-    def start(self, int thread, int loop_fd):
+    def start(self, int thread, int watched, candidates):
         cdef epoll_event event
         cdef sigset_t every, before
         if self._running:
             return
-        self._loop_fd = loop_fd
+        for candidate in candidates:
+            if is_watched(watched, candidate):
+                self._loop_fd = candidate
+                break
+        else:
+            return
         self._state = open(b"/proc/self/task/%d/syscall" % thread, O_RDONLY | O_CLOEXEC)
         self._set = epoll_create1(EPOLL_CLOEXEC)
         self._end = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)

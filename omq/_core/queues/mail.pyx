@@ -69,7 +69,8 @@ cdef class Mail(Peer):
     cdef int deposit(self, object message, Peer peer) except -1:
         """Takes in what *peer* says (bytes, or a tuple of them), if there is room."""
         cdef Box box = self._box_of(peer)
-        return self._put(box, message, None) if self._has_room(box) else 0
+        # What it has said before comes first: where that waits for room there is none.
+        return self._put(box, message, None) if self._has_room(box) and box.lagging == 0 else 0
 
     cdef int tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1:
         """Takes in that *peer* wants a prefix, or no longer.
@@ -87,7 +88,8 @@ cdef class Mail(Peer):
             memcpy(PyBytes_AS_STRING(key) + sizeof(who), prefix, size)
         else:
             key = PyBytes_FromStringAndSize(prefix, size)
-        if box.lagging == 0 and self._has_room(box) and key not in self.late:
+        # A change must not overtake an earlier one that waits for room; a repetition says nothing that its place matters to.
+        if box.lagging == 0 and self._has_room(box) and (not change or key not in self.late):
             return self._put(box, word, key)
         return self._keep(box, word, key) if change else 0
 
@@ -211,7 +213,7 @@ cdef class Mail(Peer):
         self.sender = box.peer
         self.session = box.peer.session
         box.waiting -= 1
-        if box.lagging and 2 * box.waiting <= self.hwm:
+        if box.lagging:
             try:
                 self._catch_up(box)
             except Exception as error:

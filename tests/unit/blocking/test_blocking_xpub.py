@@ -75,6 +75,58 @@ def test_a_raised_mark_lets_in_what_was_kept() -> None:
         assert _drained(xpub) == [b"\1%d" % number for number in range(100)]
 
 
+def test_a_message_does_not_overtake_what_its_peer_wanted_before() -> None:
+    with _linked(1, recv_hwm=4) as (xpub, (peer,)):
+        for prefix in b"abcde":
+            peer.subscribe(b"%c" % prefix)
+        assert xpub.recv(timeout=1) == b"\1a"
+        peer.send(b"there is no room")
+        assert _drained(xpub) == [b"\1b", b"\1c", b"\1d", b"\1e"]
+        peer.send(b"now there is")
+        assert _drained(xpub) == [b"now there is"]
+
+
+def test_a_peer_that_lags_costs_no_other_its_word() -> None:
+    with _linked(2, recv_hwm=2, xpub_verbose=True) as (xpub, (lags, other)):
+        for prefix in (b"1", b"2", b"3"):
+            lags.subscribe(prefix)
+        other.subscribe(b"3")
+        assert sorted(_drained(xpub)) == [b"\x011", b"\x012", b"\x013", b"\x013"]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    hwm=st.integers(1, 4),
+    program=st.lists(
+        st.one_of(st.tuples(st.sampled_from(["want", "leave", "say"]), st.sampled_from(b"abcd")), st.none())
+    ),
+)
+def test_what_one_peer_says_keeps_its_order_where_its_user_lags(hwm: int, program: list) -> None:
+    with _linked(1, recv_hwm=hwm) as (xpub, (peer,)):
+        said, heard, held = [], [], set()
+        for number, step in enumerate(program):
+            if step is None:
+                with contextlib.suppress(omq.ReceiveTimeout):
+                    heard.append(xpub.recv(timeout=0))
+                continue
+            what, prefix = step
+            if what == "say":
+                said.append(b"say %d" % number)
+                peer.send(said[-1])
+            elif (what == "want") != (prefix in held):
+                held ^= {prefix}
+                said.append(b"%c%c" % (what == "want", prefix))
+                (peer.subscribe if what == "want" else peer.unsubscribe)(b"%c" % prefix)
+        heard += _drained(xpub)
+        rest = iter(said)
+        assert all(word in rest for word in heard), (said, heard)
+        known: set[int] = set()
+        for word in heard:
+            if word[0] <= 1:
+                known ^= {word[1]}
+        assert known == held
+
+
 @pytest.mark.parametrize("hwm", [0, 3])
 @pytest.mark.parametrize("verbose", [False, True])
 @settings(max_examples=60, deadline=None)
