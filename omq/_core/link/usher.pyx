@@ -56,10 +56,11 @@ cdef extern from *:
     #define OMQ_STALE_NS 5000000      /* nanoseconds after which it need not any more */
     #define OMQ_MUCH_NS 5000000       /* nanoseconds that it takes to get the GIL back where a third thread is at work, too */
     #define OMQ_PAUSE_NS 10000000000  /* nanoseconds, the longest, before it lets it go again then */
-    #define OMQ_FORGOTTEN_NS 1000000000  /* nanoseconds after which the main thread is told once more */
+    #define OMQ_FORGOTTEN_NS 1000000000  /* nanoseconds after which the main thread is told once more, at first */
 
     static long long omq_asked;       /* on the monotonic clock, when somebody was asked to; 0: nobody is */
     static long long omq_queued;      /* when the main thread was told, which has not come to it yet; 0: it has */
+    static long long omq_patience = OMQ_FORGOTTEN_NS;  /* twice as long each time that it is told in vain */
     static long long omq_not_before;  /* when somebody may be asked again */
     static long omq_handovers;
 
@@ -93,6 +94,7 @@ cdef extern from *:
     /* On the main thread, between two bytecodes. */
     static int omq_on_main(void *nothing) {
         (void)nothing;
+        __atomic_store_n(&omq_patience, OMQ_FORGOTTEN_NS, __ATOMIC_RELAXED);
         __atomic_store_n(&omq_queued, 0, __ATOMIC_RELAXED);
         return omq_let_go();
     }
@@ -104,9 +106,15 @@ cdef extern from *:
         if (!Py_IsInitialized() || now < __atomic_load_n(&omq_not_before, __ATOMIC_RELAXED))
             return;
         __atomic_store_n(&omq_asked, now, __ATOMIC_RELAXED);
-        /* Python 3.11 gives it to a subinterpreter that happens to have the GIL, and that may end. */
-        if ((queued == 0 || now - queued > OMQ_FORGOTTEN_NS) &&
-            __atomic_compare_exchange_n(&omq_queued, &queued, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
+        if (queued != 0) {
+            /* Python 3.11 gives it to a subinterpreter that happens to have the GIL, and that may end. Or the main thread
+               sleeps: the few places for such calls are not to be filled by this. */
+            long long patience = __atomic_load_n(&omq_patience, __ATOMIC_RELAXED);
+            if (now - queued < patience)
+                return;
+            __atomic_store_n(&omq_patience, 2 * patience, __ATOMIC_RELAXED);
+        }
+        if (__atomic_compare_exchange_n(&omq_queued, &queued, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
             Py_AddPendingCall(omq_on_main, NULL) < 0)
             __atomic_store_n(&omq_queued, 0, __ATOMIC_RELAXED);
     }
@@ -257,9 +265,10 @@ cdef class Usher:
     cdef void _loop(self) noexcept nogil:
         cdef timespec nap
         cdef Whereabouts now
-        cdef int waits = 0
+        cdef int waits
         nap.tv_sec = 0
         while not self._ended(-1):
+            waits = 0
             while not self._ended(0):
                 nap.tv_nsec = PATIENCE_NS if waits < IN_VAIN else LONG_NS
                 nanosleep(&nap, NULL)

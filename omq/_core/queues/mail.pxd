@@ -12,7 +12,7 @@ cdef class Box:
 
 
 cdef class Mail(Peer):
-    cdef readonly dict late          # what found no room: a change by what it is about
+    cdef readonly dict late          # what found no room: a change, and its box, by what it is about
     cdef Peer sender                 # whom the last message that was taken came from
     cdef Py_ssize_t hwm              # messages of one peer that may wait; 0 no bound
     cdef list _heap                  # of tuples: place, number, message, box, what it is about or None
@@ -21,7 +21,6 @@ cdef class Mail(Peer):
     cdef long long _place            # of the last one that was taken
     cdef long long _number           # of the last one that came: what has the same place leaves in that order
     cdef dict _said                  # the place of the last word that waits, by what it is about
-    cdef dict _lagging               # box by what is in `late`
     cdef bint _each                  # a word concerns the one peer that it came from
     cdef bint _has_room(self, Box box) noexcept
     cdef Box _box_of(self, Peer peer)
@@ -30,6 +29,8 @@ cdef class Mail(Peer):
     cdef int tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1
     cdef int _put(self, Box box, object message, object key) except -1
     cdef int _keep(self, Box box, bytes word, bytes key) except -1
+    cdef bint _lets_in(self, Box box) except -1
+    cdef bint _is_of(self, object key, Box box) except -1
     cdef int _catch_up(self, Box box) except -1
     cdef tuple _head(self)
     cdef int _taken(self) except -1

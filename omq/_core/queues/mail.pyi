@@ -15,5 +15,5 @@ class Mail(Peer):
         """Messages that wait to be taken."""
 
     @property
-    def late(self) -> dict[bytes, bytes]:
-        """Changes that found no room, by what they are about."""
+    def late(self) -> dict[bytes, tuple[bytes, object]]:
+        """Changes that found no room, by what they are about, each with the box that it waits for."""

@@ -43,7 +43,6 @@ cdef class Mail(Peer):
         self.late = {}
         self._heap = []
         self._said = {}
-        self._lagging = {}
         self._each = each
 
     @property
@@ -60,17 +59,25 @@ cdef class Mail(Peer):
     cdef bint _has_room(self, Box box) noexcept:
         return self.hwm == 0 or box.waiting < self.hwm
 
+    cdef bint _lets_in(self, Box box) except -1:
+        """Whether there is room. What the peer has said before comes first: where that waits for room there is none."""
+        if box.lagging and self._has_room(box):
+            self._catch_up(box)  # memory was short when it would have been time
+        return box.lagging == 0 and self._has_room(box)
+
     cdef int set_hwm(self, Py_ssize_t hwm) except -1:
         self.hwm = hwm
-        for box in set(self._lagging.values()):
+        for box in {box for _, box in self.late.values()}:
             self._catch_up(box)
-        return 0
+        return self.inlet.arrived(self) if self.ready() else 0
 
     cdef int deposit(self, object message, Peer peer) except -1:
         """Takes in what *peer* says (bytes, or a tuple of them), if there is room."""
         cdef Box box = self._box_of(peer)
-        # What it has said before comes first: where that waits for room there is none.
-        return self._put(box, message, None) if self._has_room(box) and box.lagging == 0 else 0
+        if not self._lets_in(box):
+            return 0
+        self._put(box, message, None)
+        return self.inlet.arrived(self)
 
     cdef int tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1:
         """Takes in that *peer* wants a prefix, or no longer.
@@ -88,9 +95,10 @@ cdef class Mail(Peer):
             memcpy(PyBytes_AS_STRING(key) + sizeof(who), prefix, size)
         else:
             key = PyBytes_FromStringAndSize(prefix, size)
-        # A change must not overtake an earlier one that waits for room; a repetition says nothing that its place matters to.
-        if box.lagging == 0 and self._has_room(box) and (not change or key not in self.late):
-            return self._put(box, word, key)
+        if self._lets_in(box) and key not in self.late:
+            self._put(box, word, key)
+            return self.inlet.arrived(self)
+        # A repetition of what the user has yet to hear says nothing more.
         return self._keep(box, word, key) if change else 0
 
     cdef int _put(self, Box box, object message, object key) except -1:
@@ -115,7 +123,7 @@ cdef class Mail(Peer):
         self._number += 1
         box.place = place
         box.waiting += 1
-        return self.inlet.arrived(self)
+        return 0
 
     cdef int _keep(self, Box box, bytes word, bytes key) except -1:
         """Keeps a change for a user who lags.
@@ -123,29 +131,37 @@ cdef class Mail(Peer):
         Changes of one thing alternate: one and its undoing are nothing, and no more is kept than the user's idea of the
         subscriptions differs from what they are.
         """
-        if key in self.late:
-            (<Box>self._lagging[key]).lagging -= 1
+        kept = self.late.get(key)
+        if kept is not None:
+            (<Box>(<tuple>kept)[1]).lagging -= 1
             del self.late[key]
-            del self._lagging[key]
             return 0
-        if box.order is None:
-            box.order = deque()
-        elif len(box.order) > 2 * box.lagging + MANY_STALE:
-            box.order = deque([old for old in box.order if self._lagging.get(old) is box])
-        box.order.append(key)
-        self._lagging[key] = box
-        self.late[key] = word
+        hush()
+        try:
+            if box.order is None:
+                box.order = deque()
+            elif len(box.order) > 2 * box.lagging + MANY_STALE:
+                # Each once: what was kept, undone and kept again stands there several times.
+                box.order = deque(dict.fromkeys([old for old in box.order if self._is_of(old, box)]))
+            box.order.append(key)
+            self.late[key] = word, box
+        finally:
+            unhush()
         box.lagging += 1
         return 0
 
+    cdef bint _is_of(self, object key, Box box) except -1:
+        """Whether that is kept for that peer."""
+        kept = self.late.get(key)
+        return kept is not None and (<tuple>kept)[1] is box
+
     cdef int _catch_up(self, Box box) except -1:
-        """There is room again for what was kept."""
+        """There is room again for what was kept. Nobody is told: that is its caller's business."""
         while box.lagging and self._has_room(box):
             key = box.order[0]
-            if self._lagging.get(key) is box:
-                self._put(box, self.late[key], key)
+            if self._is_of(key, box):
+                self._put(box, (<tuple>self.late[key])[0], key)
                 del self.late[key]
-                del self._lagging[key]
                 box.lagging -= 1
             box.order.popleft()
         return 0
@@ -216,8 +232,8 @@ cdef class Mail(Peer):
         if box.lagging:
             try:
                 self._catch_up(box)
-            except Exception as error:
-                # Memory is short. The user, who has just taken a message, is not to lose it for that.
+            except MemoryError as error:
+                # The user, who has just taken a message, is not to lose it for that.
                 self.complain(error)
         return 0
 
