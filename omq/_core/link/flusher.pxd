@@ -3,10 +3,7 @@
 from omq._core.wire.batch cimport Batch
 from omq._core.link.vigil cimport Vigil
 from omq._core.lock cimport pthread_mutex_t, sem_t
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef unsigned long pthread_t
-
+from omq._core.thread cimport pthread_t
 
 cdef struct Roll:
     void **entries           # what the thread has to do with; borrowed, each is taken out before it ends

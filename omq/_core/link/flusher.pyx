@@ -26,20 +26,10 @@ from omq._core.lock cimport (
     sem_post,
     sem_wait,
 )
+from omq._core.thread cimport pthread_join, start_thread
 
 cdef extern from "<semaphore.h>" nogil:
     int sem_clockwait(sem_t *, int, const timespec *)
-
-cdef extern from "<signal.h>" nogil:
-    ctypedef struct sigset_t:
-        pass
-    int sigfillset(sigset_t *)
-    int SIG_SETMASK
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_create(pthread_t *, void *, void *(*)(void *) noexcept nogil, void *)
-    int pthread_join(pthread_t, void **)
-    int pthread_sigmask(int, const sigset_t *, sigset_t *)
 
 cdef extern from "<sys/prctl.h>" nogil:
     int prctl(int, ...)
@@ -137,16 +127,7 @@ cdef class Flusher:
                 pthread_join(self._thread, NULL)
 
     cdef bint _start(self) noexcept:
-        cdef sigset_t every, before
-        cdef int failure
-        if self._over:
-            return False
-        # Our threads take no signals: they are the main thread's.
-        sigfillset(&every)
-        pthread_sigmask(SIG_SETMASK, &every, &before)
-        failure = pthread_create(&self._thread, NULL, run, <void *>self)
-        pthread_sigmask(SIG_SETMASK, &before, NULL)
-        self._running = failure == 0
+        self._running = not self._over and start_thread(&self._thread, run, <void *>self)
         return self._running
 
     cdef bint leave(self, Batch batch) noexcept:

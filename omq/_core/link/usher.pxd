@@ -1,7 +1,6 @@
 # The thread that has the I/O thread let in. It never takes the GIL.
 
-cdef extern from "<pthread.h>" nogil:
-    ctypedef unsigned long pthread_t
+from omq._core.thread cimport pthread_t
 
 
 cdef int give_way() except -1

@@ -14,6 +14,7 @@ from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open
 from posix.time cimport nanosleep, timespec
 from posix.unistd cimport close, getpid, write
 
+from omq._core.clock cimport now_ns
 from omq._core.kernel cimport (
     EFD_CLOEXEC,
     EFD_NONBLOCK,
@@ -29,97 +30,27 @@ from omq._core.kernel cimport (
     epoll_wait,
     eventfd,
 )
+from omq._core.thread cimport pthread_join, start_thread
 
 cdef extern from "<sys/epoll.h>" nogil:
     unsigned int EPOLLONESHOT
 
-cdef extern from "<signal.h>" nogil:
-    ctypedef struct sigset_t:
-        pass
-    int sigfillset(sigset_t *)
-    int SIG_SETMASK
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_create(pthread_t *, void *, void *(*)(void *) noexcept nogil, void *)
-    int pthread_join(pthread_t, void **)
-    int pthread_sigmask(int, const sigset_t *, sigset_t *)
+cdef extern from "Python.h":
+    int Py_AddPendingCall(int (*)(void *) noexcept, void *) noexcept nogil
+    int Py_IsInitialized() noexcept nogil
 
 cdef extern from *:
     """
     #include <poll.h>
     #include <stdlib.h>
     #include <sys/syscall.h>
-    #include <time.h>
     #include <unistd.h>
 
-    #define OMQ_GIVEN_NS 100000       /* nanoseconds for which a thread lets the GIL go */
-    #define OMQ_STALE_NS 5000000      /* nanoseconds after which it need not any more */
-    #define OMQ_MUCH_NS 5000000       /* nanoseconds that it takes to get the GIL back where a third thread is at work, too */
-    #define OMQ_PAUSE_NS 10000000000  /* nanoseconds, the longest, before it lets it go again then */
-    #define OMQ_FORGOTTEN_NS 1000000000  /* nanoseconds after which the main thread is told once more, at first */
-
-    static long long omq_asked;       /* on the monotonic clock, when somebody was asked to; 0: nobody is */
-    static long long omq_queued;      /* when the main thread was told, which has not come to it yet; 0: it has */
-    static long long omq_patience = OMQ_FORGOTTEN_NS;  /* twice as long each time that it is told in vain */
-    static long long omq_not_before;  /* when somebody may be asked again */
-    static long omq_handovers;
-
-    static long long omq_now(void) {
-        struct timespec moment;
-        clock_gettime(CLOCK_MONOTONIC, &moment);
-        return moment.tv_sec * 1000000000LL + moment.tv_nsec;
+    static inline long long omq_load(const long long *from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+    static inline void omq_store(long long *to, long long value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
+    static inline int omq_swap(long long *in, long long old, long long value) {
+        return __atomic_compare_exchange_n(in, &old, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     }
-
-    /* Lets the GIL go for long enough that another thread comes in, if that was asked for lately.
-
-       Whoever comes in may be a third thread that works in such small pieces, too, and keeps the GIL: what that costs is
-       a tenth of the time at most. */
-    static int omq_let_go(void) {
-        struct timespec rest = {0, OMQ_GIVEN_NS};
-        long long asked = __atomic_exchange_n(&omq_asked, 0, __ATOMIC_RELAXED);
-        long long begun = omq_now(), took;
-        if (asked && begun - asked < OMQ_STALE_NS) {
-            omq_handovers++;
-            Py_BEGIN_ALLOW_THREADS
-            nanosleep(&rest, NULL);
-            Py_END_ALLOW_THREADS
-            took = omq_now() - begun;
-            if (took > OMQ_MUCH_NS)
-                __atomic_store_n(&omq_not_before, begun + took + (10 * took < OMQ_PAUSE_NS ? 10 * took : OMQ_PAUSE_NS),
-                                 __ATOMIC_RELAXED);
-        }
-        return 0;
-    }
-
-    /* On the main thread, between two bytecodes. */
-    static int omq_on_main(void *nothing) {
-        (void)nothing;
-        __atomic_store_n(&omq_patience, OMQ_FORGOTTEN_NS, __ATOMIC_RELAXED);
-        __atomic_store_n(&omq_queued, 0, __ATOMIC_RELAXED);
-        return omq_let_go();
-    }
-
-    /* Asks whoever is at work to let the GIL go. Needs no GIL. */
-    static void omq_ask(void) {
-        long long now = omq_now();
-        long long queued = __atomic_load_n(&omq_queued, __ATOMIC_RELAXED);
-        if (!Py_IsInitialized() || now < __atomic_load_n(&omq_not_before, __ATOMIC_RELAXED))
-            return;
-        __atomic_store_n(&omq_asked, now, __ATOMIC_RELAXED);
-        if (queued != 0) {
-            /* Python 3.11 gives it to a subinterpreter that happens to have the GIL, and that may end. Or the main thread
-               sleeps: the few places for such calls are not to be filled by this. */
-            long long patience = __atomic_load_n(&omq_patience, __ATOMIC_RELAXED);
-            if (now - queued < patience)
-                return;
-            __atomic_store_n(&omq_patience, 2 * patience, __ATOMIC_RELAXED);
-        }
-        if (__atomic_compare_exchange_n(&omq_queued, &queued, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
-            Py_AddPendingCall(omq_on_main, NULL) < 0)
-            __atomic_store_n(&omq_queued, 0, __ATOMIC_RELAXED);
-    }
-
-    static int omq_is_asked(void) { return __atomic_load_n(&omq_asked, __ATOMIC_RELAXED) != 0; }
 
     enum omq_whereabouts { OMQ_UNKNOWN, OMQ_AT_WORK, OMQ_WAITING, OMQ_IDLE };
 
@@ -148,33 +79,93 @@ cdef extern from *:
         return poll(&one, 1, 0) > 0 && one.revents & POLLIN;
     }
     """
-    long omq_handovers
-    int omq_let_go()
-    void omq_ask() nogil
-    bint omq_is_asked()
-    bint omq_is_readable(int) nogil
+    long long omq_load(const long long *) noexcept nogil
+    void omq_store(long long *, long long) noexcept nogil
+    bint omq_swap(long long *, long long, long long) noexcept nogil
+    bint omq_is_readable(int) noexcept nogil
     ctypedef enum Whereabouts "enum omq_whereabouts":
         UNKNOWN "OMQ_UNKNOWN"
         AT_WORK "OMQ_AT_WORK"
         WAITING "OMQ_WAITING"
         IDLE "OMQ_IDLE"
-    Whereabouts omq_whereabouts(int) nogil
+    Whereabouts omq_whereabouts(int) noexcept nogil
 
 cdef enum:
     PATIENCE_NS = 1000000    # nanoseconds between two looks at a thread that has something to do
     LONG_NS = 20000000       # nanoseconds between two of them where it waits for something else, as it turns out
     IN_VAIN = 500            # looks in a row that found it waiting, after which that is so
+    GIVEN_NS = 100000        # nanoseconds for which a thread lets the GIL go
+    STALE_NS = 5000000       # nanoseconds after which it need not any more
+    MUCH_NS = 5000000        # nanoseconds that it takes to get the GIL back where a third thread is at work, too
+    DEAR = 10                # times as long it is not asked again then...
+    PAUSE_NS = 10000000000   # ...but for no more nanoseconds than that
+    FORGOTTEN_NS = 1000000000  # nanoseconds after which the main thread is told once more, at first
     LOOP = 1                 # in the epoll set: the event loop's own
     END = 2                  # the thread is to end
 
+# For all contexts of a process: there is one main thread. Moments are nanoseconds on the monotonic clock.
+cdef long long asked         # when somebody was asked to let the GIL go; 0: nobody is
+cdef long long told          # when the main thread was told, which has not come to it yet; 0: it has
+cdef long long patience = FORGOTTEN_NS  # nanoseconds until it is told once more: twice as many each time
+cdef long long not_before    # when somebody may be asked again
+cdef long times_given        # how often somebody has
+
 
 def handovers():
-    return omq_handovers
+    return times_given
+
+
+cdef int let_go() noexcept:
+    """Lets the GIL go for long enough that another thread comes in, if that was asked for lately.
+
+    Whoever comes in may be a third thread that works in such small pieces, too, and keeps the GIL: what that costs is a tenth
+    of the time at most.
+    """
+    global times_given
+    cdef timespec rest
+    cdef long long begun = now_ns()
+    cdef long long since = begun - omq_load(&asked)
+    cdef long long took
+    omq_store(&asked, 0)
+    if since < STALE_NS:
+        times_given += 1
+        rest.tv_sec = 0
+        rest.tv_nsec = GIVEN_NS
+        with nogil:
+            nanosleep(&rest, NULL)
+        took = now_ns() - begun
+        if took > MUCH_NS:
+            omq_store(&not_before, begun + took + min(DEAR * took, <long long>PAUSE_NS))
+    return 0
 
 
 cdef int give_way() except -1:
     """Lets the GIL go for a moment, where the I/O thread is kept out; without any lock."""
-    return omq_let_go() if omq_is_asked() else 0
+    return let_go() if omq_load(&asked) else 0
+
+
+cdef int on_main(void *nothing) noexcept:
+    """On the main thread, between two bytecodes."""
+    omq_store(&patience, FORGOTTEN_NS)
+    omq_store(&told, 0)
+    return let_go()
+
+
+cdef void ask() noexcept nogil:
+    """Asks whoever is at work to let the GIL go. Needs no GIL."""
+    cdef long long now = now_ns()
+    cdef long long before = omq_load(&told)
+    if not Py_IsInitialized() or now < omq_load(&not_before):
+        return
+    omq_store(&asked, now)
+    if before:
+        # Python 3.11 tells a subinterpreter that happens to have the GIL, and that may end. Or the main thread sleeps: the
+        # few places for such calls are not to be filled by this.
+        if now - before < omq_load(&patience):
+            return
+        omq_store(&patience, 2 * omq_load(&patience))
+    if omq_swap(&told, before, now) and Py_AddPendingCall(on_main, NULL) < 0:
+        omq_store(&told, 0)
 
 
 cdef void *run(void *usher) noexcept nogil:
@@ -204,7 +195,6 @@ cdef class Usher:
 
     def start(self, int thread, int watched, candidates):
         cdef epoll_event event
-        cdef sigset_t every, before
         if self._running:
             return
         for candidate in candidates:
@@ -222,11 +212,7 @@ cdef class Usher:
         if (self._state >= 0 and self._set >= 0 and self._end >= 0
                 and epoll_ctl(self._set, EPOLL_CTL_ADD, self._end, &event) == 0
                 and self._arm(EPOLL_CTL_ADD) == 0 and omq_whereabouts(self._state) != UNKNOWN):
-            # Our threads take no signals: they are the main thread's.
-            sigfillset(&every)
-            pthread_sigmask(SIG_SETMASK, &every, &before)
-            self._running = pthread_create(&self._thread, NULL, run, <void *>self) == 0
-            pthread_sigmask(SIG_SETMASK, &before, NULL)
+            self._running = start_thread(&self._thread, run, <void *>self)
         if not self._running:
             self._close()
 
@@ -277,5 +263,5 @@ cdef class Usher:
                     break
                 waits = waits + 1 if now == WAITING else 0
                 if waits > 1:
-                    omq_ask()
+                    ask()
             self._arm(EPOLL_CTL_MOD)

@@ -1,5 +1,6 @@
 # What waits for the user of an XPUB.
 
+from omq._core.queues.parcels cimport Parcels
 from omq._core.queues.peer cimport Peer
 
 
@@ -11,13 +12,12 @@ cdef class Box:
     cdef Py_ssize_t lagging          # of them that have not
 
 
-cdef class Mail(Peer):
+cdef class Mail(Parcels):
     cdef readonly dict late          # what found no room: a change, and its box, by what it is about
     cdef Peer sender                 # whom the last message that was taken came from
     cdef Py_ssize_t hwm              # messages of one peer that may wait; 0 no bound
     cdef list _heap                  # of tuples: place, number, message, box, what it is about or None
     cdef tuple _first                # what is taken next, once somebody has looked at it: nothing comes before it then
-    cdef Py_ssize_t _part            # index of the next part in it
     cdef long long _place            # of the last one that was taken
     cdef long long _number           # of the last one that came: what has the same place leaves in that order
     cdef dict _said                  # the place of the last word that waits, by what it is about
@@ -32,5 +32,3 @@ cdef class Mail(Peer):
     cdef bint _lets_in(self, Box box) except -1
     cdef bint _is_of(self, object key, Box box) except -1
     cdef int _catch_up(self, Box box) except -1
-    cdef tuple _head(self)
-    cdef int _taken(self) except -1

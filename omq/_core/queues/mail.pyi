@@ -1,6 +1,7 @@
-from omq._core.queues.peer import Inlet, Peer
+from omq._core.queues.parcels import Parcels
+from omq._core.queues.peer import Inlet
 
-class Mail(Peer):
+class Mail(Parcels):
     """What waits for the user of an XPUB: what peers want, and what they say.
 
     Args:

@@ -16,6 +16,7 @@ from cpython.list cimport PyList_GET_SIZE
 from libc.string cimport memcpy
 
 from omq._core.lock cimport hush, unhush
+from omq._core.queues.parcels cimport Parcels
 from omq._core.queues.peer cimport Inlet, Peer
 from omq._core.queues.pipe cimport asking
 
@@ -36,7 +37,7 @@ cdef class Box:
 
 
 @cython.final
-cdef class Mail(Peer):
+cdef class Mail(Parcels):
     def __init__(self, Inlet inlet not None, Py_ssize_t hwm, bint each):
         self.inlet = inlet
         self.hwm = hwm
@@ -168,7 +169,7 @@ cdef class Mail(Peer):
 
     # ------------------------------------------------------------------ what the user takes
 
-    cdef tuple _head(self):
+    cdef object _message(self):
         if self._first is None:
             hush()
             try:
@@ -176,50 +177,12 @@ cdef class Mail(Peer):
             finally:
                 unhush()
             self._place = self._first[0]
-        return self._first
+        return self._first[2]
 
     cdef Py_ssize_t ready(self) noexcept:
         return PyList_GET_SIZE(self._heap) + (self._first is not None)
 
-    cdef bint head_more(self) noexcept:
-        message = self._head()[2]
-        return type(message) is tuple and self._part < len(<tuple>message) - 1
-
-    cdef const char *peek(self, Py_ssize_t *size) except NULL:
-        message = self._head()[2]
-        body = <bytes>(<tuple>message)[self._part] if type(message) is tuple else <bytes>message
-        size[0] = PyBytes_GET_SIZE(body)
-        return PyBytes_AS_STRING(body)
-
-    cdef object take_part(self):
-        message = self._head()[2]
-        if type(message) is not tuple:
-            self.more = False
-            self._taken()
-            return message
-        part = (<tuple>message)[self._part]
-        self.more = self._part < len(<tuple>message) - 1
-        if self.more:
-            self._part += 1
-        else:
-            self._taken()
-        return part
-
-    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
-        cdef Py_ssize_t has
-        cdef const char *body = self.peek(&has)
-        if has > size:
-            return -1
-        memcpy(into, body, has)
-        self._taken()
-        return has
-
-    cdef int skip(self) except -1:
-        self._head()
-        return self._taken()
-
     cdef int _taken(self) except -1:
-        """The first message is taken."""
         cdef Box box = <Box>self._first[3]
         key = self._first[4]
         if key is not None and self._said.get(key) == self._first[0]:

@@ -2,17 +2,17 @@
 
 from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock
+from omq._core.queues.parcels cimport Parcels
 from omq._core.queues.peer cimport Peer
 
 
 cdef bytes asking(const char *prefix, Py_ssize_t size, bint subscribe)
 
 
-cdef class Pipe(Peer):
+cdef class Pipe(Parcels):
     cdef Pipe partner                # the other end; None once it is gone
     cdef object _ring                # deque of messages for this end: bytes, or tuples of bytes
     cdef Py_ssize_t _capacity        # messages that fit before the partner waits; 0 no bound
-    cdef Py_ssize_t _part            # index of the next part in the first message
     cdef Bell _bell                  # of the loop that this end lives in
     cdef SocketLock _lock            # guards this end, where threads share it; None: its thread alone does
     cdef bint _reopening             # word that there is room is on its way through _bell
@@ -22,7 +22,6 @@ cdef class Pipe(Peer):
     cdef long long _sent             # bytes
     cdef int _arrive(self) except -1
     cdef int _hear(self) except -1
-    cdef int _taken(self) except -1
     cdef int _make_room(self) except -1
     cdef int _reopen(self) except -1
     cdef int _reach(self, bint arrival) except -1

@@ -2,9 +2,10 @@ from typing import Any
 
 from omq._core.bell import Bell
 from omq._core.lock import SocketLock
-from omq._core.queues.peer import Inlet, Peer
+from omq._core.queues.parcels import Parcels
+from omq._core.queues.peer import Inlet
 
-class Pipe(Peer):
+class Pipe(Parcels):
     """One end of an inproc connection.
 
     Args:

@@ -9,6 +9,7 @@ from omq._core.wire.batch cimport Part
 from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock
 from omq._core.queues.outlet cimport hold
+from omq._core.queues.parcels cimport Parcels
 from omq._core.queues.peer cimport Inlet, Peer
 
 from collections import deque
@@ -29,7 +30,7 @@ cdef bytes asking(const char *prefix, Py_ssize_t size, bint subscribe):
 
 
 @cython.final
-cdef class Pipe(Peer):
+cdef class Pipe(Parcels):
     """One end of an inproc connection.
 
     Args:
@@ -78,50 +79,16 @@ cdef class Pipe(Peer):
     cdef Py_ssize_t ready(self) noexcept:
         return Py_SIZE(self._ring)
 
-    cdef bint head_more(self) noexcept:
-        message = self._ring[0]
-        return type(message) is tuple and self._part < len(<tuple>message) - 1
-
-    cdef const char *peek(self, Py_ssize_t *size) except NULL:
-        message = self._ring[0]
-        body = <bytes>(<tuple>message)[self._part] if type(message) is tuple else <bytes>message
-        size[0] = PyBytes_GET_SIZE(body)
-        return PyBytes_AS_STRING(body)
-
-    cdef object take_part(self):
-        message = self._ring[0]
-        if type(message) is not tuple:
-            self.more = False
-            self._taken()
-            return message
-        part = (<tuple>message)[self._part]
-        self.more = self._part < len(<tuple>message) - 1
-        if self.more:
-            self._part += 1
-        else:
-            self._taken()
-        return part
-
     cdef object take_quickly(self):
         cdef Pipe partner = self.partner
         if Py_SIZE(self._ring) == 0 or (partner is not None and not partner.writable):
             return None
         return self._ring.popleft() if type(self._ring[0]) is bytes else None
 
-    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
-        cdef Py_ssize_t has
-        cdef const char *body = self.peek(&has)
-        if has > size:
-            return -1
-        memcpy(into, body, has)
-        self.skip()
-        return has
-
-    cdef int skip(self) except -1:
-        return self._taken()
+    cdef object _message(self):
+        return self._ring[0]
 
     cdef int _taken(self) except -1:
-        """The first message is taken."""
         self._ring.popleft()
         self._part = 0
         self._make_room()
