@@ -39,6 +39,14 @@ cdef class Parcels(Peer):
             self._taken()
         return part
 
+    cdef object take_alone(self):
+        message = self._message()
+        if type(message) is tuple:
+            return None if self.head_more() else self.take_part()
+        self.more = False
+        self._taken()
+        return message
+
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
         cdef Py_ssize_t has
         cdef const char *body = self.peek(&has)
