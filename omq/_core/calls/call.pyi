@@ -7,6 +7,7 @@ from typing_extensions import Buffer
 from omq._core.calls.home import LoopHome
 from omq._core.calls.waiter import AsyncTurn
 from omq._core.queues.gate import Gate
+from omq.message import Message
 from omq.types import Unset
 
 _T = TypeVar("_T", covariant=True)
@@ -15,10 +16,10 @@ class AsyncGate(Gate):
     """Wakes the first of the calls that wait; it passes the wake-up on when it has what it wants."""
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """A Future that is done at the next notification."""
+        """A Future that is done at the next notification: closing waits so for the queues to drain."""
 
     def wake_all(self) -> None:
-        """Wakes every call."""
+        """Wakes every call: the socket's state has changed for all of them."""
 
 class Call(Coroutine[Any, Any, _T], Generic[_T]):
     """One call on an asyncio socket. Nothing happens before it is awaited."""
@@ -125,7 +126,7 @@ class AsyncCore(LoopHome):
             MultipartError: It has several parts; it stays first in line.
         """
 
-    def recv_message(self, *, timeout: float | Unset | None = ...) -> Call[Any]:
+    def recv_message(self, *, timeout: float | Unset | None = ...) -> Call[Message]:
         """Takes the next message as a `Message`: its parts and what is known about its sender."""
 
     def poll(self, timeout: float | None = None, events: int = ...) -> Call[int]:

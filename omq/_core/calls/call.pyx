@@ -162,32 +162,114 @@ cdef class AsyncCore(LoopHome):
         self._show_end()
 
     def send(self, data, *, timeout=UNSET):
+        """Sends a message of one part.
+
+        Args:
+            data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
+                other content is used within the call or copied.
+            timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
+
+        Raises:
+            TypeError: `data` has no contiguous buffer.
+            SendTimeout: There was no room in time. Nothing was sent.
+            StateError: The type does not send, or not now, or this is another loop.
+            UnroutableError: No peer has the address (`router_mandatory`).
+            ClosedError: The socket is closed.
+        """
         return new_call(self, OP_SEND, data, self._send_timeout if timeout is UNSET else seconds(timeout))
 
     def send_multipart(self, parts, *, timeout=UNSET):
+        """Sends a whole message, atomically.
+
+        Args:
+            parts: The parts, at least one; see `send`.
+            timeout: Seconds; see `send`.
+
+        Raises:
+            ValueError: There are no parts.
+            Exception: As `send`.
+        """
         return new_call(self, OP_SEND_PARTS, parts, self._send_timeout if timeout is UNSET else seconds(timeout))
 
     def send_many(self, messages, *, timeout=UNSET):
+        """Sends many messages of one part each.
+
+        Args:
+            messages: The messages; see `send`.
+            timeout: Seconds for all of them; see `send`.
+
+        Returns:
+            How many were accepted: fewer than given only if the time was up after the first.
+
+        Raises:
+            Exception: As `send`. What was accepted before a cancellation is sent.
+        """
         return new_call(self, OP_SEND_MANY, messages, self._send_timeout if timeout is UNSET else seconds(timeout))
 
     def recv(self, *, timeout=UNSET):
+        """Takes the next message, which has one part.
+
+        Args:
+            timeout: Seconds to wait; `None` for ever, 0 never; left out, `recv_timeout` holds.
+
+        Raises:
+            MultipartError: It has several parts; it stays first in line.
+            ReceiveTimeout: There was none in time.
+            StateError: The type does not receive, or not now, or this is another loop.
+            ClosedError: The socket is closed.
+        """
         return new_call(self, OP_RECV, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_multipart(self, *, timeout=UNSET):
+        """Takes the next message whole; raises as `recv`, but for `MultipartError`."""
         return new_call(self, OP_RECV_PARTS, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_many(self, limit=1024, *, timeout=UNSET):
+        """Waits for a message and takes what else is there.
+
+        After some 5 ms of work it takes no more, whatever the limit: messages may come faster than they are taken.
+
+        Args:
+            limit: Messages to take at most, 1 or more.
+            timeout: Seconds to wait for the first; see `recv`.
+
+        Returns:
+            The messages: `bytes`, or a list of them where a message has several parts.
+        """
         if limit < 1:
             raise ValueError(f"limit={limit!r}: must be at least 1")
         return new_call(self, OP_RECV_MANY, limit, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_into(self, buffer, *, timeout=UNSET):
+        """Takes the next message, of one part, into a buffer.
+
+        Args:
+            buffer: Writable and contiguous.
+            timeout: Seconds; see `recv`.
+
+        Returns:
+            The message's bytes.
+
+        Raises:
+            MessageTooLarge: It does not fit; it stays first in line and the buffer's content is undefined.
+            MultipartError: It has several parts; it stays first in line.
+        """
         return new_call(self, OP_RECV_INTO, buffer, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_message(self, *, timeout=UNSET):
+        """Takes the next message as a `Message`: its parts and what is known about its sender."""
         return new_call(self, OP_RECV_MESSAGE, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def poll(self, timeout=None, events=POLL_IN):
+        """Waits until a message can be received or sent.
+
+        Args:
+            timeout: Seconds; `None` for ever.
+            events: `POLL_IN`, `POLL_OUT` or both.
+
+        Returns:
+            The events that are ready; 0 if the time was up.
+        """
         if not events or events & ~(POLL_IN | POLL_OUT):
             raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
         return new_call(self, OP_POLL, events, seconds(timeout))

@@ -34,12 +34,14 @@ cdef class Feed:
         sem_destroy(&self._wake)
 
     def _assemble(self, Py_ssize_t limit, last, make_missed, Generation generation not None):
+        """Before its first use: how many events wait, the kind of the last one, and what tells of those missed."""
         self._limit = limit
         self._last = last
         self._make_missed = make_missed
         self._generation = generation
 
     def put(self, event not None):
+        """Takes an event in, from whatever thread; never waits."""
         if self.closed:
             return
         if len(self._events) >= self._limit:
@@ -52,6 +54,12 @@ cdef class Feed:
             sem_post(&self._wake)
 
     def take(self):
+        """The next event, if one is there.
+
+        Raises:
+            ClosedError: There will be none.
+            StateError: The process has forked.
+        """
         return self._take()
 
     cdef object _take(self):
@@ -122,6 +130,17 @@ cdef object receive(Feed feed, object timeout):
 
 cdef class SyncFeed(Feed):
     def recv(self, *, timeout=None):
+        """Waits for the next event.
+
+        Args:
+            timeout: Seconds; `None` for ever, 0 never.
+
+        Raises:
+            ReceiveTimeout: None came in time.
+            ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
+            StateError: The process has forked.
+            ValueError: The timeout is below 0, or no number.
+        """
         return receive(self, timeout)
 
     def __iter__(self):

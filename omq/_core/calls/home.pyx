@@ -100,6 +100,15 @@ cdef class LoopHome:
         self._tell()
 
     def fileno(self):
+        """A descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
+
+        It stays the same one, belongs to the socket, and becomes readable when the socket closes. While somebody
+        waits in a call that receives, that call has the messages.
+
+        Raises:
+            StateError: The type does not receive, or this is another loop.
+            ClosedError: The socket is closed.
+        """
         self._enter()
         if self.inlet is None:
             raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")

@@ -25,7 +25,7 @@ class SyncGate(Gate):
         """Calls that wait here."""
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """A Future of a loop that is done at the next notification, from whatever thread."""
+        """A Future of *loop*, the I/O thread's, that is done at the next notification, from whatever thread."""
 
 class LeaderCore:
     """Where the threads that call on one socket wait."""

@@ -123,6 +123,7 @@ cdef class Generation:
         self._main = threading.main_thread().ident
 
     def expire(self, inherited):
+        """The process has forked; *inherited* is kept for ever, for its end would disturb the parent."""
         self.stale = True
         # What was inherited is never torn down here: its end would reach for epoll sets that the parent uses.
         Py_INCREF(inherited)
@@ -582,6 +583,15 @@ cdef class LeaderCore:
         return 0
 
     def fileno(self):
+        """A descriptor that is readable exactly while a message waits; level-triggered.
+
+        It is the socket's: select on it, and do nothing else with it. From its first use on the I/O thread reads
+        for the socket.
+
+        Raises:
+            StateError: The type does not receive.
+            ClosedError: The socket is closed.
+        """
         self._enter()
         try:
             if self.inlet is None:

@@ -1,9 +1,10 @@
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Self
 
 from typing_extensions import Buffer
 
 from omq._core.calls.leader import LeaderCore
+from omq.message import Message
 from omq.types import Unset
 
 class SyncCore(LeaderCore):
@@ -117,7 +118,7 @@ class SyncCore(LeaderCore):
             StateError: The type does not receive, or does not give messages as they came (REQ, REP, ROUTER).
         """
 
-    def recv_message(self, *, timeout: float | Unset | None = ...) -> Any:
+    def recv_message(self, *, timeout: float | Unset | None = ...) -> Message:
         """Takes the next message as a `Message`: its parts and what is known about its sender."""
 
     def poll(self, timeout: float | None = None, events: int = ...) -> int:

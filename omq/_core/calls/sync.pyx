@@ -128,6 +128,17 @@ cdef class SyncCore(LeaderCore):
                 self._leave()
 
     def recv(self, *, timeout=UNSET):
+        """Takes the next message, which has one part.
+
+        Args:
+            timeout: Seconds to wait; `None` for ever, 0 never; left out, `recv_timeout` holds.
+
+        Raises:
+            MultipartError: It has several parts; it stays first in line.
+            ReceiveTimeout: There was none in time.
+            StateError: The type does not receive, or not now.
+            ClosedError: The socket is closed.
+        """
         cdef object message
         check(timeout)
         # The common case: a message is there.
@@ -150,14 +161,39 @@ cdef class SyncCore(LeaderCore):
         return self._take(TAKE_ONE, None, timeout)
 
     def recv_multipart(self, *, timeout=UNSET):
+        """Takes the next message whole; raises as `recv`, but for `MultipartError`."""
         return self._take(TAKE_PARTS, None, timeout)
 
     def recv_many(self, limit=1024, *, timeout=UNSET):
+        """Waits for a message and takes what else is there.
+
+        After some 20 ms of work it takes no more, whatever the limit: messages may come faster than they are taken.
+
+        Args:
+            limit: Messages to take at most, 1 or more.
+            timeout: Seconds to wait for the first; see `recv`.
+
+        Returns:
+            The messages: `bytes`, or a list of them where a message has several parts.
+        """
         if limit < 1:
             raise ValueError(f"limit={limit!r}: must be at least 1")
         return self._take(TAKE_MANY, limit, timeout)
 
     def recv_into(self, buffer, *, timeout=UNSET):
+        """Takes the next message, of one part, into a buffer.
+
+        Args:
+            buffer: Writable and contiguous.
+            timeout: Seconds; see `recv`.
+
+        Returns:
+            The message's bytes.
+
+        Raises:
+            MessageTooLarge: It does not fit; it stays first in line and the buffer's content is undefined.
+            MultipartError: It has several parts; it stays first in line.
+        """
         cdef Py_buffer view
         open_target(buffer, &view)
         try:
@@ -166,9 +202,29 @@ cdef class SyncCore(LeaderCore):
             PyBuffer_Release(&view)
 
     def recv_columns(self, data, ends, start=0, *, timeout=UNSET):
+        """Waits for a message and takes what else is there into columns, as Arrow keeps binary values.
+
+        Bodies are copied behind one another; no Python object is made for a message.
+
+        Args:
+            data: Writable and contiguous: where the bodies go.
+            ends: Writable and contiguous: gets the offset in `data` behind each body, 4 bytes each (int32, native
+                byte order). It bounds how many messages are taken.
+            start: The offset in `data` where the first body goes.
+            timeout: Seconds to wait for the first; see `recv`.
+
+        Returns:
+            How many messages were taken, at least 1. What did not fit, or has several parts, stays first in line.
+
+        Raises:
+            MessageTooLarge: The first does not fit behind `start`; it stays first in line.
+            MultipartError: The first has several parts; it stays first in line.
+            StateError: The type does not receive, or does not give messages as they came (REQ, REP, ROUTER).
+        """
         return self._take(TAKE_COLUMNS, (data, ends, start), timeout)
 
     def recv_message(self, *, timeout=UNSET):
+        """Takes the next message as a `Message`: its parts and what is known about its sender."""
         return self._take(TAKE_MESSAGE, None, timeout)
 
     def __iter__(self):
@@ -217,6 +273,20 @@ cdef class SyncCore(LeaderCore):
         return 0
 
     def send(self, data, *, timeout=UNSET):
+        """Sends a message of one part.
+
+        Args:
+            data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
+                other content is used within the call or copied.
+            timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
+
+        Raises:
+            TypeError: `data` has no contiguous buffer.
+            SendTimeout: There was no room in time. Nothing was sent.
+            StateError: The type does not send, or not now.
+            UnroutableError: No peer has the address (`router_mandatory`).
+            ClosedError: The socket is closed.
+        """
         cdef Part part
         cdef int done
         check(timeout)
@@ -237,9 +307,31 @@ cdef class SyncCore(LeaderCore):
         self._put(data, False, timeout)
 
     def send_multipart(self, parts, *, timeout=UNSET):
+        """Sends a whole message, atomically.
+
+        Args:
+            parts: The parts, at least one; see `send`.
+            timeout: Seconds; see `send`.
+
+        Raises:
+            ValueError: There are no parts.
+            Exception: As `send`.
+        """
         self._put(parts, True, timeout)
 
     def send_many(self, messages, *, timeout=UNSET):
+        """Sends many messages of one part each.
+
+        Args:
+            messages: The messages; see `send`.
+            timeout: Seconds for all of them; see `send`.
+
+        Returns:
+            How many were accepted: fewer than given only if the time was up after the first.
+
+        Raises:
+            Exception: As `send`. What was accepted before is sent.
+        """
         cdef Py_ssize_t sent = 0
         cdef Part part
         cdef int done
@@ -286,6 +378,15 @@ cdef class SyncCore(LeaderCore):
     # ------------------------------------------------------------------ readiness
 
     def poll(self, timeout=None, events=POLL_IN):
+        """Waits until a message can be received or sent.
+
+        Args:
+            timeout: Seconds; `None` for ever.
+            events: `POLL_IN`, `POLL_OUT` or both.
+
+        Returns:
+            The events that are ready; 0 if the time was up.
+        """
         cdef long long deadline
         cdef Sleeper sleeper = None
         cdef SyncGate gate
