@@ -168,6 +168,27 @@ class Socket(Face, AsyncCore):
         """
         await self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
 
+    async def flush(self, timeout: float | None = None) -> None:
+        """Waits until everything that was accepted has left: the kernel has it or, over inproc, the peer.
+
+        What others send meanwhile is waited for, too. Without a peer it waits for one to come.
+
+        Args:
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            SendTimeout: Something has not left in time. Nothing is lost by that.
+            StateError: The type does not send.
+            ClosedError: The socket is closed, or was closed meanwhile.
+        """
+        timeout = patience(timeout)
+        self._refuse_unless_sending()
+        self._begin()
+        if not self._engine.has_loop:
+            self._attach(asyncio.get_running_loop())
+        if not await self._engine.flush(timeout):
+            raise self._not_flushed(timeout)
+
     async def _wait(self, reached: Any, what: str, timeout: float | None) -> None:
         timeout = patience(timeout)
         self._begin()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn, SupportsIndex
 from omq._core.calls.description import snapshot
 from omq._core.queues.subscriptions import PublisherOutlet, Wishes
 from omq.engine.socket import Engine
-from omq.errors import ClosedError, ContextTerminated, EndpointError, StateError, Timeout
+from omq.errors import ClosedError, ContextTerminated, EndpointError, SendTimeout, StateError, Timeout
 from omq.message import Peer
 from omq.options import Options
 from omq.types import UNSET, SocketType
@@ -216,6 +216,17 @@ class Face:
         """What a wait for peers or subscriptions raises; it says what went wrong last, if anything did."""
         trouble = self._engine.reporter.trouble
         return Timeout(f"not {what} within {timeout} s" + (f"; last failure: {trouble}" if trouble else ""))
+
+    def _not_flushed(self, timeout: float | None) -> Exception:
+        """What a `flush` raises that has not come to its end."""
+        if self.closed:
+            return self._closed_error("was closed while a call waited")
+        return SendTimeout(f"not everything that was accepted has left within {timeout} s")
+
+    def _refuse_unless_sending(self) -> None:
+        """Raises if the type does not send."""
+        if self._engine.pattern.outlet is None:
+            raise StateError(f"a {self.socket_type.value} socket does not send")
 
     def _subscribed(self, prefix: bytes | None, n: int) -> Callable[[], bool]:
         """The condition that *n* subscriptions are in force."""

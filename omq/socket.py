@@ -175,12 +175,35 @@ class Socket(Face, SyncCore):
         """
         self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
 
-    def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until everything that was accepted has left: the kernel has it or, over inproc, the peer.
+
+        What others send meanwhile is waited for, too. Without a peer it waits for one to come.
+
+        Args:
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            SendTimeout: Something has not left in time. Nothing is lost by that.
+            StateError: The type does not send.
+            ClosedError: The socket is closed, or was closed meanwhile.
+        """
         timeout = patience(timeout)
+        self._refuse_unless_sending()
+        self._begin()
+        if not self._io.run(self._engine.flush, timeout):
+            raise self._not_flushed(timeout)
+
+    def _begin(self) -> None:
+        """A socket belongs to the context's thread from its first use on."""
         self._context.check()
         self._refuse_closed()
         self._io = self._context.io_thread
         self._io.run(self._start)
+
+    def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
+        timeout = patience(timeout)
+        self._begin()
         if not self._io.run(self._engine.wait_until, reached, timeout):
             if self.closed:
                 raise self._closed_error("was closed while a call waited")

@@ -1,9 +1,15 @@
-"""What closing waits for: that everything accepted has left, and then that the peers' kernels have it."""
+"""What closing waits for: that everything accepted has left, and then that the peers' kernels have it.
+
+`flush` waits for the first of the two.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from omq._core.queues.peer import Outlet
 
 if TYPE_CHECKING:
     from omq.engine.socket import Engine
@@ -13,11 +19,12 @@ _GLANCE = 0.002  # seconds between two looks at them
 
 
 class Linger:
-    """The patience of one socket that closes; several may close it at once."""
+    """The patience of one socket that closes, or is flushed; several may wait at once."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: list[asyncio.Future[None]] = []
+        self._flushing = 0
 
     async def wait(self, linger: float | None) -> None:
         """Waits for *linger* seconds at most, `None` for ever; not beyond the socket's end."""
@@ -25,22 +32,39 @@ class Linger:
         await self._drain(deadline)
         await self._say_goodbye(deadline)
 
+    async def flush(self, timeout: float | None) -> bool:
+        """Waits until nothing that was accepted waits; false if the time was up, or the socket closed, first."""
+        deadline = None if timeout is None else self._engine.loop.time() + timeout
+        self._flushing += 1
+        try:
+            return await self._empty(deadline, lambda: True)
+        finally:
+            self._flushing -= 1
+            outlet = self._engine.pattern.outlet
+            if outlet is not None and not self._flushing and not self._engine.closing:
+                with self._engine.lock:
+                    outlet.draining = False
+
     async def _drain(self, deadline: float | None) -> None:
         """Waits until nothing that was accepted waits, or nobody can come for it; listeners and dialers go on."""
+        await self._empty(deadline, lambda: self._engine.may_have_peers)
+
+    async def _empty(self, deadline: float | None, worthwhile: Callable[[], bool]) -> bool:
+        """Waits until nothing that was accepted waits, or it is not worth while any more; whether nothing does."""
         engine = self._engine
         outlet = engine.pattern.outlet
         if outlet is None:
-            return
+            return True
         engine.driver.take_over()
         with engine.lock:
             outlet.draining = True
-            outlet.flush_turn()
-            for session in engine.sessions:
-                session.peer.flush_now()
-        while not engine.closed and engine.may_have_peers:
+            self._hand_over(outlet)
+        while not engine.closed and worthwhile():
             with engine.lock:
                 if engine.drained:
-                    return
+                    self._hand_over(outlet)  # what was queued stands in a batch by now
+                    if engine.drained:
+                        return True
                 watcher = engine.driver.watch_writable(engine.loop)
             left = None if deadline is None else deadline - engine.loop.time()
             self._waiting.append(watcher)
@@ -49,9 +73,16 @@ class Linger:
                     # Others may wait for the same.
                     await asyncio.shield(watcher)
             except TimeoutError:
-                return
+                return False
             finally:
                 self._waiting.remove(watcher)
+        return False
+
+    def _hand_over(self, outlet: Outlet) -> None:
+        """Hands what stands in batches to the kernel, as far as it takes it."""
+        outlet.flush_turn()
+        for session in self._engine.sessions:
+            session.peer.flush_now()
 
     async def _say_goodbye(self, deadline: float | None) -> None:
         """Waits until the kernels of the peers have what has left.

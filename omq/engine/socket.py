@@ -547,6 +547,10 @@ class Engine(Living[SocketState]):
             for task in left:
                 log.warning("%s: %s goes on, although it was cancelled", self.socket_type.value, task.get_name())
 
+    async def flush(self, timeout: float | None) -> bool:
+        """Waits until everything that was accepted has left; false if the time was up, or the socket closed, first."""
+        return await self._linger.flush(timeout)
+
     def stop_unless_awaited(self) -> None:
         """One that closed has lost its patience: this is the end, unless somebody else still waits in `close`."""
         if not self._closers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -130,13 +129,12 @@ class Sender:
     def flush(self) -> None:
         """Waits until what was sent has left this process."""
         limit = self.socket.options.linger
-        deadline = None if limit is None else time.monotonic() + limit
-        pause = 0.0002
-        while self.socket.lingers:
-            if deadline is not None and time.monotonic() > deadline:
-                raise omq.SendTimeout(f"not everything that was sent has left within linger={limit} s")
-            time.sleep(pause)
-            pause = min(2 * pause, 0.01)
+        if limit == 0:
+            return
+        try:
+            self.socket.flush(limit)
+        except omq.SendTimeout:
+            raise omq.SendTimeout(f"not everything that was sent has left within linger={limit} s") from None
 
     def close(self) -> None:
         """Closes the socket; what has not left has its linger."""
