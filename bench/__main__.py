@@ -42,7 +42,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--transport", choices=("tcp", "ipc"), action="append", default=[], help="repeatable")
     add("--rounds", type=int, default=5, help="rounds of A B C (default 5)")
     add("--seconds", type=float, default=1.0, help="length of a measured burst (default 1)")
-    add("--subscribers", type=int, default=8, help="processes that a PUB serves (default 8)")
+    add("--subscribers", type=int, default=8, help="processes that a PUB serves, or that send to one PULL (default 8)")
     add("--connections", type=int, default=10_000, help="connections of one socket (default 10000)")
     add("--peers", help=f"only these, separated by commas, of: {', '.join(PEERS)}")
     add("--check", action="store_true", help="exit 1 if a target is missed, 3 if one could not be measured")

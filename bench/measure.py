@@ -129,6 +129,50 @@ def fan_out(peer: str, load: Load, subscribers: int) -> Sample:
     return {"rate": rate, "megabytes": rate * load.size / 1e6, "published": published}
 
 
+def fan_out_whole(peer: str, load: Load, subscribers: int) -> Sample:
+    """As `fan_out`, without marks: nothing is dropped, and the time ends when every subscriber has everything."""
+    with address(load.transport) as endpoint, ExitStack() as processes:
+        pub = processes.enter_context(Worker(peer, "pub-whole", endpoint=endpoint, size=load.size))
+        resolved = pub.hear("endpoint")
+        subs = [
+            processes.enter_context(Worker(peer, "sub-whole", endpoint=resolved, size=load.size))
+            for _ in range(subscribers)
+        ]
+        for sub in subs:
+            sub.hear("subscribed")
+
+        def burst(count: int) -> float:
+            for sub in subs:
+                sub.order(burst=count)
+            pub.order(burst=count)
+            started = pub.hear("started")
+            return max(float(sub.hear("ended")) for sub in subs) - started
+
+        count, took = calibrated(burst, load.seconds, 200)
+    return _rates(count * subscribers, took, load.size)
+
+
+def fan_in(peer: str, load: Load, senders: int) -> Sample:
+    """Several processes send to one, which takes the time from the first message to the last."""
+    with address(load.transport) as endpoint, ExitStack() as processes:
+        pull = processes.enter_context(Worker(peer, "pull", endpoint=endpoint, size=load.size))
+        resolved = pull.hear("endpoint")
+        pushes = [
+            processes.enter_context(Worker(peer, "push", endpoint=resolved, size=load.size)) for _ in range(senders)
+        ]
+
+        def burst(count: int) -> float:
+            each = -(-count // senders)
+            pull.order(burst=each * senders)
+            pull.hear("armed")
+            for push in pushes:
+                push.order(burst=each)
+            return float(pull.hear("seconds"))
+
+        count, took = calibrated(burst, load.seconds, 10 * senders)
+    return _rates(count, took, load.size)
+
+
 def fan_in_limit(peer: str, load: Load, subscribers: int) -> Sample:
     """What as many processes reach that only call `recv`, all at once, on messages that have arrived before."""
     with ExitStack() as processes:

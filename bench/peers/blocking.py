@@ -10,7 +10,7 @@ from time import perf_counter, perf_counter_ns
 from typing import Any
 
 from bench.link import Link
-from bench.peers import fair, hub, sparse, workers
+from bench.peers import fair, hub, sparse, whole, workers
 from bench.peers.awaited import FAN_BATCH, FAN_CHUNK, FAN_WARM, PROBE, Sockets
 
 
@@ -148,6 +148,7 @@ ROLES: dict[str, Callable[[Sockets, Link, dict[str, Any]], None]] = {
     "sub": sub,
     **sparse.ROLES,
     **fair.ROLES,
+    **whole.ROLES,
     "spout": workers.spout,
     "worker": workers.worker,
     "pull-crowd": hub.pull_crowd,

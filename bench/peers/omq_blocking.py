@@ -14,8 +14,10 @@ class _Sockets:
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
 
-    def open(self, kind: str) -> Any:
-        options = {"subscribe": b""} if kind == "SUB" else {}
+    def open(self, kind: str, hwm: int | None = None) -> Any:
+        options: dict[str, Any] = {"subscribe": b""} if kind == "SUB" else {}
+        if hwm is not None:
+            options["recv_hwm" if kind == "SUB" else "send_hwm"] = hwm
         return getattr(omq, kind)(**options, **self._options)
 
     def bind(self, socket: Any, endpoint: str) -> str:

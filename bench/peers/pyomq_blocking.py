@@ -14,8 +14,10 @@ class _Sockets:
     def __init__(self) -> None:
         self._context = pyomq.Context()
 
-    def open(self, kind: str) -> Any:
+    def open(self, kind: str, hwm: int | None = None) -> Any:
         socket = self._context.socket(getattr(pyomq, kind))
+        if hwm is not None:
+            socket.set_hwm(hwm)
         if kind == "SUB":
             socket.subscribe(b"")
         return socket

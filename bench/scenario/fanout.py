@@ -1,4 +1,4 @@
-"""PUB to several SUB processes: deliveries a second, all subscribers together.
+"""PUB to several SUB processes: deliveries a second, all subscribers together; and several PUSH to one PULL.
 
 The publishers run the same loop, as fast as `send` returns, and drop for a full subscriber, as PUB does;
 what counts is what the subscribers got. The rate of `send` stands beside it.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.measure import Load, fan_in_limit, fan_out
+from bench.measure import Load, fan_in, fan_in_limit, fan_out, fan_out_whole
 from bench.plan import MEGABYTES, PUBLISHED, RATE, Case, Scenario, Settings, Target, size_text
 
 ASYNCIO = ("omq-asyncio", "pyzmq-asyncio")
@@ -36,7 +36,41 @@ def _cases(peers: tuple[str, ...], title: str, settings: Settings) -> list[Case]
     return cases
 
 
+def _whole(settings: Settings) -> list[Case]:
+    cases = []
+    for transport in settings.transports or ("tcp",):
+        for size in settings.sizes or (16, 1024):
+            load = Load(transport, size, settings.seconds)
+            runs = {peer: partial(fan_out_whole, peer, load, settings.subscribers) for peer in ("omq", "pyzmq")}
+            name = f"blocking PUB without marks to {settings.subscribers} SUB over {transport}, {size_text(size)}"
+            cases.append(Case(name, "omq", runs, (RATE, MEGABYTES), (Target(2.0, "pyzmq"),)))
+    return cases
+
+
+def _into_one(settings: Settings) -> list[Case]:
+    cases = []
+    for transport in settings.transports or ("tcp",):
+        for size in settings.sizes or (128,):
+            load = Load(transport, size, settings.seconds)
+            runs = {peer: partial(fan_in, peer, load, settings.subscribers) for peer in ("omq", "pyzmq")}
+            name = f"{settings.subscribers} blocking PUSH to one PULL over {transport}, {size_text(size)}"
+            cases.append(Case(name, "omq", runs, (RATE, MEGABYTES), (Target(3.0, "pyzmq"),)))
+    return cases
+
+
 SCENARIOS = (
+    Scenario(
+        "blocking-fanout-whole",
+        "PUB without marks to 8 SUB processes over tcp, 16 B and 1 KiB: until each has every message",
+        ("omq", "pyzmq"),
+        _whole,
+    ),
+    Scenario(
+        "blocking-fanin",
+        "8 PUSH processes to one PULL over tcp, 128 B",
+        ("omq", "pyzmq"),
+        _into_one,
+    ),
     Scenario(
         "asyncio-fanout",
         "PUB to 8 SUB processes over tcp, 128 B: deliveries a second in total",
