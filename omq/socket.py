@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from omq._core.calls.sync import SyncCore
+from omq._core.calls.truth import Truth
 from omq._core.clock import patience
 from omq.context import Context
 from omq.engine.driver import CallerDriver
@@ -19,7 +20,7 @@ from omq.errors import ContextTerminated, StateError
 from omq.face import Face, several
 from omq.monitor import Monitor
 from omq.options import Options
-from omq.types import POLL_IN, UNSET, SocketType
+from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
 #: Seconds that one look at descriptors may last: epoll_wait(2) counts them in milliseconds of 31 bits.
 _LONGEST: Final = 1e6
@@ -201,6 +202,16 @@ class Socket(Face, SyncCore):
         self._io = self._context.io_thread
         self._io.run(self._start)
 
+    def _show_room(self, room: Truth, stack: contextlib.ExitStack[Any]) -> None:
+        """Has *room* become readable whenever the socket may have got room for a message, until the stack unwinds."""
+        self._refuse_unless_sending()
+        self._begin()
+        gate = self.writable
+        stack.callback(gate.hide, room)
+        gate.show(room)
+        # Nobody calls now: the I/O thread is to see at once that a peer has made room.
+        self._engine_call(self._engine.driver.take_over)
+
     def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
         timeout = patience(timeout)
         self._begin()
@@ -336,41 +347,63 @@ class Socket(Face, SyncCore):
         self.close()
 
 
-def wait(sockets: Sequence[Socket], timeout: float | None = None) -> list[Socket]:
-    """Waits until a message can be received from one of several sockets.
+def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = POLL_IN) -> list[Socket]:
+    """Waits until a message can be received from one of several sockets, or sent.
 
     Args:
-        sockets: Which; each receives.
+        sockets: Which. With `POLL_IN` alone each receives; with `POLL_OUT` alone each sends.
         timeout: Seconds; `None` for ever.
+        events: `POLL_IN`, `POLL_OUT` or both: what a socket has to be ready for, either of the two suffices.
 
     Returns:
-        Those that have a message; empty if the time was up.
+        Those that are ready; empty if the time was up.
 
     Raises:
-        StateError: A socket does not receive.
+        StateError: A socket does not receive, or does not send, and nothing else was asked for.
         ClosedError: A socket is closed.
-        ValueError: The timeout is below 0, or no number.
+        ValueError: The timeout is below 0, or no number; or the events are others.
         TypeError: One of them is no blocking socket.
     """
     import selectors
 
     timeout = patience(timeout)
+    if not events or events & ~(POLL_IN | POLL_OUT):
+        raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
     if not sockets:
         raise StateError("there is no socket to wait for")
     deadline = None if timeout is None else time.monotonic() + timeout
-    with selectors.DefaultSelector() as selector:
-        for one in dict.fromkeys(sockets):
+    distinct = list(dict.fromkeys(sockets))
+    with contextlib.ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        room = None
+        for one in distinct:
             if not isinstance(one, Socket):
                 raise TypeError(f"omq.wait takes blocking sockets, not {one!r}")
             # The calls of the core: a subclass may have made others of them, for uses of its own.
-            selector.register(SyncCore.fileno(one), selectors.EVENT_READ, one)
+            if events == POLL_IN or (events & POLL_IN and one.inlet is not None):
+                selector.register(SyncCore.fileno(one), selectors.EVENT_READ, one)
+            if events & POLL_OUT and (one.outlet is not None or events == POLL_OUT):
+                if room is None:
+                    room = Truth()
+                    selector.register(room, selectors.EVENT_READ)
+                one._show_room(room, stack)
         while True:
-            left = None if deadline is None else min(max(deadline - time.monotonic(), 0), _LONGEST)
-            found = [key.data for key, _ in selector.select(left)]
-            ready = [one for one in found if SyncCore.poll(one, 0, POLL_IN)]
-            # Another thread may have taken the message that was seen.
+            if room is not None:
+                room.reset()  # before the look: what changes after it shows
+                found = distinct
+            else:
+                found = [key.data for key, _ in selector.select(_left(deadline))]
+            ready = [one for one in found if SyncCore.poll(one, 0, events)]
+            # Another thread may have taken the message, or the room, that was seen.
             if ready or (deadline is not None and time.monotonic() >= deadline):
                 return ready
+            if room is not None:
+                selector.select(_left(deadline))
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until then that a selector can be told."""
+    return None if deadline is None else min(max(deadline - time.monotonic(), 0), _LONGEST)
 
 
 class PUSH(Socket):

@@ -41,7 +41,9 @@ cdef class SyncGate(Gate):
     cdef int count                   # of them
     cdef int wake_first(self) except -1
     cdef int wake_all(self) except -1
+    cdef int _show(self) except -1
     cdef int look(self, long long spent) except -1
+    cdef list _shown                 # Truths that show each notification: whoever waits for several sockets
     cdef list _watchers              # Futures of the I/O thread's loop: closing waits so for the queues to drain
 
 

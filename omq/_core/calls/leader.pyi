@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import Callable
 
 from omq._core.bell import Bell
+from omq._core.calls.truth import Truth
 from omq._core.link.poller import Poller
 from omq._core.lock import SocketLock
 from omq._core.queues.gate import Gate
@@ -26,6 +27,12 @@ class SyncGate(Gate):
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A Future of *loop*, the I/O thread's, that is done at the next notification, from whatever thread."""
+
+    def show(self, truth: Truth) -> None:
+        """Has every notification make *truth* readable, until `hide`."""
+
+    def hide(self, truth: Truth) -> None:
+        """Takes it out."""
 
 class LeaderCore:
     """Where the threads that call on one socket wait."""

@@ -156,6 +156,7 @@ cdef class SyncGate(Gate):
     def __cinit__(self, LeaderCore core):
         self._core = <PyObject *>core
         self._sleepers = deque()
+        self._shown = []
         self._watchers = []
 
     @property
@@ -169,6 +170,21 @@ cdef class SyncGate(Gate):
         self._watchers.append(watcher)
         return watcher
 
+    def show(self, Truth truth not None):
+        """Has every notification make *truth* readable, until `hide`."""
+        self._shown.append(truth)
+
+    def hide(self, Truth truth not None):
+        """Takes it out."""
+        if truth in self._shown:
+            self._shown.remove(truth)
+
+    cdef int _show(self) except -1:
+        cdef Truth truth
+        for truth in self._shown:
+            truth.show(True)
+        return 0
+
     cdef int look(self, long long spent) except -1:
         return 0 if self._core == NULL else (<LeaderCore>self._core).look(spent)
 
@@ -180,6 +196,8 @@ cdef class SyncGate(Gate):
                 self.wake_first()
         if self._core != NULL and (<LeaderCore>self._core)._truth is not None:
             (<LeaderCore>self._core)._tell()
+        if self._shown:
+            self._show()
         if self._watchers:
             watchers = self._watchers
             self._watchers = []
@@ -201,7 +219,7 @@ cdef class SyncGate(Gate):
     cdef int wake_all(self) except -1:
         for sleeper in self._sleepers:
             (<Sleeper>sleeper).wake()
-        return 0
+        return self._show()
 
 
 def settle(watchers):

@@ -1,4 +1,4 @@
-"""The descriptor that users select on: level-triggered, readable exactly while a message waits."""
+"""A descriptor that users select on: level-triggered, readable exactly while a message waits, say."""
 
 cimport cython
 from libc.errno cimport errno
@@ -23,6 +23,14 @@ cdef class Truth:
     def __dealloc__(self):
         if self.fd >= 0:
             close(self.fd)
+
+    def fileno(self):
+        """The descriptor."""
+        return self.fd
+
+    def reset(self):
+        """Makes it unreadable, whoever made it readable."""
+        self.show(False)
 
     cdef int show(self, bint readable) except -1:
         """Makes it readable, or no longer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import select
@@ -17,6 +18,10 @@ import omq
 import omq.asyncio
 from tests.unit.blocking.conftest import BOUND
 from tests.waits import sleeps, until
+
+
+def descriptors():
+    return set(os.listdir("/proc/self/fd"))
 
 
 def _readable(fd):
@@ -223,6 +228,77 @@ def test_wait_for_several_sockets(make, crew, inproc):
     until(lambda: sleeps(waiting.native_id))
     two.close()
     crew.join()
+
+
+def full(make, endpoint, **options):
+    """A pair whose PUSH has no room left; what it has accepted."""
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, recv_hwm=1, send_hwm=1, **options)
+    sent = 0
+    with contextlib.suppress(omq.SendTimeout):
+        while True:
+            push.send(bytes(100_000), timeout=0.1)
+            sent += 1
+    return pull, push, sent
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["at once", "after a while"])
+def test_wait_for_room(make, crew, endpoint, away):
+    pull, push, sent = full(make, endpoint)
+    _stuck, busy, _ = full(make, endpoint if endpoint[:3] == "tcp" else "tcp://127.0.0.1:*")
+    assert omq.wait([push, busy], 0, omq.POLL_OUT) == []
+    before = time.monotonic()
+    assert omq.wait([push, busy], 0.1, omq.POLL_OUT) == []
+    assert 0.1 <= time.monotonic() - before < 1
+    found = []
+    waiting = crew(lambda: found.extend(omq.wait([busy, push], BOUND, omq.POLL_OUT)))
+    until(lambda: sleeps(waiting.native_id))
+    if away:
+        time.sleep(0.1)
+    for _ in range(sent):
+        pull.recv(timeout=BOUND)
+    crew.join()
+    assert found == [push]
+    push.send(b"x", timeout=0)
+
+
+def test_wait_for_either(make, endpoint):
+    pull, push, sent = full(make, endpoint)
+    both = omq.POLL_IN | omq.POLL_OUT
+    assert omq.wait([push, pull], BOUND, both) == [pull]
+    for _ in range(sent):
+        assert pull in omq.wait([pull, push], BOUND, both)
+        pull.recv(timeout=BOUND)
+    assert omq.wait([pull, push], BOUND, both) == [push]
+    with pytest.raises(omq.StateError, match="PULL socket does not send"):
+        omq.wait([push, pull], 0, omq.POLL_OUT)
+    for wrong in (0, 8, omq.POLL_OUT | 2):
+        with pytest.raises(ValueError, match="events="):
+            omq.wait([push], 0, wrong)
+
+
+def test_wait_for_room_ends_with_its_socket_and_where_a_peer_comes(make, crew, tmp_path):
+    push = make(omq.PUSH, connect=f"ipc://{tmp_path}/s", immediate=True, reconnect_interval=0.01)
+    waiting = crew(pytest.raises, omq.ClosedError, omq.wait, [push], None, omq.POLL_OUT)
+    until(lambda: sleeps(waiting.native_id))
+    push.close()
+    crew.join()
+    push = make(omq.PUSH, connect=f"ipc://{tmp_path}/s", immediate=True, reconnect_interval=0.01)
+    waiting = crew(omq.wait, [push], BOUND, omq.POLL_OUT)
+    until(lambda: sleeps(waiting.native_id))
+    make(omq.PULL, bind=f"ipc://{tmp_path}/s")
+    crew.join()
+    assert push.poll(0, omq.POLL_OUT)
+
+
+def test_waits_for_room_leave_nothing_behind(make, endpoint):
+    _, push, _ = full(make, endpoint)
+    before = descriptors()
+    for _ in range(100):
+        assert omq.wait([push], 0, omq.POLL_OUT) == []
+    assert descriptors() == before
+    with pytest.raises(TypeError):
+        omq.wait([push, 3], 0, omq.POLL_OUT)
+    assert descriptors() == before
 
 
 class Other(omq.PULL):
