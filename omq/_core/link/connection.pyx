@@ -292,10 +292,18 @@ cdef class Connection(Receiver):
         if self._broken:
             return 0
         batch.hold()
+        if batch.bytes and batch.append_encoded(data, size):
+            if (self.outlet is not None and batch.messages < self.outlet.most and batch.bytes < BATCH_BYTES
+                    and not (batch.stuck or batch.failed or batch._ndone)):
+                batch.let_go()
+                self.messages_out += 1
+                return 0
+            size = 0
         try:
             first = batch.bytes == 0
-            batch.copy(data, size)
-            batch.end_message()
+            if size:
+                batch.copy(data, size)
+                batch.end_message()
             self.messages_out += 1
             status = self._decide(first)
         finally:
@@ -339,7 +347,8 @@ cdef class Connection(Receiver):
             pass
         elif batch.stuck or batch.failed:
             status = FLUSH_ERROR if batch.failed else FLUSH_BLOCKED
-        elif batch.bytes >= BATCH_BYTES or batch.messages >= BATCH_MESSAGES or batch._foreign:
+        elif (batch.bytes >= BATCH_BYTES or batch._foreign
+                or batch.messages >= (BATCH_MESSAGES if self.outlet is None else self.outlet.most)):
             self._dense = True
             if self._flusher is not None:
                 batch.last_write = batch.last_full = now_ns()

@@ -62,6 +62,8 @@ cdef class FanOut(Outlet):
     cdef char *_scratch              # a message encoded once; owned
     cdef int *_targets               # slots; owned
     cdef Py_ssize_t _room            # entries of _targets
+    cdef int _adapt(self, Py_ssize_t hwm) except -1
+    cdef Py_ssize_t _number(self) except -1
     cdef Py_ssize_t _select(self, const Part *first) except -1
     cdef bint _full(self, Peer peer) except -1
     cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept

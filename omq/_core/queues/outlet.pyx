@@ -5,7 +5,7 @@ from cpython.list cimport PyList_GET_ITEM
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
-from omq._core.wire.batch cimport INLINE_LIMIT, SPARSE_NS, Part
+from omq._core.wire.batch cimport BATCH_MESSAGES, INLINE_LIMIT, SPARSE_NS, Part
 from omq._core.clock cimport now_ns
 from omq._core.wire.codec cimport FLAG_MORE, LONG_HEADER, write_header
 from omq._core.queues.inlet cimport RequestInlet
@@ -22,6 +22,8 @@ cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # of a deque: its length, without a call
 
 cdef enum:
+    SOME = 8                 # peers up to which a publisher's batches are those of anybody
+    MOST_IN_BATCH = 1024     # messages at which the batch of a publisher to many leaves
     SCRATCH = 16384          # bytes: a message whose frames fit is encoded once for all subscribers
 
 
@@ -367,12 +369,29 @@ cdef class FanOut(Outlet):
         else:
             self.peers.append(peer)
             peer.slot = <int>room - 1
+        self._adapt(self.hwm)
         return 0
+
+    def set_hwm(self, Py_ssize_t hwm):
+        self._adapt(hwm)
+        Outlet.set_hwm(self, hwm)
+
+    cdef int _adapt(self, Py_ssize_t hwm) except -1:
+        """To many, batches grow larger: each write wakes one, and together they take the cores from the publisher."""
+        self.most = min(max(BATCH_MESSAGES, BATCH_MESSAGES * self._number() // SOME), MOST_IN_BATCH)
+        if hwm:
+            self.most = min(self.most, max(BATCH_MESSAGES, hwm // 2))
+        return 0
+
+    cdef Py_ssize_t _number(self) except -1:
+        """How many peers there are, about: those that are leaving still count."""
+        return len(self.peers) - len(self._free)
 
     cdef int detach(self, Peer peer) except -1:
         self.peers[peer.slot] = None
         if self.matcher is None:
             self._free.append(peer.slot)
+        self._adapt(self.hwm)
         if self._newest:
             self._newest.pop(peer, None)
         self.gate.notify()

@@ -118,6 +118,7 @@ cdef class Outlet:
     cdef list _others                # more of them; most turns have one, for which no list is made
     cdef public bint draining        # closing waits for what is here: it leaves with the loop's turns, which tell
     cdef bint quick                  # `put_quickly` may be of use
+    cdef Py_ssize_t most             # messages at which a peer's batch leaves
     cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1

@@ -6,7 +6,7 @@ from cpython.object cimport PyObject
 
 from omq._core.clock cimport now_ns, tick, worked_ns
 from omq._core.queues.gate cimport Gate
-from omq._core.wire.batch cimport Part
+from omq._core.wire.batch cimport BATCH_MESSAGES, Part
 
 import logging
 
@@ -489,6 +489,7 @@ cdef class Outlet:
     def __cinit__(self, Gate gate not None, *_, **__):
         self.gate = gate
         self._others = []
+        self.most = BATCH_MESSAGES
 
     def set_schedule(self, schedule):
         self._schedule = schedule

@@ -73,7 +73,7 @@ cdef class Batch:
     cdef void _wait(self) noexcept
     cdef int want(self, unsigned int interest) noexcept nogil
     cdef void give_up(self) noexcept nogil
-    cdef bint flush_late(self, long long now) noexcept nogil
+    cdef bint flush_late(self, long long now, long long patience) noexcept nogil
     cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put_several(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put(self, const Part *part, int flags) except -1
@@ -117,11 +117,26 @@ cdef class Batch:
         p = self._arena + self._used
         size = write_header(<unsigned char *>p, 0, part.size)
         memcpy(p + size, part.data, part.size)
-        size += part.size
+        self._count_in(last, size + part.size)
+        return True
+
+    cdef inline bint append_encoded(self, const char *data, Py_ssize_t size) noexcept:
+        """The same with a whole message that is encoded already, in the clear."""
+        cdef Segment *last
+        if self._used + size > self._capacity or self._first == self._count:
+            return False
+        last = self._segments + self._count - 1
+        if last.base != NULL or last.size >= SEGMENT_BYTES or last.messages >= self.grain:
+            return False
+        memcpy(self._arena + self._used, data, size)
+        self._count_in(last, size)
+        return True
+
+    cdef inline void _count_in(self, Segment *last, Py_ssize_t size) noexcept:
+        """A message of so many bytes stands behind the last segment's."""
         last.size += size
         last.messages += 1
         self._used += size
         self.bytes += size
         self.total += size
         self.messages += 1
-        return True

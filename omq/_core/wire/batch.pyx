@@ -452,8 +452,13 @@ cdef class Batch:
         if self.error != EPIPE and self.fd >= 0:  # else the end is there already
             shutdown(self.fd, SHUT_RDWR)
 
-    cdef bint flush_late(self, long long now) noexcept nogil:
-        """Writes what was left behind, on the Flusher's thread; whether to look again."""
+    cdef bint flush_late(self, long long now, long long patience) noexcept nogil:
+        """Writes what was left behind, on the Flusher's thread; whether to look again.
+
+        Args:
+            now: Nanoseconds on the monotonic clock.
+            patience: Nanoseconds since the last write during which a batch that grows is its caller's.
+        """
         cdef bint again = False
         cdef bint idle
         cdef int status
@@ -467,8 +472,9 @@ cdef class Batch:
             again = True
             self._seen = self.total
         elif not idle:
-            if now - self.last_write < SPARSE_NS:
+            if now - self.last_write < (patience if self.total != self._seen else SPARSE_NS):
                 again = True  # its caller is at work and writes by itself
+                self._seen = self.total
             else:
                 status = self.flush(self.fd)
                 self.last_write = now

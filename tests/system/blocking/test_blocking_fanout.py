@@ -1,0 +1,52 @@
+"""What a publisher to many does for the kernel: each write wakes a subscriber, which may take its core."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pytest
+
+import omq
+from tests.waits import BOUND
+
+SUBSCRIBERS = 32
+
+#: So many processes with a bare subscriber each; at its end each tells how many messages of 18 bytes a segment had.
+CROWD = """
+import os, socket, struct, sys
+host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+greeting = b"\\xff\\0\\0\\0\\0\\0\\0\\0\\x01\\x7f\\x03\\0NULL".ljust(64, b"\\0")
+ready = b"\\4\\x19\\5READY\\x0bSocket-Type\\0\\0\\0\\3SUB"
+for _ in range(count):
+    if os.fork() == 0:
+        one = socket.create_connection((host, port))
+        one.sendall(greeting)
+        got = b""
+        while len(got) < 64 + 2 + 25:
+            got += one.recv(4096)
+        one.sendall(ready + b"\\0\\1\\1")
+        while one.recv(1 << 20):
+            pass
+        info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 200)
+        octets, = struct.unpack_from("Q", info, 128)    # tcpi_bytes_received
+        segments, = struct.unpack_from("I", info, 152)  # tcpi_data_segs_in
+        os.write(1, b"%f\\n" % (octets / 18 / segments))
+        os._exit(0)
+for _ in range(count):
+    os.wait()
+"""
+
+
+@pytest.mark.alone
+def test_a_stream_to_many_leaves_in_large_pieces(program):
+    with omq.PUB(bind="tcp://127.0.0.1:*", send_hwm=0) as pub:
+        host, port = pub.endpoints[0].removeprefix("tcp://").rsplit(":", 1)
+        crowd = program(CROWD, host, port, str(SUBSCRIBERS))
+        pub.wait_subscribed(n=SUBSCRIBERS, timeout=BOUND)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            for _ in range(100):
+                pub.send(b"x" * 16)
+        pub.flush(BOUND)
+    assert statistics.median(map(float, crowd.end().split())) > 40
