@@ -6,11 +6,13 @@ ARGS ?=
 DIR ?=
 SECONDS ?= 60
 INPUT ?=
+# Processes that the tests which measure nothing are spread over; many of them wait most of their time.
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
 
 PY := $(VENV)/bin/python
 CORE := $(wildcard omq/_core/*.p[yx][xd] omq/_core/*/*.p[yx][xd])
 # What a copy of the tree needs to be built and tested apart from this one.
-COPIED := pyproject.toml setup.py MANIFEST.in README.md LICENSE omq tests docs
+COPIED := pyproject.toml setup.py MANIFEST.in README.md LICENSE Makefile .ci omq tests bench docs
 
 # Whatever environment is active outside has no say here.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
@@ -21,7 +23,7 @@ PIP := $(PY) -m pip --require-virtualenv install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-spark test test-all lint bench soak test-sanitize test-races test-debug fuzz clean
+.PHONY: help demo demo-spark test test-all test-pythons lint bench soak test-sanitize test-races test-debug fuzz clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -34,10 +36,24 @@ demo-spark: java $(VENV)/.spark $(VENV)/.core  ## a feed into Spark and bars out
 
 test: $(VENV)/.test $(VENV)/.core  ## lint, types, the core with its bounds checked, every test that is not slow (ARGS=... for pytest)
 	@checked=0; $(if $(ARGS),,{ $(checked-core); } || checked=$$?;) \
-	( $(call lint-and-pytest,-m "not slow") ) && test $$checked = 0
+	( $(call lint-and-pytest,not slow) ) && test $$checked = 0
 
-test-all: $(VENV)/.test $(VENV)/.core  ## the same with the slow tests
-	@$(call lint-and-pytest,)
+test-all: $(VENV)/.test $(VENV)/.core  ## the same with the slow tests, and then with every other Python that is here
+	@$(call lint-and-pytest,slow or not slow)
+	@$(MAKE) --no-print-directory test-pythons
+
+# Each in a copy of the tree with an environment of its own, which stay for the next time.
+test-pythons: $(VENV)/.test  ## make test with every other Python that is installed (3.11 or newer)
+	@failed=; ours=$$($(PY) -c '$(version)'); \
+	for python in $$(sh .ci/find-python all); do \
+	  version=$$("$$python" -c '$(version)'); test "$$version" != "$$ours" || continue; \
+	  mkdir -p build/python$$version && \
+	  tar -cf - --exclude='*.so' --exclude='omq/_core/*.c' --exclude='__pycache__' $(COPIED) | tar -xf - -C build/python$$version && \
+	  echo "Python $$version in build/python$$version" && \
+	  $(MAKE) --no-print-directory -C build/python$$version PYTHON="$$python" test || failed="$$failed $$version"; \
+	done; \
+	test -z "$$failed" || { echo "the tests failed with Python$$failed" >&2; exit 1; }
+version := import sys; print("%d.%d" % sys.version_info[:2])
 
 lint: $(VENV)/.test $(VENV)/.core  ## ruff and mypy
 	@failed=0; \
@@ -135,21 +151,28 @@ clean:  ## remove everything that was built, .venv too
 	find omq tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 	find omq/_core -name '*.c' -o -name '*.so' -o -name '*.html' | xargs rm -f
 
-# A failing lint does not hide what the tests say; either fails the target. The last line is pytest's.
+# A failing lint does not hide what the tests say; either fails the target. What measures time, or counts what the whole
+# machine has, runs alone, after all the rest. ARGS may choose anything: that runs in one process.
 define lint-and-pytest
 lint=0; $(MAKE) --no-print-directory lint || lint=$$?; \
 test $$lint = 0 || echo "lint failed, see above; the tests run all the same"; \
-tests=0; $(PY) -m pytest $(1) $(ARGS) || tests=$$?; \
+tests=0; beside=0; \
+$(if $(ARGS), \
+  $(PY) -m pytest -m "$(1)" $(ARGS) || tests=$$?;, \
+  $(PY) -m pytest -n $(JOBS) -m "($(1)) and not alone" || beside=$$?; \
+  if grep -qs '^threads' .cache/crash-*; then $(PY) -m tests.lastwords >&2; fi; \
+  $(PY) -m pytest -m "($(1)) and alone" || tests=$$?;) \
 if test $$tests -ge 128; then \
   echo "the interpreter died of signal $$((tests - 128)):" >&2; $(PY) -m tests.lastwords >&2; fi; \
+test $$beside = 0 || echo "tests that ran beside others failed, see above" >&2; \
 test $$lint = 0 || echo "lint failed, see the top" >&2; \
-exit $$((lint ? lint : tests))
+exit $$((lint ? lint : beside ? beside : tests))
 endef
 
 # Indexes of the core are checked in this build, and its invariants: what writes beyond an end elsewhere raises here.
 define checked-core
 ( $(call copied-build,debug,OMQ_DEBUG) ) && \
-( $(call in-copy,debug) && $$python -m pytest -q -p no:cacheprovider tests/unit/core tests/unit/routing tests/unit/blocking ) || \
+( $(call in-copy,debug) && $$python -m pytest -q -p no:cacheprovider -n $(JOBS) -m "not alone" tests/unit/core tests/unit/routing tests/unit/blocking ) || \
 { echo "the core with its bounds checked failed, see above; the other tests run all the same" >&2; false; }
 endef
 

@@ -1,11 +1,13 @@
 """What holds for all tests: a way of life that is not in the engine's table is a failure, in child processes too.
 
-A crash of the interpreter tells its last words, which `make` shows.
+A crash of the interpreter tells its last words, which `make` shows. Most tests are spread over processes; those that
+measure time, and those that share something dear (a JVM, a built package, programs that run first), come afterwards.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,18 @@ from tests.lastwords import LastWords
 
 os.environ.setdefault("OMQ_STRICT", "1")
 
+ALONE = ("ends", "fault", "liveness", "signals", "soak", "system/spark", "system/test_packaging.py")
+
 
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which has it on the terminal, above everything that follows
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LastWords())
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for place in ALONE:
+        for item in items:
+            if here / place in (item.path, *item.path.parents):
+                item.add_marker(pytest.mark.alone)

@@ -1,13 +1,14 @@
 """What a crash of the interpreter leaves: which test it was, which had failed, and the stacks of C and of Python.
 
-While tests run it stands in `.cache/crash`, and goes when they end. `python -m tests.lastwords` prints it, the most
-telling last: that is what the end of a long log shows.
+While tests run it stands in `.cache/crash`, and goes when they end; where they run in several processes each has its
+own. `python -m tests.lastwords` prints them, the most telling last: that is what the end of a long log shows.
 """
 
 from __future__ import annotations
 
 import ctypes
 import faulthandler
+import os
 import re
 import shutil
 import subprocess
@@ -25,7 +26,12 @@ class LastWords:
 
     def __init__(self) -> None:
         PLACE.mkdir(exist_ok=True)
-        self._path = PLACE / "crash"
+        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        if worker is None:
+            for left in PLACE.glob("crash-*"):
+                left.unlink(missing_ok=True)
+            _compiled()
+        self._path = PLACE / (f"crash-{worker}" if worker else "crash")
         self._file = self._path.open("wb", buffering=0)
         self._failed: list[str] = []
         faulthandler.enable(self._file)
@@ -48,16 +54,22 @@ class LastWords:
         self._file.write(b"at the end\n")
 
 
-def _tell_of_c(fd: int) -> None:
-    """Has the stack of C told, too, where there is a compiler."""
+_LIBRARY = PLACE / "lastwords.so"
+
+
+def _compiled() -> None:
+    """Makes the part in C, where there is a compiler; a pytest that starts others does it for all."""
     compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        return
-    library = PLACE / "lastwords.so"
-    source = Path(__file__).with_suffix(".c")
-    made = subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", library], check=False)
-    if made.returncode == 0:
-        ctypes.CDLL(str(library)).install(fd)
+    _LIBRARY.unlink(missing_ok=True)
+    if compiler is not None:
+        source = Path(__file__).with_suffix(".c")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", _LIBRARY], check=False)
+
+
+def _tell_of_c(fd: int) -> None:
+    """Has the stack of C told, too."""
+    if _LIBRARY.exists():
+        ctypes.CDLL(str(_LIBRARY)).install(fd)
 
 
 def _named(frame: str) -> str:
@@ -84,12 +96,25 @@ def _parts(text: str) -> tuple[list[str], dict[str, list[str]]]:
 
 def main() -> None:
     """Prints them."""
-    try:
-        text = (PLACE / "crash").read_text(errors="replace")
-    except FileNotFoundError:
+    told = [
+        text for text in (path.read_text(errors="replace") for path in sorted(PLACE.glob("crash*"))) if _crashed(text)
+    ]
+    if not told:
         sys.exit("it has left no last words")
+    for text in told:
+        _tell(text)
+
+
+def _crashed(text: str) -> bool:
+    """Whether more is there than which test was under way."""
+    return "\nthreads\n" in text or "Current thread" in text
+
+
+def _tell(text: str) -> None:
     head, parts = _parts(text)
-    threads = [line for line in parts["threads"] if not re.search(r"/_pytest/|/pluggy/|^Extension modules", line)]
+    threads = [
+        line for line in parts["threads"] if not re.search(r"/_pytest/|/pluggy/|/xdist/|^Extension modules", line)
+    ]
     print("\n".join(threads[:60]))
     if "Current thread" in text:
         start = next(number for number, line in enumerate(threads) if line.startswith("Current thread"))

@@ -111,7 +111,8 @@ def parse(kind: str, **given: Any) -> Options:
 
 
 def label(value: Any) -> str:
-    return repr(value)[:24]
+    """A name that is the same in every process: sets of strings have no order."""
+    return repr(sorted(value) if isinstance(value, set | frozenset) else value)[:24]
 
 
 @pytest.mark.parametrize("name", FIELDS)

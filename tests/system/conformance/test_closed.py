@@ -28,6 +28,7 @@ REFUSED = {
     "recv_columns": lambda one: one.recv_columns(bytearray(8), bytearray(8)),
     "poll": lambda one: one.poll(),
     "fileno": lambda one: one.fileno(),
+    "flush": lambda one: one.flush(),
     "wait_connected": lambda one: one.wait_connected(),
     "wait_subscribed": lambda one: one.wait_subscribed(),
     "subscribe": lambda one: one.subscribe(b"x"),
