@@ -283,6 +283,25 @@ cdef class Connection(Receiver):
             self.messages_out += 1
         return taken
 
+    cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1:
+        cdef Batch batch = self._batch
+        cdef bint taken
+        if (batch.session is not None or self._broken or not self.writable or self.outlet is None
+                or (batch.shared and not take_flag(&batch._taken))):
+            return False
+        taken = (
+            batch.bytes > 0
+            and batch.bytes + size < BATCH_BYTES
+            and batch.messages < self.outlet.most - 1
+            and (hwm == 0 or batch.messages < hwm)
+            and not (batch.stuck or batch.failed or batch._ndone)
+            and batch.append_encoded(data, size)
+        )
+        batch.let_go()
+        if taken:
+            self.messages_out += 1
+        return taken
+
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1:
         cdef Batch batch = self._batch
         cdef bint first
@@ -292,18 +311,10 @@ cdef class Connection(Receiver):
         if self._broken:
             return 0
         batch.hold()
-        if batch.bytes and batch.append_encoded(data, size):
-            if (self.outlet is not None and batch.messages < self.outlet.most and batch.bytes < BATCH_BYTES
-                    and not (batch.stuck or batch.failed or batch._ndone)):
-                batch.let_go()
-                self.messages_out += 1
-                return 0
-            size = 0
         try:
             first = batch.bytes == 0
-            if size:
-                batch.copy(data, size)
-                batch.end_message()
+            batch.copy(data, size)
+            batch.end_message()
             self.messages_out += 1
             status = self._decide(first)
         finally:

@@ -53,6 +53,7 @@ cdef class Peer:
     # sending
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1
+    cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1
     cdef Py_ssize_t pending(self) noexcept

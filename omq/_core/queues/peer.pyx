@@ -150,6 +150,10 @@ cdef class Peer:
         """See `Outlet.put_quickly`; *hwm*: messages of the socket that may wait for it, 0 for no bound."""
         return False
 
+    cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1:
+        """As `send_quickly`, with a whole message that is encoded already."""
+        return False
+
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1:
         """As `send`, for a message that the caller has encoded once for several peers."""
         return self.send(parts, count)
