@@ -6,8 +6,8 @@ ARGS ?=
 DIR ?=
 SECONDS ?= 60
 INPUT ?=
-# Processes that the tests which measure nothing are spread over; many of them wait most of their time.
-JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
+# Processes that the tests which measure nothing are spread over: one a core, for most start threads or processes.
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 
 PY := $(VENV)/bin/python
 CORE := $(wildcard omq/_core/*.p[yx][xd] omq/_core/*/*.p[yx][xd])

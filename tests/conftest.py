@@ -15,7 +15,10 @@ from tests.lastwords import LastWords
 
 os.environ.setdefault("OMQ_STRICT", "1")
 
-ALONE = ("ends", "fault", "liveness", "signals", "soak", "system/spark", "system/test_packaging.py")
+ALONE = (
+    *("ends", "fault", "liveness", "signals", "soak", "system/spark", "system/test_packaging.py"),
+    *("system/blocking/test_blocking_idle.py", "unit/core/test_vigil.py", "unit/blocking/test_blocking_heartbeat.py"),
+)
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which has it on the terminal, above everything that follows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +35,21 @@ def sleeps(thread: int) -> bool:
     before = _state(thread)
     time.sleep(0.02)
     return before[0].startswith("S") and _state(thread) == before
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """What is open, with what it leads to.
+
+    What was open before may go at any time: earlier tests leave garbage. What the library's thread that helps another
+    one in has open comes when that first needs help, and stays.
+    """
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own, for one
+            target = os.readlink(f"/proc/self/fd/{number}")
+            if not target.endswith("/syscall"):
+                found.add((number, target))
+    return found
 
 
 def _state(thread: int) -> tuple[str, str]:

@@ -167,6 +167,7 @@ def test_a_wrong_directory_is_refused_at_once(mark: Mark, tree: Path, name: str)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.alone  # the demo is at work for a second
 def test_ctrl_c_ends_everything(mark: Mark, tree: Path) -> None:
     process = started(mark, "--dir", tree, "--rounds", "20")
     os.killpg(process.pid, signal.SIGINT)
@@ -177,6 +178,7 @@ def test_ctrl_c_ends_everything(mark: Mark, tree: Path) -> None:
     assert mark.alive() == []
 
 
+@pytest.mark.alone  # the demo is at work for a second
 def test_no_child_outlives_a_killed_parent(mark: Mark, tree: Path) -> None:
     process = started(mark, "--dir", tree, "--rounds", "20")
     process.kill()

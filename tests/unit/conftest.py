@@ -6,7 +6,6 @@ import asyncio
 import gc
 import inspect
 import itertools
-import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import uvloop
 
 import omq.asyncio as omq
+from tests.waits import descriptors
 
 #: Seconds that one test may take; every wait of a test ends by then.
 BOUND = 20.0
@@ -113,14 +113,6 @@ def inproc() -> str:
     return f"inproc://test-{next(_names)}"
 
 
-def _descriptors() -> set[str]:
-    return {f"{fd} -> {os.readlink(f'/proc/self/fd/{fd}')}" for fd in os.listdir("/proc/self/fd") if _is_open(fd)}
-
-
-def _is_open(fd: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
-
-
 async def _bounded(test: Callable[..., Any], arguments: dict[str, Any], complaints: list[str]) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(f"{context}"))
@@ -145,13 +137,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names if name in pyfuncitem.funcargs}
     complaints: list[str] = []
-    before = _descriptors()
+    before = descriptors()
     with asyncio.Runner(loop_factory=pyfuncitem.funcargs["loop_factory"]) as runner:
         runner.run(_bounded(pyfuncitem.obj, arguments, complaints))
     assert not complaints, complaints
-    if _descriptors() - before:
+    if descriptors() - before:
         gc.collect()
-    left = _descriptors() - before
+    left = descriptors() - before
     assert not left, f"descriptors are left open: {left}"
     return True
 

@@ -1,8 +1,6 @@
 """Sockets that nobody closes: when the last reference goes they close, with their linger, and say so."""
 
-import contextlib
 import gc
-import os
 import threading
 import time
 
@@ -10,18 +8,9 @@ import pytest
 
 import omq
 from tests.unit.blocking.conftest import BOUND, asleep
-from tests.waits import until
+from tests.waits import descriptors, until
 
 dropping = pytest.warns(ResourceWarning, match="unclosed <omq.socket.P")
-
-
-def descriptors():
-    """What is open. What was open before may go at any time: earlier tests leave garbage."""
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
-    return found
 
 
 @pytest.fixture
