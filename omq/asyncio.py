@@ -184,16 +184,12 @@ class Socket(Face, AsyncCore):
         timeout = patience(timeout)
         self._refuse_unless_sending()
         self._begin()
-        if not self._engine.has_loop:
-            self._attach(asyncio.get_running_loop())
         if not await self._engine.flush(timeout):
             raise self._not_flushed(timeout)
 
     async def _wait(self, reached: Any, what: str, timeout: float | None) -> None:
         timeout = patience(timeout)
         self._begin()
-        if not self._engine.has_loop:
-            self._attach(asyncio.get_running_loop())
         if not await self._engine.wait_until(reached, timeout):
             if self.closed:
                 raise self._closed_error("was closed while a call waited")

@@ -19,7 +19,6 @@ cdef class Flusher:
     cdef pthread_mutex_t _mutex      # guards what follows; a leaf
     cdef sem_t _work                 # posted when the parked thread has something to do
     cdef Roll _left                  # Batches with something left behind; forget() takes them out
-    cdef long long _pause            # nanoseconds on the monotonic clock: until then several were written to, and nothing is
     cdef bint _needless              # the last look found batches, and all of them in their callers' hands
     cdef Roll _watched               # Vigils; unwatch() takes them out
     cdef long long _due              # nanoseconds on the monotonic clock, when the next of them is to be looked at

@@ -11,7 +11,7 @@ from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, nanosleep, timespec
 from posix.unistd cimport getpid
 
-from omq._core.wire.batch cimport SPARSE_NS, Batch
+from omq._core.wire.batch cimport Batch
 from omq._core.clock cimport now_ns
 from omq._core.link.vigil cimport NEVER, VIEW, Vigil
 from omq._core.lock cimport (
@@ -71,6 +71,7 @@ cdef enum:
     TOGETHER_NS = 2000000    # nanoseconds between two looks at connections that nobody reads
     PATIENCE = 10            # looks without work before parking
     WRITE_NS = 40000         # nanoseconds that a write to one of many costs them all: the call, and a core for its receiver
+    MANY = 100               # of them that are waited for
 
 
 cdef bint enrol(Roll *roll, void *entry) noexcept nogil:
@@ -285,22 +286,15 @@ cdef class Flusher:
         cdef bint keep
         cdef void *batch
         cdef long long patience
-        cdef long long now = now_ns()
-        cdef int written = 0
         pthread_mutex_lock(&self._mutex)
         self._needless = self._left.count > 0
-        if now < self._pause:
-            worked = self._left.count > 0
-            pthread_mutex_unlock(&self._mutex)
-            return worked
         while i < self._left.count:
             worked = True
             batch = self._left.current = self._left.entries[i]
-            patience = self._left.count * <long long>WRITE_NS
+            patience = min(self._left.count, <int>MANY) * <long long>WRITE_NS
             pthread_mutex_unlock(&self._mutex)
             keep = (<Batch>batch).flush_late(now_ns(), patience)
             pthread_mutex_lock(&self._mutex)
-            written += not keep
             self._left.current = NULL
             self._needless = self._needless and keep
             if keep or i >= self._left.count or self._left.entries[i] != batch:
@@ -310,7 +304,4 @@ cdef class Flusher:
                 self._left.count -= 1
                 self._left.entries[i] = self._left.entries[self._left.count]
         pthread_mutex_unlock(&self._mutex)
-        if written > 1:
-            # Those who were written to have work now, and may have taken the core of whoever sends.
-            self._pause = now_ns() + written * <long long>WRITE_NS
         return worked

@@ -449,7 +449,7 @@ cdef class FanOut(Outlet):
         cdef Py_ssize_t i, size
         cdef Py_ssize_t n = self._select(parts)
         cdef Peer peer
-        cdef object entry
+        cdef bint quick
         if n == 0:
             return 1
         if self._nodrop:
@@ -460,13 +460,12 @@ cdef class FanOut(Outlet):
         size = self._encode(parts, count) if n > 1 else 0
         # Writing to each of many peers takes longer than a peer needs to look idle: what counts is the publisher.
         self.gathers = now_ns() - self._last < SPARSE_NS
+        quick = size > 0 and self._newest is None
         for i in range(n):
-            if size and self._newest is None:
-                entry = <object>PyList_GET_ITEM(self.peers, self._targets[i])
-                if entry is not None and (<Peer>entry).send_encoded_quickly(self._scratch, size, self.hwm):
-                    continue
-            peer = <Peer>self.peers[self._targets[i]]
-            if peer is None or (self._newest is not None and self._hold(peer, parts, count)):
+            peer = <Peer>PyList_GET_ITEM(self.peers, self._targets[i])
+            if peer is None or (quick and peer.send_encoded_quickly(self._scratch, size, self.hwm)):
+                continue
+            if self._newest is not None and self._hold(peer, parts, count):
                 continue
             if self._full(peer):
                 peer.dropped += 1

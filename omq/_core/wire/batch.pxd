@@ -69,6 +69,7 @@ cdef class Batch:
     cdef unsigned long long ticket  # what the epoll set tells with an event
     cdef long long last_write  # nanoseconds on the monotonic clock
     cdef long long last_full  # likewise, when its caller last wrote it because it was full
+    cdef long long _late     # likewise, when the Flusher last wrote it
     cdef long long _seen     # `total` at the Flusher's last look
     cdef void _wait(self) noexcept
     cdef int want(self, unsigned int interest) noexcept nogil

@@ -457,7 +457,8 @@ cdef class Batch:
 
         Args:
             now: Nanoseconds on the monotonic clock.
-            patience: Nanoseconds since the last write during which a batch that grows is its caller's.
+            patience: Nanoseconds since the last write during which a batch that grows is its caller's; and so is one that
+                this thread has written within that time: who was written to may have taken the core of whoever sends.
         """
         cdef bint again = False
         cdef bint idle
@@ -472,12 +473,14 @@ cdef class Batch:
             again = True
             self._seen = self.total
         elif not idle:
-            if now - self.last_write < (patience if self.total != self._seen else SPARSE_NS):
+            if self.total == self._seen and now - self._late >= patience:
+                patience = SPARSE_NS
+            if now - self.last_write < patience:
                 again = True  # its caller is at work and writes by itself
                 self._seen = self.total
             else:
                 status = self.flush(self.fd)
-                self.last_write = now
+                self.last_write = self._late = now
                 if status == FLUSH_BLOCKED:
                     self.stuck = True
                     self.want(self.interest | EPOLLOUT)
