@@ -18,7 +18,7 @@ from omq._version import __version__
 from omq.context import Context
 from omq.errors import *  # noqa: F403
 from omq.errors import __all__ as _errors
-from omq.message import Message, Peer
+from omq.message import Message, PeerInfo
 from omq.monitor import Event, EventKind, HandshakeFailure, Monitor
 from omq.options import Options
 from omq.security import (
@@ -75,7 +75,7 @@ __all__ = [
     "Message",
     "Monitor",
     "Options",
-    "Peer",
+    "PeerInfo",
     "PlainClient",
     "PlainServer",
     "Socket",

@@ -27,9 +27,8 @@ from omq.engine.socket import Engine, Parent
 from omq.errors import *  # noqa: F403
 from omq.errors import ClosedError, OptionError, ReceiveTimeout, StateError
 from omq.errors import __all__ as _errors
-from omq.face import Face, several
-from omq.message import Message, Peer
-from omq.monitor import Event, EventKind, HandshakeFailure, Listening
+from omq.message import Message, PeerInfo
+from omq.monitor import Event, EventKind, HandshakeFailure, MonitorBase
 from omq.options import Options
 from omq.security import (
     Certificate,
@@ -44,6 +43,7 @@ from omq.security import (
     z85_decode,
     z85_encode,
 )
+from omq.socket_base import SocketBase, several
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
 log = logging.getLogger("omq")
@@ -51,7 +51,7 @@ log = logging.getLogger("omq")
 _LAST_TURN = 0.2  # seconds that the interpreter's end waits for a turn of a loop in another thread
 
 
-class Socket(Face, AsyncCore):
+class Socket(SocketBase, AsyncCore):
     """An asyncio socket; use one of its types.
 
     Args:
@@ -98,7 +98,7 @@ class Socket(Face, AsyncCore):
 
     def _equip(self) -> None:
         pattern = self._engine.pattern
-        self._assemble(pattern.inlet, pattern.outlet, *TASKS, self._engine.driver.poller)
+        self._assemble(pattern.recv_queue, pattern.send_queue, *TASKS, self._engine.driver.poller)
 
     def _take_options(self) -> None:
         self._set_timeouts(self._engine.options.send_timeout, self._engine.options.recv_timeout)
@@ -235,7 +235,7 @@ class Socket(Face, AsyncCore):
         return super()._endpoint_call(call, endpoint)
 
     def _refuse_in_child(self) -> None:
-        if self._engine.generation.stale:
+        if self._engine.fork_guard.stale:
             self._engine.context.check()
 
     def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -271,7 +271,7 @@ class Socket(Face, AsyncCore):
                 accepted has not left; the socket stays open.
         """
         engine = self._engine
-        if engine.generation.stale:
+        if engine.fork_guard.stale:
             return
         self._refuse_elsewhere()
         patience = self._linger(linger)
@@ -290,7 +290,7 @@ class Socket(Face, AsyncCore):
 
     def stop(self) -> None:
         """Closes the socket at once; what has not left is dropped. Called in another thread, it has the loop do it."""
-        if self._engine.generation.stale:
+        if self._engine.fork_guard.stale:
             return
         if self._engine.runs_elsewhere:
             # A loop's descriptors are the loop's: to close one under its eyes may end the process.
@@ -344,10 +344,10 @@ class Socket(Face, AsyncCore):
             engine.post(done.set)
             done.wait(_LAST_TURN)
 
-    def abandon(self) -> None:
+    def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited, which are the parent's too."""
         self._abandon()
-        self._engine.abandon()
+        self._engine.close_after_fork()
 
     async def __aenter__(self) -> Self:
         return self
@@ -358,7 +358,7 @@ class Socket(Face, AsyncCore):
         await self.close()
 
 
-class Monitor(Listening):
+class Monitor(MonitorBase):
     """The events of a socket, in their order: iterate over it with `async for`, or await `recv`.
 
     It holds at most `limit` events: a reader that falls behind loses the oldest and finds an event `missed`, with
@@ -536,7 +536,7 @@ __all__ = [
     "Message",
     "Monitor",
     "Options",
-    "Peer",
+    "PeerInfo",
     "PlainClient",
     "PlainServer",
     "Socket",

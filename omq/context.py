@@ -12,13 +12,13 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self, SupportsIndex
 
 from omq._core.atomic import Slot
 from omq._core.bell import Bell
-from omq._core.calls.leader import Generation
-from omq._core.link.alarm import Alarm
+from omq._core.calls.leader import ForkGuard
+from omq._core.link.deferred_calls import DeferredCalls
 from omq._core.link.flusher import Flusher
 from omq._core.queues.names import Names
 from omq._core.wire.pool import Pool
 from omq.engine.iothread import IoThread
-from omq.engine.roster import Roster
+from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ClosedError, ContextTerminated, OmqError, StateError
 from omq.options import Options
 from omq.types import UNSET
@@ -35,7 +35,7 @@ class Closable(Protocol):
 
     def give_up_close(self, future: Any) -> None: ...
 
-    def abandon(self) -> None: ...
+    def close_after_fork(self) -> None: ...
 
 
 class Guest(Protocol):
@@ -45,7 +45,7 @@ class Guest(Protocol):
 
     def end_with_interpreter(self) -> None: ...
 
-    def abandon(self) -> None: ...
+    def close_after_fork(self) -> None: ...
 
 
 class Context:
@@ -57,21 +57,21 @@ class Context:
     """
 
     _default: ClassVar[Slot[Context]] = Slot()
-    _all: ClassVar[Roster[Context]] = Roster()
+    _all: ClassVar[WeakIdentitySet[Context]] = WeakIdentitySet()
 
     def __init__(self) -> None:
         self.pool = Pool()
         self.inproc = Names()
         self.flusher = Flusher()
-        self.alarm = Alarm()
+        self.deferred_calls = DeferredCalls()
         self.bell = Bell()
-        self.generation = Generation()
+        self.fork_guard = ForkGuard()
         self._pid = os.getpid()
         self._io: Slot[IoThread] = Slot()
         self._terminated = False
         self._ended = False
-        self._sockets: Roster[Any] = Roster()
-        self._guests: Roster[Any] = Roster()
+        self._sockets: WeakIdentitySet[Any] = WeakIdentitySet()
+        self._guests: WeakIdentitySet[Any] = WeakIdentitySet()
         self._dropped: set[Any] = set()
         Context._all.add(self)
 
@@ -79,7 +79,7 @@ class Context:
     def default(cls) -> Context:
         """The context of those who do not care; made on first use, and made anew in a forked child."""
         found = cls._default.value
-        while found is None or found.generation.stale or found._terminated:
+        while found is None or found.fork_guard.stale or found._terminated:
             # Another thread, or a signal handler, may have come first.
             found = cls._default.put(cls(), found)
         return found
@@ -91,7 +91,7 @@ class Context:
         io = self._io.value
         if io is None or io.over:
             # There is none, or the system gave none; another thread, or a signal handler, may have come first.
-            io = self._io.put(IoThread(self.alarm, self.bell), io)
+            io = self._io.put(IoThread(self.deferred_calls, self.bell), io)
             assert io is not None
         if self._terminated:
             io.stop()  # `term` may have looked for it before it was there
@@ -117,7 +117,7 @@ class Context:
             ContextTerminated: `term` has been called.
             StateError: The process has forked since the context was made.
         """
-        if self.generation.stale:
+        if self.fork_guard.stale:
             raise StateError("this context belongs to the parent process: make a new one after fork()")
         if self._terminated:
             raise ContextTerminated("the context has been terminated")
@@ -150,7 +150,7 @@ class Context:
         Raises:
             OptionError: `linger` is neither; nothing has ended.
         """
-        if self._ended or self.generation.stale:
+        if self._ended or self.fork_guard.stale:
             return
         linger = UNSET if linger is None else Options(linger=linger).linger
         self._terminated = True
@@ -174,16 +174,16 @@ class Context:
         if io is not None:
             io.stop()
         self.flusher.stop()
-        self.alarm.close()
+        self.deferred_calls.close()
         self.bell.close()
         self._ended = True
 
-    def abandon(self) -> None:
+    def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited. Nothing may wait, and no lock be taken."""
         sockets = [*self._sockets, *self._guests]
-        self.generation.expire((self, sockets))
+        self.fork_guard.expire((self, sockets))
         for socket in sockets:
-            socket.abandon()
+            socket.close_after_fork()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError("a context cannot be copied or pickled: make another one, or share this one within its process")
@@ -204,8 +204,8 @@ class Context:
 def _after_fork() -> None:
     """The child has no threads but this one: nothing that it inherited can be used, and locks may be held for ever."""
     for context in Context._all:
-        context.abandon()
-    Context._all = Roster()
+        context.close_after_fork()
+    Context._all = WeakIdentitySet()
     Context._default = Slot()
 
 
@@ -229,12 +229,12 @@ def _at_exit() -> None:
     """Closes what is open, with its linger, and says what it waits for."""
     _end_daemons()
     for context in Context._all:
-        if context.generation.stale:
+        if context.fork_guard.stale:
             continue
         for guest in context._guests:
             with contextlib.suppress(Exception):
                 guest.end_with_interpreter()
-        context._guests = Roster()
+        context._guests = WeakIdentitySet()
         for socket in context._sockets:
             with contextlib.suppress(Exception):
                 if socket.lingers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from omq.message import Peer
+from omq.message import PeerInfo
 
 
 class EventKind(StrEnum):
@@ -67,7 +67,7 @@ class Event:
     time: float
     endpoint: str = ""
     remote_address: str = ""
-    peer: Peer | None = None
+    peer: PeerInfo | None = None
     mechanism: str = ""
     reason: str = ""
     error: BaseException | None = None

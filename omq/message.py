@@ -8,7 +8,7 @@ from omq.errors import MultipartError
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerInfo:
     """A snapshot of one peer.
 
     Attributes:
@@ -50,7 +50,7 @@ class Message:
     """
 
     parts: list[bytes]
-    peer: Peer
+    peer: PeerInfo
     group: str | None = None
     routing_id: int | None = None
 

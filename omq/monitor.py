@@ -6,7 +6,7 @@ from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self, SupportsIndex
 
-from omq._core.calls.feed import Feed, SyncFeed
+from omq._core.calls.event_queue import EventQueue, SyncEventQueue
 from omq.engine.socket import Engine
 from omq.event import Event, EventKind, HandshakeFailure
 
@@ -17,19 +17,19 @@ def _missed(limit: int, count: int, when: float) -> Event:
     return Event(kind=EventKind.MISSED, time=when, reason=f"more than limit={limit} events waited", count=count)
 
 
-class Listening(Feed):
+class MonitorBase(EventQueue):
     """What the monitors of both twins have in common."""
 
     def __init__(self, engine: Engine, limit: int) -> None:
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise ValueError(f"limit={limit!r}: must be a whole number, at least 1")
         self._engine = engine
-        self._assemble(limit, EventKind.MONITOR_STOPPED, partial(_missed, limit), engine.generation)
+        self._assemble(limit, EventKind.MONITOR_STOPPED, partial(_missed, limit), engine.fork_guard)
         engine.reporter.add(self)
 
     def close(self) -> None:
         """Ends the monitor and forgets what waits; who waits for an event is told. Idempotent."""
-        if self._engine.generation.stale:
+        if self._engine.fork_guard.stale:
             return
         self._engine.reporter.remove(self)
         self._forget()
@@ -42,7 +42,7 @@ class Listening(Feed):
         return f"<{type(self).__module__}.Monitor of a {self._engine.socket_type.value}, {state}>"
 
 
-class Monitor(Listening, SyncFeed):
+class Monitor(MonitorBase, SyncEventQueue):
     """The events of a blocking socket, in their order; iterate over it, or call `recv`. Threads may share it.
 
     It holds at most `limit` events: a reader that falls behind loses the oldest and finds an event `missed`, with

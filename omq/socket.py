@@ -9,24 +9,24 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
+from omq._core.calls.readable_event import ReadableEvent
 from omq._core.calls.sync import SyncCore
-from omq._core.calls.truth import Truth
 from omq._core.clock import patience
 from omq.context import Context
 from omq.engine.driver import CallerDriver
 from omq.engine.iothread import IoThread, Job, apart
 from omq.engine.socket import Engine
 from omq.errors import ContextTerminated, StateError
-from omq.face import Face, several
 from omq.monitor import Monitor
 from omq.options import Options
+from omq.socket_base import SocketBase, several
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
 #: Seconds that one look at descriptors may last: epoll_wait(2) counts them in milliseconds of 31 bits.
 _LONGEST: Final = 1e6
 
 
-class Socket(Face, SyncCore):
+class Socket(SocketBase, SyncCore):
     """A blocking socket; use one of its types. Threads may share it.
 
     Args:
@@ -54,7 +54,7 @@ class Socket(Face, SyncCore):
         context.check()
         self._context = context
         self._io: IoThread
-        driver = CallerDriver(self, context.flusher, context.alarm, context.bell)
+        driver = CallerDriver(self, context.flusher, context.deferred_calls, context.bell)
         self._engine = Engine(self.socket_type, Options.parse(self.socket_type, options), context, driver)
         self._equip()
         self._take_options()
@@ -70,7 +70,7 @@ class Socket(Face, SyncCore):
 
     def _equip(self) -> None:
         pattern = self._engine.pattern
-        self._assemble(pattern.inlet, pattern.outlet, self._context.generation)
+        self._assemble(pattern.recv_queue, pattern.send_queue, self._context.fork_guard)
 
     def _take_options(self) -> None:
         options = self._engine.options
@@ -137,13 +137,13 @@ class Socket(Face, SyncCore):
         # Python code that holds the socket's lock, or must not come apart, runs where no signal handler does.
         if not self._engine.has_loop:
             return apart(call, *arguments)
-        if self._engine.closed or self._engine.at_home:
+        if self._engine.closed or self._engine.on_loop_thread:
             return call(*arguments)
         return self._io.run(call, *arguments)
 
     def _refuse_in_child(self) -> None:
         """Raises in a forked child, where the lock may be held for ever."""
-        if self._context.generation.stale:
+        if self._context.fork_guard.stale:
             self._context.check()
 
     # ------------------------------------------------------------------ peers
@@ -202,13 +202,13 @@ class Socket(Face, SyncCore):
         self._io = self._context.io_thread
         self._io.run(self._start)
 
-    def _show_room(self, room: Truth, stack: contextlib.ExitStack[Any]) -> None:
+    def _show_room(self, room: ReadableEvent, stack: contextlib.ExitStack[Any]) -> None:
         """Has *room* become readable whenever the socket may have got room for a message, until the stack unwinds."""
         self._refuse_unless_sending()
         self._begin()
-        gate = self.writable
-        stack.callback(gate.hide, room)
-        gate.show(room)
+        wait_queue = self.writable
+        stack.callback(wait_queue.hide, room)
+        wait_queue.show(room)
         # Nobody calls now: the I/O thread is to see at once that a peer has made room.
         self._engine_call(self._engine.driver.take_over)
 
@@ -262,10 +262,10 @@ class Socket(Face, SyncCore):
 
     def begin_close(self, linger: Any) -> Job | None:
         """The part of `close` that does not wait: what to wait for, or `None`."""
-        if self._context.generation.stale:
+        if self._context.fork_guard.stale:
             return None
         patience = self._linger(linger)
-        if self._engine.has_loop and not self._engine.closed and self._engine.at_home:
+        if self._engine.has_loop and not self._engine.closed and self._engine.on_loop_thread:
             self._keep()
             self._close_here(patience)
             return None
@@ -305,12 +305,12 @@ class Socket(Face, SyncCore):
 
     def stop(self) -> None:
         """Closes the socket at once; what has not left is dropped."""
-        if self._context.generation.stale:
+        if self._context.fork_guard.stale:
             return
         self._mark_closed()
         if not self._engine.has_loop:
             apart(self._engine.stop)
-        elif self._engine.at_home:
+        elif self._engine.on_loop_thread:
             self._engine.stop()
         else:
             with contextlib.suppress(ContextTerminated):  # which has closed it, too
@@ -333,10 +333,10 @@ class Socket(Face, SyncCore):
         self._closing = self._engine.loop.create_task(self._engine.close(linger))
         self._closing.add_done_callback(lambda _: self._context.release(self))
 
-    def abandon(self) -> None:
+    def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited, which are the parent's too."""
         self._abandon()
-        self._engine.abandon()
+        self._engine.close_after_fork()
 
     def __enter__(self) -> Self:
         return self
@@ -380,11 +380,11 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
             if not isinstance(one, Socket):
                 raise TypeError(f"omq.wait takes blocking sockets, not {one!r}")
             # The calls of the core: a subclass may have made others of them, for uses of its own.
-            if events == POLL_IN or (events & POLL_IN and one.inlet is not None):
+            if events == POLL_IN or (events & POLL_IN and one.recv_queue is not None):
                 selector.register(SyncCore.fileno(one), selectors.EVENT_READ, one)
-            if events & POLL_OUT and (one.outlet is not None or events == POLL_OUT):
+            if events & POLL_OUT and (one.send_queue is not None or events == POLL_OUT):
                 if room is None:
-                    room = Truth()
+                    room = ReadableEvent()
                     selector.register(room, selectors.EVENT_READ)
                 one._show_room(room, stack)
         while True:

@@ -8,8 +8,8 @@ from typing import Final
 import click
 
 from omq.cli.blocks import Stock
-from omq.cli.crew import Crew
 from omq.cli.libraries import LIBRARIES, Library, Link
+from omq.cli.process_group import ProcessGroup
 from omq.cli.roles import (
     CLOCK,
     DIGEST,
@@ -83,11 +83,11 @@ async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> 
     library: Library = LIBRARIES[name]()
     news, feed = library.listen()
     try:
-        async with Crew() as crew:
+        async with ProcessGroup() as group:
             files = [[file.path, file.size] for file in stock.files]
-            await crew.start("sender", library=name, feed=feed, files=files, block=stock.block)
-            collecting = asyncio.create_task(collect(crew, name, news, feed, len(stock.digests), show))
-            losing = asyncio.create_task(crew.lost())
+            await group.start("sender", library=name, feed=feed, files=files, block=stock.block)
+            collecting = asyncio.create_task(collect(group, name, news, feed, len(stock.digests), show))
+            losing = asyncio.create_task(group.lost())
             try:
                 await asyncio.wait({collecting, losing}, return_when=asyncio.FIRST_COMPLETED)
                 if losing.done() and not collecting.done():
@@ -100,7 +100,9 @@ async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> 
         await library.close(news)
 
 
-async def collect(crew: Crew, name: str, news: Link, feed: str, blocks: int, show: Callable[[Round], None]) -> Round:
+async def collect(
+    group: ProcessGroup, name: str, news: Link, feed: str, blocks: int, show: Callable[[Round], None]
+) -> Round:
     """Reads the feed until every block is accounted for."""
     result = Round()
     try:
@@ -111,7 +113,7 @@ async def collect(crew: Crew, name: str, news: Link, feed: str, blocks: int, sho
                 if topic == FEED_ENDPOINT:
                     for worker in range(WORKERS):
                         job = {"library": name, "feed": feed, "endpoint": body[0].decode(), "worker": worker}
-                        await crew.start("worker", **job)
+                        await group.start("worker", **job)
                 result.note(topic, body)
                 show(result)
     except TimeoutError:

@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from omq.engine.dialling import Backoff, Dialling
+from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import DialerState
-from omq.engine.reach import Resolver, reach
+from omq.engine.resolver import Resolver, reach
 from omq.errors import ConnectError
 from omq.event import EventKind
 from omq.transport import ipc, tcp
 from omq.transport.endpoint import IpcEndpoint, TcpEndpoint, refusal
 
 if TYPE_CHECKING:
-    from omq.engine.connection import WireSession
     from omq.engine.socket import Engine
+    from omq.engine.wire_session import WireSession
 
 _STAGGER: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
 
@@ -29,7 +29,7 @@ _REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
 
 
-class Dialer(Dialling):
+class Dialer(DialerBase):
     """Keeps one connection to an endpoint."""
 
     def __init__(self, engine: Engine, endpoint: TcpEndpoint | IpcEndpoint) -> None:
@@ -164,7 +164,7 @@ class Dialer(Dialling):
             self._reaching.discard(sock)
         return sock
 
-    def abandon(self) -> None:
+    def close_after_fork(self) -> None:
         for sock in self._reaching:
             sock.close()
 

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from omq._core.bell import Bell
 from omq._core.calls.call import AsyncCore
 from omq._core.calls.sync import SyncCore
-from omq._core.link.alarm import Alarm
+from omq._core.link.deferred_calls import DeferredCalls
 from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
 from omq._core.lock import SocketLock
-from omq._core.queues.gate import Gate
-from omq._core.queues.peer import Outlet
+from omq._core.queues.peer import SendQueue
+from omq._core.queues.wait_queue import WaitQueue
 
 #: What the core asks of asyncio: the loop that runs, its current task, and the tasks that have begun within another
 #: one's step (`asyncio.eager_task_factory`, Python 3.12; it has no public name).
@@ -32,8 +32,8 @@ _AWAY = 0.01  # seconds without a look of a caller's after which the I/O thread 
 _DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
 
 
-class WatchableGate(Protocol):
-    """A gate that tells an event loop of its notifications."""
+class WatchableWaitQueue(Protocol):
+    """A wait queue that tells an event loop of its notifications."""
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]: ...
 
@@ -54,8 +54,8 @@ class Driver(Protocol):
     has_thread: bool
     lock: contextlib.AbstractContextManager[Any]
     poller: Poller
-    readable: Gate
-    writable: Gate
+    readable: WaitQueue
+    writable: WaitQueue
 
     @property
     def pipe_lock(self) -> SocketLock | None: ...
@@ -68,7 +68,7 @@ class Driver(Protocol):
     @property
     def flusher(self) -> Flusher | None: ...
 
-    def assemble(self, outlet: Outlet | None) -> None:
+    def assemble(self, send_queue: SendQueue | None) -> None:
         """The queue for what is sent is there, if the type has one."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -103,10 +103,10 @@ class LoopDriver:
     def __init__(self, core: AsyncCore) -> None:
         self.lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self.poller = Poller(core.turn)
-        self.readable: Gate = core.readable
-        self.writable: Gate = core.writable
+        self.readable: WaitQueue = core.readable
+        self.writable: WaitQueue = core.writable
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._outlet: Outlet | None = None
+        self._send_queue: SendQueue | None = None
         self._watch = core.writable.watch
         self._bell: Bell | None = None
 
@@ -125,15 +125,15 @@ class LoopDriver:
         if self._bell is not None:
             self._bell.thread = threading.get_ident()
 
-    def assemble(self, outlet: Outlet | None) -> None:
-        self._outlet = outlet
+    def assemble(self, send_queue: SendQueue | None) -> None:
+        self._send_queue = send_queue
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         loop.add_reader(self.poller.fd, self.poller.dispatch)
-        if self._outlet is not None:
-            self._outlet.set_schedule(functools.partial(loop.call_soon, self._outlet.flush_turn))
-            self._outlet.set_report(functools.partial(loop.call_soon, self._outlet.report))
+        if self._send_queue is not None:
+            self._send_queue.set_schedule(functools.partial(loop.call_soon, self._send_queue.flush_turn))
+            self._send_queue.set_report(functools.partial(loop.call_soon, self._send_queue.report))
 
     def take_over(self) -> None:
         pass
@@ -169,39 +169,41 @@ class CallerDriver:
 
     has_thread = True
 
-    def __init__(self, core: SyncCore, flusher: Flusher, alarm: Alarm, bell: Bell) -> None:
+    def __init__(self, core: SyncCore, flusher: Flusher, deferred_calls: DeferredCalls, bell: Bell) -> None:
         self.lock: contextlib.AbstractContextManager[Any] = core.lock
         self.pipe_lock = core.lock
         self.poller = core.poller
         self.flusher = flusher
         self.bell = bell
-        self.readable: Gate = core.readable
-        self.writable: Gate = core.writable
+        self.readable: WaitQueue = core.readable
+        self.writable: WaitQueue = core.writable
         self._watch_writable = core.writable.watch
         self._core: Callable[[], SyncCore | None] = weakref.ref(core)
-        self._alarm = alarm
+        self._deferred_calls = deferred_calls
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._outlet: Outlet | None = None
+        self._send_queue: SendQueue | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = _AWAY
         self._looks = 0
         self._watches = False  # the loop watches the epoll set
         self._stopped = False
 
-    def assemble(self, outlet: Outlet | None) -> None:
-        self._outlet = outlet
+    def assemble(self, send_queue: SendQueue | None) -> None:
+        self._send_queue = send_queue
         self._schedule()
 
     def _schedule(self) -> None:
-        if self._outlet is not None and self._loop is not None:
-            self._outlet.set_schedule(functools.partial(self.bell.call, self._flush_turn))
-            self._outlet.set_report(functools.partial(self.bell.call, self._outlet.report))
+        if self._send_queue is not None and self._loop is not None:
+            self._send_queue.set_schedule(functools.partial(self.bell.call, self._flush_turn))
+            self._send_queue.set_report(functools.partial(self.bell.call, self._send_queue.report))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         core = self._core()
         assert core is not None
-        core._set_thread(self.bell, self._give_way, self._attend, functools.partial(self._alarm.set, self._attend))
+        core._set_thread(
+            self.bell, self._give_way, self._attend, functools.partial(self._deferred_calls.set, self._attend)
+        )
         self._schedule()
         self._watch()
 

@@ -17,8 +17,8 @@ from omq.errors import TransportError
 from omq.zmtp import command
 
 if TYPE_CHECKING:
-    from omq.engine.connection import WireSession
     from omq.engine.socket import Engine
+    from omq.engine.wire_session import WireSession
 
 _CROWD: Final = 32  # connections above which some are looked at a little late, together with others
 _LATE: Final = 0.02  # seconds; with a short interval, a fiftieth of it
@@ -27,7 +27,7 @@ _TURN: Final = 200  # connections looked at in one go: the loop has other things
 _UNSENT: Final = 65536  # bytes that wait for a peer above which it gets no more of ours: it does not read
 
 
-class Pulse:
+class PeerLiveness:
     """What is known of the life of one connection; times are seconds of `time.monotonic()`.
 
     Attributes:
@@ -49,7 +49,7 @@ class Pulse:
         self.heard = 0.0
         self.bytes_in = 0
 
-    def __lt__(self, other: Pulse) -> bool:
+    def __lt__(self, other: PeerLiveness) -> bool:
         return self.due < other.due
 
 
@@ -62,8 +62,8 @@ class Heartbeat:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._pulses: dict[WireSession, Pulse] = {}
-        self._heap: list[tuple[float, Pulse]] = []
+        self._livenesses: dict[WireSession, PeerLiveness] = {}
+        self._heap: list[tuple[float, PeerLiveness]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
         self._ping = b""
@@ -74,14 +74,14 @@ class Heartbeat:
         # RFC 23 knows no PING: to a peer of ZMTP 3.0 its silence would be held against it.
         if interval is not None and _knows_ping(session):
             self._ping = command.ping(round((self._engine.options.heartbeat_ttl or 0) * 10))
-            pulse = self._pulses[session] = Pulse(session, time.monotonic() + interval)
-            self._schedule(pulse)
+            liveness = self._livenesses[session] = PeerLiveness(session, time.monotonic() + interval)
+            self._schedule(liveness)
 
     def end(self, session: WireSession) -> None:
         """A connection is over."""
-        pulse = self._pulses.pop(session, None)
-        if pulse is not None:
-            pulse.due = math.inf
+        liveness = self._livenesses.pop(session, None)
+        if liveness is not None:
+            liveness.due = math.inf
 
     def pinged(self, session: WireSession, ttl: int) -> None:
         """A PING allows another time of silence than the one before. On the loop's thread.
@@ -90,17 +90,17 @@ class Heartbeat:
             session: From whom.
             ttl: Tenths of a second of silence after which the peer may be given up; 0 for no such hint.
         """
-        pulse = self._pulses.get(session)
-        if pulse is None:
+        liveness = self._livenesses.get(session)
+        if liveness is None:
             if not ttl:
                 return
-            pulse = self._pulses[session] = Pulse(session, math.inf)
-        pulse.ttl = ttl / 10 if ttl else math.inf
-        pulse.heard = time.monotonic()
-        pulse.bytes_in = session.peer.bytes_in
-        pulse.asked = math.inf
-        if pulse.heard + pulse.ttl < pulse.due:
-            self._schedule(pulse)
+            liveness = self._livenesses[session] = PeerLiveness(session, math.inf)
+        liveness.ttl = ttl / 10 if ttl else math.inf
+        liveness.heard = time.monotonic()
+        liveness.bytes_in = session.peer.bytes_in
+        liveness.asked = math.inf
+        if liveness.heard + liveness.ttl < liveness.due:
+            self._schedule(liveness)
 
     def stop(self) -> None:
         """The socket is over."""
@@ -108,19 +108,19 @@ class Heartbeat:
             self._timer.cancel()
             self._timer = None
         self._heap.clear()
-        self._pulses.clear()
+        self._livenesses.clear()
 
     # ------------------------------------------------------------------ the timer
 
-    def _schedule(self, pulse: Pulse) -> None:
-        if self._pulses.get(pulse.session) is pulse:
-            self._put(pulse)
+    def _schedule(self, liveness: PeerLiveness) -> None:
+        if self._livenesses.get(liveness.session) is liveness:
+            self._put(liveness)
             self._arm()
 
-    def _put(self, pulse: Pulse) -> None:
-        pulse.due = min(pulse.next_ping, pulse.asked + self._timeout, pulse.heard + pulse.ttl)
-        if pulse.due < math.inf:
-            heapq.heappush(self._heap, (pulse.due, pulse))
+    def _put(self, liveness: PeerLiveness) -> None:
+        liveness.due = min(liveness.next_ping, liveness.asked + self._timeout, liveness.heard + liveness.ttl)
+        if liveness.due < math.inf:
+            heapq.heappush(self._heap, (liveness.due, liveness))
 
     def _arm(self) -> None:
         """Sees to it that the timer goes off when the first connection is due, and not much later."""
@@ -146,17 +146,17 @@ class Heartbeat:
             for _ in range(_TURN):
                 if not self._heap or self._heap[0][0] > now:
                     break
-                due, pulse = heapq.heappop(self._heap)
-                if due != pulse.due:
+                due, liveness = heapq.heappop(self._heap)
+                if due != liveness.due:
                     continue
                 try:
-                    reason = self._look_at(pulse, now)
+                    reason = self._look_at(liveness, now)
                 except Exception as error:  # no memory, say: one connection's failure is not the others'
                     reason = error
                 if reason is None:
-                    self._put(pulse)
+                    self._put(liveness)
                 else:
-                    silent.append((pulse.session, reason))
+                    silent.append((liveness.session, reason))
         self._arm()
         for session, reason in silent:
             session.end(reason)
@@ -166,29 +166,29 @@ class Heartbeat:
         options = self._engine.options
         return options.heartbeat_timeout or options.heartbeat_interval or math.inf
 
-    def _look_at(self, pulse: Pulse, now: float) -> Exception | None:
+    def _look_at(self, liveness: PeerLiveness, now: float) -> Exception | None:
         """Sends a PING if it is time. Gives the reason why the connection is to end, or `None`."""
-        peer = pulse.session.peer
-        asked_for = now - pulse.asked >= self._timeout
+        peer = liveness.session.peer
+        asked_for = now - liveness.asked >= self._timeout
         # What the kernel has of this peer shows that it lives, and that we are slow; nobody is asked meanwhile.
-        if peer.bytes_in != pulse.bytes_in or ((asked_for or now - pulse.heard >= pulse.ttl) and peer.unheard):
-            pulse.bytes_in = peer.bytes_in
-            pulse.heard = now
-            pulse.asked = math.inf
+        if peer.bytes_in != liveness.bytes_in or ((asked_for or now - liveness.heard >= liveness.ttl) and peer.unheard):
+            liveness.bytes_in = peer.bytes_in
+            liveness.heard = now
+            liveness.asked = math.inf
         elif asked_for and peer.held_up:
-            pulse.asked = now  # it cannot even read that it is asked: what waits for it is not given up for that
+            liveness.asked = now  # it cannot even read that it is asked: what waits for it is not given up for that
         elif asked_for:
             return TransportError(f"no sign of life within heartbeat_timeout={self._timeout} s of a PING")
-        elif now - pulse.heard >= pulse.ttl:
-            return TransportError(f"no sign of life within the {pulse.ttl} s that the peer gave itself with a PING")
-        if now >= pulse.next_ping:
+        elif now - liveness.heard >= liveness.ttl:
+            return TransportError(f"no sign of life within the {liveness.ttl} s that the peer gave itself with a PING")
+        if now >= liveness.next_ping:
             interval = self._engine.options.heartbeat_interval
             assert interval is not None
             if peer.unsent_bytes >= _UNSENT or peer.probe(self._ping):
-                pulse.asked = min(pulse.asked, now)
-            pulse.next_ping += interval
-            if pulse.next_ping <= now:  # the loop was held up: what was missed is not made up for
-                pulse.next_ping = now + interval
+                liveness.asked = min(liveness.asked, now)
+            liveness.next_ping += interval
+            if liveness.next_ping <= now:  # the loop was held up: what was missed is not made up for
+                liveness.next_ping = now + interval
         return None
 
 

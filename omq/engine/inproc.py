@@ -6,21 +6,21 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from omq._core.queues.gate import Gate
-from omq._core.queues.peer import Inlet
+from omq._core.queues.peer import RecvQueue
 from omq._core.queues.pipe import Pipe
-from omq.engine.dialling import Backoff, Dialling
-from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, Living
+from omq._core.queues.wait_queue import WaitQueue
+from omq.engine.dialer_base import Backoff, DialerBase
+from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, StateMachine
 from omq.errors import HandshakeError, RemoteProtocolError
 from omq.event import EventKind
 from omq.types import COMPATIBLE
-from omq.zmtp.handshake import PeerInfo
+from omq.zmtp.handshake import PeerMetadata
 
 if TYPE_CHECKING:
     from omq.engine.socket import Engine
 
 
-class PipeSession(Living[ConnectionState]):
+class PipeSession(StateMachine[ConnectionState]):
     """The supervisor of one end of an inproc connection."""
 
     def __init__(self, engine: Engine, endpoint: str, dialer: InprocDialer | None) -> None:
@@ -29,7 +29,7 @@ class PipeSession(Living[ConnectionState]):
         self.endpoint = endpoint
         self.identity = b""
         self.user_id: str | None = None
-        self.info: PeerInfo | None = None
+        self.info: PeerMetadata | None = None
         self.since = time.time()
         self.remote_address = endpoint
         self.mechanism = ""
@@ -39,10 +39,10 @@ class PipeSession(Living[ConnectionState]):
         self._partner: PipeSession | None = None
         pattern = engine.pattern
         # What the other end sends before this one is ready waits apart: this one may be refused yet.
-        inlet = Inlet(Gate()) if pattern.queues_messages else None
-        conflate = engine.options.conflate and inlet is not None
+        recv_queue = RecvQueue(WaitQueue()) if pattern.queues_messages else None
+        conflate = engine.options.conflate and recv_queue is not None
         recv_hwm = engine.options.recv_hwm if not engine.options.conflate else 0
-        self.peer = Pipe(self, inlet, recv_hwm, engine.driver.bell, engine.driver.pipe_lock, conflate)
+        self.peer = Pipe(self, recv_queue, recv_hwm, engine.driver.bell, engine.driver.pipe_lock, conflate)
         self.peer.origin = dialer
 
     def join(self, partner: PipeSession) -> None:
@@ -51,7 +51,7 @@ class PipeSession(Living[ConnectionState]):
             theirs = other.engine
             one._partner = other
             one.identity = theirs.properties().get(b"Identity", b"")
-            one.info = PeerInfo((3, 1), theirs.socket_type, one.identity, b"", {})
+            one.info = PeerMetadata((3, 1), theirs.socket_type, one.identity, b"", {})
         self.peer.join(partner.peer)
 
     @property
@@ -86,7 +86,7 @@ class PipeSession(Living[ConnectionState]):
         if refusal is None:
             self.engine.session_ready(self)
             with self.engine.lock:
-                self._open_inlet()
+                self._open_recv_queue()
             return
         self.info = None
         self.end(HandshakeError(refusal))
@@ -97,26 +97,26 @@ class PipeSession(Living[ConnectionState]):
         engine.session_ready(self, routed=False)
         with engine.lock:
             engine.pattern.deliver(self, dialer.messages)
-            if engine.pattern.queues_messages and engine.pattern.inlet is not None:
-                self.peer.hand_to(engine.pattern.inlet)
+            if engine.pattern.queues_messages and engine.pattern.recv_queue is not None:
+                self.peer.hand_to(engine.pattern.recv_queue)
         self.end(None)
 
     def leave(self) -> None:
         """Ends this end; what was sent is with the other one."""
         engine = self.engine
         with engine.lock:
-            if engine.pattern.outlet is not None and engine.options.linger != 0 and engine.is_last(self):
-                engine.pattern.outlet.entrust(self.peer)
+            if engine.pattern.send_queue is not None and engine.options.linger != 0 and engine.is_last(self):
+                engine.pattern.send_queue.entrust(self.peer)
         self.end(None)
 
-    def _open_inlet(self) -> None:
+    def _open_recv_queue(self) -> None:
         """What has arrived, and will, can be taken; unless the peer is one of those that wait to be admitted."""
         pattern = self.engine.pattern
         if not pattern.queues_messages:
             self.peer.arrive()
         elif self in pattern.sessions:
-            assert pattern.inlet is not None
-            self.peer.hand_to(pattern.inlet)
+            assert pattern.recv_queue is not None
+            self.peer.hand_to(pattern.recv_queue)
 
     def refuse(self, refusal: RemoteProtocolError | HandshakeError) -> None:
         """The two sockets cannot talk to each other, or this one does not want to now."""
@@ -126,7 +126,7 @@ class PipeSession(Living[ConnectionState]):
 
     def end(self, reason: Exception | None = None) -> None:
         """Tears this end down, once, and tells the other."""
-        if not self.engine.at_home and self.engine.in_loop:
+        if not self.engine.on_loop_thread and self.engine.in_loop:
             self.engine.post(self.end, reason)
             return
         before = self.state
@@ -145,15 +145,15 @@ class PipeSession(Living[ConnectionState]):
         if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)
 
-    def abandon(self) -> None:
+    def close_after_fork(self) -> None:
         """In a forked child: there is no descriptor."""
 
-    def say_goodbye(self) -> bool:
+    def half_close(self) -> bool:
         """Nothing is on its way: what was sent is with the other end."""
         return True
 
 
-class InprocListener(Living[ListenerState]):
+class InprocListener(StateMachine[ListenerState]):
     """A bound inproc name."""
 
     def __init__(self, engine: Engine, name: str) -> None:
@@ -187,7 +187,7 @@ class InprocListener(Living[ListenerState]):
         server.ready()
         client.engine.call(client.ready)
 
-    def abandon(self) -> None:
+    def close_after_fork(self) -> None:
         """In a forked child: there is no descriptor."""
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class InprocListener(Living[ListenerState]):
             self.engine.context.inproc.unbind(self.name)
 
 
-class InprocDialer(Dialling):
+class InprocDialer(DialerBase):
     """Connects to an inproc name now, or when it is bound, and again when the other end has gone."""
 
     def __init__(self, engine: Engine, name: str) -> None:

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 
 from omq._core.atomic import Latch, Slot
 from omq._core.bell import Bell
-from omq._core.link.alarm import Alarm
-from omq._core.link.usher import Usher
-from omq.engine.roster import Roster
+from omq._core.link.convoy_breaker import ConvoyBreaker
+from omq._core.link.deferred_calls import DeferredCalls
+from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ContextTerminated, StateError
 
 log = logging.getLogger("omq")
@@ -187,13 +187,13 @@ class IoThread:
 
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, alarm: Alarm, bell: Bell) -> None:
+    def __init__(self, deferred_calls: DeferredCalls, bell: Bell) -> None:
         self.over = False
-        self._alarm = alarm
+        self._deferred_calls = deferred_calls
         self._bell = bell
-        self._usher = Usher()
+        self._convoy_breaker = ConvoyBreaker()
         self._numbers: list[int] = []  # descriptors, one of which is the loop's epoll set
-        self._wards: Roster[Stoppable] = Roster()
+        self._wards: WeakIdentitySet[Stoppable] = WeakIdentitySet()
         self._jobs: dict[Job, None] = {}
         self._chosen = threading.Lock()  # taken, and never waited for, by the one thread that starts it
         self._stopping = False
@@ -268,17 +268,17 @@ class IoThread:
         self._numbers = _see_to_room()
         self.loop = uvloop.new_event_loop()
         try:
-            self._alarm.open()
+            self._deferred_calls.open()
             self._bell.open()
         except BaseException:
             self.loop.close()
-            self._alarm.close()
+            self._deferred_calls.close()
             self._bell.close()
             raise
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.add_reader(self._alarm.fd, self._alarm.ring)
+        self.loop.add_reader(self._deferred_calls.fd, self._deferred_calls.ring)
         self.loop.add_reader(self._bell.fd, self._bell.answer)
         self._bell.call(self._have_it_watched)
         while not self.over:
@@ -287,13 +287,13 @@ class IoThread:
             except BaseException as error:
                 # Such as the SystemExit of a function that decides who may come in. What it says may be secret.
                 log.error("the I/O thread goes on after a callback that raised %s", type(error).__name__)
-        self.loop.remove_reader(self._alarm.fd)
+        self.loop.remove_reader(self._deferred_calls.fd)
         self.loop.remove_reader(self._bell.fd)
 
     def _have_it_watched(self) -> None:
         # The bell has been answered, so the loop's epoll set has it. Nothing names that set, but its number is one of
         # those that were free before: the system gives the lowest.
-        self._usher.start(self._native, self._bell.fd, self._numbers)
+        self._convoy_breaker.start(self._native, self._bell.fd, self._numbers)
 
     def _halt(self) -> None:
         if not self.over:  # else it would stop what runs to its end in `_close`
@@ -308,7 +308,7 @@ class IoThread:
         for ward in self._wards:
             ward.stop()
         self._complete(self.loop.shutdown_default_executor())
-        self._usher.stop()
+        self._convoy_breaker.stop()
         self.loop.close()
         self._dismiss()
 

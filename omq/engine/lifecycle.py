@@ -1,6 +1,6 @@
 """Every state that a part of a socket can be in, and every way from one to another: the only place that says so.
 
-The parts move through this table (`Living.move`), and `docs/reference/lifecycle.md` is drawn from it.
+The parts move through this table (`StateMachine.move`), and `docs/reference/lifecycle.md` is drawn from it.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ TABLE: Final = (
 _LAWFUL: Final = frozenset((row.source, row.target) for row in TABLE)
 
 
-class Living(Generic[_StateT]):
+class StateMachine(Generic[_StateT]):
     """Something that lives: it has a state, and changes it by the table only."""
 
     state: _StateT

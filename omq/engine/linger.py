@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from omq._core.queues.peer import Outlet
+from omq._core.queues.peer import SendQueue
 
 if TYPE_CHECKING:
     from omq.engine.socket import Engine
@@ -40,10 +40,10 @@ class Linger:
             return await self._empty(deadline, lambda: True)
         finally:
             self._flushing -= 1
-            outlet = self._engine.pattern.outlet
-            if outlet is not None and not self._flushing and not self._engine.closing:
+            send_queue = self._engine.pattern.send_queue
+            if send_queue is not None and not self._flushing and not self._engine.closing:
                 with self._engine.lock:
-                    outlet.draining = False
+                    send_queue.draining = False
 
     async def _drain(self, deadline: float | None) -> None:
         """Waits until nothing that was accepted waits, or nobody can come for it; listeners and dialers go on."""
@@ -52,17 +52,17 @@ class Linger:
     async def _empty(self, deadline: float | None, worthwhile: Callable[[], bool]) -> bool:
         """Waits until nothing that was accepted waits, or it is not worth while any more; whether nothing does."""
         engine = self._engine
-        outlet = engine.pattern.outlet
-        if outlet is None:
+        send_queue = engine.pattern.send_queue
+        if send_queue is None:
             return True
         engine.driver.take_over()
         with engine.lock:
-            outlet.draining = True
-            self._hand_over(outlet)
+            send_queue.draining = True
+            self._hand_over(send_queue)
         while not engine.closed and worthwhile():
             with engine.lock:
                 if engine.drained:
-                    self._hand_over(outlet)  # what was queued stands in a batch by now
+                    self._hand_over(send_queue)  # what was queued stands in a batch by now
                     if engine.drained:
                         return True
                 watcher = engine.driver.watch_writable(engine.loop)
@@ -78,9 +78,9 @@ class Linger:
                 self._waiting.remove(watcher)
         return False
 
-    def _hand_over(self, outlet: Outlet) -> None:
+    def _hand_over(self, send_queue: SendQueue) -> None:
         """Hands what stands in batches to the kernel, as far as it takes it."""
-        outlet.flush_turn()
+        send_queue.flush_turn()
         for session in self._engine.sessions:
             session.peer.flush_now()
 
@@ -94,7 +94,7 @@ class Linger:
         loop = engine.loop
         limit = loop.time() + _GOODBYE
         heard = engine.heard
-        while not engine.say_goodbye():
+        while not engine.half_close():
             now = loop.time()
             if heard != engine.heard:
                 heard = engine.heard

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from omq.engine.entrance import MOMENT, Entrance
-from omq.engine.lifecycle import ListenerState, Living
+from omq.engine.connection_limiter import MOMENT, ConnectionLimiter
+from omq.engine.lifecycle import ListenerState, StateMachine
 from omq.event import EventKind
 from omq.transport import ipc, tcp
 from omq.transport.endpoint import IpcEndpoint, TcpEndpoint
@@ -22,7 +22,7 @@ _ACCEPTS = 64  # connections a turn: the loop has other things to do
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class Listener(Living[ListenerState]):
+class Listener(StateMachine[ListenerState]):
     """Listening sockets of one endpoint. They listen from the start and accept once there is a loop.
 
     Attributes:
@@ -40,7 +40,7 @@ class Listener(Living[ListenerState]):
             sock, self.endpoint, self._cleanup = ipc.listen(endpoint, engine.options)
             self._sockets = [sock]
             self._tune = ipc.tune
-        self._entrance = Entrance(engine)
+        self._limiter = ConnectionLimiter(engine)
         self.state = ListenerState.BOUND
 
     def start(self) -> None:
@@ -77,13 +77,13 @@ class Listener(Living[ListenerState]):
                 continue
             except OSError as error:
                 scarce = error.errno in _SCARCE
-                if scarce and self._entrance.shed(f"the oldest handshake makes room: {error}", MOMENT):
+                if scarce and self._limiter.shed(f"the oldest handshake makes room: {error}", MOMENT):
                     continue
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 if scarce:
                     self._pause()
                 return
-            refusal = self._entrance.refusal
+            refusal = self._limiter.refusal
             if refusal is not None:
                 sock.close()
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=refusal)
@@ -96,9 +96,9 @@ class Listener(Living[ListenerState]):
                 sock.close()
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 continue
-            self.engine.adopt(sock, self.endpoint, None, self._entrance)
+            self.engine.adopt(sock, self.endpoint, None, self._limiter)
 
-    def abandon(self) -> None:
+    def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""
         for sock in self._sockets:
             sock.close()

@@ -15,9 +15,9 @@ from omq.errors import AuthenticationError, HandshakeError, MechanismError, Prot
 from omq.event import Event, EventKind, HandshakeFailure
 
 if TYPE_CHECKING:
-    from omq.engine.connection import WireSession
     from omq.engine.inproc import PipeSession
     from omq.engine.socket import Engine
+    from omq.engine.wire_session import WireSession
 
 log = logging.getLogger("omq")
 
@@ -107,7 +107,7 @@ class Reporter:
 
     def start(self) -> None:
         """Looks at what was dropped from time to time, while there are monitors; in the engine's thread."""
-        if self._monitors and self._timer is None and self._engine.pattern.outlet is not None:
+        if self._monitors and self._timer is None and self._engine.pattern.send_queue is not None:
             self._timer = self._engine.loop.call_later(_TALLY, self._tally)
 
     def _tally(self) -> None:

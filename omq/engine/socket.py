@@ -12,22 +12,22 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, cast
 
-from omq._core.calls.leader import Generation
+from omq._core.calls.leader import ForkGuard
 from omq._core.link.flusher import Flusher
 from omq._core.queues.names import Names
 from omq._core.wire.pool import Pool
-from omq.engine.connection import WireSession
+from omq.engine.connection_limiter import ConnectionLimiter
 from omq.engine.dialer import Dialer
-from omq.engine.dialling import Dialling
+from omq.engine.dialer_base import DialerBase
 from omq.engine.driver import Driver
-from omq.engine.entrance import Entrance
 from omq.engine.heartbeat import Heartbeat
 from omq.engine.inproc import InprocDialer, InprocListener, PipeSession
-from omq.engine.lifecycle import ConnectionState, DialerState, Living, SocketState
+from omq.engine.lifecycle import ConnectionState, DialerState, SocketState, StateMachine
 from omq.engine.linger import Linger
 from omq.engine.listener import Listener
 from omq.engine.report import Reporter, failure
-from omq.engine.zap import Admission
+from omq.engine.wire_session import WireSession
+from omq.engine.zap import Authenticator
 from omq.errors import BindError, EndpointError, StateError
 from omq.event import EventKind
 from omq.options import Options
@@ -61,7 +61,7 @@ class Shared(Protocol):
     pool: Pool
     flusher: Flusher
     inproc: Names
-    generation: Generation
+    fork_guard: ForkGuard
 
     @property
     def closed(self) -> bool: ...
@@ -76,7 +76,7 @@ class Shared(Protocol):
         """It is."""
 
 
-class Engine(Living[SocketState]):
+class Engine(StateMachine[SocketState]):
     """One socket, without its face.
 
     Args:
@@ -101,7 +101,7 @@ class Engine(Living[SocketState]):
         self.socket_type = socket_type
         self.options = options
         self.context = context
-        self.generation = context.generation
+        self.fork_guard = context.fork_guard
         self.driver = driver
         self.lock = driver.lock
         self._equip()
@@ -109,14 +109,14 @@ class Engine(Living[SocketState]):
         self.heartbeat = Heartbeat(self)
         self.on_stop: Callable[[], None] = lambda: None
         self.state = SocketState.NEW
-        self.admission = Admission(self)
+        self.authenticator = Authenticator(self)
         self.has_loop = False
         self._parent = parent
         self._thread = 0
         self._listeners: dict[str, Listener | InprocListener] = {}
         self._dialers: dict[str, list[Dialer | InprocDialer]] = {}
         self._spent = 0  # dialers that have ended by themselves, about
-        self._leaving: set[Dialling] = set()  # disconnected, with messages for their endpoints
+        self._leaving: set[DialerBase] = set()  # disconnected, with messages for their endpoints
         self._sessions: dict[WireSession | PipeSession, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(self)
@@ -127,7 +127,7 @@ class Engine(Living[SocketState]):
         """Makes the queues, as the options want them."""
         driver = self.driver
         self.pattern = PATTERNS[self.socket_type](self.socket_type, self.options, driver.readable, driver.writable)
-        driver.assemble(self.pattern.outlet)
+        driver.assemble(self.pattern.send_queue)
         self.pattern.share(driver.pipe_lock)
         self.pattern.listen(self._changed, self._subscribed)
 
@@ -188,7 +188,7 @@ class Engine(Living[SocketState]):
             log.debug("%s: the loop is closed; %r is not called", self.socket_type.value, function)
 
     @property
-    def at_home(self) -> bool:
+    def on_loop_thread(self) -> bool:
         """Whether this is the thread that the socket's loop runs in; a loop of the user's may move to another one."""
         if self.driver.has_thread:
             return threading.get_ident() == self._thread
@@ -201,7 +201,7 @@ class Engine(Living[SocketState]):
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Calls a function in this socket's thread: now, if that is this one."""
-        if self.at_home:
+        if self.on_loop_thread:
             function(*arguments)
         else:
             self.post(function, *arguments)
@@ -362,12 +362,12 @@ class Engine(Living[SocketState]):
         return len(self.pattern.sessions)
 
     def adopt(
-        self, sock: socket.socket, endpoint: str, dialer: Dialer | None, entrance: Entrance | None = None
+        self, sock: socket.socket, endpoint: str, dialer: Dialer | None, limiter: ConnectionLimiter | None = None
     ) -> WireSession:
         """Takes a connected descriptor over: of a dialer, or of a listener, which has the say whom it admits."""
-        session = WireSession(self, sock, endpoint, dialer, entrance)
-        if entrance is not None:
-            entrance.enter(session)
+        session = WireSession(self, sock, endpoint, dialer, limiter)
+        if limiter is not None:
+            limiter.enter(session)
         self._sessions[session] = None
         try:
             session.start()
@@ -409,7 +409,7 @@ class Engine(Living[SocketState]):
         """A session that leaves has nothing more for the kernel: closing need not wait for it any more."""
         self._changed()
 
-    def dialer_over(self, dialer: Dialling) -> None:
+    def dialer_over(self, dialer: DialerBase) -> None:
         """A dialer has ended by itself."""
         if dialer in self._leaving:
             self._leaving.discard(dialer)
@@ -417,7 +417,7 @@ class Engine(Living[SocketState]):
             self._spent += 1
         self._changed()
 
-    def dialer_closed(self, dialer: Dialling) -> None:
+    def dialer_closed(self, dialer: DialerBase) -> None:
         """A dialer was ended."""
         if dialer in self._leaving:
             self._leaving.discard(dialer)
@@ -457,7 +457,7 @@ class Engine(Living[SocketState]):
 
     def _changed(self) -> None:
         """Peers, dialers or subscriptions have changed: whoever waits for a state looks again."""
-        if not self.at_home:
+        if not self.on_loop_thread:
             if self.has_loop:
                 self.post(self._changed)
             return
@@ -566,13 +566,13 @@ class Engine(Living[SocketState]):
         """The connections to whose peers goodbye has been said."""
         return [session for session in tuple(self._sessions) if session.state is ConnectionState.CLOSING]
 
-    def say_goodbye(self) -> bool:
+    def half_close(self) -> bool:
         """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
         if self.closed:
             return True
         # Every one of them is asked, each time.
         with self.lock:
-            gone = [session.say_goodbye() for session in tuple(self._sessions)]
+            gone = [session.half_close() for session in tuple(self._sessions)]
         return all(gone)
 
     def stop(self) -> None:
@@ -592,7 +592,7 @@ class Engine(Living[SocketState]):
         steps += [dialer.close for dialer in self._leaving]
         steps += [self._listeners.clear, self._dialers.clear]
         steps += [session.end for session in self._sessions]
-        steps += [self._cancel_tasks, self.admission.stop, self.heartbeat.stop, self.driver.stop]
+        steps += [self._cancel_tasks, self.authenticator.stop, self.heartbeat.stop, self.driver.stop]
         return [*steps, self._leave_parent, self._changed, self.reporter.stop]
 
     def _cancel_tasks(self) -> None:
@@ -604,15 +604,15 @@ class Engine(Living[SocketState]):
         if self.in_loop and self._parent is not None and not self._over.done():
             self._over.set_result(None)
 
-    def abandon(self) -> None:
+    def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
         for listener in self._listeners.values():
-            listener.abandon()
+            listener.close_after_fork()
         for dialers in (*self._dialers.values(), self._leaving):
             for dialer in dialers:
-                dialer.abandon()
+                dialer.close_after_fork()
         for session in self._sessions:
-            session.abandon()
+            session.close_after_fork()
 
     def require_type(self, *types: SocketType) -> None:
         """Raises `StateError` unless the socket has one of these types."""

@@ -53,7 +53,7 @@ class Verdict:
     metadata: Mapping[bytes, bytes] = field(default_factory=dict)
 
 
-class Admission:
+class Authenticator:
     """The door of one socket.
 
     Args:
@@ -164,7 +164,7 @@ class _Asker(AsyncCore):
         options = Options(linger=0.0, reconnect_interval=None)
         self._engine = Engine(SocketType.DEALER, options, engine.context, LoopDriver(self))
         pattern = self._engine.pattern
-        self._assemble(pattern.inlet, pattern.outlet, *TASKS, self._engine.driver.poller)
+        self._assemble(pattern.recv_queue, pattern.send_queue, *TASKS, self._engine.driver.poller)
         self._set_loop(engine.loop)
         self._engine.attach(engine.loop)
 

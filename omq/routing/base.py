@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from omq._core.lock import SocketLock
-from omq._core.queues.gate import Gate
-from omq._core.queues.outlet import RoundRobin
-from omq._core.queues.peer import Inlet, Outlet, Peer
-from omq._core.queues.subscriptions import PublisherOutlet, Wishes
+from omq._core.queues.peer import Peer, RecvQueue, SendQueue
+from omq._core.queues.send_queue import RoundRobin
+from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
+from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
 from omq.types import SocketType
 
@@ -32,21 +32,21 @@ class Pattern:
     """The routing of one socket.
 
     Attributes:
-        inlet: Where received messages are taken; `None` if the type does not receive.
-        outlet: Where messages are accepted; `None` if the type does not send.
+        recv_queue: Where received messages are taken; `None` if the type does not receive.
+        send_queue: Where messages are accepted; `None` if the type does not send.
         book: Where the user subscribes; `None` if that makes no sense.
         sessions: Every peer that takes part, in the order of their coming.
     """
 
-    #: Whether messages of peers wait in the inlet; if not, the outlet hears each at once.
+    #: Whether messages of peers wait in the receive queue; if not, the send queue hears each at once.
     queues_messages = True
 
-    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+    def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         self.socket_type = socket_type
         self.options = options
-        self.inlet: Inlet | None = None
-        self.outlet: Outlet | None = None
-        self.book: Wishes | PublisherOutlet | None = None
+        self.recv_queue: RecvQueue | None = None
+        self.send_queue: SendQueue | None = None
+        self.book: OwnSubscriptions | PublisherSendQueue | None = None
         self.sessions: dict[Session, None] = {}
 
     def share(self, lock: SocketLock | None) -> None:
@@ -77,53 +77,53 @@ class Pattern:
     def connected(self, session: Session) -> None:
         """A peer has finished its handshake; its queue is ready."""
         self.greet(session)
-        session.peer.set_grain(_grain(self.options.send_hwm))
-        if self.outlet is not None:
-            self.outlet.add(session.peer)  # where memory is short it raises, and the session takes no part
+        session.peer.set_hwm_granularity(_hwm_granularity(self.options.send_hwm))
+        if self.send_queue is not None:
+            self.send_queue.add(session.peer)  # where memory is short it raises, and the session takes no part
         self.sessions[session] = None
 
     def disconnected(self, session: Session) -> None:
-        """A peer is gone; what it sent stays in the inlet."""
+        """A peer is gone; what it sent stays in the receive queue."""
         if session in self.sessions:
             del self.sessions[session]
-            if self.outlet is not None:
-                self.outlet.remove(session.peer)
+            if self.send_queue is not None:
+                self.send_queue.remove(session.peer)
 
     def surrender(self, messages: list[Any]) -> None:
         """Moves what waits for any peer to the end of *messages*; types that choose one have a queue for that."""
-        if isinstance(self.outlet, RoundRobin):
-            self.outlet.surrender(messages)
+        if isinstance(self.send_queue, RoundRobin):
+            self.send_queue.surrender(messages)
 
     def deliver(self, session: Session, messages: list[Any]) -> None:
         """Gives a peer that takes no part in routing what was surrendered; what it cannot take stays in the list."""
-        if isinstance(self.outlet, RoundRobin):
+        if isinstance(self.send_queue, RoundRobin):
             self.greet(session)
-            self.outlet.deliver(session.peer, messages)
+            self.send_queue.deliver(session.peer, messages)
 
     def reconfigure(self, options: Options) -> None:
         """Options have changed while the socket is in use."""
         self.options = options
         for session in tuple(self.sessions):
             self._tune(session)
-        if self.outlet is not None:
-            self.outlet.set_hwm(options.send_hwm)
+        if self.send_queue is not None:
+            self.send_queue.set_hwm(options.send_hwm)
 
     def inherit(self, before: Pattern) -> None:
         """Takes over what the user has told the pattern that this one replaces; no peer was there yet."""
 
     def _tune(self, session: Session) -> None:
         """The marks have changed."""
-        session.peer.set_grain(_grain(self.options.send_hwm))
+        session.peer.set_hwm_granularity(_hwm_granularity(self.options.send_hwm))
         session.peer.set_recv_hwm(0 if self.options.conflate else self.options.recv_hwm)
 
     @property
     def idle(self) -> bool:
         """Whether everything that was accepted for sending has left."""
-        if self.outlet is None:
+        if self.send_queue is None:
             return True
-        return self.outlet.idle and not any(session.peer.unsent for session in self.sessions)
+        return self.send_queue.idle and not any(session.peer.unsent for session in self.sessions)
 
 
-def _grain(hwm: int) -> int:
+def _hwm_granularity(hwm: int) -> int:
     """How exactly unsent messages are counted: to a sixteenth of the mark, and never worse than 64."""
     return max(1, min(64, hwm // 16)) if hwm else 64

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from omq._core.queues.addressed import Addressed
-from omq._core.queues.gate import Gate
-from omq._core.queues.inlet import ConflateInlet, RouterInlet
-from omq._core.queues.outlet import RoundRobin
-from omq._core.queues.peer import Inlet
+from omq._core.queues.peer import RecvQueue
+from omq._core.queues.recv_queue import ConflatedRecvQueue, RouterRecvQueue
+from omq._core.queues.routed import RoutedSendQueue
+from omq._core.queues.send_queue import RoundRobin
+from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
 from omq.routing.base import Pattern, Session
 from omq.types import SocketType
@@ -17,10 +17,10 @@ from omq.types import SocketType
 class Dealer(Pattern):
     """Messages go out to the peers in turn and come in from all in turn."""
 
-    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+    def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
-        self.inlet = ConflateInlet(readable) if options.conflate else Inlet(readable)
-        self.outlet = RoundRobin(writable, options.send_hwm, options.conflate, options.immediate)
+        self.recv_queue = ConflatedRecvQueue(readable) if options.conflate else RecvQueue(readable)
+        self.send_queue = RoundRobin(writable, options.send_hwm, options.conflate, options.immediate)
 
     def greet(self, session: Session) -> None:
         if self.options.probe_router:
@@ -30,25 +30,25 @@ class Dealer(Pattern):
 class Router(Pattern):
     """Each peer has an identity; it stands before what the peer sends and names whom a message goes to."""
 
-    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+    def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
-        self.inlet = RouterInlet(readable)
-        self.outlet: Addressed = Addressed(writable, options.send_hwm, options.router_mandatory)
+        self.recv_queue = RouterRecvQueue(readable)
+        self.send_queue: RoutedSendQueue = RoutedSendQueue(writable, options.send_hwm, options.router_mandatory)
         # The next name for a peer that has none, begun at random as in libzmq: what a worker still holds for a peer of
         # an earlier socket is not to reach a stranger of this one.
         self._serial = int.from_bytes(os.urandom(4), "big")
         # Peers whose identity another peer has: they wait, unread, until it is free.
         self._waiting: list[Session] = []
-        self._nobody = Gate()
+        self._nobody = WaitQueue()
 
     def connected(self, session: Session) -> None:
         identity = session.identity
         if not identity:
             identity = self._free_identity()
-        while (holder := self.outlet.table.get(identity)) is not None:
+        while (holder := self.send_queue.table.get(identity)) is not None:
             if not self.options.router_handover:
                 self._waiting.append(session)
-                session.peer.hand_to(Inlet(self._nobody))
+                session.peer.hand_to(RecvQueue(self._nobody))
                 return
             holder.session.end(None)
             # Where its own thread is to end it, that comes later; the name is free now.
@@ -65,7 +65,7 @@ class Router(Pattern):
         while True:
             identity = b"\0" + self._serial.to_bytes(4, "big")
             self._serial = (self._serial + 1) & 0xFFFFFFFF
-            if identity not in self.outlet.table:
+            if identity not in self.send_queue.table:
                 return identity
 
     def disconnected(self, session: Session) -> None:
@@ -74,15 +74,15 @@ class Router(Pattern):
             return
         super().disconnected(session)
         for heir in self._waiting:
-            if heir.identity == session.identity and heir.identity not in self.outlet.table:
+            if heir.identity == session.identity and heir.identity not in self.send_queue.table:
                 self._waiting.remove(heir)
                 self.connected(heir)
-                assert self.inlet is not None
-                heir.peer.hand_to(self.inlet)
+                assert self.recv_queue is not None
+                heir.peer.hand_to(self.recv_queue)
                 break
 
     def reconfigure(self, options: Options) -> None:
         super().reconfigure(options)
         for session in tuple(self._waiting):
             self._tune(session)
-        self.outlet.set_mandatory(options.router_mandatory)
+        self.send_queue.set_mandatory(options.router_mandatory)

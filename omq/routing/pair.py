@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from omq._core.queues.gate import Gate
-from omq._core.queues.outlet import RoundRobin
-from omq._core.queues.peer import Inlet
+from omq._core.queues.peer import RecvQueue
+from omq._core.queues.send_queue import RoundRobin
+from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
 from omq.routing.base import Pattern
 from omq.types import SocketType
@@ -13,10 +13,10 @@ from omq.types import SocketType
 class Pair(Pattern):
     """One peer at a time; a second one is turned away until the first is gone."""
 
-    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+    def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
-        self.inlet = Inlet(readable)
-        self.outlet = RoundRobin(writable, options.send_hwm, False, options.immediate)
+        self.recv_queue = RecvQueue(readable)
+        self.send_queue = RoundRobin(writable, options.send_hwm, False, options.immediate)
 
     def refusal(self, identity: bytes) -> str | None:
         # RFC 31: SHALL refuse a second connection. Only a finished handshake takes the place.

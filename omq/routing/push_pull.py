@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from omq._core.queues.gate import Gate
-from omq._core.queues.inlet import ConflateInlet
-from omq._core.queues.outlet import RoundRobin
-from omq._core.queues.peer import Inlet
+from omq._core.queues.peer import RecvQueue
+from omq._core.queues.recv_queue import ConflatedRecvQueue
+from omq._core.queues.send_queue import RoundRobin
+from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
 from omq.routing.base import Pattern
 from omq.types import SocketType
@@ -16,14 +16,14 @@ class Push(Pattern):
 
     queues_messages = False
 
-    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+    def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
-        self.outlet = RoundRobin(writable, options.send_hwm, options.conflate, options.immediate)
+        self.send_queue = RoundRobin(writable, options.send_hwm, options.conflate, options.immediate)
 
 
 class Pull(Pattern):
     """Messages are taken from all peers in turn."""
 
-    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+    def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
-        self.inlet = ConflateInlet(readable) if options.conflate else Inlet(readable)
+        self.recv_queue = ConflatedRecvQueue(readable) if options.conflate else RecvQueue(readable)

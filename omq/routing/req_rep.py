@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from omq._core.queues.addressed import ReplyOutlet
-from omq._core.queues.gate import Gate
-from omq._core.queues.inlet import ReplyInlet, RequestInlet
-from omq._core.queues.outlet import RequestOutlet
+from omq._core.queues.recv_queue import ReplyRecvQueue, RequestRecvQueue
+from omq._core.queues.routed import ReplySendQueue
+from omq._core.queues.send_queue import RequestSendQueue
+from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
 from omq.routing.base import Pattern, Session
 from omq.types import SocketType
@@ -14,13 +14,13 @@ from omq.types import SocketType
 class Request(Pattern):
     """Requests rotate over the peers; only the peer that was asked can reply."""
 
-    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+    def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
-        self.inlet: RequestInlet = RequestInlet(readable)
-        self.outlet = RequestOutlet(
+        self.recv_queue: RequestRecvQueue = RequestRecvQueue(readable)
+        self.send_queue = RequestSendQueue(
             writable,
             options.send_hwm,
-            self.inlet,
+            self.recv_queue,
             options.req_relaxed,
             options.req_correlate,
             options.immediate,
@@ -33,13 +33,13 @@ class Request(Pattern):
     def disconnected(self, session: Session) -> None:
         super().disconnected(session)
         # No other peer can answer what this one was asked: the next request may go out.
-        self.inlet.forget(session.peer)
+        self.recv_queue.forget(session.peer)
 
 
 class Reply(Pattern):
     """Requests are taken from all peers in turn; the reply goes back the way the request came."""
 
-    def __init__(self, socket_type: SocketType, options: Options, readable: Gate, writable: Gate) -> None:
+    def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
-        self.inlet = ReplyInlet(readable)
-        self.outlet = ReplyOutlet(writable, options.send_hwm, self.inlet)
+        self.recv_queue = ReplyRecvQueue(readable)
+        self.send_queue = ReplySendQueue(writable, options.send_hwm, self.recv_queue)

@@ -15,7 +15,7 @@ from enum import Enum
 from hmac import compare_digest
 from typing import ClassVar, Final
 
-from omq._core.wire.crypto import Secret, Session, random_octets
+from omq._core.wire.crypto import CurveCipher, Secret, random_octets
 from omq.errors import LocalProtocolError, RemoteProtocolError
 from omq.zmtp.command import encode_command, encode_properties, parse_properties
 from omq.zmtp.mechanism import Mechanism, Question, Step
@@ -148,7 +148,7 @@ class CurveClient(Mechanism):
         if metadata is None:
             raise RemoteProtocolError("a READY that does not open: altered on its way, or not the server's (RFC 26)")
         self.peer_properties = parse_properties(metadata)
-        self.session = Session(self._key, False, 2, int.from_bytes(nonce, "big"))
+        self.cipher = CurveCipher(self._key, False, 2, int.from_bytes(nonce, "big"))
         del self._transient, self._key
 
     steps: ClassVar[Mapping[Enum, Mapping[bytes, Step]]] = {
@@ -261,7 +261,7 @@ class CurveServer(Mechanism):
         nonce = _counter(1)
         box = self._key.seal(b"CurveZMQREADY---" + nonce, encode_properties(self._properties))
         self._frames.append(encode_command(b"READY", nonce + box))
-        self.session = Session(self._key, True, 1, self._nonce)
+        self.cipher = CurveCipher(self._key, True, 1, self._nonce)
         self._key = None
         self.phase = CurvePhase.AGREED
 

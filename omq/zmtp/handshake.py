@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final
 
 from omq._core.wire.codec import FrameDecoder
-from omq._core.wire.crypto import Session
+from omq._core.wire.crypto import CurveCipher
 from omq.errors import HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.types import COMPATIBLE, SENDS_IDENTITY, SocketType
 from omq.zmtp.command import PROPERTIES_LIMIT, Command, encode_properties, error, parse_command, quoted
@@ -75,7 +75,7 @@ TRANSITIONS: Final[dict[HandshakeState, dict[HandshakeEvent, HandshakeState]]] =
 
 
 @dataclass(frozen=True, slots=True)
-class PeerInfo:
+class PeerMetadata:
     """What the handshake has told about the peer.
 
     Attributes:
@@ -125,7 +125,7 @@ class Handshake:
         self._parser = GreetingParser()
         self._frames = FrameDecoder(HANDSHAKE_FRAME_LIMIT)
         self._greeting: Greeting | None = None
-        self._peer: PeerInfo | None = None
+        self._peer: PeerMetadata | None = None
         self._failure = b""
 
     @property
@@ -139,7 +139,7 @@ class Handshake:
         return self._state is HandshakeState.DONE
 
     @property
-    def peer(self) -> PeerInfo:
+    def peer(self) -> PeerMetadata:
         """What is known about the peer, once `done`.
 
         Raises:
@@ -160,9 +160,9 @@ class Handshake:
         return self._mechanism.question
 
     @property
-    def session(self) -> Session | None:
+    def cipher(self) -> CurveCipher | None:
         """What seals and opens the traffic, once `done`; `None` where it goes in the clear."""
-        return self._mechanism.session
+        return self._mechanism.cipher
 
     @property
     def hint(self) -> str:
@@ -316,14 +316,14 @@ class Handshake:
         if self._mechanism.has_roles and self._mechanism.as_server and greeting.as_server:
             raise MechanismError(f"both sides are servers of {ours.decode()} (RFC 23, Topology)")
 
-    def _check_peer(self, properties: dict[bytes, bytes]) -> PeerInfo:
+    def _check_peer(self, properties: dict[bytes, bytes]) -> PeerMetadata:
         assert self._greeting is not None
         socket_type = self._check_socket_type(properties.get(_SOCKET_TYPE.lower()))
         identity = b""
         # RFC 23, The Identity Property: from all other types it shall be ignored.
         if socket_type in SENDS_IDENTITY:
             identity = self._check_identity(properties.get(_IDENTITY.lower(), b""))
-        return PeerInfo(self._greeting.version, socket_type, identity, self._greeting.mechanism, properties)
+        return PeerMetadata(self._greeting.version, socket_type, identity, self._greeting.mechanism, properties)
 
     def _check_socket_type(self, name: bytes | None) -> SocketType:
         # RFC 23, The Socket-Type Property: "it SHOULD handle errors by returning an ERROR command".

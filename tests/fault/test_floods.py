@@ -20,8 +20,8 @@ from omq._core.bell import Bell
 from omq._core.link.connection import Connection
 from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
-from omq._core.queues.gate import Gate
-from omq._core.queues.peer import Inlet
+from omq._core.queues.peer import RecvQueue
+from omq._core.queues.wait_queue import WaitQueue
 from omq._core.wire.codec import encode_frame
 from omq._core.wire.pool import Pool
 from tests.waits import until
@@ -153,7 +153,7 @@ def test_commands_that_the_engine_has_no_time_for_fill_no_memory() -> None:
     near.setblocking(False)
     poller, bell = Poller(None), Bell()
     poller.set_bell(bell)
-    peer = Connection(Owner(), near.detach(), poller, Pool(), Inlet(Gate()), 0)
+    peer = Connection(Owner(), near.detach(), poller, Pool(), RecvQueue(WaitQueue()), 0)
     peer.start(b"")
     command = encode_frame(b"\7UNKNOWN" + bytes(100), command=True)
     for _ in range(100):
@@ -174,7 +174,7 @@ def test_a_flusher_that_has_been_stopped_stays_so() -> None:
     near, far = socket.socketpair()
     near.setblocking(False)
     poller = Poller(None)
-    peer = Connection(Owner(), near.detach(), poller, Pool(), Inlet(Gate()), 0, watcher=flusher)
+    peer = Connection(Owner(), near.detach(), poller, Pool(), RecvQueue(WaitQueue()), 0, watcher=flusher)
     peer.start(b"")
     far.sendall(encode_frame(b"\4PING\0\0", command=True))
     until(lambda: poller.dispatch() or peer.pings)

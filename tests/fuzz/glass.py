@@ -41,12 +41,12 @@ class Glass:
 @contextmanager
 def glass() -> Any:
     """Has CURVE use such keys, and the same numbers each time."""
-    before = curve.Secret, curve.Session, curve.random_octets
-    curve.Secret, curve.Session, curve.random_octets = Glass, _session, bytes  # type: ignore[assignment,misc]
+    before = curve.Secret, curve.CurveCipher, curve.random_octets
+    curve.Secret, curve.CurveCipher, curve.random_octets = Glass, _session, bytes  # type: ignore[assignment,misc]
     try:
         yield
     finally:
-        curve.Secret, curve.Session, curve.random_octets = before  # type: ignore[misc]
+        curve.Secret, curve.CurveCipher, curve.random_octets = before  # type: ignore[misc]
 
 
 def _session(key: Glass, as_server: bool, sent: int, received: int) -> None:

@@ -9,7 +9,7 @@ import socket
 from omq._core.link.connection import Connection
 from omq._core.link.poller import Poller
 from omq._core.wire.codec import encode_frame
-from omq._core.wire.crypto import Secret, Session
+from omq._core.wire.crypto import CurveCipher, Secret
 from omq._core.wire.pool import Pool
 from omq.errors import RemoteProtocolError
 from omq.zmtp.command import parse_traffic_command
@@ -64,7 +64,7 @@ def feed_stream(data: bytes, key: Secret | None) -> None:
     how = data[0] if data else 0
     wire = data[1:]
     if key is not None:
-        wire = _frames(wire, Session(key, False, 2, 1))
+        wire = _frames(wire, CurveCipher(key, False, 2, 1))
     elif how & 1:
         wire = _frames(wire, None)
     cut = (how >> 1 & 0x1F) * 37
@@ -93,7 +93,7 @@ def _hear(
     fd: int, far: socket.socket, poller: Poller, wire: bytes, cut: int, key: Secret | None, hang_up: bool = False
 ) -> None:
     owner = Owner()
-    cipher = None if key is None else Session(key, True, 1, 2)
+    cipher = None if key is None else CurveCipher(key, True, 1, 2)
     peer = owner.peer = Connection(owner, fd, poller, POOL, None, 0, MAX_SIZE, MAX_PARTS, None, cipher)
     try:
         peer.start(wire[:cut])
@@ -117,7 +117,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
     return near, far
 
 
-def _frames(data: bytes, session: Session | None) -> bytes:
+def _frames(data: bytes, session: CurveCipher | None) -> bytes:
     wire = bytearray()
     at = 0
     while at + 3 <= len(data) and len(wire) < 4 * MAX_SIZE:

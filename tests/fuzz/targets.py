@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from omq._core.wire.codec import FrameDecoder
-from omq._core.wire.crypto import Secret, Session
+from omq._core.wire.crypto import CurveCipher, Secret
 from omq.errors import RemoteProtocolError, UsageError
 from omq.zmtp import z85
 from omq.zmtp.command import encode_command, parse_properties, parse_traffic_command
@@ -61,7 +61,7 @@ def text(data: bytes) -> None:
 
 
 def sealed(data: bytes) -> None:
-    Session(KEY, True, 1, 2).open(data)
+    CurveCipher(KEY, True, 1, 2).open(data)
 
 
 def traffic(data: bytes) -> None:

@@ -14,7 +14,7 @@ from statistics import median
 import pytest
 
 import omq
-from omq._core.link.usher import handovers
+from omq._core.link.convoy_breaker import handovers
 
 WORK = 1e-3  # seconds of pure Python between two system calls: the GIL is never asked for in vain for 5 ms
 PATIENCE = 20.0  # seconds for a peer's process

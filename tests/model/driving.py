@@ -87,7 +87,7 @@ class Driving(ABC):
         w.io = "idle" if w.stopped_io or not w.watches or self._published(w) else "unwatch"
 
     def _published(self, w: World) -> bool:
-        return w.truth != "none" and self.case.mutation != "way is given though the descriptor is published"
+        return w.readable_event != "none" and self.case.mutation != "way is given though the descriptor is published"
 
     def _unwatch(self, w: World) -> None:
         w.watches = w.reader = False
@@ -115,7 +115,7 @@ class Driving(ABC):
         self._hurry(w)
 
     def _look_published(self, w: World) -> None:
-        w.io = "watch" if w.truth != "none" else "attended?"
+        w.io = "watch" if w.readable_event != "none" else "attended?"
 
     def _look_attended(self, w: World) -> None:
         w.io = "idle"
@@ -154,7 +154,7 @@ class Driving(ABC):
     def _attend(self, w: World) -> None:
         w.timer = "none"
         if not w.stopped_io and not w.watches:
-            if w.truth != "none":
+            if w.readable_event != "none":
                 w.io = "watch"
             else:
                 w.fresh = False

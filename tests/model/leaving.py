@@ -142,7 +142,7 @@ class Leaving:
     # ------------------------------------------------------------------ the caller: connection.pyx
 
     def _send(self, w: Any, b: int) -> None:
-        if w.blocked[b]:  # send_hwm 1: the outlet has no room
+        if w.blocked[b]:  # send_hwm 1: the send queue has no room
             w.waits = b
             return
         w.sends[b] -= 1

@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import Any, cast
 
 from omq._core.bell import Bell
-from omq._core.calls.leader import Generation
+from omq._core.calls.leader import ForkGuard
 from omq._core.calls.sync import SyncCore
 from omq._core.link.connection import Connection
 from omq._core.link.flusher import Flusher
-from omq._core.queues.peer import Inlet
+from omq._core.queues.peer import RecvQueue
 from omq._core.wire.pool import Pool
 from omq.engine.driver import CallerDriver
 from omq.errors import ClosedError, ReceiveTimeout
@@ -77,7 +77,7 @@ class Loop:
         return self.timer
 
 
-class Alarm:
+class DeferredCalls:
     """An alarm that rings when the test says so."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Caller(threading.Thread):
         self.orders.put(op)
 
 
-class Unhurried(Inlet):
+class Unhurried(RecvQueue):
     """The model knows no time, and so nobody who works for long: turns stay as long as they are."""
 
     def hurry(self) -> int:
@@ -132,10 +132,10 @@ class Real:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.core = Core()
-        self.inlet = Unhurried(self.core.readable)
-        self.core._assemble(self.inlet, None, Generation())
+        self.recv_queue = Unhurried(self.core.readable)
+        self.core._assemble(self.recv_queue, None, ForkGuard())
         self.loop = Loop()
-        self.alarm = Alarm()
+        self.alarm = DeferredCalls()
         self.bell = Bell()
         self.bell.open()
         self.bell.answer()
@@ -147,7 +147,7 @@ class Real:
         for _ in case.peers:
             ours, theirs = socket.socketpair()
             ours.setblocking(False)
-            peer = Connection(Session(), ours.detach(), self.core.poller, pool, self.inlet, case.hwm)
+            peer = Connection(Session(), ours.detach(), self.core.poller, pool, self.recv_queue, case.hwm)
             peer.start(b"")
             self.peers.append(peer)
             self.others.append(theirs)
@@ -245,8 +245,8 @@ def projected(model: Serving, w: World) -> dict[str, Any]:
         "timer": w.timer,
         "alarm": w.alarm,
         "bell": bool(w.bell),
-        "published": w.truth != "none",
-        "told": w.truth == "readable" and not w.closed,
+        "published": w.readable_event != "none",
+        "told": w.readable_event == "readable" and not w.closed,
     }
 
 

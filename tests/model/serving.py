@@ -81,7 +81,7 @@ class Serving(Driving):
             return "two callers lead"
         if (w.leader != NOBODY) != any(w.leading) or (w.leader != NOBODY and not w.leading[w.leader]):
             return "the leader is not the one who leads"
-        if not w.closed and w.truth != "none" and (w.truth == "readable") != self._has(w):
+        if not w.closed and w.readable_event != "none" and (w.readable_event == "readable") != self._has(w):
             return "the descriptor of fileno() is wrong"
         if w.event != w.signalled:
             return "the eventfd is not what it was made to be"
@@ -89,7 +89,7 @@ class Serving(Driving):
             return f"an event waits for more than {MAX_LOOKS} looks"
         if self._late(w):
             return "the I/O thread looks late though nobody serves the epoll set"
-        if w.truth != "none" and not (w.closed or w.watches or w.bell or w.io != "idle"):
+        if w.readable_event != "none" and not (w.closed or w.watches or w.bell or w.io != "idle"):
             return "the descriptor is the user's, and the I/O thread does not watch"
         return None
 
@@ -189,7 +189,7 @@ class Serving(Driving):
                 return
             if not w.closed:
                 for op in self.case.calls[c]:
-                    if op != "fileno" or w.truth == "none":
+                    if op != "fileno" or w.readable_event == "none":
                         yield f"{who} calls {op}", "", lambda w, op=op: self._begin(w, c, op, False)
                         if self.case.works and w.sight <= 0:
                             yield f"{who} calls {op}, late", "", lambda w, op=op: self._begin(w, c, op, True)
@@ -227,7 +227,7 @@ class Serving(Driving):
         if self.case.mutation == "a call is taken for a look":
             w.fresh = True
         if op == "fileno":
-            w.truth = "told"
+            w.readable_event = "told"
             self._serve(w, late)
             self._tell(w)
             self._post(w, "attend")
@@ -335,22 +335,22 @@ class Serving(Driving):
 
     def _tried(self, w: World, c: int) -> None:
         """`_sleep` has returned into the loop of `_take`, `poll` or `_put`."""
-        gate = w.writable if w.op[c] == "send" else w.readable
+        wait_queue = w.writable if w.op[c] == "send" else w.readable
         if w.closed:
-            self._stand_up(w, gate, c)
+            self._stand_up(w, wait_queue, c)
             return
         op = w.op[c]
         done = self._put(w) if op == "send" else self._try(w, c)
         if done or not w.in_time[c]:
-            self._stand_up(w, gate, c)
+            self._stand_up(w, wait_queue, c)
             if done and op in TAKES:
                 self._after_take(w)
         else:
             self._sleep(w, c)
 
-    def _stand_up(self, w: World, gate: list[int], c: int) -> None:
+    def _stand_up(self, w: World, wait_queue: list[int], c: int) -> None:
         mutation = self.case.mutation
-        gate.remove(c)
+        wait_queue.remove(c)
         w.at[c] = OUT
         w.woken[c], w.sem[c], w.in_time[c], w.op[c] = False, 0, True, ""
         if w.leading[c]:
@@ -361,8 +361,8 @@ class Serving(Driving):
                 if other:
                     self._wake_first(w, other)
                     break
-        if gate and mutation != "a wake-up is not passed on":
-            self._notify(w, gate)
+        if wait_queue and mutation != "a wake-up is not passed on":
+            self._notify(w, wait_queue)
         self._rouse(w)
 
     def _rouse(self, w: World) -> None:
@@ -378,12 +378,12 @@ class Serving(Driving):
             else:
                 w.sem[c] = min(w.sem[c] + 1, 2)  # what is left over wakes once more, for nothing
 
-    def _notify(self, w: World, gate: list[int]) -> None:
-        self._wake_first(w, gate)
+    def _notify(self, w: World, wait_queue: list[int]) -> None:
+        self._wake_first(w, wait_queue)
         self._tell(w)
 
-    def _wake_first(self, w: World, gate: list[int]) -> None:
-        for c in gate:
+    def _wake_first(self, w: World, wait_queue: list[int]) -> None:
+        for c in wait_queue:
             self._wake(w, c)
             aside = w.at[c] in (SIGNALS, HANDLER)
             if not aside or self.case.mutation == "who runs handlers does not stand aside":
@@ -400,11 +400,11 @@ class Serving(Driving):
             w.signalled = w.event = False
 
     def _tell(self, w: World) -> None:
-        if w.truth != "none" and not w.closed:
-            w.truth = "told" if self._front(w) == NOBODY else "readable"
+        if w.readable_event != "none" and not w.closed:
+            w.readable_event = "told" if self._front(w) == NOBODY else "readable"
 
     def _dismiss(self, w: World) -> None:
-        if w.watched and not w.dismissed and w.truth == "none":
+        if w.watched and not w.dismissed and w.readable_event == "none":
             w.dismissed = True
             self._post(w, "give way")
 
@@ -455,7 +455,7 @@ class Serving(Driving):
             w.stopped.append(p)
             w.reading[p] = False
 
-    # ------------------------------------------------------------------ the inlet: peer.pyx
+    # ------------------------------------------------------------------ the receive queue: peer.pyx
 
     def _arrived(self, w: World, p: int) -> None:
         if p not in w.ring:

@@ -62,7 +62,7 @@ class World:
 NAMES = (
     "sends", "kernel", "complete", "taken", "reading", "stopped", "ring", "turn", "sight", "last", "behind",
     "at", "op", "leading", "woken", "sem", "in_time", "seen", "readable", "writable", "leader", "event", "signalled",
-    "inside", "ending", "closed", "open", "truth", "watched", "dismissed", "drowsy", "fresh",
+    "inside", "ending", "closed", "open", "readable_event", "watched", "dismissed", "drowsy", "fresh",
     "io", "changed", "watches", "reader", "timer", "pause", "alarm", "bell", "stopped_io", "looks", "put_off",
     "room", "rooms", "blocked",
 )  # fmt: skip
@@ -72,7 +72,8 @@ LISTS = (
 )  # fmt: skip
 START: dict[str, Any] = {
     "ring": (), "last": NOBODY, "behind": False, "readable": (), "writable": (), "leader": NOBODY,
-    "event": False, "signalled": False, "inside": 0, "ending": False, "closed": False, "open": True, "truth": "none",
+    "event": False, "signalled": False, "inside": 0, "ending": False, "closed": False, "open": True,
+    "readable_event": "none",
     "watched": True, "dismissed": False, "drowsy": False, "fresh": False, "io": "idle", "changed": False,
     "watches": True, "reader": True, "timer": "none", "pause": "soon", "alarm": False, "bell": (), "stopped_io": False,
     "looks": 0, "put_off": False, "room": True, "blocked": False,

@@ -11,7 +11,7 @@ from omq.errors import HandshakeError, RemoteProtocolError
 from omq.types import COMPATIBLE, SocketType
 from omq.zmtp.command import encode_command, error, ready
 from omq.zmtp.greeting import Greeting
-from omq.zmtp.handshake import HANDSHAKE_FRAME_LIMIT, Handshake, HandshakeState, PeerInfo
+from omq.zmtp.handshake import HANDSHAKE_FRAME_LIMIT, Handshake, HandshakeState, PeerMetadata
 from omq.zmtp.null import Null
 
 TYPES = [kind for kind in SocketType if COMPATIBLE[kind]]
@@ -35,7 +35,7 @@ class Outcome:
     state: HandshakeState
     raised: type[Exception] | None
     failure: bytes
-    peer: PeerInfo | None
+    peer: PeerMetadata | None
     rest: bytes
 
 

@@ -1,9 +1,9 @@
-# The asyncio twin's calls: coroutine objects without a frame, and the gates where they wait.
+# The asyncio twin's calls: coroutine objects without a frame, and the wait queues where they wait.
 
 from cpython.object cimport PyObject
 
-from omq._core.calls.home cimport LoopHome
-from omq._core.queues.gate cimport Gate
+from omq._core.calls.async_base cimport AsyncSocketBase
+from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.calls.waiter cimport AsyncTurn, Waiter
 
 cdef enum Operation:
@@ -22,11 +22,11 @@ cdef enum State:
     STATE_NONE               # no socket has made it
     STATE_NEW
     STATE_YIELDED            # gives the loop a turn, or has given its place up
-    STATE_WAITING            # stands in a gate
+    STATE_WAITING            # stands in a wait queue
     STATE_DONE
 
 
-cdef class AsyncGate(Gate):
+cdef class AsyncWaitQueue(WaitQueue):
     cdef object waiters              # deque of Call, first come first
     cdef Py_ssize_t waiting          # calls in it
     cdef int enter(self, Call call) except -1
@@ -38,9 +38,9 @@ cdef class AsyncGate(Gate):
     cdef PyObject *_core             # the socket that keeps a descriptor true; borrowed; NULL: it is gone
 
 
-cdef class AsyncCore(LoopHome):
-    cdef readonly AsyncGate readable
-    cdef readonly AsyncGate writable
+cdef class AsyncCore(AsyncSocketBase):
+    cdef readonly AsyncWaitQueue readable
+    cdef readonly AsyncWaitQueue writable
     cdef readonly AsyncTurn turn
     cdef object _send_timeout        # seconds; None for ever
     cdef object _recv_timeout
@@ -67,7 +67,7 @@ cdef class Call:
     cdef object _try_once(self)
     cdef object _attempt(self)
     cdef bint _at_once(self) except -1
-    cdef bint _may_attempt(self, AsyncGate gate) except -1
+    cdef bint _may_attempt(self, AsyncWaitQueue wait_queue) except -1
     cdef int _prepare(self) except -1
     cdef int _find_address(self) except -1
     cdef int _keep_parts(self) except -1

@@ -4,15 +4,15 @@ from typing import Any, Generic, Self, TypeVar
 
 from typing_extensions import Buffer
 
-from omq._core.calls.home import LoopHome
+from omq._core.calls.async_base import AsyncSocketBase
 from omq._core.calls.waiter import AsyncTurn
-from omq._core.queues.gate import Gate
+from omq._core.queues.wait_queue import WaitQueue
 from omq.message import Message
 from omq.types import Unset
 
 _T = TypeVar("_T", covariant=True)
 
-class AsyncGate(Gate):
+class AsyncWaitQueue(WaitQueue):
     """Wakes the first of the calls that wait; it passes the wake-up on when it has what it wants."""
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
@@ -29,14 +29,14 @@ class Call(Coroutine[Any, Any, _T], Generic[_T]):
     def throw(self, kind: Any, value: Any = None, traceback: Any = None, /) -> Any: ...
     def close(self) -> None: ...
 
-class AsyncCore(LoopHome):
+class AsyncCore(AsyncSocketBase):
     """The message calls of an asyncio socket."""
 
     def _set_timeouts(self, send: float | None, recv: float | None) -> None: ...
     @property
-    def readable(self) -> AsyncGate: ...
+    def readable(self) -> AsyncWaitQueue: ...
     @property
-    def writable(self) -> AsyncGate: ...
+    def writable(self) -> AsyncWaitQueue: ...
     @property
     def turn(self) -> AsyncTurn: ...
     def _mark_closed(self) -> None: ...

@@ -1,7 +1,7 @@
 """Coroutine objects of our own for the calls of an asyncio socket.
 
 A call does nothing before it is awaited. If it can be served at once it returns without suspending, without a Future and
-without an allocation of its own (the objects come from a free list). Otherwise it stands in its gate, first come first
+without an allocation of its own (the objects come from a free list). Otherwise it stands in its wait queue, first come first
 served; the Future that it waits with is a wake-up: the message is taken when the call runs again, and a cancelled one has
 taken nothing.
 """
@@ -14,13 +14,13 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 
 from omq._core.clock cimport seconds
-from omq._core.wire.batch cimport Part
+from omq._core.wire.send_buffer cimport Part
 from omq._core.calls.description cimport describe
-from omq._core.calls.home cimport LoopHome
+from omq._core.calls.async_base cimport AsyncSocketBase
 from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target
 from omq._core.lock cimport hush, unhush
-from omq._core.queues.gate cimport Gate
-from omq._core.queues.peer cimport TURN_NS, Inlet
+from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.queues.peer cimport TURN_NS, RecvQueue
 from omq._core.calls.waiter cimport AsyncTurn, Waiter
 
 from collections import deque
@@ -48,7 +48,7 @@ cdef enum:
 
 
 @cython.final
-cdef class AsyncGate(Gate):
+cdef class AsyncWaitQueue(WaitQueue):
     """Wakes the first of the calls that wait; it passes the wake-up on when it has what it wants."""
 
     def __cinit__(self):
@@ -65,7 +65,7 @@ cdef class AsyncGate(Gate):
             return 0
         if spent > TURN_NS:
             (<AsyncCore>self._core)._reads = 0  # the loop's turn is due, however few messages that took
-        return (<LoopHome>self._core)._poller.look()
+        return (<AsyncSocketBase>self._core)._poller.look()
 
     cdef int notify(self) except -1:
         cdef Call first
@@ -73,8 +73,8 @@ cdef class AsyncGate(Gate):
             if not self._watcher.done() and not self._watcher.get_loop().is_closed():
                 self._watcher.set_result(None)
             self._watcher = None
-        if self._core != NULL and (<LoopHome>self._core)._truth is not None:
-            (<LoopHome>self._core)._tell()
+        if self._core != NULL and (<AsyncSocketBase>self._core)._readable_event is not None:
+            (<AsyncSocketBase>self._core)._tell()
         if self.waiting:
             if self.apart:
                 return self._wake_apart()
@@ -85,7 +85,7 @@ cdef class AsyncGate(Gate):
 
     cdef bint is_quiet(self) noexcept:
         cdef Waiter waiter
-        if self._watcher is not None or (self._core != NULL and (<LoopHome>self._core)._truth is not None):
+        if self._watcher is not None or (self._core != NULL and (<AsyncSocketBase>self._core)._readable_event is not None):
             return False
         if not self.waiting:
             return True
@@ -137,13 +137,13 @@ cdef class AsyncGate(Gate):
                 (<Waiter>waiter).wake()
 
 
-@cython.no_gc_clear  # its end needs the gates; cycles are broken in the attributes that the class above adds
-cdef class AsyncCore(LoopHome):
-    """The message calls of an asyncio socket, and the two gates where they wait."""
+@cython.no_gc_clear  # its end needs the wait queues; cycles are broken in the attributes that the class above adds
+cdef class AsyncCore(AsyncSocketBase):
+    """The message calls of an asyncio socket, and the two wait queues where they wait."""
 
     def __cinit__(self, *_, **__):
-        self.readable = AsyncGate()
-        self.writable = AsyncGate()
+        self.readable = AsyncWaitQueue()
+        self.writable = AsyncWaitQueue()
         self.turn = AsyncTurn()
         self.readable._core = <PyObject *>self
 
@@ -426,13 +426,13 @@ cdef class Call:
         """Whether this call does not wait."""
         return self._timeout is not None and self._timeout == 0
 
-    cdef bint _may_attempt(self, AsyncGate gate) except -1:
+    cdef bint _may_attempt(self, AsyncWaitQueue wait_queue) except -1:
         """Whether it is this call's turn: whoever came before goes first, also when our time is up."""
         if self._operation == OP_POLL:
             return True  # takes nothing from anybody
-        if gate.waiting == 0:
+        if wait_queue.waiting == 0:
             return True
-        return gate.is_first(self)
+        return wait_queue.is_first(self)
 
     cdef int _prepare(self) except -1:
         """Finds out whom a message is for, where it names somebody: who waits for another peer stands in nobody's way."""
@@ -470,8 +470,8 @@ cdef class Call:
     cdef object _suspend(self):
         cdef AsyncCore core = self._core
         # What this socket has gathered leaves before it waits.
-        if core.outlet is not None and core.outlet._dirty is not None:
-            core.outlet._flush_turn()
+        if core.send_queue is not None and core.send_queue._dirty is not None:
+            core.send_queue._flush_turn()
         self._waiter = Waiter.__new__(Waiter)
         self._waiter._loop = core._loop
         self._waiter._turn = core.turn
@@ -480,13 +480,13 @@ cdef class Call:
             self._stand()
         if self._timer is None and self._timeout is not None:
             self._timer = core._loop.call_later(self._timeout, self._expire)
-        if core.inlet is not None and core.inlet.unfinished and self._operation > OP_SEND_MANY:
+        if core.recv_queue is not None and core.recv_queue.unfinished and self._operation > OP_SEND_MANY:
             core._loop.call_soon(self._go_on)  # much was dropped, and more waits
         self._suspended = True
         return self._waiter
 
     cdef int _stand(self) except -1:
-        """Takes a place in the gate, behind those who came before."""
+        """Takes a place in the wait queue, behind those who came before."""
         self._state = STATE_WAITING
         if self._operation <= OP_SEND_MANY:
             if self._core.writable.apart and self._operation == OP_SEND_PARTS and self._address is None:
@@ -506,11 +506,11 @@ cdef class Call:
 
     cdef int _leave(self) except -1:
         """Gives up the place, and the wake-up with it: the next one may find what this one leaves."""
-        cdef AsyncGate gate
+        cdef AsyncWaitQueue wait_queue
         if self._state == STATE_WAITING:
             self._state = STATE_YIELDED
-            for gate in (self._core.readable, self._core.writable):
-                gate.leave(self)
+            for wait_queue in (self._core.readable, self._core.writable):
+                wait_queue.leave(self)
         return 0
 
     cdef int _end(self) except -1:
@@ -543,40 +543,40 @@ cdef class Call:
 
     cdef object _attempt(self):
         cdef AsyncCore core = self._core
-        cdef Inlet inlet
+        cdef RecvQueue recv_queue
         cdef int ready = 0
         self._complete = False
         if self._operation <= OP_SEND_MANY:
-            if core.outlet is None:
+            if core.send_queue is None:
                 raise StateError(f"a {core._name()} socket does not send")
             if self._operation == OP_SEND:
                 return self._send()
             if self._operation == OP_SEND_PARTS:
                 return self._send_parts()
             return self._send_many()
-        inlet = core.inlet
+        recv_queue = core.recv_queue
         if self._operation == OP_POLL:
-            if self._argument & POLL_IN and inlet is not None and inlet.has_message():
+            if self._argument & POLL_IN and recv_queue is not None and recv_queue.has_message():
                 ready |= 1
-            if self._argument & POLL_OUT and core.outlet is not None and core.outlet.can_put():
+            if self._argument & POLL_OUT and core.send_queue is not None and core.send_queue.can_put():
                 ready |= 4
             self._complete = ready != 0
             if self._complete:
                 core._count_read()
             return ready
-        if inlet is None:
+        if recv_queue is None:
             raise StateError(f"a {core._name()} socket does not receive")
         if self._operation == OP_RECV or self._operation == OP_NEXT:
-            result = inlet.take()
+            result = recv_queue.take()
         elif self._operation == OP_RECV_PARTS:
-            result = inlet.take_message()
+            result = recv_queue.take_message()
         elif self._operation == OP_RECV_MANY:
             return self._recv_many()
         elif self._operation == OP_RECV_INTO:
             return self._recv_into()
         else:
-            parts = inlet.take_message()
-            result = None if parts is None else describe(parts, inlet.last)
+            parts = recv_queue.take_message()
+            result = None if parts is None else describe(parts, recv_queue.last)
         if result is not None:
             core._reads -= 1
             self._complete = True
@@ -592,11 +592,11 @@ cdef class Call:
             part.data = PyBytes_AS_STRING(data)
             part.size = PyBytes_GET_SIZE(data)
             part.owner = <PyObject *>data
-            self._complete = self._core.outlet.put(&part, 1)
+            self._complete = self._core.send_queue.put(&part, 1)
         else:
             held = open_part(data, &part, &view)
             try:
-                self._complete = self._core.outlet.put(&part, 1)
+                self._complete = self._core.send_queue.put(&part, 1)
             finally:
                 if held:
                     PyBuffer_Release(&view)
@@ -608,7 +608,7 @@ cdef class Call:
         self._keep_parts()
         open_parts(&parts, self._argument, True)
         try:
-            self._complete = self._core.outlet.put(parts.parts, parts.count)
+            self._complete = self._core.send_queue.put(parts.parts, parts.count)
         finally:
             close_parts(&parts)
         self._core._count_write()
@@ -627,7 +627,7 @@ cdef class Call:
             data = messages[self._progress]
             held = open_part(data, &part, &view)
             try:
-                taken = self._core.outlet.put(&part, 1)
+                taken = self._core.send_queue.put(&part, 1)
             finally:
                 if held:
                     PyBuffer_Release(&view)
@@ -641,7 +641,7 @@ cdef class Call:
         return self._progress
 
     cdef object _recv_many(self):
-        cdef list messages = self._core.inlet.take_many(self._argument)
+        cdef list messages = self._core.recv_queue.take_many(self._argument)
         if messages is None:
             return None
         self._core._reads -= <int>len(messages)
@@ -654,7 +654,7 @@ cdef class Call:
         cdef Py_ssize_t got
         open_target(self._argument, &view)
         try:
-            got = self._core.inlet.take_into(<char *>view.buf, view.len)
+            got = self._core.recv_queue.take_into(<char *>view.buf, view.len)
         finally:
             PyBuffer_Release(&view)
         if got == -3:
@@ -684,7 +684,7 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
     cdef Part part
     cdef bint taken
     if call._operation == OP_SEND:
-        if (core._writes <= 0 or core.writable.waiting or core.outlet is None or type(call._argument) is not bytes
+        if (core._writes <= 0 or core.writable.waiting or core.send_queue is None or type(call._argument) is not bytes
                 or core.closed or not core._at_home()):
             return 0
         part.data = PyBytes_AS_STRING(call._argument)
@@ -692,10 +692,10 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         part.owner = <PyObject *>call._argument
         call._state = STATE_DONE
         core._count_write()  # also one that is refused
-        if not (core.outlet.quick and core.outlet.put_quickly(&part)):
+        if not (core.send_queue.quick and core.send_queue.put_quickly(&part)):
             hush()
             try:
-                taken = core.outlet.put(&part, 1)
+                taken = core.send_queue.put(&part, 1)
             finally:
                 unhush()
             if not taken:
@@ -705,21 +705,21 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         result[0] = <PyObject *>None
         return 1
     if call._operation == OP_RECV:
-        if core._reads <= 0 or core.readable.waiting or core.inlet is None or core.closed or not core._at_home():
+        if core._reads <= 0 or core.readable.waiting or core.recv_queue is None or core.closed or not core._at_home():
             return 0
         call._state = STATE_DONE
         core._reads -= 1
-        message = core.inlet.take_quickly()
+        message = core.recv_queue.take_quickly()
         if message is None:
             hush()
             try:
-                message = core.inlet.take()
+                message = core.recv_queue.take()
             finally:
                 unhush()
             if message is None:
                 call._state = STATE_NEW
                 return 0
-        if core._truth is not None:
+        if core._readable_event is not None:
             core._tell()
         Py_INCREF(message)
         result[0] = <PyObject *>message

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t
 
-from omq._core.queues.peer cimport Inlet
+from omq._core.queues.peer cimport RecvQueue
 
 
-cdef Py_ssize_t take_columns(Inlet inlet, object data, object ends, Py_ssize_t start) except -1
+cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, Py_ssize_t start) except -1

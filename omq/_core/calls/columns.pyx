@@ -7,9 +7,9 @@ from cpython.buffer cimport PyBuffer_Release
 from libc.stdint cimport int32_t
 from libc.string cimport memcpy
 
-from omq._core.queues.inlet cimport ShapedInlet
+from omq._core.queues.recv_queue cimport ShapedRecvQueue
 from omq._core.calls.part cimport open_target
-from omq._core.queues.peer cimport Inlet, Peer
+from omq._core.queues.peer cimport RecvQueue, Peer
 
 from omq.errors import MessageTooLarge, StateError
 
@@ -17,10 +17,10 @@ cdef enum:
     LAST_END = 2147483647    # the largest offset that an Arrow binary column can hold
 
 
-cdef Py_ssize_t take_columns(Inlet inlet, object data, object ends, Py_ssize_t start) except -1:
+cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, Py_ssize_t start) except -1:
     """Copies what is there, from *start* on, as far as it fits; the number of messages, 0 if there is none."""
     cdef Py_buffer into, marks
-    if isinstance(inlet, ShapedInlet):
+    if isinstance(recv_queue, ShapedRecvQueue):
         raise StateError("recv_columns() is for types that give messages as they came: PULL, SUB, XSUB, PAIR, DEALER")
     open_target(data, &into)
     try:
@@ -31,7 +31,7 @@ cdef Py_ssize_t take_columns(Inlet inlet, object data, object ends, Py_ssize_t s
             if not 0 <= start <= into.len:
                 raise ValueError(f"start={start}: must be within the buffer of {into.len} bytes")
             return _copy(
-                inlet,
+                recv_queue,
                 <char *>into.buf,
                 min(into.len, <Py_ssize_t>LAST_END),
                 start,
@@ -45,20 +45,20 @@ cdef Py_ssize_t take_columns(Inlet inlet, object data, object ends, Py_ssize_t s
 
 
 cdef Py_ssize_t _copy(
-    Inlet inlet, char *into, Py_ssize_t size, Py_ssize_t at, int32_t *ends, Py_ssize_t limit
+    RecvQueue recv_queue, char *into, Py_ssize_t size, Py_ssize_t at, int32_t *ends, Py_ssize_t limit
 ) except -1:
     cdef Py_ssize_t count = 0
     cdef Py_ssize_t has
     cdef Peer peer
     cdef const char *body
     while count < limit:
-        peer = inlet._pick()
+        peer = recv_queue._pick()
         if peer is None:
             break
         if peer.head_more():
             if count:
                 break
-            inlet._refuse(peer)
+            recv_queue._refuse(peer)
         body = peer.peek(&has)
         if has > size - at:
             if count:
@@ -67,11 +67,11 @@ cdef Py_ssize_t _copy(
                 f"the next message, of {has} bytes, is larger than the {size - at} bytes left; it stays first in line"
             )
             error.size = has
-            inlet._refused = peer
+            recv_queue._refused = peer
             raise error
         memcpy(into + at, body, has)
         peer.skip()
-        inlet._taken(peer, has)
+        recv_queue._taken(peer, has)
         at += has
         ends[count] = <int32_t>at
         count += 1

@@ -1,8 +1,8 @@
 from typing import Any
 
-from omq.message import Peer
+from omq.message import PeerInfo
 
-def snapshot(session: Any) -> Peer:
+def snapshot(session: Any) -> PeerInfo:
     """A peer that has finished its handshake, as users see it.
 
     Args:

@@ -6,8 +6,7 @@ would take it along.
 
 from omq._core.queues.peer cimport Peer
 
-from omq.message import Message
-from omq.message import Peer as Snapshot
+from omq.message import Message, PeerInfo
 
 put = object.__setattr__  # the classes are frozen
 
@@ -15,7 +14,7 @@ put = object.__setattr__  # the classes are frozen
 def snapshot(session):
     cdef Peer peer = session.peer
     info = session.info
-    seen = Snapshot.__new__(Snapshot)
+    seen = PeerInfo.__new__(PeerInfo)
     put(seen, "endpoint", session.endpoint)
     put(seen, "mechanism", (<bytes>info.mechanism).decode("ascii"))
     put(seen, "identity", peer.identity or session.identity)

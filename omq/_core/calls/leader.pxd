@@ -6,10 +6,10 @@ from cpython.object cimport PyObject
 
 from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock, sem_t
-from omq._core.queues.gate cimport Gate
-from omq._core.queues.peer cimport Inlet, Outlet
+from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.queues.peer cimport RecvQueue, SendQueue
 from omq._core.link.poller cimport Poller
-from omq._core.calls.truth cimport Truth
+from omq._core.calls.readable_event cimport ReadableEvent
 
 cdef extern from *:
     """
@@ -18,12 +18,12 @@ cdef extern from *:
     const long long FOR_EVER         # a deadline that never comes
 
 
-cdef class Generation:
+cdef class ForkGuard:
     cdef readonly bint stale         # the process has forked: nothing inherited is to be used
     cdef unsigned long _main         # ident of the thread that signals interrupt
 
 
-cdef class Sleeper:
+cdef class BlockedCall:
     # One call that waits: either it leads (sleeps in the socket's epoll set) or it follows (sleeps on its semaphore).
     cdef sem_t _wake
     cdef bint leading
@@ -35,9 +35,9 @@ cdef class Sleeper:
     cdef int wake(self) except -1
 
 
-cdef class SyncGate(Gate):
-    cdef PyObject *_core             # the LeaderCore, borrowed: a loop holds gates, and must not hold sockets; NULL: gone
-    cdef object _sleepers            # deque of Sleeper, first come first
+cdef class SyncWaitQueue(WaitQueue):
+    cdef PyObject *_core             # the LeaderCore, borrowed: a loop holds wait queues, and no sockets; NULL: gone
+    cdef object _blocked_calls       # deque of BlockedCall, first come first
     cdef int count                   # of them
     cdef int wake_first(self) except -1
     cdef int wake_all(self) except -1
@@ -48,20 +48,20 @@ cdef class SyncGate(Gate):
 
 
 cdef class LeaderCore:
-    cdef readonly Inlet inlet        # None: the type does not receive
-    cdef readonly Outlet outlet      # None: the type does not send
-    cdef readonly SyncGate readable
-    cdef readonly SyncGate writable
+    cdef readonly RecvQueue recv_queue  # None: the type does not receive
+    cdef readonly SendQueue send_queue  # None: the type does not send
+    cdef readonly SyncWaitQueue readable
+    cdef readonly SyncWaitQueue writable
     cdef readonly SocketLock lock
     cdef readonly Poller poller
     cdef readonly bint closed
-    cdef Generation _generation
-    cdef Sleeper _leader             # who sleeps in the epoll set; None: nobody
+    cdef ForkGuard _fork_guard
+    cdef BlockedCall _leader         # who sleeps in the epoll set; None: nobody
     cdef int _event                  # eventfd in the epoll set: wakes the leader; owned
     cdef bint _signalled             # it has been written since it was last read
     cdef int _inside                 # threads that may be in a system call on the epoll set
     cdef bint _ending                # the descriptors go when the last of them is out
-    cdef Truth _truth                # what `fileno` gives; None before its first use
+    cdef ReadableEvent _readable_event  # what `fileno` gives; None before its first use
     cdef Bell _bell                  # has the I/O thread do something; None before there is one
     cdef readonly bint watched       # the I/O thread watches the epoll set
     cdef bint _dismissed             # it has been asked to stop that
@@ -78,19 +78,19 @@ cdef class LeaderCore:
     cdef int look(self, long long spent) except -1
     cdef int _dismiss(self) except -1
     cdef int _tell(self) except -1
-    cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1
-    cdef int _breathe(self, Sleeper sleeper, long long deadline) except -1
+    cdef int _sleep(self, BlockedCall blocked_call, long long deadline) except -1
+    cdef int _breathe(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _let_go(self) except -1
-    cdef int _look_for_signals(self, Sleeper sleeper) except -1
-    cdef long long _until(self, Sleeper sleeper, long long deadline) except -1
-    cdef int _lead(self, Sleeper sleeper, long long deadline) except -1
-    cdef int _follow(self, Sleeper sleeper, long long deadline) except -1
+    cdef int _look_for_signals(self, BlockedCall blocked_call) except -1
+    cdef long long _until(self, BlockedCall blocked_call, long long deadline) except -1
+    cdef int _lead(self, BlockedCall blocked_call, long long deadline) except -1
+    cdef int _follow(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _wake_another(self) except -1
-    cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1
+    cdef int _stand_up(self, SyncWaitQueue wait_queue, BlockedCall blocked_call) except -1
 
     @cython.final
     cdef inline int _enter(self) except -1:
-        if self._generation.stale or self.closed:
+        if self._fork_guard.stale or self.closed:
             self._refuse()
         self.lock.enter()
         if self.closed:
@@ -102,7 +102,7 @@ cdef class LeaderCore:
     @cython.final
     cdef inline bint _is_free(self) noexcept:
         """Whether nobody is in a call, so that a step which lets nobody else run needs no lock."""
-        return self.lock._owner == 0 and not (self.closed or self._generation.stale)
+        return self.lock._owner == 0 and not (self.closed or self._fork_guard.stale)
 
     @cython.final
     cdef inline int _leave(self) except -1:

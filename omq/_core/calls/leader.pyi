@@ -2,13 +2,13 @@ import asyncio
 from collections.abc import Callable
 
 from omq._core.bell import Bell
-from omq._core.calls.truth import Truth
+from omq._core.calls.readable_event import ReadableEvent
 from omq._core.link.poller import Poller
 from omq._core.lock import SocketLock
-from omq._core.queues.gate import Gate
-from omq._core.queues.peer import Inlet, Outlet
+from omq._core.queues.peer import RecvQueue, SendQueue
+from omq._core.queues.wait_queue import WaitQueue
 
-class Generation:
+class ForkGuard:
     """Whether the process is still the one that made the sockets."""
 
     @property
@@ -18,7 +18,7 @@ class Generation:
     def expire(self, inherited: object) -> None:
         """The process has forked; *inherited* is kept for ever, for its end would disturb the parent."""
 
-class SyncGate(Gate):
+class SyncWaitQueue(WaitQueue):
     """Wakes the first of the calls that wait; it passes the wake-up on if there is more."""
 
     @property
@@ -28,10 +28,10 @@ class SyncGate(Gate):
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A Future of *loop*, the I/O thread's, that is done at the next notification, from whatever thread."""
 
-    def show(self, truth: Truth) -> None:
-        """Has every notification make *truth* readable, until `hide`."""
+    def show(self, readable_event: ReadableEvent) -> None:
+        """Has every notification make *readable_event* readable, until `hide`."""
 
-    def hide(self, truth: Truth) -> None:
+    def hide(self, readable_event: ReadableEvent) -> None:
         """Takes it out."""
 
 class LeaderCore:
@@ -48,13 +48,13 @@ class LeaderCore:
     @property
     def poller(self) -> Poller: ...
     @property
-    def readable(self) -> SyncGate: ...
+    def readable(self) -> SyncWaitQueue: ...
     @property
-    def writable(self) -> SyncGate: ...
+    def writable(self) -> SyncWaitQueue: ...
     @property
-    def inlet(self) -> Inlet | None: ...
+    def recv_queue(self) -> RecvQueue | None: ...
     @property
-    def outlet(self) -> Outlet | None: ...
+    def send_queue(self) -> SendQueue | None: ...
     @property
     def watched(self) -> bool:
         """The I/O thread watches the epoll set."""
@@ -71,7 +71,7 @@ class LeaderCore:
     def looks(self) -> int:
         """How often callers have looked at the epoll set, ever: it grows while they serve it."""
 
-    def _assemble(self, inlet: Inlet | None, outlet: Outlet | None, generation: Generation) -> None: ...
+    def _assemble(self, recv_queue: RecvQueue | None, send_queue: SendQueue | None, fork_guard: ForkGuard) -> None: ...
     def _set_thread(
         self, bell: Bell, unwatch: Callable[[], None], attend: Callable[[], None], rouse: Callable[[], None]
     ) -> None: ...

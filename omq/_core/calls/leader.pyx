@@ -28,10 +28,10 @@ from omq._core.kernel cimport (
     eventfd,
 )
 from omq._core.lock cimport SocketLock, sem_destroy, sem_init, sem_post, sem_t
-from omq._core.queues.gate cimport Gate
-from omq._core.queues.peer cimport Inlet, Outlet
+from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.queues.peer cimport RecvQueue, SendQueue
 from omq._core.link.poller cimport EVENTS, NO_TICKET, Poller
-from omq._core.calls.truth cimport Truth
+from omq._core.calls.readable_event cimport ReadableEvent
 
 from collections import deque
 import os
@@ -116,7 +116,7 @@ cdef int let_others_in(long long begun) except -1:
 
 
 
-cdef class Generation:
+cdef class ForkGuard:
     """Whether the process is still the one that made the sockets."""
 
     def __cinit__(self):
@@ -130,7 +130,7 @@ cdef class Generation:
 
 
 @cython.final
-cdef class Sleeper:
+cdef class BlockedCall:
     def __cinit__(self, LeaderCore core):
         self._core = core
         self.nap = FIRST_NAP_NS
@@ -150,12 +150,12 @@ cdef class Sleeper:
 
 
 @cython.final
-cdef class SyncGate(Gate):
+cdef class SyncWaitQueue(WaitQueue):
     """Wakes the first of the calls that wait (all, where they wait apart); it passes the wake-up on if there is more."""
 
     def __cinit__(self, LeaderCore core):
         self._core = <PyObject *>core
-        self._sleepers = deque()
+        self._blocked_calls = deque()
         self._shown = []
         self._watchers = []
 
@@ -170,19 +170,19 @@ cdef class SyncGate(Gate):
         self._watchers.append(watcher)
         return watcher
 
-    def show(self, Truth truth not None):
-        """Has every notification make *truth* readable, until `hide`."""
-        self._shown.append(truth)
+    def show(self, ReadableEvent readable_event not None):
+        """Has every notification make *readable_event* readable, until `hide`."""
+        self._shown.append(readable_event)
 
-    def hide(self, Truth truth not None):
+    def hide(self, ReadableEvent readable_event not None):
         """Takes it out."""
-        if truth in self._shown:
-            self._shown.remove(truth)
+        if readable_event in self._shown:
+            self._shown.remove(readable_event)
 
     cdef int _show(self) except -1:
-        cdef Truth truth
-        for truth in self._shown:
-            truth.show(True)
+        cdef ReadableEvent readable_event
+        for readable_event in self._shown:
+            readable_event.show(True)
         return 0
 
     cdef int look(self, long long spent) except -1:
@@ -194,7 +194,7 @@ cdef class SyncGate(Gate):
                 self.wake_all()
             else:
                 self.wake_first()
-        if self._core != NULL and (<LeaderCore>self._core)._truth is not None:
+        if self._core != NULL and (<LeaderCore>self._core)._readable_event is not None:
             (<LeaderCore>self._core)._tell()
         if self._shown:
             self._show()
@@ -207,18 +207,18 @@ cdef class SyncGate(Gate):
 
     cdef int wake_first(self) except -1:
         """Wakes the first that can do something now; who stands aside before it finds out later."""
-        cdef Sleeper sleeper
+        cdef BlockedCall blocked_call
         cdef int i
         for i in range(self.count):
-            sleeper = <Sleeper>self._sleepers[i]
-            sleeper.wake()
-            if not sleeper.aside:
+            blocked_call = <BlockedCall>self._blocked_calls[i]
+            blocked_call.wake()
+            if not blocked_call.aside:
                 break
         return 0
 
     cdef int wake_all(self) except -1:
-        for sleeper in self._sleepers:
-            (<Sleeper>sleeper).wake()
+        for blocked_call in self._blocked_calls:
+            (<BlockedCall>blocked_call).wake()
         return self._show()
 
 
@@ -228,7 +228,7 @@ def settle(watchers):
             watcher.set_result(None)
 
 
-@cython.no_gc_clear  # its end needs the gates; cycles are broken in the attributes that the class above adds
+@cython.no_gc_clear  # its end needs the wait queues; cycles are broken in the attributes that the class above adds
 cdef class LeaderCore:
     """Where the threads that call on one socket wait.
 
@@ -239,8 +239,8 @@ cdef class LeaderCore:
         cdef epoll_event event
         self._event = NO_FD
         self.lock = SocketLock()
-        self.readable = SyncGate(self)
-        self.writable = SyncGate(self)
+        self.readable = SyncWaitQueue(self)
+        self.writable = SyncWaitQueue(self)
         self.poller = Poller()
         self._event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self._event < 0:
@@ -258,10 +258,10 @@ cdef class LeaderCore:
         if self._event >= 0:
             close(self._event)
 
-    def _assemble(self, inlet, outlet, Generation generation not None):
-        self.inlet = inlet
-        self.outlet = outlet
-        self._generation = generation
+    def _assemble(self, recv_queue, send_queue, ForkGuard fork_guard not None):
+        self.recv_queue = recv_queue
+        self.send_queue = send_queue
+        self._fork_guard = fork_guard
 
     def _set_thread(self, Bell bell not None, unwatch, attend, rouse):
         self._bell = bell
@@ -291,7 +291,7 @@ cdef class LeaderCore:
     @property
     def published(self):
         """Whether `fileno` has been used."""
-        return self._truth is not None
+        return self._readable_event is not None
 
     @property
     def attended(self):
@@ -305,8 +305,8 @@ cdef class LeaderCore:
         try:
             if self.poller.fd >= 0 and self._leader is None:
                 self._drain()
-                if self.inlet is not None:
-                    self.inlet.hurry()
+                if self.recv_queue is not None:
+                    self.recv_queue.hurry()
                 self.poller.serve()
                 self._tell()
         finally:
@@ -318,7 +318,7 @@ cdef class LeaderCore:
         cdef long long begun = now_ns()
         self.lock.acquire()
         try:
-            self.outlet._flush_turn()
+            self.send_queue._flush_turn()
         finally:
             self.lock.release()
         let_others_in(begun)
@@ -349,22 +349,22 @@ cdef class LeaderCore:
         if self._event >= 0:
             close(self._event)
             self._event = NO_FD
-        self._truth = None
+        self._readable_event = None
 
     def _end(self):
         self.poller.close()
         if self._event >= 0:
             close(self._event)
             self._event = NO_FD
-        if self._truth is not None:
+        if self._readable_event is not None:
             # Whoever selects on it is to wake up and find the socket closed.
-            self._truth.show(True)
+            self._readable_event.show(True)
 
     # ------------------------------------------------------------------ entering and leaving
 
     cdef int _refuse(self) except -1:
         """Says why the socket is of no use."""
-        if self._generation.stale:
+        if self._fork_guard.stale:
             raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
         raise ClosedError(f"the {self._name()} socket is closed")
 
@@ -383,9 +383,9 @@ cdef class LeaderCore:
 
     cdef int _tell(self) except -1:
         """Keeps the user's descriptor true: readable exactly while a message waits."""
-        if self._truth is not None and not self.closed:
-            self._truth.follow(self.inlet)
-            if self.inlet.unfinished and self._bell is not None:
+        if self._readable_event is not None and not self.closed:
+            self._readable_event.follow(self.recv_queue)
+            if self.recv_queue.unfinished and self._bell is not None:
                 self._bell.post(self._tell_again)
         return 0
 
@@ -408,37 +408,37 @@ cdef class LeaderCore:
 
     cdef int _dismiss(self) except -1:
         """Has the I/O thread stop watching: callers serve the epoll set."""
-        if self.watched and not self._dismissed and self._truth is None:
+        if self.watched and not self._dismissed and self._readable_event is None:
             self._dismissed = True
             self._bell.post(self._unwatch)
         return 0
 
     # ------------------------------------------------------------------ waiting
 
-    cdef int _sleep(self, Sleeper sleeper, long long deadline) except -1:
+    cdef int _sleep(self, BlockedCall blocked_call, long long deadline) except -1:
         """Sleeps until something may have happened, with the lock let go; 0 if the time is up, 1 otherwise."""
-        sleeper.woken = False
-        self._look_for_signals(sleeper)
-        if sleeper.woken or self.closed:
+        blocked_call.woken = False
+        self._look_for_signals(blocked_call)
+        if blocked_call.woken or self.closed:
             # What others left to do under the lock was done while it was free.
             return 1
         if self._leader is None:
-            self._leader = sleeper
-            sleeper.leading = True
+            self._leader = blocked_call
+            blocked_call.leading = True
             self._dismiss()
-        if sleeper.leading:
-            return self._lead(sleeper, deadline)
-        return self._follow(sleeper, deadline)
+        if blocked_call.leading:
+            return self._lead(blocked_call, deadline)
+        return self._follow(blocked_call, deadline)
 
-    cdef int _breathe(self, Sleeper sleeper, long long deadline) except -1:
+    cdef int _breathe(self, BlockedCall blocked_call, long long deadline) except -1:
         """A receiving call waits: sleeps, or where much was dropped and more waits, lets others in and goes on."""
-        if self.inlet is None or not self.inlet.unfinished:
-            return self._sleep(sleeper, deadline)
+        if self.recv_queue is None or not self.recv_queue.unfinished:
+            return self._sleep(blocked_call, deadline)
         self.lock.release()
         with nogil:
             sched_yield()
         self.lock.acquire()
-        self._look_for_signals(sleeper)
+        self._look_for_signals(blocked_call)
         self.looks += 1
         self.poller.look()
         return now_ns() < deadline
@@ -452,44 +452,44 @@ cdef class LeaderCore:
             raise
         return 0
 
-    cdef int _look_for_signals(self, Sleeper sleeper) except -1:
+    cdef int _look_for_signals(self, BlockedCall blocked_call) except -1:
         """Runs signal handlers, which may call us: without the lock. A signal that comes later ends the sleep.
 
         A handler may take its time, or wait for what this very thread would have to see to. So it neither leads
         meanwhile nor is it relied on to do anything with a wake-up.
         """
-        sleeper.aside = True
-        if sleeper.leading:
-            sleeper.leading = False
+        blocked_call.aside = True
+        if blocked_call.leading:
+            blocked_call.leading = False
             self._leader = None
-            if PyThread_get_thread_ident() == self._generation._main:
+            if PyThread_get_thread_ident() == self._fork_guard._main:
                 self._wake_another()  # handlers run here only
         try:
             self.lock.release()
             PyErr_CheckSignals()
         finally:
             self.lock.acquire()
-            sleeper.aside = False
+            blocked_call.aside = False
         return 0
 
-    cdef long long _until(self, Sleeper sleeper, long long deadline) except -1:
+    cdef long long _until(self, BlockedCall blocked_call, long long deadline) except -1:
         """When to wake up in any case, in nanoseconds on the monotonic clock.
 
         A signal that comes between the look for it and the system call, or in another thread, interrupts nothing:
         so the thread that runs the handlers looks again, soon at first and then once a second.
         """
         cdef long long until
-        if PyThread_get_thread_ident() == self._generation._main:
-            until = now_ns() + sleeper.nap
+        if PyThread_get_thread_ident() == self._fork_guard._main:
+            until = now_ns() + blocked_call.nap
             if until < deadline:
-                sleeper.nap = min(2 * sleeper.nap, <long long>LAST_NAP_NS)
+                blocked_call.nap = min(2 * blocked_call.nap, <long long>LAST_NAP_NS)
                 return until
         return deadline
 
-    cdef int _lead(self, Sleeper sleeper, long long deadline) except -1:
+    cdef int _lead(self, BlockedCall blocked_call, long long deadline) except -1:
         cdef epoll_event events[EVENTS]
         cdef long long left, spin
-        cdef long long until = self._until(sleeper, deadline)
+        cdef long long until = self._until(blocked_call, deadline)
         cdef bint on = False
         cdef long long begun = 0
         cdef int n = 0
@@ -500,8 +500,8 @@ cdef class LeaderCore:
             spin = ADAPTIVE_NS if self._luck > 0 else 0
         elif spin > SPIN_NS:
             # In pieces, for a spin interrupts nothing.
-            spin = min(spin - sleeper.spun, <long long>SPIN_NS)
-            sleeper.spun += spin
+            spin = min(spin - blocked_call.spun, <long long>SPIN_NS)
+            blocked_call.spun += spin
             on = spin > 0
         self._let_go()
         self._inside += 1
@@ -546,45 +546,45 @@ cdef class LeaderCore:
             if self.drowsy:
                 self.drowsy = False
                 self._rouse()
-            self._look_for_signals(sleeper)
+            self._look_for_signals(blocked_call)
             return 1
         if n == 0:
             return now_ns() < deadline
         self._drain()
         self.looks += 1
-        sleeper.woken = True  # it is awake: no signal is needed for what it finds
+        blocked_call.woken = True  # it is awake: no signal is needed for what it finds
         self.poller.handle(events, n)
         return 1
 
-    cdef int _follow(self, Sleeper sleeper, long long deadline) except -1:
+    cdef int _follow(self, BlockedCall blocked_call, long long deadline) except -1:
         cdef timespec when
         cdef int failure = 0
-        cdef long long until = self._until(sleeper, deadline)
+        cdef long long until = self._until(blocked_call, deadline)
         when.tv_sec = until // 1000000000
         when.tv_nsec = until % 1000000000
         self._let_go()
         with nogil:
             if until == FOR_EVER:
-                if sem_wait(&sleeper._wake) < 0:
+                if sem_wait(&blocked_call._wake) < 0:
                     failure = errno
-            elif sem_clockwait(&sleeper._wake, CLOCK_MONOTONIC, &when) < 0:
+            elif sem_clockwait(&blocked_call._wake, CLOCK_MONOTONIC, &when) < 0:
                 failure = errno
         self.lock.acquire()
         if failure == EINTR:
-            self._look_for_signals(sleeper)
+            self._look_for_signals(blocked_call)
         return failure == 0 or failure == EINTR or now_ns() < deadline
 
-    cdef int _stand_up(self, SyncGate gate, Sleeper sleeper) except -1:
-        """A wait is over: the place in the gate, the leader's place and an unused wake-up go to others."""
-        gate._sleepers.remove(sleeper)
-        gate.count -= 1
-        if sleeper.leading:
-            sleeper.leading = False
+    cdef int _stand_up(self, SyncWaitQueue wait_queue, BlockedCall blocked_call) except -1:
+        """A wait is over: the place in the wait queue, the leader's place and an unused wake-up go to others."""
+        wait_queue._blocked_calls.remove(blocked_call)
+        wait_queue.count -= 1
+        if blocked_call.leading:
+            blocked_call.leading = False
             self._leader = None
         if self._leader is None:
             self._wake_another()
-        if gate.count:
-            gate.notify()
+        if wait_queue.count:
+            wait_queue.notify()
         if self.drowsy:
             self.drowsy = False
             self._rouse()
@@ -592,12 +592,12 @@ cdef class LeaderCore:
 
     cdef int _wake_another(self) except -1:
         """The leader's place is free: has somebody take it who can. Who stands aside looks by himself."""
-        cdef SyncGate gate
-        cdef Sleeper sleeper
-        for gate in (self.readable, self.writable):
-            for sleeper in gate._sleepers:
-                if not sleeper.aside:
-                    return sleeper.wake()
+        cdef SyncWaitQueue wait_queue
+        cdef BlockedCall blocked_call
+        for wait_queue in (self.readable, self.writable):
+            for blocked_call in wait_queue._blocked_calls:
+                if not blocked_call.aside:
+                    return blocked_call.wake()
         return 0
 
     def fileno(self):
@@ -612,15 +612,15 @@ cdef class LeaderCore:
         """
         self._enter()
         try:
-            if self.inlet is None:
+            if self.recv_queue is None:
                 raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")
-            if self._truth is None:
-                self._truth = Truth()
+            if self._readable_event is None:
+                self._readable_event = ReadableEvent()
                 self.poller.serve()
                 self._tell()
                 # From now on the I/O thread alone reads: what arrives must show without a call.
                 if self._bell is not None:
                     self._bell.post(self._attend)
-            return self._truth.fd
+            return self._readable_event.fd
         finally:
             self._leave()

@@ -2,7 +2,7 @@
 
 from cpython.buffer cimport Py_buffer
 
-from omq._core.wire.batch cimport Part
+from omq._core.wire.send_buffer cimport Part
 
 cdef enum:
     FEW_PARTS = 16           # parts for which no memory is allocated

@@ -7,14 +7,14 @@ from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 
-from omq._core.wire.batch cimport Part
+from omq._core.wire.send_buffer cimport Part
 from omq._core.clock cimport now_ns, seconds
 from omq._core.calls.columns cimport take_columns
-from omq._core.calls.leader cimport FOR_EVER, LeaderCore, Sleeper, SyncGate
+from omq._core.calls.leader cimport FOR_EVER, LeaderCore, BlockedCall, SyncWaitQueue
 from omq._core.calls.description cimport describe
 from omq._core.calls.part cimport Parts, close_parts, open_parts, open_target
-from omq._core.link.usher cimport give_way
-from omq._core.queues.peer cimport Inlet, Outlet
+from omq._core.link.convoy_breaker cimport give_way
+from omq._core.queues.peer cimport RecvQueue, SendQueue
 
 from omq.errors import ClosedError, MessageTooLarge, ReceiveTimeout, SendTimeout, StateError
 from omq.types import POLL_IN, POLL_OUT, UNSET
@@ -53,16 +53,16 @@ cdef class SyncCore(LeaderCore):
 
     cdef object _try(self, int how, object argument, Py_buffer *into):
         """One attempt; None if there is no message."""
-        cdef Inlet inlet = self.inlet
+        cdef RecvQueue recv_queue = self.recv_queue
         cdef Py_ssize_t got
         if how == TAKE_ONE:
-            return inlet.take()
+            return recv_queue.take()
         if how == TAKE_PARTS:
-            return inlet.take_message()
+            return recv_queue.take_message()
         if how == TAKE_MANY:
-            return inlet.take_many(argument)
+            return recv_queue.take_many(argument)
         if how == TAKE_INTO:
-            got = inlet.take_into(<char *>into.buf, into.len)
+            got = recv_queue.take_into(<char *>into.buf, into.len)
             if got == -3:
                 return None
             if got < 0:
@@ -71,29 +71,29 @@ cdef class SyncCore(LeaderCore):
                 )
             return got
         if how == TAKE_COLUMNS:
-            return take_columns(inlet, argument[0], argument[1], argument[2]) or None
-        parts = inlet.take_message()
-        return None if parts is None else describe(parts, inlet.last)
+            return take_columns(recv_queue, argument[0], argument[1], argument[2]) or None
+        parts = recv_queue.take_message()
+        return None if parts is None else describe(parts, recv_queue.last)
 
     cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=NULL):
         cdef bint offered = False
-        cdef Sleeper sleeper
+        cdef BlockedCall blocked_call
         cdef long long deadline
         cdef bint in_time = True
         timeout = self._recv_timeout if timeout is UNSET else seconds(timeout)
-        if self.inlet is None:
+        if self.recv_queue is None:
             raise StateError(f"a {self._name()} socket does not receive")
-        if self._truth is not None:
+        if self._readable_event is not None:
             give_way()
         self._enter()
         try:
             result = self._try(how, argument, into)
             if result is None:
                 if into != NULL:
-                    offered = self.inlet.offer(<char *>into.buf, into.len)
+                    offered = self.recv_queue.offer(<char *>into.buf, into.len)
                 # What this socket has gathered leaves before it waits.
-                if self.outlet is not None and self.outlet._dirty is not None:
-                    self.outlet._flush_turn()
+                if self.send_queue is not None and self.send_queue._dirty is not None:
+                    self.send_queue._flush_turn()
                 # One look at the descriptors before anything else, if the peer has been ahead, or there is no time.
                 if self._behind or (timeout is not None and timeout == 0):
                     self.looks += 1
@@ -103,27 +103,27 @@ cdef class SyncCore(LeaderCore):
                 if timeout is not None and timeout == 0:
                     raise ReceiveTimeout("no message is there")
                 deadline = deadline_of(timeout)
-                sleeper = Sleeper(self)
-                self.readable._sleepers.append(sleeper)
+                blocked_call = BlockedCall(self)
+                self.readable._blocked_calls.append(blocked_call)
                 self.readable.count += 1
                 try:
                     while result is None:
                         if not in_time:
                             raise ReceiveTimeout(f"no message within {timeout} s")
-                        in_time = self._breathe(sleeper, deadline)
+                        in_time = self._breathe(blocked_call, deadline)
                         if self.closed:
                             raise ClosedError(f"the {self._name()} socket was closed while a call waited")
                         result = self._try(how, argument, into)
                 finally:
-                    self._stand_up(self.readable, sleeper)
-            self._behind = self.inlet._head is not None and self.inlet._head.ready() > 0
-            if self._truth is not None:
+                    self._stand_up(self.readable, blocked_call)
+            self._behind = self.recv_queue._head is not None and self.recv_queue._head.ready() > 0
+            if self._readable_event is not None:
                 self._tell()
             return result
         finally:
             try:
                 if offered:
-                    self.inlet.withdraw()
+                    self.recv_queue.withdraw()
             finally:
                 self._leave()
 
@@ -142,18 +142,18 @@ cdef class SyncCore(LeaderCore):
         cdef object message
         check(timeout)
         # The common case: a message is there.
-        if self.inlet is not None:
-            if self._truth is None and self._is_free():
-                message = self.inlet.take_quickly()
+        if self.recv_queue is not None:
+            if self._readable_event is None and self._is_free():
+                message = self.recv_queue.take_quickly()
                 if message is not None:
                     return message
-            if self._truth is not None:
+            if self._readable_event is not None:
                 give_way()  # what arrives at other sockets must show, too
             self._enter()
             try:
-                message = self.inlet.take()
+                message = self.recv_queue.take()
                 if message is not None:
-                    if self._truth is not None:
+                    if self._readable_event is not None:
                         self._tell()
                     return message
             finally:
@@ -241,32 +241,32 @@ cdef class SyncCore(LeaderCore):
     cdef int _put(self, object data, bint several, object timeout) except -1:
         """Sends one message, of one part or of several; waits for room."""
         cdef Parts parts
-        cdef Sleeper sleeper = None
+        cdef BlockedCall blocked_call = None
         cdef long long deadline = 0
         cdef bint in_time = True
         timeout = self._send_timeout if timeout is UNSET else seconds(timeout)
-        if self.outlet is None:
+        if self.send_queue is None:
             raise StateError(f"a {self._name()} socket does not send")
         open_parts(&parts, data, several)
         try:
             self._enter()
             try:
-                while not self.outlet.put(parts.parts, parts.count):
-                    if sleeper is None:
+                while not self.send_queue.put(parts.parts, parts.count):
+                    if blocked_call is None:
                         if timeout is not None and timeout == 0:
                             raise SendTimeout("there is no room for the message")
                         deadline = deadline_of(timeout)
-                        sleeper = Sleeper(self)
-                        self.writable._sleepers.append(sleeper)
+                        blocked_call = BlockedCall(self)
+                        self.writable._blocked_calls.append(blocked_call)
                         self.writable.count += 1
                     elif not in_time:
                         raise SendTimeout(f"no room for the message within {timeout} s")
-                    in_time = self._sleep(sleeper, deadline)
+                    in_time = self._sleep(blocked_call, deadline)
                     if self.closed:
                         raise ClosedError(f"the {self._name()} socket was closed while a call waited")
             finally:
-                if sleeper is not None:
-                    self._stand_up(self.writable, sleeper)
+                if blocked_call is not None:
+                    self._stand_up(self.writable, blocked_call)
                 self._leave()
         finally:
             close_parts(&parts)
@@ -291,15 +291,15 @@ cdef class SyncCore(LeaderCore):
         cdef int done
         check(timeout)
         # The common case: bytes, and room for them.
-        if type(data) is bytes and self.outlet is not None:
+        if type(data) is bytes and self.send_queue is not None:
             part.data = PyBytes_AS_STRING(data)
             part.size = PyBytes_GET_SIZE(data)
             part.owner = <PyObject *>data
-            if self.outlet.quick and self._is_free() and self.outlet.put_quickly(&part):
+            if self.send_queue.quick and self._is_free() and self.send_queue.put_quickly(&part):
                 return
             self._enter()
             try:
-                done = self.outlet.put(&part, 1)
+                done = self.send_queue.put(&part, 1)
             finally:
                 self.lock.release()
             if done:
@@ -339,7 +339,7 @@ cdef class SyncCore(LeaderCore):
         cdef list sequence
         cdef long long deadline
         timeout = self._send_timeout if timeout is UNSET else seconds(timeout)
-        if self.outlet is None:
+        if self.send_queue is None:
             raise StateError(f"a {self._name()} socket does not send")
         sequence = messages if type(messages) is list else list(messages)
         deadline = deadline_of(timeout)
@@ -348,7 +348,7 @@ cdef class SyncCore(LeaderCore):
             self._enter()
             try:
                 while sent < len(sequence):
-                    run = self.outlet.put_run(sequence, sent)
+                    run = self.send_queue.put_run(sequence, sent)
                     if run:
                         sent += run
                         continue
@@ -360,7 +360,7 @@ cdef class SyncCore(LeaderCore):
                     part.data = PyBytes_AS_STRING(data)
                     part.size = PyBytes_GET_SIZE(data)
                     part.owner = <PyObject *>data
-                    if not self.outlet.put(&part, 1):
+                    if not self.send_queue.put(&part, 1):
                         break
                     sent += 1
             finally:
@@ -388,8 +388,8 @@ cdef class SyncCore(LeaderCore):
             The events that are ready; 0 if the time was up.
         """
         cdef long long deadline
-        cdef Sleeper sleeper = None
-        cdef SyncGate gate
+        cdef BlockedCall blocked_call = None
+        cdef SyncWaitQueue wait_queue
         cdef bint in_time = True
         cdef int wanted = events
         cdef int ready
@@ -398,45 +398,45 @@ cdef class SyncCore(LeaderCore):
         deadline = deadline_of(seconds(timeout))
         self._enter()
         try:
-            gate = self.readable if wanted & 1 else self.writable
-            if self.outlet is not None and self.outlet._dirty is not None:
-                self.outlet._flush_turn()
+            wait_queue = self.readable if wanted & 1 else self.writable
+            if self.send_queue is not None and self.send_queue._dirty is not None:
+                self.send_queue._flush_turn()
             try:
                 while True:
                     ready = self._ready(wanted)
-                    if ready == 0 and sleeper is None:
+                    if ready == 0 and blocked_call is None:
                         self.looks += 1
                         self.poller.serve()
                         ready = self._ready(wanted)
                     if ready or not in_time or deadline <= now_ns():
                         return ready
-                    if sleeper is None:
-                        sleeper = Sleeper(self)
-                        gate._sleepers.append(sleeper)
-                        gate.count += 1
+                    if blocked_call is None:
+                        blocked_call = BlockedCall(self)
+                        wait_queue._blocked_calls.append(blocked_call)
+                        wait_queue.count += 1
                         if wanted == 5:
-                            self.writable._sleepers.append(sleeper)
+                            self.writable._blocked_calls.append(blocked_call)
                             self.writable.count += 1
-                    in_time = self._breathe(sleeper, deadline) if wanted & 1 else self._sleep(sleeper, deadline)
+                    in_time = self._breathe(blocked_call, deadline) if wanted & 1 else self._sleep(blocked_call, deadline)
                     if self.closed:
                         raise ClosedError(f"the {self._name()} socket was closed while a call waited")
             finally:
-                if sleeper is not None:
+                if blocked_call is not None:
                     if wanted == 5:
                         # It may have had the wake-up of a call that sends.
-                        self.writable._sleepers.remove(sleeper)
+                        self.writable._blocked_calls.remove(blocked_call)
                         self.writable.count -= 1
                         if self.writable.count:
                             self.writable.notify()
-                    self._stand_up(gate, sleeper)
+                    self._stand_up(wait_queue, blocked_call)
         finally:
             self._leave()
 
     def _ready(self, int wanted):
         cdef int ready = 0
-        if wanted & 1 and self.inlet is not None and self.inlet.has_message():
+        if wanted & 1 and self.recv_queue is not None and self.recv_queue.has_message():
             ready |= 1
-        if wanted & 4 and self.outlet is not None and self.outlet.can_put():
+        if wanted & 4 and self.send_queue is not None and self.send_queue.can_put():
             ready |= 4
         return ready
 

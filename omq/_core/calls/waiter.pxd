@@ -1,6 +1,6 @@
 # What tasks of an event loop wait for, and when they run.
 
-from omq._core.queues.gate cimport Turn
+from omq._core.queues.wait_queue cimport Turn
 
 
 cdef class AsyncTurn(Turn):

@@ -1,13 +1,13 @@
 import asyncio
 from typing import Any
 
-from omq._core.queues.gate import Turn
+from omq._core.queues.wait_queue import Turn
 
 class AsyncTurn(Turn):
     """Runs the tasks that a round of events has woken, at its end."""
 
 class Waiter:
-    """What a task waits for while its call stands in a gate: as much of a Future as a task needs."""
+    """What a task waits for while its call stands in a wait queue: as much of a Future as a task needs."""
 
     def get_loop(self) -> asyncio.AbstractEventLoop: ...
     def add_done_callback(self, callback: Any, *, context: Any = None) -> None: ...

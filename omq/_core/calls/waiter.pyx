@@ -2,7 +2,7 @@
 
 cimport cython
 
-from omq._core.queues.gate cimport Turn
+from omq._core.queues.wait_queue cimport Turn
 
 from asyncio.exceptions import CancelledError
 from contextvars import copy_context
@@ -42,7 +42,7 @@ cdef class AsyncTurn(Turn):
 @cython.final
 @cython.freelist(16)
 cdef class Waiter:
-    """What a task waits for while its call stands in a gate: as much of a Future as a task needs.
+    """What a task waits for while its call stands in a wait queue: as much of a Future as a task needs.
 
     It carries no message. If events are being handled the task runs when they are, else as soon as the loop gets
     to it.

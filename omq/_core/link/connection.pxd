@@ -1,14 +1,14 @@
 # One connection's descriptor, driven by whoever holds its socket's epoll set.
 
 from omq._core.link.receiver cimport Receiver
-from omq._core.link.restraint cimport Outlook, Restraint
+from omq._core.link.command_backlog cimport Outlook, CommandBacklog
 
 
 cdef class Connection(Receiver):
     cdef bint _blocked               # the kernel has not taken the whole batch
     cdef bint _broken                # a write failed: reading goes on until the end
     cdef bint _retired               # out of routing: the session hears when everything has left
-    cdef Restraint _restraint        # commands that wait until the peer's kernel has nothing for us; None: there are none
+    cdef CommandBacklog _backlog     # commands that wait until the peer's kernel has nothing for us; None: there are none
     cdef long long _calm             # what had arrived when a PING was last put off
     cdef int _short_burst            # messages of a burst that may still be written through
     cdef bint _dense                 # the last batch left because it was full

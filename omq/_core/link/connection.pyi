@@ -3,8 +3,8 @@ from typing import Any
 from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
 from omq._core.link.receiver import Receiver
-from omq._core.queues.peer import Inlet
-from omq._core.wire.crypto import Session
+from omq._core.queues.peer import RecvQueue
+from omq._core.wire.crypto import CurveCipher
 from omq._core.wire.pool import Pool
 
 class Connection(Receiver):
@@ -16,11 +16,12 @@ class Connection(Receiver):
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.
-        inlet: Where its messages are taken; `None` gives them to the outlet or, without one, to `session.on_message`.
+        recv_queue: Where its messages are taken; `None` gives them to the send queue, else to
+            `session.on_message`.
         recv_hwm: Messages that may wait before reading stops; 0 for no bound.
         max_size: Bytes that one message may have, all parts together; `None` for no limit.
         max_parts: Parts that one message may have; `None` for 1048576.
-        flusher: Who writes what is left behind; `None`: the outlet, when the loop's turn ends.
+        flusher: Who writes what is left behind; `None`: the send queue, when the loop's turn ends.
         cipher: What seals and opens the traffic (RFC 26); `None`: it goes in the clear.
         watcher: Whose thread answers PINGs while nobody can read; `None`: nobody's.
         ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
@@ -32,12 +33,12 @@ class Connection(Receiver):
         fd: int,
         poller: Poller,
         pool: Pool,
-        inlet: Inlet | None,
+        recv_queue: RecvQueue | None,
         recv_hwm: int,
         max_size: int | None = None,
         max_parts: int | None = None,
         flusher: Flusher | None = None,
-        cipher: Session | None = None,
+        cipher: CurveCipher | None = None,
         *,
         watcher: Flusher | None = None,
         ceiling: int = ...,
@@ -56,7 +57,7 @@ class Connection(Receiver):
     def close(self) -> None:
         """Leaves the epoll set and closes the descriptor."""
 
-    def abandon(self) -> None:
+    def close_after_fork(self) -> None:
         """In a forked child: closes the descriptor and touches nothing that is shared with the parent."""
 
     def retire(self) -> None:
@@ -84,7 +85,7 @@ class Connection(Receiver):
             Whether to look again in another moment.
         """
 
-    def say_goodbye(self) -> bool:
+    def half_close(self) -> bool:
         """Ends our side of the stream and throws away what the peer still sends.
 
         Returns:

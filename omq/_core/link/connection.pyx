@@ -1,7 +1,7 @@
 """The data phase of a connection: batches out, frames in, on a raw descriptor in an epoll set of its socket.
 
 The engine owns handshake and lifecycle; it is told through the session: `on_command(body)`, `on_message(parts)`
-(where neither an inlet nor an outlet takes messages) and `on_lost(reason)`, each on the thread that drives the
+(where neither a receive queue nor a send queue takes messages) and `on_lost(reason)`, each on the thread that drives the
 descriptor; and through `on_restrained` and `on_drained`, see `control` and `retire`.
 """
 
@@ -12,7 +12,7 @@ from libc.errno cimport ENOMEM, EPIPE
 from libc.string cimport memset
 from posix.unistd cimport close
 
-from omq._core.wire.batch cimport (
+from omq._core.wire.send_buffer cimport (
     BATCH_BYTES,
     BATCH_MESSAGES,
     FLUSH_BLOCKED,
@@ -20,28 +20,28 @@ from omq._core.wire.batch cimport (
     FLUSH_ERROR,
     FLUSH_NOTHING,
     SPARSE_NS,
-    Batch,
+    SendBuffer,
     Part,
 )
-from omq._core.wire.buffer cimport MESSAGE_CEILING, Stream
+from omq._core.wire.frame_reader cimport MESSAGE_CEILING, FrameReader
 from omq._core.wire.codec cimport LONG_HEADER, asking_size, write_asking
 from omq._core.clock cimport now_ns
 from omq._core.lock cimport take_flag
 from omq._core.kernel cimport NO_FD, EPOLLIN, EPOLLOUT, EPOLLRDHUP
-from omq._core.wire.crypto cimport Session
+from omq._core.wire.crypto cimport CurveCipher
 from omq._core.link.flusher cimport Flusher
-from omq._core.queues.peer cimport Inlet
+from omq._core.queues.peer cimport RecvQueue
 from omq._core.wire.pool cimport Pool
 from omq._core.link.poller cimport Poller
 from omq._core.link.receiver cimport Receiver
-from omq._core.link.restraint cimport (
+from omq._core.link.command_backlog cimport (
     CLEAR,
     CROWDED,
     ENDED,
     HELD_BYTES,
     LOOKS,
     Outlook,
-    Restraint,
+    CommandBacklog,
     can_reset,
     has_unread,
     outlook,
@@ -85,9 +85,9 @@ cdef class Connection(Receiver):
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.
-        inlet: Where its messages are taken; None gives them to the outlet or, without one, to `session.on_message`.
+        recv_queue: Where its messages are taken; None gives them to the send queue or, without one, to `session.on_message`.
         recv_hwm: Messages; 0 for no bound.
-        flusher: Who writes what is left behind; None: the outlet, when the loop's turn ends.
+        flusher: Who writes what is left behind; None: the send queue, when the loop's turn ends.
         cipher: What seals and opens the traffic; None: it goes in the clear.
         watcher: Whose thread answers PINGs while nobody can read; None: nobody's.
     """
@@ -95,61 +95,61 @@ cdef class Connection(Receiver):
     def __cinit__(self, *_, **__):
         self.fd = NO_FD
 
-    def __init__(self, session, int fd, Poller poller not None, Pool pool not None, Inlet inlet, recv_hwm,
-                 max_size=None, max_parts=None, Flusher flusher=None, Session cipher=None, *,
+    def __init__(self, session, int fd, Poller poller not None, Pool pool not None, RecvQueue recv_queue, recv_hwm,
+                 max_size=None, max_parts=None, Flusher flusher=None, CurveCipher cipher=None, *,
                  Flusher watcher=None, ceiling=MESSAGE_CEILING):
         self.session = session
         self.fd = fd
-        self.inlet = inlet
+        self.recv_queue = recv_queue
         self._poller = poller
-        self._batch = Batch(pool)
-        self._stream = Stream(pool, max_size, max_parts, ceiling)
+        self._send_buffer = SendBuffer(pool)
+        self._frame_reader = FrameReader(pool, max_size, max_parts, ceiling)
         self._hwm = recv_hwm
         self._flusher = flusher
         self._watcher = watcher
-        self._batch.secure(cipher)
-        self._stream.session = cipher
-        self._batch.shared = flusher is not None
-        self._batch.fd = fd
-        self._batch.interest = EPOLLIN | EPOLLRDHUP
+        self._send_buffer.secure(cipher)
+        self._frame_reader.cipher = cipher
+        self._send_buffer.shared = flusher is not None
+        self._send_buffer.fd = fd
+        self._send_buffer.interest = EPOLLIN | EPOLLRDHUP
         self._resets = can_reset(fd)
         self.writable = True
 
     def __dealloc__(self):
         if self.fd >= 0:
-            self._end_vigil()
+            self._end_responder()
             if self._flusher is not None:
-                self._flusher.forget(self._batch)
+                self._flusher.forget(self._send_buffer)
             close(self.fd)
 
     def start(self, bytes received not None):
         """Joins the epoll set; *received* are the bytes that came behind the handshake."""
         self._join()
         if received:
-            self._stream.feed(PyBytes_AS_STRING(received), PyBytes_GET_SIZE(received))
+            self._frame_reader.feed(PyBytes_AS_STRING(received), PyBytes_GET_SIZE(received))
             self.bytes_in += PyBytes_GET_SIZE(received)
             if self._digest() == 0:
                 self._hand_over()
         if self._flusher is not None and self._watcher is not None and not self.lost:
-            self._begin_vigil()
+            self._begin_responder()
 
     def close(self):
         """Leaves the epoll set and closes the descriptor. What has arrived can still be taken."""
         self.lost = True
-        if self.inlet is not None and self.inlet._growing is self:
-            self.inlet._growing = None
+        if self.recv_queue is not None and self.recv_queue._growing is self:
+            self.recv_queue._growing = None
         self.writable = False
         if self.fd >= 0:
-            self._end_vigil()
+            self._end_responder()
             if self._flusher is not None:
-                self._flusher.forget(self._batch)
+                self._flusher.forget(self._send_buffer)
             self._leave()
-            self._batch.fd = -1
+            self._send_buffer.fd = -1
             self._bow_out()
             close(self.fd)
             self.fd = NO_FD
-        self._restraint = None
-        self._batch.clear()
+        self._backlog = None
+        self._send_buffer.clear()
 
     cdef int _bow_out(self) except -1:
         """Sees to it that closing does not reset the connection while the peer's kernel lacks something of ours."""
@@ -159,13 +159,13 @@ cdef class Connection(Receiver):
             self._discard()
         return 0
 
-    def abandon(self):
+    def close_after_fork(self):
         """In a forked child: closes the descriptor, and nothing else; the epoll set is the parent's."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
 
-    def say_goodbye(self):
+    def half_close(self):
         """Ends our side of the stream and throws away what the peer still sends.
 
         Closing a descriptor with unread bytes resets the connection, and a reset destroys what the peer's kernel
@@ -181,8 +181,8 @@ cdef class Connection(Receiver):
             return True
         if not self._parting:
             self._parting = True
-            self._restraint = None
-            self._end_vigil()
+            self._backlog = None
+            self._end_responder()
             shutdown(self.fd, SHUT_WR)
             self._hwm = 0
             self.refill()
@@ -198,7 +198,7 @@ cdef class Connection(Receiver):
         cdef tcp_info info
         cdef unsigned int size = sizeof(info)
         cdef long long now = now_ns()
-        if self.inlet is None and self.bytes_in == 0:
+        if self.recv_queue is None and self.bytes_in == 0:
             return False  # its type sends us nothing, and it asks for no signs of life
         if self._delivered == 0:
             self._delivered = now
@@ -209,230 +209,231 @@ cdef class Connection(Receiver):
 
     def retire(self):
         """Out of routing: what was accepted leaves, and then the session is told (`on_drained`)."""
-        self.outlet = None
+        self.send_queue = None
         self._retired = True
         self.flush()
         self._look_empty()  # the flusher may have been quicker, and tells nobody
 
     cdef int _look_empty(self) except -1:
         """Tells the session of a retired connection, once, that nothing is left to be written."""
-        if self._retired and (self._batch.bytes == 0 or self._broken or self.fd < 0):
+        if self._retired and (self._send_buffer.bytes == 0 or self._broken or self.fd < 0):
             self._retired = False
             self._poller.call_back(self.session.on_drained, None)
         return 0
 
-    def set_grain(self, int grain):
-        self._batch.grain = grain
+    def set_hwm_granularity(self, int hwm_granularity):
+        self._send_buffer.hwm_granularity = hwm_granularity
 
     @property
     def unsent_bytes(self):
-        return self._batch.bytes
+        return self._send_buffer.bytes
 
     # ------------------------------------------------------------------ sending
 
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
-        cdef Batch batch = self._batch
+        cdef SendBuffer send_buffer = self._send_buffer
         cdef bint first, torn
         cdef int status
         if self._broken:
             return 0
-        batch.hold()
-        if count == 1 and batch.bytes and batch.append(parts):
+        send_buffer.hold()
+        if count == 1 and send_buffer.bytes and send_buffer.append(parts):
             # The common case while messages gather: nothing to decide.
-            if (batch.bytes < BATCH_BYTES and batch.messages < BATCH_MESSAGES
-                    and not (batch.stuck or batch.failed or batch._ndone)):
-                batch.let_go()
+            if (send_buffer.bytes < BATCH_BYTES and send_buffer.messages < BATCH_MESSAGES
+                    and not (send_buffer.stuck or send_buffer.failed or send_buffer._ndone)):
+                send_buffer.let_go()
                 self.messages_out += 1
                 return 0
             count = 0
         try:
-            first = batch.bytes == 0
+            first = send_buffer.bytes == 0
             if count:
-                batch.put_message(parts, count)
+                send_buffer.put_message(parts, count)
             self.messages_out += 1
             status = self._decide(first)
-            if batch._foreign:
-                batch.adopt()
+            if send_buffer._foreign:
+                send_buffer.adopt()
         finally:
-            torn = batch._foreign
+            torn = send_buffer._foreign
             if torn:
                 # No memory: the rest goes with this call, and the peer may have the beginning. Nothing can follow it.
-                batch.failed = True
-                batch.error = ENOMEM
-            batch.let_go()
+                send_buffer.failed = True
+                send_buffer.error = ENOMEM
+            send_buffer.let_go()
             if torn:
                 self._after(FLUSH_ERROR)
         return self._after(status)
 
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
-        cdef Batch batch = self._batch
+        cdef SendBuffer send_buffer = self._send_buffer
         cdef bint taken
-        if part.size > batch.quick or self._broken or not self.writable or (batch.shared and not take_flag(&batch._taken)):
+        if part.size > send_buffer.quick or self._broken or not self.writable or (
+                send_buffer.shared and not take_flag(&send_buffer._taken)):
             return False
         # Messages gather, and with this one it is not full yet: nothing to decide.
         taken = (
-            batch.bytes > 0
-            and batch.bytes + part.size < BATCH_BYTES - LONG_HEADER
-            and batch.messages < BATCH_MESSAGES - 1
-            and (hwm == 0 or batch.messages < hwm)
-            and not (batch.stuck or batch.failed or batch._ndone)
-            and batch.append(part)
+            send_buffer.bytes > 0
+            and send_buffer.bytes + part.size < BATCH_BYTES - LONG_HEADER
+            and send_buffer.messages < BATCH_MESSAGES - 1
+            and (hwm == 0 or send_buffer.messages < hwm)
+            and not (send_buffer.stuck or send_buffer.failed or send_buffer._ndone)
+            and send_buffer.append(part)
         )
-        batch.let_go()
+        send_buffer.let_go()
         if taken:
             self.messages_out += 1
         return taken
 
     cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1:
-        cdef Batch batch = self._batch
+        cdef SendBuffer send_buffer = self._send_buffer
         cdef bint taken
-        if (batch.session is not None or self._broken or not self.writable or self.outlet is None
-                or (batch.shared and not take_flag(&batch._taken))):
+        if (send_buffer.cipher is not None or self._broken or not self.writable or self.send_queue is None
+                or (send_buffer.shared and not take_flag(&send_buffer._taken))):
             return False
         taken = (
-            batch.bytes > 0
-            and batch.bytes + size < BATCH_BYTES
-            and batch.messages < self.outlet.most - 1
-            and (hwm == 0 or batch.messages < hwm)
-            and not (batch.stuck or batch.failed or batch._ndone)
-            and batch.append_encoded(data, size)
+            send_buffer.bytes > 0
+            and send_buffer.bytes + size < BATCH_BYTES
+            and send_buffer.messages < self.send_queue.most - 1
+            and (hwm == 0 or send_buffer.messages < hwm)
+            and not (send_buffer.stuck or send_buffer.failed or send_buffer._ndone)
+            and send_buffer.append_encoded(data, size)
         )
-        batch.let_go()
+        send_buffer.let_go()
         if taken:
             self.messages_out += 1
         return taken
 
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1:
-        cdef Batch batch = self._batch
+        cdef SendBuffer send_buffer = self._send_buffer
         cdef bint first
         cdef int status
-        if batch.session is not None:
+        if send_buffer.cipher is not None:
             return self.send(parts, count)  # nobody else can open what is sealed for this peer
         if self._broken:
             return 0
-        batch.hold()
+        send_buffer.hold()
         try:
-            first = batch.bytes == 0
-            batch.copy(data, size)
-            batch.end_message()
+            first = send_buffer.bytes == 0
+            send_buffer.copy(data, size)
+            send_buffer.end_message()
             self.messages_out += 1
             status = self._decide(first)
         finally:
-            batch.let_go()
+            send_buffer.let_go()
         return self._after(status)
 
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
-        cdef Batch batch = self._batch
+        cdef SendBuffer send_buffer = self._send_buffer
         cdef Part part
         cdef bint first
         cdef int status
         cdef Py_ssize_t at = start
         if self._broken or self._blocked:
             return 0
-        batch.hold()
+        send_buffer.hold()
         try:
-            first = batch.bytes == 0
+            first = send_buffer.bytes == 0
             while (at < len(messages) and at < start + limit
-                    and batch.bytes < BATCH_BYTES and batch.messages < BATCH_MESSAGES):
+                    and send_buffer.bytes < BATCH_BYTES and send_buffer.messages < BATCH_MESSAGES):
                 message = messages[at]
                 if type(message) is not bytes:
                     break
                 part.data = PyBytes_AS_STRING(message)
                 part.size = PyBytes_GET_SIZE(message)
                 part.owner = <PyObject *>message
-                batch.put_message(&part, 1)
+                send_buffer.put_message(&part, 1)
                 at += 1
             self.messages_out += at - start
             status = self._decide(first) if at > start else FLUSH_NOTHING
         finally:
-            batch.let_go()
+            send_buffer.let_go()
         self._after(status)
         return at - start
 
     cdef int _decide(self, bint first) except? -1:
         """Whole messages stand in the batch, which is held: write them now, or let them gather. FLUSH_*."""
-        cdef Batch batch = self._batch
+        cdef SendBuffer send_buffer = self._send_buffer
         cdef int status = FLUSH_NOTHING
         cdef long long now
         if self._blocked:
             pass
-        elif batch.stuck or batch.failed:
-            status = FLUSH_ERROR if batch.failed else FLUSH_BLOCKED
-        elif (batch.bytes >= BATCH_BYTES or batch._foreign
-                or batch.messages >= (BATCH_MESSAGES if self.outlet is None else self.outlet.most)):
+        elif send_buffer.stuck or send_buffer.failed:
+            status = FLUSH_ERROR if send_buffer.failed else FLUSH_BLOCKED
+        elif (send_buffer.bytes >= BATCH_BYTES or send_buffer._foreign
+                or send_buffer.messages >= (BATCH_MESSAGES if self.send_queue is None else self.send_queue.most)):
             self._dense = True
             if self._flusher is not None:
-                batch.last_write = batch.last_full = now_ns()
+                send_buffer.last_write = send_buffer.last_full = now_ns()
             status = self._push()
         elif first:
             # Idle for a while: write through. Otherwise messages gather, until the turn ends or the flusher comes.
-            if self.outlet is None or not (self._dense or self.outlet.gathers):
+            if self.send_queue is None or not (self._dense or self.send_queue.gathers):
                 now = now_ns()
-                if self.outlet is None or now - batch.last_write > SPARSE_NS:
+                if self.send_queue is None or now - send_buffer.last_write > SPARSE_NS:
                     self._short_burst = SHORT_BURST
-                    batch.last_write = now
+                    send_buffer.last_write = now
                     status = self._push()
                 elif self._short_burst > 0 and self._flusher is not None:
                     # So far it may be a burst of a few messages, after which the caller goes off to compute: for the
                     # flusher another core may have to wake up, which takes longer than these system calls.
                     self._short_burst -= 1
-                    batch.last_write = now
+                    send_buffer.last_write = now
                     status = self._push()
             if status == FLUSH_NOTHING:
-                if self._flusher is None or self.outlet.draining:
-                    self.outlet.defer(self)
-                elif self._flusher.leave(batch):
+                if self._flusher is None or self.send_queue.draining:
+                    self.send_queue.defer(self)
+                elif self._flusher.leave(send_buffer):
                     self._dense = False
-                    self.outlet.note(self)
+                    self.send_queue.note(self)
                 else:
                     status = self._push()  # nobody else would
         return status
 
     cdef int _push(self) noexcept:
         """Hands the batch, which is held, to the kernel. FLUSH_*."""
-        cdef Batch batch = self._batch
+        cdef SendBuffer send_buffer = self._send_buffer
         cdef int status
-        if self._flusher is not None and batch.bytes > 2 * BATCH_BYTES:
+        if self._flusher is not None and send_buffer.bytes > 2 * BATCH_BYTES:
             with nogil:
-                status = batch.flush(self.fd)
+                status = send_buffer.flush(self.fd)
         else:
-            status = batch.flush(self.fd)
+            status = send_buffer.flush(self.fd)
         if status == FLUSH_DONE:
-            batch.stuck = False
-            batch.want(batch.interest & ~EPOLLOUT)
+            send_buffer.stuck = False
+            send_buffer.want(send_buffer.interest & ~EPOLLOUT)
         elif status == FLUSH_BLOCKED:
-            batch.want(batch.interest | EPOLLOUT)
+            send_buffer.want(send_buffer.interest | EPOLLOUT)
         return status
 
     cdef int _after(self, int status) except -1:
         """What a write has led to; the batch is let go of."""
-        if self._batch._ndone or status == FLUSH_DONE:
-            self._batch.reap()
+        if self._send_buffer._ndone or status == FLUSH_DONE:
+            self._send_buffer.reap()
         if status == FLUSH_NOTHING:
             return 0
         if status == FLUSH_DONE:
             if self._blocked:
                 self._blocked = False
                 self.writable = True
-                if self.outlet is not None:
-                    self.outlet.opened(self)
+                if self.send_queue is not None:
+                    self.send_queue.opened(self)
         elif status == FLUSH_BLOCKED:
             self._blocked = True
             self.writable = False
-            if self.outlet is not None:
-                self.outlet.blocked(self)
+            if self.send_queue is not None:
+                self.send_queue.blocked(self)
         else:
             # The peer is gone for writing. What it sent before is still to be read, so the end is reported
             # by the reading side; the batch in flight is lost.
             self._broken = True
             self.writable = False
-            self._batch.clear()
-            self._batch.hold()
-            self._batch.want(self._batch.interest & ~EPOLLOUT)
-            self._batch.let_go()
-            if self.outlet is not None:
-                self.outlet.remove(self)
-            if self._batch.error != EPIPE:
+            self._send_buffer.clear()
+            self._send_buffer.hold()
+            self._send_buffer.want(self._send_buffer.interest & ~EPOLLOUT)
+            self._send_buffer.let_go()
+            if self.send_queue is not None:
+                self.send_queue.remove(self)
+            if self._send_buffer.error != EPIPE:
                 # The peer may not know that it gets nothing more. The reading side finds the end, and says why.
                 shutdown(self.fd, SHUT_RDWR)
         return self._look_empty()
@@ -449,7 +450,7 @@ cdef class Connection(Receiver):
                 return self._hold_back(frames)
             if outlook == ENDED:
                 # Everything of the peer's is here. It has closed, and resets us, or has no use for commands any more.
-                self._restraint = None
+                self._backlog = None
                 return 0
         return self._write(frames)
 
@@ -462,7 +463,7 @@ cdef class Connection(Receiver):
         if self.lost or self._broken or self._parting or self.unheard:
             return False
         if self._resets:
-            if self._behind and self._restraint is None and self._calm == self.bytes_in:
+            if self._behind and self._backlog is None and self._calm == self.bytes_in:
                 self._behind = False  # since the last time nothing has come, with all the room in our kernel
             self._calm = self.bytes_in
             if self._outlook() != CLEAR:
@@ -486,7 +487,7 @@ cdef class Connection(Receiver):
         cdef unsigned int size = sizeof(info)
         if self.fd < 0 or self._broken:
             return False
-        if self._batch.bytes == 0 and (ioctl(self.fd, SIOCOUTQ, &waiting) < 0 or waiting == 0):
+        if self._send_buffer.bytes == 0 and (ioctl(self.fd, SIOCOUTQ, &waiting) < 0 or waiting == 0):
             return False
         # Those without an answer are counted.
         return not self._resets or (
@@ -500,7 +501,7 @@ cdef class Connection(Receiver):
         Returns:
             Whether to look again in another moment.
         """
-        cdef Restraint waiting = self._restraint
+        cdef CommandBacklog waiting = self._backlog
         cdef Outlook found
         if waiting is None or self.lost or self._broken or self.fd < 0:
             return False
@@ -509,7 +510,7 @@ cdef class Connection(Receiver):
             return False
         found = outlook(self.fd, &waiting.room)
         if found == ENDED:
-            self._restraint = None
+            self._backlog = None
         elif found == CROWDED:
             waiting.looks = 0  # when all of it has been read, the session hears again
         elif waiting.looks >= LOOKS or (waiting.seen == self.bytes_in and not has_unread(self.fd)):
@@ -527,7 +528,7 @@ cdef class Connection(Receiver):
         cdef Outlook found
         if self._ending:
             return ENDED
-        if self._restraint is not None or self._behind:
+        if self._backlog is not None or self._behind:
             return CROWDED
         found = outlook(self.fd, &holds)
         if found == CROWDED:
@@ -535,9 +536,9 @@ cdef class Connection(Receiver):
         return found
 
     cdef int _hold_back(self, bytes frames) except -1:
-        cdef Restraint waiting = self._restraint
+        cdef CommandBacklog waiting = self._backlog
         if waiting is None:
-            waiting = self._restraint = Restraint(self.bytes_in)
+            waiting = self._backlog = CommandBacklog(self.bytes_in)
             outlook(self.fd, &waiting.room)
         waiting.add(frames)
         if waiting.size > HELD_BYTES:
@@ -546,7 +547,7 @@ cdef class Connection(Receiver):
 
     cdef int _ask_session(self) except -1:
         """Has the session look in a moment: what the peer's kernel still has, if anything, will have come by then."""
-        cdef Restraint waiting = self._restraint
+        cdef CommandBacklog waiting = self._backlog
         if not waiting.asked:
             waiting.asked = True
             waiting.seen = self.bytes_in
@@ -554,7 +555,7 @@ cdef class Connection(Receiver):
         return 0
 
     cdef int _look_back(self, bint caught_up) except -1:
-        cdef Restraint waiting = self._restraint
+        cdef CommandBacklog waiting = self._backlog
         if waiting is None or self.lost or self._ending:
             return 0
         if waiting.outlived(self.bytes_in):
@@ -562,20 +563,20 @@ cdef class Connection(Receiver):
         return self._ask_session() if caught_up else 0
 
     cdef int _release(self) except -1:
-        cdef Restraint waiting = self._restraint
-        self._restraint = None
+        cdef CommandBacklog waiting = self._backlog
+        self._backlog = None
         self._behind = False
         return self._write(waiting.all())
 
     cdef int _write(self, bytes frames) except -1:
         cdef int status = FLUSH_NOTHING
-        self._batch.hold()
+        self._send_buffer.hold()
         try:
-            self._batch.put_frames(PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
+            self._send_buffer.put_frames(PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
             if not self._blocked:
                 status = self._push()
         finally:
-            self._batch.let_go()
+            self._send_buffer.let_go()
         return self._after(status)
 
     cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
@@ -598,24 +599,24 @@ cdef class Connection(Receiver):
         return self.control(frames)
 
     cdef Py_ssize_t pending(self) noexcept:
-        return self._batch.messages
+        return self._send_buffer.messages
 
     cdef long long sent_bytes(self) noexcept:
-        return self._batch.total - self._batch.bytes
+        return self._send_buffer.total - self._send_buffer.bytes
 
     cdef int flush(self) except -1:
         cdef int status = FLUSH_NOTHING
         if self.fd < 0 or self._broken:
             return 0
-        self._batch.hold()
-        if self._batch.bytes or self._blocked or self._batch.stuck:
+        self._send_buffer.hold()
+        if self._send_buffer.bytes or self._blocked or self._send_buffer.stuck:
             status = self._push()
-        self._batch.let_go()
+        self._send_buffer.let_go()
         return self._after(status)
 
     cdef int end_turn(self) except -1:
-        if self._batch.bytes and not self._blocked:
-            self._batch.last_write = now_ns()
+        if self._send_buffer.bytes and not self._blocked:
+            self._send_buffer.last_write = now_ns()
             self.flush()
         self._dense = False
         return 0

@@ -1,11 +1,11 @@
 # The thread that sends what callers left behind. It never takes the GIL.
 
-from omq._core.wire.batch cimport Batch
-from omq._core.link.vigil cimport Vigil
+from omq._core.wire.send_buffer cimport SendBuffer
+from omq._core.link.ping_responder cimport PingResponder
 from omq._core.lock cimport pthread_mutex_t, sem_t
 from omq._core.thread cimport pthread_t
 
-cdef struct Roll:
+cdef struct PointerArray:
     void **entries           # what the thread has to do with; borrowed, each is taken out before it ends
     int count                # of them
     int room                 # entries there is memory for
@@ -18,19 +18,19 @@ cdef class Flusher:
     cdef int _pid                    # the process that it exists in
     cdef pthread_mutex_t _mutex      # guards what follows; a leaf
     cdef sem_t _work                 # posted when the parked thread has something to do
-    cdef Roll _left                  # Batches with something left behind; forget() takes them out
+    cdef PointerArray _left          # Batches with something left behind; forget() takes them out
     cdef bint _needless              # the last look found batches, and all of them in their callers' hands
-    cdef Roll _watched               # Vigils; unwatch() takes them out
+    cdef PointerArray _watched       # Vigils; unwatch() takes them out
     cdef long long _due              # nanoseconds on the monotonic clock, when the next of them is to be looked at
     cdef unsigned char *_view        # memory for what they look at; the thread's
     cdef bint _parked
     cdef bint _over                  # it has been stopped, for good: asyncio sockets may outlive their context
     cdef bint _start(self) noexcept
-    cdef bint leave(self, Batch batch) noexcept
-    cdef int forget(self, Batch batch) except -1
-    cdef int _strike(self, Roll *roll, void *entry) except -1
-    cdef int watch(self, Vigil vigil) except -1
-    cdef int unwatch(self, Vigil vigil) except -1
+    cdef bint leave(self, SendBuffer send_buffer) noexcept
+    cdef int forget(self, SendBuffer send_buffer) except -1
+    cdef int _strike(self, PointerArray *pointers, void *entry) except -1
+    cdef int watch(self, PingResponder responder) except -1
+    cdef int unwatch(self, PingResponder responder) except -1
     cdef void _look_after(self) noexcept nogil
     cdef bint _rest(self) noexcept nogil
     cdef void _loop(self) noexcept nogil

@@ -11,9 +11,9 @@ from libc.stdlib cimport free, malloc, realloc
 from posix.time cimport CLOCK_MONOTONIC, nanosleep, timespec
 from posix.unistd cimport getpid
 
-from omq._core.wire.batch cimport Batch
+from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.clock cimport now_ns
-from omq._core.link.vigil cimport NEVER, VIEW, Vigil
+from omq._core.link.ping_responder cimport NEVER, VIEW, PingResponder
 from omq._core.lock cimport (
     hold_mutex,
     pthread_mutex_destroy,
@@ -74,17 +74,17 @@ cdef enum:
     MANY = 100               # of them that are waited for
 
 
-cdef bint enrol(Roll *roll, void *entry) noexcept nogil:
+cdef bint enrol(PointerArray *pointers, void *entry) noexcept nogil:
     """Puts an entry behind the others; False: there is no memory."""
     cdef void *memory
-    if roll.count == roll.room:
-        memory = realloc(roll.entries, (2 * roll.room + 16) * sizeof(void *))
+    if pointers.count == pointers.room:
+        memory = realloc(pointers.entries, (2 * pointers.room + 16) * sizeof(void *))
         if memory == NULL:
             return False
-        roll.entries = <void **>memory
-        roll.room = 2 * roll.room + 16
-    roll.entries[roll.count] = entry
-    roll.count += 1
+        pointers.entries = <void **>memory
+        pointers.room = 2 * pointers.room + 16
+    pointers.entries[pointers.count] = entry
+    pointers.count += 1
     return True
 
 
@@ -132,21 +132,21 @@ cdef class Flusher:
         self._running = not self._over and start_thread(&self._thread, run, <void *>self)
         return self._running
 
-    cdef bint leave(self, Batch batch) noexcept:
-        """Something was left in *batch*, whose mutex the caller has: it is written soon. Wakes the thread once a burst.
+    cdef bint leave(self, SendBuffer send_buffer) noexcept:
+        """Something was left in *send_buffer*, whose mutex the caller has: it is written soon. Wakes the thread once a burst.
 
         False: it is not, for there is no thread to be had, or no memory.
         """
         cdef bint wake
-        if batch.queued:
+        if send_buffer.queued:
             return True
         if not self._running and not self._start():
             return False
         hold_mutex(&self._mutex)
-        if not enrol(&self._left, <void *>batch):
+        if not enrol(&self._left, <void *>send_buffer):
             pthread_mutex_unlock(&self._mutex)
             return False
-        batch.queued = True
+        send_buffer.queued = True
         wake = self._parked
         self._parked = False
         pthread_mutex_unlock(&self._mutex)
@@ -154,11 +154,11 @@ cdef class Flusher:
             sem_post(&self._work)
         return True
 
-    cdef int forget(self, Batch batch) except -1:
-        """*batch* ends: afterwards the thread does not touch it."""
-        return self._strike(&self._left, <void *>batch)
+    cdef int forget(self, SendBuffer send_buffer) except -1:
+        """*send_buffer* ends: afterwards the thread does not touch it."""
+        return self._strike(&self._left, <void *>send_buffer)
 
-    cdef int _strike(self, Roll *roll, void *entry) except -1:
+    cdef int _strike(self, PointerArray *pointers, void *entry) except -1:
         """Takes an entry out, once the thread is done with it."""
         cdef int i
         cdef timespec moment
@@ -167,62 +167,62 @@ cdef class Flusher:
         moment.tv_sec = 0
         moment.tv_nsec = 1000
         hold_mutex(&self._mutex)
-        while roll.current == entry:
+        while pointers.current == entry:
             pthread_mutex_unlock(&self._mutex)
             with nogil:
                 nanosleep(&moment, NULL)
             hold_mutex(&self._mutex)
-        for i in range(roll.count - 1, -1, -1):
-            if roll.entries[i] == entry:
-                roll.count -= 1
-                roll.entries[i] = roll.entries[roll.count]
+        for i in range(pointers.count - 1, -1, -1):
+            if pointers.entries[i] == entry:
+                pointers.count -= 1
+                pointers.entries[i] = pointers.entries[pointers.count]
         pthread_mutex_unlock(&self._mutex)
         return 0
 
-    cdef int watch(self, Vigil vigil) except -1:
+    cdef int watch(self, PingResponder responder) except -1:
         """Has the thread answer the PINGs of a connection while nobody reads it, until `unwatch`."""
         cdef bint sooner
         if not self._running and not self._start():
             return 0  # there is no thread to be had
         hold_mutex(&self._mutex)
-        if not enrol(&self._watched, <void *>vigil):
+        if not enrol(&self._watched, <void *>responder):
             pthread_mutex_unlock(&self._mutex)
             raise MemoryError()
-        sooner = vigil.read + FIRST_LOOK_NS < self._due
+        sooner = responder.read + FIRST_LOOK_NS < self._due
         if sooner:
-            self._due = vigil.read + FIRST_LOOK_NS
+            self._due = responder.read + FIRST_LOOK_NS
         pthread_mutex_unlock(&self._mutex)
         if sooner:
             sem_post(&self._work)  # it may sleep longer than that
         return 0
 
-    cdef int unwatch(self, Vigil vigil) except -1:
+    cdef int unwatch(self, PingResponder responder) except -1:
         """The connection ends: afterwards the thread does not touch it."""
-        return self._strike(&self._watched, <void *>vigil)
+        return self._strike(&self._watched, <void *>responder)
 
     cdef void _look_after(self) noexcept nogil:
         """Looks after the connections that nobody has read for long."""
         cdef long long now = now_ns()
         cdef long long due = NEVER
         cdef long long next_look
-        cdef void *vigil
+        cdef void *responder
         cdef int i = 0
         if self._view == NULL:
             self._view = <unsigned char *>malloc(VIEW)
         pthread_mutex_lock(&self._mutex)
         while self._view != NULL and i < self._watched.count:
-            vigil = self._watched.entries[i]
-            next_look = (<Vigil>vigil).due
+            responder = self._watched.entries[i]
+            next_look = (<PingResponder>responder).due
             if next_look <= now:
-                self._watched.current = vigil
+                self._watched.current = responder
                 pthread_mutex_unlock(&self._mutex)
-                next_look = (<Vigil>vigil).look(now, self._view)
+                next_look = (<PingResponder>responder).look(now, self._view)
                 pthread_mutex_lock(&self._mutex)
                 self._watched.current = NULL
             if next_look < due:
                 due = next_look
             # Where one was taken out meanwhile another has come into its place: look at all of them once more.
-            i = i + 1 if i < self._watched.count and self._watched.entries[i] == vigil else 0
+            i = i + 1 if i < self._watched.count and self._watched.entries[i] == responder else 0
         # Several are looked after together.
         self._due = due if due == NEVER or due > now + TOGETHER_NS else now + TOGETHER_NS
         pthread_mutex_unlock(&self._mutex)
@@ -284,20 +284,20 @@ cdef class Flusher:
         cdef int i = 0
         cdef bint worked = False
         cdef bint keep
-        cdef void *batch
+        cdef void *send_buffer
         cdef long long patience
         pthread_mutex_lock(&self._mutex)
         self._needless = self._left.count > 0
         while i < self._left.count:
             worked = True
-            batch = self._left.current = self._left.entries[i]
+            send_buffer = self._left.current = self._left.entries[i]
             patience = min(self._left.count, <int>MANY) * <long long>WRITE_NS
             pthread_mutex_unlock(&self._mutex)
-            keep = (<Batch>batch).flush_late(now_ns(), patience)
+            keep = (<SendBuffer>send_buffer).flush_late(now_ns(), patience)
             pthread_mutex_lock(&self._mutex)
             self._left.current = NULL
             self._needless = self._needless and keep
-            if keep or i >= self._left.count or self._left.entries[i] != batch:
+            if keep or i >= self._left.count or self._left.entries[i] != send_buffer:
                 i += 1
             else:
                 # It may have been left again meanwhile; then it stands further behind as well.

@@ -2,7 +2,7 @@
 
 from omq._core.bell cimport Bell
 from omq._core.kernel cimport epoll_event
-from omq._core.queues.gate cimport Turn
+from omq._core.queues.wait_queue cimport Turn
 from omq._core.queues.peer cimport Peer
 
 cdef enum:

@@ -1,5 +1,5 @@
 from omq._core.bell import Bell
-from omq._core.queues.gate import Turn
+from omq._core.queues.wait_queue import Turn
 
 class Poller:
     """The epoll set of one socket: every connection in its data phase.

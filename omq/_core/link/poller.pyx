@@ -18,7 +18,7 @@ from omq._core.kernel cimport (
     epoll_wait,
 )
 from omq._core.lock cimport hush, unhush
-from omq._core.queues.gate cimport Turn
+from omq._core.queues.wait_queue cimport Turn
 from omq._core.queues.peer cimport Peer
 
 import logging

@@ -1,22 +1,22 @@
 # What a connection receives, and its place in the epoll set of its socket.
 
-from omq._core.wire.batch cimport Batch
-from omq._core.wire.buffer cimport Stream
+from omq._core.wire.send_buffer cimport SendBuffer
+from omq._core.wire.frame_reader cimport FrameReader
 from omq._core.link.flusher cimport Flusher
 from omq._core.queues.peer cimport Peer
 from omq._core.link.poller cimport Poller
-from omq._core.link.vigil cimport Vigil
+from omq._core.link.ping_responder cimport PingResponder
 
 
 cdef class Receiver(Peer):
     cdef readonly int fd             # the descriptor, owned; -1 once closed
     cdef Poller _poller
-    cdef Vigil _vigil                # what a thread without the GIL needs to answer PINGs; None: it does not
+    cdef PingResponder _responder    # what a thread without the GIL needs to answer PINGs; None: it does not
     cdef Flusher _watcher            # whose thread that is; None: nobody's
     cdef bint _reading               # a read is under way
-    cdef Flusher _flusher            # writes what is left behind; None: the outlet does when the turn ends
-    cdef Batch _batch
-    cdef Stream _stream
+    cdef Flusher _flusher            # writes what is left behind; None: the send queue does when the turn ends
+    cdef SendBuffer _send_buffer
+    cdef FrameReader _frame_reader
     cdef Py_ssize_t _hwm             # messages waiting at which reading stops; 0 never
     cdef bint _watched               # it is in the epoll set
     cdef bint _stopped               # reading is paused because recv_hwm messages wait
@@ -34,8 +34,8 @@ cdef class Receiver(Peer):
     cdef int _begin_large(self) except -1
     cdef int _read(self) except -1
     cdef int _take_in(self) except -1
-    cdef int _begin_vigil(self) except -1
-    cdef int _end_vigil(self) except -1
+    cdef int _begin_responder(self) except -1
+    cdef int _end_responder(self) except -1
     cdef int _discard(self) except -1
     cdef int _look_back(self, bint caught_up) except -1
     cdef int _digest(self) except -1

@@ -7,9 +7,9 @@ from libc.string cimport memcmp, memcpy
 
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, MSG_DONTWAIT, recv
-from omq._core.wire.batch cimport Batch
+from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.wire.codec cimport SHORT_HEADER
-from omq._core.wire.buffer cimport (
+from omq._core.wire.frame_reader cimport (
     COMMAND_LIMIT,
     SCAN_COMMAND,
     SCAN_COMMAND_TOO_LARGE,
@@ -21,11 +21,11 @@ from omq._core.wire.buffer cimport (
     SCAN_TOO_LARGE,
     SCAN_TOO_MANY_PARTS,
     Scan,
-    Stream,
+    FrameReader,
 )
-from omq._core.wire.chain cimport FILL_EMPTY, FILL_EOF, FILL_NO_MEMORY
-from omq._core.link.vigil cimport Vigil
-from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, Inlet, Peer
+from omq._core.wire.slab_list cimport FILL_EMPTY, FILL_EOF, FILL_NO_MEMORY
+from omq._core.link.ping_responder cimport PingResponder
+from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, RecvQueue, Peer
 
 cdef enum:
     PING_SIZE = 7            # bytes of a PING's body without its context
@@ -50,29 +50,29 @@ cdef class Receiver(Peer):
 
     cdef int _join(self) except -1:
         """Joins the epoll set."""
-        cdef Batch batch = self._batch
-        batch.hold()
+        cdef SendBuffer send_buffer = self._send_buffer
+        send_buffer.hold()
         try:
-            batch.ticket = self._poller.join(self, self.fd, batch.interest)
-            batch.poll_fd = self._poller.fd
+            send_buffer.ticket = self._poller.join(self, self.fd, send_buffer.interest)
+            send_buffer.poll_fd = self._poller.fd
             self._watched = True
         finally:
-            batch.let_go()
+            send_buffer.let_go()
         return 0
 
     cdef int _leave(self) except -1:
         """Leaves the epoll set."""
         if self._watched:
             self._watched = False
-            self._batch.hold()
-            self._batch.poll_fd = -1
-            self._batch.let_go()
-            self._poller.leave(self.fd, self._batch.ticket)
+            self._send_buffer.hold()
+            self._send_buffer.poll_fd = -1
+            self._send_buffer.let_go()
+            self._poller.leave(self.fd, self._send_buffer.ticket)
         return 0
 
     cdef bint _spent(self) noexcept:
         """No nonce is left, so nothing can be sent any more."""
-        return self._batch.session is not None and self._batch.session.sent == <uint64_t>-1
+        return self._send_buffer.cipher is not None and self._send_buffer.cipher.sent == <uint64_t>-1
 
     # ------------------------------------------------------------------ pausing
 
@@ -86,12 +86,12 @@ cdef class Receiver(Peer):
 
     def set_recv_hwm(self, Py_ssize_t hwm):
         self._hwm = hwm
-        if self._stopped and self.inlet is not None and (hwm == 0 or self._stream.complete < hwm):
-            self.inlet._resume(self)
+        if self._stopped and self.recv_queue is not None and (hwm == 0 or self._frame_reader.complete < hwm):
+            self.recv_queue._resume(self)
 
     @property
     def slabs(self):
-        return self._stream.slabs()
+        return self._frame_reader.slabs()
 
     # ------------------------------------------------------------------ reading
 
@@ -112,34 +112,34 @@ cdef class Receiver(Peer):
 
     cdef int _read(self) except -1:
         """Reads what is there, up to one turn's worth, and hands over what is whole."""
-        cdef Vigil vigil = self._vigil
-        if vigil is None or self._reading:
+        cdef PingResponder responder = self._responder
+        if responder is None or self._reading:
             self._take_in()
-            if self._watcher is not None and self.pings and self._vigil is None and not (self.lost or self._parting):
-                self._begin_vigil()
+            if self._watcher is not None and self.pings and self._responder is None and not (self.lost or self._parting):
+                self._begin_responder()
             return 0
-        vigil.begin()
+        responder.begin()
         self._reading = True
         try:
             return self._take_in()
         finally:
             self._reading = False
-            vigil.boundary = self._stream.boundary()
-            vigil.behind = self._behind
-            vigil.leave()
+            responder.boundary = self._frame_reader.boundary()
+            responder.behind = self._behind
+            responder.leave()
 
-    cdef int _begin_vigil(self) except -1:
+    cdef int _begin_responder(self) except -1:
         """From now on another thread looks after signs of life when nobody reads for long."""
-        self._vigil = Vigil(self._batch)
-        self._vigil.boundary = self._stream.boundary()
-        self._batch.shared = True
-        self._watcher.watch(self._vigil)
+        self._responder = PingResponder(self._send_buffer)
+        self._responder.boundary = self._frame_reader.boundary()
+        self._send_buffer.shared = True
+        self._watcher.watch(self._responder)
         return 0
 
-    cdef int _end_vigil(self) except -1:
-        if self._vigil is not None:
-            self._watcher.unwatch(self._vigil)
-            self._vigil = None
+    cdef int _end_responder(self) except -1:
+        if self._responder is not None:
+            self._watcher.unwatch(self._responder)
+            self._responder = None
         return 0
 
     cdef int _take_in(self) except -1:
@@ -153,28 +153,28 @@ cdef class Receiver(Peer):
         if self._poller._bell is None:
             self.untold = 0
         while turn > 0:
-            if self._hwm and self._stream.complete >= self._hwm:
+            if self._hwm and self._frame_reader.complete >= self._hwm:
                 break
-            if self._flusher is not None and self._stream._large != NULL:
+            if self._flusher is not None and self._frame_reader._large != NULL:
                 # Other threads may run while a large frame is copied; this socket is locked all the same, but the
                 # pool is not: what `fill` would take from it is taken before.
-                if self._stream._spare == NULL:
-                    self._stream._spare = self._stream._pool.get()
+                if self._frame_reader._spare == NULL:
+                    self._frame_reader._spare = self._frame_reader._pool.get()
                 with nogil:
-                    got = self._stream.fill(self.fd)
+                    got = self._frame_reader.fill(self.fd)
             else:
-                got = self._stream.fill(self.fd)
+                got = self._frame_reader.fill(self.fd)
             if got > 0:
                 self.bytes_in += got
                 turn -= got
-                if self._vigil is not None:
-                    self._vigil.read = now_ns()
-                    self._vigil.seen = max(0, self._vigil.seen - got)
+                if self._responder is not None:
+                    self._responder.read = now_ns()
+                    self._responder.seen = max(0, self._responder.seen - got)
                 if self._digest():
                     return 0
                 if self._filled():
                     break  # the next one finds memory of the next call
-                if got < self._stream.asked and not self._ending:
+                if got < self._frame_reader.asked and not self._ending:
                     caught_up = True
                     break
                 continue
@@ -186,20 +186,20 @@ cdef class Receiver(Peer):
                 reason = LocalProtocolError("the nonces of this connection are used up (RFC 26, The MESSAGE Command)")
             elif got == FILL_NO_MEMORY:
                 reason = MemoryError("no memory for what the peer sends")
-            elif self._batch.error == ENOMEM:
+            elif self._send_buffer.error == ENOMEM:
                 reason = MemoryError("no memory for what is sent to the peer")
-            elif self._batch.failed and self._batch.error not in (0, EPIPE, ECONNRESET):
-                reason = OSError(self._batch.error, os.strerror(self._batch.error))  # the peer has done nothing
+            elif self._send_buffer.failed and self._send_buffer.error not in (0, EPIPE, ECONNRESET):
+                reason = OSError(self._send_buffer.error, os.strerror(self._send_buffer.error))  # the peer has done nothing
             elif got != FILL_EOF:
-                reason = OSError(self._stream.error, os.strerror(self._stream.error))
+                reason = OSError(self._frame_reader.error, os.strerror(self._frame_reader.error))
             break
         self._hand_over()
         if over:
             self._lose(reason)
-        elif self._hwm and self._stream.complete >= self._hwm and not self._stopped and self.inlet is not None:
+        elif self._hwm and self._frame_reader.complete >= self._hwm and not self._stopped and self.recv_queue is not None:
             self._stopped = self._behind = True
             self._read_on(False)
-            self.inlet.paused(self)
+            self.recv_queue.paused(self)
         if not over:
             self._look_back(caught_up)
         return 0
@@ -228,26 +228,26 @@ cdef class Receiver(Peer):
 
     cdef int _digest(self) except -1:
         """Looks at what has arrived, handles commands; 1 if the connection is over."""
-        cdef Stream stream = self._stream
-        cdef Py_ssize_t before = stream.complete
+        cdef FrameReader frame_reader = self._frame_reader
+        cdef Py_ssize_t before = frame_reader.complete
         cdef Scan found
         while True:
-            found = stream.scan()
+            found = frame_reader.scan()
             if found == SCAN_STARVED:
                 break
             if found == SCAN_COMMAND:
                 body = None
-                if not self._heed(stream.command_data, stream.command_size):
-                    body = PyBytes_FromStringAndSize(stream.command_data, stream.command_size)
+                if not self._heed(frame_reader.command_data, frame_reader.command_size):
+                    body = PyBytes_FromStringAndSize(frame_reader.command_data, frame_reader.command_size)
             elif found == SCAN_LARGE:
                 self._begin_large()
                 continue
             elif found == SCAN_LARGE_DONE:
-                body = stream.finish_large()
+                body = frame_reader.finish_large()
                 if body is not None and self._heed(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)):
                     body = None
             else:
-                self.messages_in += stream.complete - before
+                self.messages_in += frame_reader.complete - before
                 self._hand_over()
                 self._lose(self._complaint(found))
                 return 1
@@ -258,10 +258,10 @@ cdef class Receiver(Peer):
                 self._poller.call_back(self.session.on_command, body)
             if self.lost:
                 # The command ended the connection; the messages before it stay readable.
-                self.messages_in += stream.complete - before
+                self.messages_in += frame_reader.complete - before
                 self._hand_over()
                 return 1
-        self.messages_in += stream.complete - before
+        self.messages_in += frame_reader.complete - before
         return 0
 
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1:
@@ -271,11 +271,11 @@ cdef class Receiver(Peer):
         if PING_SIZE <= size <= PING_SIZE + CONTEXT and memcmp(data, b"\4PING", 5) == 0:
             ttl = (<int><unsigned char>data[5]) << 8 | <unsigned char>data[6]
             self.pings += 1
-            if self._vigil is not None and self._vigil.ahead > 0:
-                self._vigil.ahead -= 1  # it was answered before it was read
-            elif self._batch.bytes < MUCH_UNSENT:
-                if self._vigil is not None:
-                    self._vigil.heard(now_ns())
+            if self._responder is not None and self._responder.ahead > 0:
+                self._responder.ahead -= 1  # it was answered before it was read
+            elif self._send_buffer.bytes < MUCH_UNSENT:
+                if self._responder is not None:
+                    self._responder.heard(now_ns())
                 # RFC 37, Connection Heartbeating: answer with the context that came.
                 memcpy(frame, b"\4\0\4PONG", PONG_SIZE)
                 memcpy(frame + PONG_SIZE, data + PING_SIZE, size - PING_SIZE)
@@ -297,46 +297,46 @@ cdef class Receiver(Peer):
         """It wants messages with this prefix, or no longer."""
         cdef Py_ssize_t waiting
         cdef bytes own
-        if self.outlet is None:
+        if self.send_queue is None:
             return 0
-        if self.inlet is None and self._stream.complete:
+        if self.recv_queue is None and self._frame_reader.complete:
             # What it has said before is heard before. Where the prefix stands is the stream's again then.
             own = PyBytes_FromStringAndSize(prefix, size)
-            waiting = self._stream.complete
+            waiting = self._frame_reader.complete
             self._hand_over()
-            self.messages_in += waiting - self._stream.complete
-            return 0 if self.lost else self.outlet.asked(self, PyBytes_AS_STRING(own), size, subscribe)
-        return self.outlet.asked(self, prefix, size, subscribe)
+            self.messages_in += waiting - self._frame_reader.complete
+            return 0 if self.lost else self.send_queue.asked(self, PyBytes_AS_STRING(own), size, subscribe)
+        return self.send_queue.asked(self, prefix, size, subscribe)
 
     def _complaint(self, int found):
         if found == SCAN_TOO_LARGE:
-            return RemoteProtocolError(f"a message is larger than max_message_size={self._stream.max_size} bytes")
+            return RemoteProtocolError(f"a message is larger than max_message_size={self._frame_reader.max_size} bytes")
         if found == SCAN_ENDLESS:
-            ceiling = self._stream.ceiling
+            ceiling = self._frame_reader.ceiling
             return RemoteProtocolError(f"a message goes on after {ceiling} bytes, and max_message_size does not allow more")
         if found == SCAN_TOO_MANY_PARTS:
-            return RemoteProtocolError(f"a message has more than max_parts={self._stream.max_parts} parts")
+            return RemoteProtocolError(f"a message has more than max_parts={self._frame_reader.max_parts} parts")
         if found == SCAN_COMMAND_TOO_LARGE:
             return RemoteProtocolError(f"a command is larger than {COMMAND_LIMIT} bytes")
         if found == SCAN_NOT_OPENED:
-            return RemoteProtocolError(explain(self._stream.found))
+            return RemoteProtocolError(explain(self._frame_reader.found))
         return RemoteProtocolError("bytes that are no ZMTP frame (RFC 23, Framing)")
 
     cdef int _hand_over(self) except -1:
         """Makes whole messages known to whoever takes them."""
-        if self._stream.complete == 0:
+        if self._frame_reader.complete == 0:
             return 0
-        if self.inlet is not None:
-            self.inlet.arrived(self)
+        if self.recv_queue is not None:
+            self.recv_queue.arrived(self)
             return 0
-        while self._stream.complete and not self.lost:
-            message = self._stream.take_part()
-            if self._stream.more:
+        while self._frame_reader.complete and not self.lost:
+            message = self._frame_reader.take_part()
+            if self._frame_reader.more:
                 message = [message]
-                while self._stream.more:
-                    (<list>message).append(self._stream.take_part())
-            if self.outlet is not None:
-                self.outlet.heard(self, message)
+                while self._frame_reader.more:
+                    (<list>message).append(self._frame_reader.take_part())
+            if self.send_queue is not None:
+                self.send_queue.heard(self, message)
             else:
                 self._poller.call_back(self.session.on_message, message if type(message) is list else [message])
         return 0
@@ -351,12 +351,12 @@ cdef class Receiver(Peer):
         """Nothing more is read. The session may hear of it in another thread, and later."""
         self.lost = True
         self.writable = False
-        if self.inlet is not None and self.inlet._growing is self:
-            self.inlet._growing = None
+        if self.recv_queue is not None and self.recv_queue._growing is self:
+            self.recv_queue._growing = None
         # The end stays readable for ever: nobody is to wake up for it again.
         self._leave()
-        if self.outlet is not None:
-            self.outlet.lost(self)
+        if self.send_queue is not None:
+            self.send_queue.lost(self)
         return 0
 
     cdef int fail(self, object error) except -1:
@@ -369,15 +369,15 @@ cdef class Receiver(Peer):
         return self._poller.complain(error)
 
     cdef bint sated(self) noexcept:
-        return self._stream.complete >= TURN_MESSAGES
+        return self._frame_reader.complete >= TURN_MESSAGES
 
     cdef int _read_on(self, bint on) except -1:
         """Has the epoll set watch for what arrives, or no longer."""
-        cdef Batch batch = self._batch
+        cdef SendBuffer send_buffer = self._send_buffer
         cdef unsigned int reading = EPOLLIN | EPOLLRDHUP
-        batch.hold()
-        batch.want(batch.interest | reading if on else batch.interest & ~reading)
-        batch.let_go()
+        send_buffer.hold()
+        send_buffer.want(send_buffer.interest | reading if on else send_buffer.interest & ~reading)
+        send_buffer.let_go()
         return 0
 
     cdef int refill(self) except -1:
@@ -394,64 +394,64 @@ cdef class Receiver(Peer):
         return 0
 
     cdef bint only_reads(self) noexcept:
-        return self._batch.interest & (EPOLLIN | EPOLLOUT) == EPOLLIN
+        return self._send_buffer.interest & (EPOLLIN | EPOLLOUT) == EPOLLIN
 
     cdef Py_ssize_t ready(self) noexcept:
-        return self._stream.complete
+        return self._frame_reader.complete
 
     cdef bint head_more(self) noexcept:
-        return self._stream.head_more()
+        return self._frame_reader.head_more()
 
     cdef const char *peek(self, Py_ssize_t *size) except NULL:
-        return self._stream.peek(size)
+        return self._frame_reader.peek(size)
 
     cdef object take_part(self):
-        part = self._stream.take_part()
-        self.more = self._stream.more
+        part = self._frame_reader.take_part()
+        self.more = self._frame_reader.more
         return part
 
     cdef object take_alone(self):
-        part = self._stream.take_short()
+        part = self._frame_reader.take_short()
         if part is not None:
             return part
-        return None if self._stream.head_more() else self._stream.take_part()
+        return None if self._frame_reader.head_more() else self._frame_reader.take_part()
 
     cdef object take_quickly(self):
-        return self._stream.take_short() if self._stream.complete else None
+        return self._frame_reader.take_short() if self._frame_reader.complete else None
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
-        return self._stream.take_into(into, size)
+        return self._frame_reader.take_into(into, size)
 
     cdef bint aim(self, char *into, Py_ssize_t size) except -1:
-        return self._stream.aim(into, size)
+        return self._frame_reader.aim(into, size)
 
     cdef int withdraw(self) except -1:
         try:
-            self._stream.withdraw()
+            self._frame_reader.withdraw()
         except MemoryError as error:
             self._lose(error)
         return 0
 
     cdef int _begin_large(self) except -1:
         """A large frame begins: in the memory of a call that waits for it, if there is one, or in its own."""
-        cdef Inlet inlet = self.inlet
-        cdef Stream stream = self._stream
-        if inlet is None:
-            return stream.start_large()
-        inlet._growing = self
-        if inlet._target == NULL or inlet._aiming is not None or inlet._head is not None:
-            return stream.start_large()
-        stream.aim(inlet._target, inlet._target_size)
-        inlet._aiming = self
-        stream.start_large()
-        if stream._aimed == NULL:
-            inlet._aiming = None
-            stream.withdraw()
+        cdef RecvQueue recv_queue = self.recv_queue
+        cdef FrameReader frame_reader = self._frame_reader
+        if recv_queue is None:
+            return frame_reader.start_large()
+        recv_queue._growing = self
+        if recv_queue._target == NULL or recv_queue._aiming is not None or recv_queue._head is not None:
+            return frame_reader.start_large()
+        frame_reader.aim(recv_queue._target, recv_queue._target_size)
+        recv_queue._aiming = self
+        frame_reader.start_large()
+        if frame_reader._aimed == NULL:
+            recv_queue._aiming = None
+            frame_reader.withdraw()
         return 0
 
     cdef bint _filled(self) noexcept:
         """A large frame stands whole in the memory of the call that waits for it."""
-        return self._stream._aimed != NULL and self._stream._large == NULL
+        return self._frame_reader._aimed != NULL and self._frame_reader._large == NULL
 
     cdef int skip(self) except -1:
-        return self._stream.skip()
+        return self._frame_reader.skip()

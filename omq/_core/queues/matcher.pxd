@@ -25,15 +25,15 @@ cdef struct Slot:
 
 @cython.final
 cdef class Matcher:
-    cdef Node _root              # the empty prefix; its parts are owned, itself is part of this object
-    cdef Slot *_slots            # owned; `_room` of them
-    cdef uint64_t *_stamps       # owned; `_room` of them: the match that last hit the slot
-    cdef int *_hits              # owned; `_room` of them: the slots of the last match
-    cdef uint64_t _generation    # the number of the last match; 64 bits do not wrap
-    cdef Py_ssize_t _room        # slots that the three tables have place for
-    cdef Py_ssize_t _pairs       # entries: distinct pairs of slot and prefix
-    cdef Py_ssize_t _nodes       # nodes allocated, without the root
-    cdef int _active             # slots with at least one entry
+    cdef Node _root                  # the empty prefix; its parts are owned, itself is part of this object
+    cdef Slot *_slots                # owned; `_room` of them
+    cdef uint64_t *_stamps           # owned; `_room` of them: the match that last hit the slot
+    cdef int *_hits                  # owned; `_room` of them: the slots of the last match
+    cdef uint64_t _generation        # the number of the last match; 64 bits do not wrap
+    cdef Py_ssize_t _room            # slots that the three tables have place for
+    cdef Py_ssize_t _pairs           # entries: distinct pairs of slot and prefix
+    cdef Py_ssize_t _nodes           # nodes allocated, without the root
+    cdef int _active                 # slots with at least one entry
 
     # The core's own interface. Slots are 0 or more.
     cdef int c_add(self, const char *prefix, Py_ssize_t size, int slot) except -1

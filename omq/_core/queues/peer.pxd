@@ -1,7 +1,7 @@
 # What a socket sees of the other side, and the two queues that peers are attached to.
 
-from omq._core.queues.gate cimport Gate
-from omq._core.wire.batch cimport Part
+from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.wire.send_buffer cimport Part
 
 cdef enum:
     TURN_MESSAGES = 256      # messages one peer may pass before the next one's turn
@@ -17,18 +17,18 @@ cdef class Peer:
     cdef public object origin        # where it comes from: who comes back has the same; None: nobody knows
     cdef public int slot             # its number in a matcher; -1 none
     cdef public bint by_command      # it takes subscriptions as commands, and not as messages
-    cdef Inlet inlet                 # where its messages are taken; None: the outlet hears them
-    cdef Outlet outlet               # who writes to it
+    cdef RecvQueue recv_queue        # where its messages are taken; None: the send queue hears them
+    cdef SendQueue send_queue        # who writes to it
     cdef readonly bint lost          # the connection is over; what has arrived can be taken
-    cdef bint queued                 # it stands in the inlet's ring
+    cdef bint queued                 # it stands in the receive queue's ring
     cdef Peer next_ready             # the next one in that ring
     cdef object box                  # what it has said to an XPUB and nobody has taken; None: nothing yet
     cdef Peer heir                   # who came after it from the same place, and has its turn when this one is done
     cdef bint writable               # a message can be given to it now
-    cdef bint attached               # the outlet counts it among its peers
-    cdef bint dirty                  # the outlet will flush it when the turn ends
+    cdef bint attached               # the send queue counts it among its peers
+    cdef bint dirty                  # the send queue will flush it when the turn ends
     cdef bint more                   # take_part: another part of the same message follows
-    cdef Py_ssize_t parked           # messages counted in Outlet.parked for it
+    cdef Py_ssize_t parked           # messages counted in SendQueue.parked for it
     cdef readonly long long messages_in
     cdef readonly long long messages_out
     cdef readonly long long bytes_in
@@ -65,8 +65,8 @@ cdef class Peer:
     cdef int ask_all(self, list prefixes) except -1
 
 
-cdef class Inlet:
-    cdef readonly Gate gate
+cdef class RecvQueue:
+    cdef readonly WaitQueue wait_queue
     cdef Peer _head                  # first of the peers that have messages
     cdef Peer _tail
     cdef Py_ssize_t _count           # of them
@@ -110,8 +110,8 @@ cdef class Inlet:
     cdef list _whole(self, Peer peer)
 
 
-cdef class Outlet:
-    cdef readonly Gate gate
+cdef class SendQueue:
+    cdef readonly WaitQueue wait_queue
     cdef public Py_ssize_t hwm       # messages; 0 no bound
     cdef object _schedule            # called without arguments: have flush_turn called when this turn ends
     cdef bint _scheduled

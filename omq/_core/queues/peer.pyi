@@ -1,6 +1,6 @@
 from typing import Any
 
-from omq._core.queues.gate import Gate
+from omq._core.queues.wait_queue import WaitQueue
 
 class Peer:
     """The other side of a connection or of an inproc pipe.
@@ -9,7 +9,7 @@ class Peer:
         session: The engine's owner of this peer.
         identity: The name that ROUTER knows it by.
         origin: Where it comes from: who comes back from there takes its turn behind it; `None` if nobody knows.
-        slot: Its number among an outlet's peers; -1 while it has none.
+        slot: Its number among a send queue's peers; -1 while it has none.
         by_command: It takes subscriptions as commands, and not as messages.
         messages_in: Messages received from it.
         messages_out: Messages accepted for it.
@@ -45,7 +45,7 @@ class Peer:
     def control(self, frames: bytes) -> int:
         """Sends frames that are encoded already, whatever the high-water mark says."""
 
-    def set_grain(self, grain: int) -> None:
+    def set_hwm_granularity(self, hwm_granularity: int) -> None:
         """How exactly unsent messages are counted: in steps of at most so many."""
 
     def set_recv_hwm(self, hwm: int) -> None:
@@ -57,27 +57,27 @@ class Peer:
     def resume(self) -> None:
         """Takes from it again."""
 
-    def hand_to(self, inlet: Inlet) -> None:
-        """Has its messages taken from another inlet, those that wait too."""
+    def hand_to(self, recv_queue: RecvQueue) -> None:
+        """Has its messages taken from another receive queue, those that wait too."""
 
-class Inlet:
+class RecvQueue:
     """One fair queue over all peers: each in turn, 256 messages or 512 KiB at most.
 
     Args:
-        gate: Where receiving calls wait.
+        wait_queue: Where receiving calls wait.
     """
 
-    def __init__(self, gate: Gate, *arguments: Any) -> None: ...
+    def __init__(self, wait_queue: WaitQueue, *arguments: Any) -> None: ...
     @property
-    def gate(self) -> Gate: ...
+    def wait_queue(self) -> WaitQueue: ...
     def hurry(self) -> int:
         """The owner has worked, or been away, for longer than a turn may last: turns are short from now on."""
 
-class Outlet:
+class SendQueue:
     """Gives messages to peers; which ones is the business of the classes derived from it.
 
     Args:
-        gate: Where sending calls wait.
+        wait_queue: Where sending calls wait.
 
     Attributes:
         hwm: Messages that may wait; 0 for no bound.
@@ -86,9 +86,9 @@ class Outlet:
 
     hwm: int
     draining: bool
-    def __init__(self, gate: Gate, *arguments: Any) -> None: ...
+    def __init__(self, wait_queue: WaitQueue, *arguments: Any) -> None: ...
     @property
-    def gate(self) -> Gate: ...
+    def wait_queue(self) -> WaitQueue: ...
     def entrust(self, peer: Peer) -> None:
         """Gives *peer*, which is about to leave, what waits here for any peer: there is no other."""
 
@@ -106,7 +106,7 @@ class Outlet:
         """Sets what is called, without arguments, to have `report` called in the engine's thread."""
 
     def report(self) -> None:
-        """Tells the engine what is new; see `PublisherOutlet`."""
+        """Tells the engine what is new; see `PublisherSendQueue`."""
 
     def flush_turn(self) -> None:
         """Writes what has gathered."""

@@ -1,12 +1,12 @@
-"""The bases: a peer, the inlet that takes from peers in turn, the outlet that gives to them."""
+"""The bases: a peer, the receive queue that takes from peers in turn, the send queue that gives to them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 
 from omq._core.clock cimport now_ns, tick, worked_ns
-from omq._core.queues.gate cimport Gate
-from omq._core.wire.batch cimport BATCH_MESSAGES, Part
+from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.wire.send_buffer cimport BATCH_MESSAGES, Part
 
 import logging
 
@@ -48,7 +48,7 @@ cdef class Peer:
         """Hands what waits to the kernel."""
         self.flush()
 
-    def set_grain(self, int grain):
+    def set_hwm_granularity(self, int hwm_granularity):
         """How exactly unsent messages are counted: in steps of at most so many."""
 
     def set_recv_hwm(self, Py_ssize_t hwm):
@@ -60,13 +60,13 @@ cdef class Peer:
     def resume(self):
         """Takes from it again."""
 
-    def hand_to(self, Inlet inlet not None):
-        """Has its messages taken from another inlet, those that wait too; nobody takes from the old one any more."""
-        self.inlet = inlet
+    def hand_to(self, RecvQueue recv_queue not None):
+        """Has its messages taken from another receive queue, those that wait too; nobody takes from the old one any more."""
+        self.recv_queue = recv_queue
         self.queued = False
         self.next_ready = self.heir = None
         if self.ready():
-            inlet.arrived(self)
+            recv_queue.arrived(self)
         self.resume()
 
     @property
@@ -117,7 +117,7 @@ cdef class Peer:
         return None if self.head_more() else self.take_part()
 
     cdef object take_quickly(self):
-        """See `Inlet.take_quickly`."""
+        """See `RecvQueue.take_quickly`."""
         return None
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
@@ -147,7 +147,7 @@ cdef class Peer:
         raise AssertionError("not a peer that can be written")
 
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
-        """See `Outlet.put_quickly`; *hwm*: messages of the socket that may wait for it, 0 for no bound."""
+        """See `SendQueue.put_quickly`; *hwm*: messages of the socket that may wait for it, 0 for no bound."""
         return False
 
     cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1:
@@ -191,7 +191,7 @@ cdef class Peer:
         raise AssertionError("not a peer that can be asked")
 
 
-cdef class Inlet:
+cdef class RecvQueue:
     """One fair queue over all peers that have messages: each in turn, and nobody unheard.
 
     A turn has 256 messages or 512 KiB at most, and no more than its owner works off in a millisecond or so. After so many,
@@ -199,8 +199,8 @@ cdef class Inlet:
     that has something to say waits for one turn of each of the others, and never for them to fall silent.
     """
 
-    def __cinit__(self, Gate gate not None, *_):
-        self.gate = gate
+    def __cinit__(self, WaitQueue wait_queue not None, *_):
+        self.wait_queue = wait_queue
         self._paused = []
         self._quota = self._sight = TURN_MESSAGES
         self._sight_bytes = TURN_BYTES
@@ -237,7 +237,7 @@ cdef class Inlet:
             peer.queued = True
             if self._tail is None or peer.origin is None or not self._waits_for(peer):
                 self._enqueue(peer)
-        self.gate.notify()
+        self.wait_queue.notify()
         return 0
 
     cdef int _enqueue(self, Peer peer) except -1:
@@ -313,7 +313,7 @@ cdef class Inlet:
         self._sight = self._quota
         self._sight_bytes = TURN_BYTES
         self._turn = min(self._turn, self._quota)
-        return self.gate.look(spent)
+        return self.wait_queue.look(spent)
 
     cdef Peer _front(self):
         """The peer whose turn it is and that has a message; None if there is none."""
@@ -487,11 +487,11 @@ cdef class Inlet:
         return has
 
 
-cdef class Outlet:
+cdef class SendQueue:
     """Gives messages to peers; which ones is the business of the classes derived from it."""
 
-    def __cinit__(self, Gate gate not None, *_, **__):
-        self.gate = gate
+    def __cinit__(self, WaitQueue wait_queue not None, *_, **__):
+        self.wait_queue = wait_queue
         self._others = []
         self.most = BATCH_MESSAGES
 
@@ -506,14 +506,14 @@ cdef class Outlet:
 
     def set_hwm(self, Py_ssize_t hwm):
         self.hwm = hwm
-        self.gate.notify()
+        self.wait_queue.notify()
 
     def flush_turn(self):
         self._flush_turn()
 
     def add(self, Peer peer not None):
         cdef bint done = False
-        peer.outlet = self
+        peer.send_queue = self
         peer.attached = True
         try:
             self.attach(peer)
@@ -549,7 +549,7 @@ cdef class Outlet:
         raise AssertionError("this socket type does not send")
 
     cdef bint put_quickly(self, const Part *part) except -1:
-        """Takes a message where that needs few steps, else False. As `Inlet.take_quickly` it needs no lock."""
+        """Takes a message where that needs few steps, else False. As `RecvQueue.take_quickly` it needs no lock."""
         return False
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
@@ -564,14 +564,14 @@ cdef class Outlet:
         return 0
 
     cdef int detach(self, Peer peer) except -1:
-        self.gate.notify()
+        self.wait_queue.notify()
         return 0
 
     cdef int opened(self, Peer peer) except -1:
         """*peer* can be written again."""
         self.parked -= peer.parked
         peer.parked = 0
-        self.gate.notify()
+        self.wait_queue.notify()
         return 0
 
     cdef int blocked(self, Peer peer) except -1:
@@ -590,7 +590,7 @@ cdef class Outlet:
         return 0
 
     cdef int heard(self, Peer peer, object message) except -1:
-        """*peer* sent a message (bytes, or a list of them) that no inlet takes: it is dropped."""
+        """*peer* sent a message (bytes, or a list of them) that no receive queue takes: it is dropped."""
         return 0
 
     cdef int note(self, Peer peer) except -1:
@@ -636,5 +636,5 @@ cdef class Outlet:
                         if peer.dirty:
                             peer.dirty = False
                             self.note(peer)
-            self.gate.notify()
+            self.wait_queue.notify()
         return 0

@@ -2,14 +2,14 @@
 
 from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock
-from omq._core.queues.parcels cimport Parcels
+from omq._core.queues.object_peer cimport ObjectPeer
 from omq._core.queues.peer cimport Peer
 
 
 cdef bytes asking(const char *prefix, Py_ssize_t size, bint subscribe)
 
 
-cdef class Pipe(Parcels):
+cdef class Pipe(ObjectPeer):
     cdef Pipe partner                # the other end; None once it is gone
     cdef object _ring                # deque of messages for this end: bytes, or tuples of bytes
     cdef Py_ssize_t _capacity        # messages that fit before the partner waits; 0 no bound

@@ -2,15 +2,15 @@ from typing import Any
 
 from omq._core.bell import Bell
 from omq._core.lock import SocketLock
-from omq._core.queues.parcels import Parcels
-from omq._core.queues.peer import Inlet
+from omq._core.queues.object_peer import ObjectPeer
+from omq._core.queues.peer import RecvQueue
 
-class Pipe(Parcels):
+class Pipe(ObjectPeer):
     """One end of an inproc connection.
 
     Args:
         session: The engine's owner.
-        inlet: Where this end's messages are taken; `None`: its outlet hears them, once it has one.
+        recv_queue: Where this end's messages are taken; `None`: its send queue hears them, once it has one.
         capacity: Messages that wait here before the other end must (`recv_hwm`); 0 for no bound.
         bell: Has something called in this end's loop.
         lock: Guards this end where threads share it; `None`: only its own thread touches it.
@@ -20,7 +20,7 @@ class Pipe(Parcels):
     def __init__(
         self,
         session: Any,
-        inlet: Inlet | None,
+        recv_queue: RecvQueue | None,
         capacity: int,
         bell: Bell,
         lock: SocketLock | None = None,

@@ -5,12 +5,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.string cimport memcpy
 
-from omq._core.wire.batch cimport Part
+from omq._core.wire.send_buffer cimport Part
 from omq._core.bell cimport Bell
 from omq._core.lock cimport SocketLock
-from omq._core.queues.outlet cimport hold
-from omq._core.queues.parcels cimport Parcels
-from omq._core.queues.peer cimport Inlet, Peer
+from omq._core.queues.send_queue cimport hold
+from omq._core.queues.object_peer cimport ObjectPeer
+from omq._core.queues.peer cimport RecvQueue, Peer
 
 from collections import deque
 
@@ -18,7 +18,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # of a deque: its length, without a call
 
 cdef enum:
-    EARFUL = 4096            # messages that an outlet hears of one peer in one go
+    EARFUL = 4096            # messages that a send queue hears of one peer in one go
 
 
 cdef bytes asking(const char *prefix, Py_ssize_t size, bint subscribe):
@@ -30,21 +30,21 @@ cdef bytes asking(const char *prefix, Py_ssize_t size, bint subscribe):
 
 
 @cython.final
-cdef class Pipe(Parcels):
+cdef class Pipe(ObjectPeer):
     """One end of an inproc connection.
 
     Args:
         session: The engine's owner.
-        inlet: Where this end's messages are taken; None: its outlet hears them, once it has one.
+        recv_queue: Where this end's messages are taken; None: its send queue hears them, once it has one.
         capacity: Messages that wait here before the other end must (recv_hwm); 0 for no bound.
         bell: Has something called in this end's loop.
         lock: Guards this end where threads share it; None: only its own thread touches it.
         conflate: A message takes the place of one that nobody has taken yet.
     """
 
-    def __init__(self, session, Inlet inlet, Py_ssize_t capacity, Bell bell, SocketLock lock=None, bint conflate=False):
+    def __init__(self, session, RecvQueue recv_queue, Py_ssize_t capacity, Bell bell, SocketLock lock=None, bint conflate=False):
         self.session = session
-        self.inlet = inlet
+        self.recv_queue = recv_queue
         self._ring = deque()
         self._capacity = capacity
         self._bell = bell
@@ -109,8 +109,8 @@ cdef class Pipe(Parcels):
     cdef int _reopen(self) except -1:
         if self.partner is not None and not self.writable:
             self.writable = True
-            if self.outlet is not None:
-                self.outlet.opened(self)
+            if self.send_queue is not None:
+                self.send_queue.opened(self)
         return 0
 
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
@@ -130,8 +130,8 @@ cdef class Pipe(Parcels):
             partner.bytes_in += parts[i].size
         if partner._capacity and Py_SIZE(partner._ring) >= partner._capacity and self.writable:
             self.writable = False
-            if self.outlet is not None:
-                self.outlet.blocked(self)
+            if self.send_queue is not None:
+                self.send_queue.blocked(self)
         partner._reach(True)
         return 0
 
@@ -140,7 +140,7 @@ cdef class Pipe(Parcels):
         if (partner is None or partner._lock is not None or partner._conflate or not partner.queued or not self.writable
                 or part.owner == NULL or PyBytes_GET_SIZE(<object>part.owner) != part.size
                 or (partner._capacity and Py_SIZE(partner._ring) + 1 >= partner._capacity)
-                or partner.inlet is None or not partner.inlet.gate.is_quiet() or partner._elsewhere()):
+                or partner.recv_queue is None or not partner.recv_queue.wait_queue.is_quiet() or partner._elsewhere()):
             return False
         # Others wait there already, and nobody waits for them: there is nobody to tell.
         partner._ring.append(<object>part.owner)
@@ -214,13 +214,13 @@ cdef class Pipe(Parcels):
             message, self._newest = self._newest, None
             self._ring.clear()
             self._ring.append(message)
-        if self.inlet is not None:
-            self.inlet.arrived(self)
+        if self.recv_queue is not None:
+            self.recv_queue.arrived(self)
             return 0
-        return 0 if self.outlet is None else self._hear()
+        return 0 if self.send_queue is None else self._hear()
 
     cdef int _hear(self) except -1:
-        """Has the outlet hear what has arrived, one turn's worth."""
+        """Has the send queue hear what has arrived, one turn's worth."""
         cdef Py_ssize_t left = EARFUL
         while Py_SIZE(self._ring) and not self.lost:
             if left == 0 and self._bell is not None:
@@ -231,7 +231,7 @@ cdef class Pipe(Parcels):
             left -= 1
             message = self._ring[0]
             self._taken()
-            self.outlet.heard(self, list(<tuple>message) if type(message) is tuple else message)
+            self.send_queue.heard(self, list(<tuple>message) if type(message) is tuple else message)
         return 0
 
     cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:

@@ -1,11 +1,11 @@
 # Who wants what: the publisher's book and the subscriber's.
 
-from omq._core.wire.batch cimport Part
+from omq._core.wire.send_buffer cimport Part
 from omq._core.lock cimport SocketLock
 from omq._core.queues.matcher cimport Matcher
-from omq._core.queues.outlet cimport FanOut
-from omq._core.queues.gate cimport Gate
-from omq._core.queues.mail cimport Mail
+from omq._core.queues.send_queue cimport Distributor
+from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.queues.mailbox cimport Mailbox
 from omq._core.queues.peer cimport Peer
 
 
@@ -14,9 +14,9 @@ cdef struct Holding:         # what one peer has asked for
     Py_ssize_t size          # bytes of them all
 
 
-cdef class PublisherOutlet(FanOut):
+cdef class PublisherSendQueue(Distributor):
     cdef readonly Matcher wanted     # xpub_manual: what peers have asked for, in force or not; None: all of it is
-    cdef readonly Mail mail          # what the XPUB's user takes; None: this is a PUB
+    cdef readonly Mailbox mailbox    # what the XPUB's user takes; None: this is a PUB
     cdef public bint watched         # somebody waits for subscriptions: the next change is reported
     cdef public bint monitored       # every change is reported
     cdef SocketLock _lock            # taken by the user's calls; None: one thread makes them all
@@ -41,15 +41,15 @@ cdef class PublisherOutlet(FanOut):
     cdef Py_ssize_t _forget(self, Peer peer, int slot, Py_ssize_t limit) except -1
 
 
-cdef class Wishes:
+cdef class OwnSubscriptions:
     cdef readonly Matcher matcher    # what is wanted, and how often it was asked for; the slot is always 0
-    cdef Gate _gate                  # where calls wait for messages that are wanted; None: all are
+    cdef WaitQueue _wait_queue       # where calls wait for messages that are wanted; None: all are
     cdef tuple _peers                # who is told: made anew at each change, for one may go while they are told
     cdef SocketLock _lock            # taken by the user's calls; None: one thread makes them all
     cdef int change(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1
     cdef int _call(self, bytes prefix, bint subscribe) except -1
 
 
-cdef class SubscriberOutlet(FanOut):
-    cdef Wishes _wishes
+cdef class SubscriberSendQueue(Distributor):
+    cdef OwnSubscriptions _own_subscriptions
     cdef int _put_mixed(self, const Part *parts, Py_ssize_t count) except -1

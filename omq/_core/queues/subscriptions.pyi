@@ -2,23 +2,23 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from omq._core.lock import SocketLock
-from omq._core.queues.gate import Gate
-from omq._core.queues.mail import Mail
+from omq._core.queues.mailbox import Mailbox
 from omq._core.queues.matcher import Matcher
-from omq._core.queues.outlet import FanOut
-from omq._core.queues.peer import Inlet, Peer
+from omq._core.queues.peer import Peer, RecvQueue
+from omq._core.queues.send_queue import Distributor
+from omq._core.queues.wait_queue import WaitQueue
 
-class PublisherOutlet(FanOut):
+class PublisherSendQueue(Distributor):
     """PUB and XPUB: keeps what each peer wants, and lets the XPUB's user know.
 
     Args:
-        gate: Where sending calls wait.
+        wait_queue: Where sending calls wait.
         hwm: Messages that may wait for one peer; 0 for no bound.
         nodrop: Wait for a full peer instead of dropping.
         invert: Send to those that do not match.
         conflate: Of what a peer cannot take now only the newest message is kept.
         limit: Prefixes that one peer may have; `None` for no bound.
-        inlet: Where the XPUB's user takes subscriptions and messages; `None` for a PUB.
+        recv_queue: Where the XPUB's user takes subscriptions and messages; `None` for a PUB.
         mail_hwm: Of those, so many of each peer may wait; 0 for no bound.
         verbose: The user hears also of subscriptions that are not new.
         verboser: Likewise of their ends.
@@ -33,15 +33,15 @@ class PublisherOutlet(FanOut):
     monitored: bool
     def __init__(
         self,
-        gate: Gate,
+        wait_queue: WaitQueue,
         hwm: int,
         *,
         nodrop: bool = False,
         invert: bool = False,
         conflate: bool = False,
         limit: int | None = None,
-        inlet: Inlet | None = None,
-        mail_hwm: int = 0,
+        recv_queue: RecvQueue | None = None,
+        mailbox_hwm: int = 0,
         verbose: bool = False,
         verboser: bool = False,
         manual: bool = False,
@@ -55,7 +55,7 @@ class PublisherOutlet(FanOut):
         """What peers have asked for, where the user says what is in force."""
 
     @property
-    def mail(self) -> Mail | None:
+    def mailbox(self) -> Mailbox | None:
         """What waits for the XPUB's user."""
 
     def listen(self, on_change: Callable[[], None], on_subscribed: Callable[[Any, bytes, bool], None]) -> None:
@@ -64,7 +64,7 @@ class PublisherOutlet(FanOut):
     def set_lock(self, lock: SocketLock | None) -> None:
         """Sets what the user's calls take; `None`: one thread makes them all."""
 
-    def set_mail_hwm(self, hwm: int) -> None:
+    def set_mailbox_hwm(self, hwm: int) -> None:
         """Changes how many messages of each peer may wait for the user."""
 
     def leave(self, peer: Peer) -> None:
@@ -83,14 +83,14 @@ class PublisherOutlet(FanOut):
     def subscriptions(self, prefix: bytes | None = None) -> int:
         """The number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
 
-class Wishes:
+class OwnSubscriptions:
     """What a SUB or XSUB wants: how often it was asked for, and who is told.
 
     Args:
-        gate: Where calls wait for messages that are wanted; `None` if those that are not can be taken, too.
+        wait_queue: Where calls wait for messages that are wanted; `None` if those that are not can be taken, too.
     """
 
-    def __init__(self, gate: Gate | None = None) -> None: ...
+    def __init__(self, wait_queue: WaitQueue | None = None) -> None: ...
     @property
     def matcher(self) -> Matcher:
         """What is wanted; the slot is always 0."""
@@ -110,16 +110,16 @@ class Wishes:
     def unsubscribe(self, prefix: bytes) -> None:
         """Takes one `subscribe` of this prefix back; one that was never asked for is ignored."""
 
-    def inherit(self, before: Wishes, without: Iterable[bytes]) -> None:
+    def inherit(self, before: OwnSubscriptions, without: Iterable[bytes]) -> None:
         """Takes over what another one wants, but for one request each of `without`."""
 
-class SubscriberOutlet(FanOut):
+class SubscriberSendQueue(Distributor):
     """XSUB: messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29).
 
     Args:
-        gate: Where sending calls wait.
+        wait_queue: Where sending calls wait.
         hwm: Messages that may wait for one peer; 0 for no bound.
         wishes: Where subscriptions are kept.
     """
 
-    def __init__(self, gate: Gate, hwm: int, wishes: Wishes) -> None: ...
+    def __init__(self, wait_queue: WaitQueue, hwm: int, own_subscriptions: OwnSubscriptions) -> None: ...

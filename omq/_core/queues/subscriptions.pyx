@@ -8,13 +8,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
-from omq._core.wire.batch cimport Part
+from omq._core.wire.send_buffer cimport Part
 from omq._core.lock cimport SocketLock
 from omq._core.queues.matcher cimport FOR_EVERYONE, Matcher
-from omq._core.queues.outlet cimport FanOut
-from omq._core.queues.gate cimport Gate
-from omq._core.queues.mail cimport Mail
-from omq._core.queues.peer cimport Inlet, Peer
+from omq._core.queues.send_queue cimport Distributor
+from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.queues.mailbox cimport Mailbox
+from omq._core.queues.peer cimport RecvQueue, Peer
 
 from collections import deque
 
@@ -32,17 +32,17 @@ cdef inline bint is_asking(object part):
     return PyBytes_GET_SIZE(part) > 0 and <unsigned char>PyBytes_AS_STRING(part)[0] <= 1
 
 
-cdef class PublisherOutlet(FanOut):
+cdef class PublisherSendQueue(Distributor):
     """PUB and XPUB: keeps what each peer wants, and lets the XPUB's user know."""
 
     def __dealloc__(self):
         free(self._holdings)
 
-    def __init__(self, gate, hwm, *, nodrop=False, invert=False, conflate=False, limit=None, Inlet inlet=None,
-                 mail_hwm=0, verbose=False, verboser=False, manual=False):
-        FanOut.__init__(self, gate, hwm, Matcher(), nodrop, invert, conflate)
+    def __init__(self, wait_queue, hwm, *, nodrop=False, invert=False, conflate=False, limit=None, RecvQueue recv_queue=None,
+                 mailbox_hwm=0, verbose=False, verboser=False, manual=False):
+        Distributor.__init__(self, wait_queue, hwm, Matcher(), nodrop, invert, conflate)
         self.wanted = Matcher() if manual else None
-        self.mail = None if inlet is None else Mail(inlet, mail_hwm, manual)
+        self.mailbox = None if recv_queue is None else Mailbox(recv_queue, mailbox_hwm, manual)
         self._leaving = deque()
         self._news = deque()
         self._limit = -1 if limit is None else limit
@@ -59,9 +59,9 @@ cdef class PublisherOutlet(FanOut):
     def set_lock(self, SocketLock lock):
         self._lock = lock
 
-    def set_mail_hwm(self, Py_ssize_t hwm):
-        if self.mail is not None:
-            self.mail.set_hwm(hwm)
+    def set_mailbox_hwm(self, Py_ssize_t hwm):
+        if self.mailbox is not None:
+            self.mailbox.set_hwm(hwm)
 
     cdef int _begin(self) except -1:
         """A call of the user's begins."""
@@ -79,7 +79,7 @@ cdef class PublisherOutlet(FanOut):
     cdef int attach(self, Peer peer) except -1:
         cdef void *memory
         cdef Py_ssize_t room
-        FanOut.attach(self, peer)
+        Distributor.attach(self, peer)
         if peer.slot >= self._holdings_room:
             room = 2 * (<Py_ssize_t>peer.slot + 1)
             memory = realloc(self._holdings, room * sizeof(Holding))
@@ -124,7 +124,7 @@ cdef class PublisherOutlet(FanOut):
     cdef Py_ssize_t _forget(self, Peer peer, int slot, Py_ssize_t limit) except -1:
         """Forgets *limit* of a peer's prefixes at most; gives their number. Fewer: it holds no more."""
         cdef Py_ssize_t n = 0
-        cdef bint named = self.mail is not None and self.wanted is None
+        cdef bint named = self.mailbox is not None and self.wanted is None
         cdef bytes prefix = b""
         cdef int news
         while self.wanted is not None and n < limit:
@@ -133,7 +133,7 @@ cdef class PublisherOutlet(FanOut):
                 break
             self.wanted.c_shed(slot)
             # ZMQ_XPUB_MANUAL: each of its own subscriptions ends, whatever was put in force for it.
-            self.mail.tell(peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, True)
+            self.mailbox.tell(peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, True)
             n += 1
         while n < limit:
             if named:
@@ -145,14 +145,14 @@ cdef class PublisherOutlet(FanOut):
                 break
             # ZMQ_XPUB_VERBOSER: every end of a subscription is told of.
             if named and (news == FOR_EVERYONE or self._verboser):
-                self.mail.tell(
+                self.mailbox.tell(
                     peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, news == FOR_EVERYONE
                 )
             n += 1
         return n
 
     cdef int _flush_turn(self) except -1:
-        FanOut._flush_turn(self)
+        Distributor._flush_turn(self)
         if self._leaving:
             self._sweep()
         return 0
@@ -178,12 +178,12 @@ cdef class PublisherOutlet(FanOut):
             self._holdings[slot].number += 1 if subscribe else -1
             self._holdings[slot].size += size if subscribe else -size
         if self.wanted is not None:
-            return self.mail.tell(peer, prefix, size, subscribe, news > 0)
+            return self.mailbox.tell(peer, prefix, size, subscribe, news > 0)
         if news > 0:
             self._changed(peer, prefix, size, subscribe)
-        if self.mail is not None and (
+        if self.mailbox is not None and (
                 news == FOR_EVERYONE or (self._verbose if subscribe else self._verboser and news >= 0)):
-            self.mail.tell(peer, prefix, size, subscribe, news == FOR_EVERYONE)
+            self.mailbox.tell(peer, prefix, size, subscribe, news == FOR_EVERYONE)
         return 0
 
     cdef bint _may_hold(self, Matcher book, int slot, const char *prefix, Py_ssize_t size) noexcept:
@@ -214,10 +214,10 @@ cdef class PublisherOutlet(FanOut):
             if not rest:
                 return 0
         # Each peer has room of its own: one that talks on and on takes nobody else's.
-        if self.mail is not None and peer.slot >= 0:
+        if self.mailbox is not None and peer.slot >= 0:
             if type(message) is list:
                 message = tuple(<list>message) if len(<list>message) > 1 else (<list>message)[0]
-            self.mail.deposit(message, peer)
+            self.mailbox.deposit(message, peer)
         return 0
 
     # ------------------------------------------------------------------ what the XPUB's user says
@@ -237,7 +237,7 @@ cdef class PublisherOutlet(FanOut):
         cdef int news
         self._begin()
         try:
-            peer = self.mail.sender
+            peer = self.mailbox.sender
             if peer is None:
                 raise StateError("xpub_manual: no subscription has been received yet that this could be for")
             if peer.slot >= 0:  # else it has gone meanwhile, and its subscriptions with it
@@ -298,12 +298,12 @@ cdef class PublisherOutlet(FanOut):
             self._report_soon()
 
 
-cdef class Wishes:
+cdef class OwnSubscriptions:
     """What a SUB or XSUB wants: how often it was asked for, and who is told."""
 
-    def __init__(self, Gate gate=None):
+    def __init__(self, WaitQueue wait_queue=None):
         self.matcher = Matcher()
-        self._gate = gate
+        self._wait_queue = wait_queue
         self._peers = ()
 
     def set_lock(self, SocketLock lock):
@@ -331,8 +331,8 @@ cdef class Wishes:
             self._lock.enter()
         try:
             self.change(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), subscribe)
-            if self._gate is not None and not subscribe:
-                self._gate.notify()  # messages that wait may not be wanted any more
+            if self._wait_queue is not None and not subscribe:
+                self._wait_queue.notify()  # messages that wait may not be wanted any more
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -354,7 +354,7 @@ cdef class Wishes:
                 peer.fail(error)
         return 0
 
-    def inherit(self, Wishes before not None, without):
+    def inherit(self, OwnSubscriptions before not None, without):
         """Takes over what another one wants, but for one request each of *without*; no peer has been there yet."""
         cdef Matcher theirs = before.matcher
         for prefix in without:
@@ -365,19 +365,19 @@ cdef class Wishes:
                 self.matcher.add(prefix, 0)
 
 
-cdef class SubscriberOutlet(FanOut):
+cdef class SubscriberSendQueue(Distributor):
     """XSUB: messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29)."""
 
-    def __init__(self, gate, hwm, Wishes wishes not None):
-        FanOut.__init__(self, gate, hwm, None)
-        self._wishes = wishes
+    def __init__(self, wait_queue, hwm, OwnSubscriptions own_subscriptions not None):
+        Distributor.__init__(self, wait_queue, hwm, None)
+        self._own_subscriptions = own_subscriptions
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         if parts.size == 0 or <unsigned char>parts.data[0] > 1:
-            return FanOut.put(self, parts, count)
+            return Distributor.put(self, parts, count)
         if count > 1:
             return self._put_mixed(parts, count)
-        self._wishes.change(parts.data + 1, parts.size - 1, parts.data[0] == 1)
+        self._own_subscriptions.change(parts.data + 1, parts.size - 1, parts.data[0] == 1)
         return 1
 
     cdef int _put_mixed(self, const Part *parts, Py_ssize_t count) except -1:
@@ -389,10 +389,10 @@ cdef class SubscriberOutlet(FanOut):
         try:
             for i in range(count):
                 if parts[i].size > 0 and <unsigned char>parts[i].data[0] <= 1:
-                    self._wishes.change(parts[i].data + 1, parts[i].size - 1, parts[i].data[0] == 1)
+                    self._own_subscriptions.change(parts[i].data + 1, parts[i].size - 1, parts[i].data[0] == 1)
                 else:
                     rest[n] = parts[i]
                     n += 1
-            return FanOut.put(self, rest, n) if n else 1
+            return Distributor.put(self, rest, n) if n else 1
         finally:
             free(rest)

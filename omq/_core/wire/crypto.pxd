@@ -47,19 +47,19 @@ ctypedef void (*wipe_call)(void *, size_t) noexcept nogil
 @cython.final
 cdef class Sodium:
     # Addresses of functions in the libsodium that PyNaCl's module holds.
-    cdef object _module          # keeps it loaded
-    cdef box_call seal           # crypto_box_easy_afternm, which is crypto_secretbox_easy
-    cdef box_call open           # crypto_box_open_easy_afternm
-    cdef multiply_call shared    # crypto_box_beforenm
-    cdef base_call public        # crypto_scalarmult_base
-    cdef random_call random      # randombytes
-    cdef wipe_call wipe          # sodium_memzero
+    cdef object _module              # keeps it loaded
+    cdef box_call seal               # crypto_box_easy_afternm, which is crypto_secretbox_easy
+    cdef box_call open               # crypto_box_open_easy_afternm
+    cdef multiply_call shared        # crypto_box_beforenm
+    cdef base_call public            # crypto_scalarmult_base
+    cdef random_call random          # randombytes
+    cdef wipe_call wipe              # sodium_memzero
     # What a box is made of; NULL, all five, where PyNaCl's libsodium keeps them to itself.
-    cdef core_call core          # crypto_core_hsalsa20
-    cdef stream_call stream      # crypto_stream_salsa20_xor
+    cdef core_call core              # crypto_core_hsalsa20
+    cdef stream_call stream          # crypto_stream_salsa20_xor
     cdef stream_from_call stream_from  # crypto_stream_salsa20_xor_ic
-    cdef auth_call auth          # crypto_onetimeauth_poly1305
-    cdef verify_call verify      # crypto_onetimeauth_poly1305_verify
+    cdef auth_call auth              # crypto_onetimeauth_poly1305
+    cdef verify_call verify          # crypto_onetimeauth_poly1305_verify
 
 
 @cython.final
@@ -69,7 +69,7 @@ cdef class Secret:
 
 
 @cython.final
-cdef class Session:
+cdef class CurveCipher:
     cdef Sodium _sodium
     cdef unsigned char _key[KEY]     # wiped when the object goes
     cdef unsigned char _out_key[KEY]  # what the key and the prefix of our nonces make (XSalsa20); wiped likewise

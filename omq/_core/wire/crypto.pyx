@@ -260,7 +260,7 @@ cdef class Secret:
 @cython.final
 @cython.no_gc
 @cython.auto_pickle(False)
-cdef class Session:
+cdef class CurveCipher:
     """The traffic of a CURVE connection (RFC 26, The MESSAGE Command): frames are sealed and opened where they stand.
 
     Args:
@@ -291,7 +291,7 @@ cdef class Session:
             self._sodium.wipe(self._in_key, KEY)
 
     def __reduce__(self):
-        raise TypeError("a session is not pickled or copied")
+        raise TypeError("a cipher is not pickled or copied")
 
     cdef int seal_frame(self, unsigned char *body, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
         """Makes a sealed frame's body, `SEALED_EXTRA + size` octets, of *size* octets of payload; -1: no nonce is left.

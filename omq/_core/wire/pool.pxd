@@ -9,8 +9,8 @@ cdef enum:
 
 @cython.final
 cdef class Pool:
-    cdef void **_free        # cached blocks; owned
-    cdef int _count          # blocks cached
-    cdef int _limit          # blocks kept at most
+    cdef void **_free                # cached blocks; owned
+    cdef int _count                  # blocks cached
+    cdef int _limit                  # blocks kept at most
     cdef char *get(self) noexcept nogil
     cdef void put(self, char *block) noexcept nogil

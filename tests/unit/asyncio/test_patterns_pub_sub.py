@@ -500,8 +500,8 @@ async def test_what_an_xpub_keeps_for_a_lagging_user_is_bounded(make, endpoint):
     await xpub.wait_subscribed(b"kept", timeout=10)
     pattern = xpub._engine.pattern
     await until(lambda: pattern.subscriptions(None) == 1)
-    assert pattern.outlet.mail.unread <= 10
-    assert len(pattern.outlet.mail.late) <= 40
+    assert pattern.send_queue.mailbox.unread <= 10
+    assert len(pattern.send_queue.mailbox.late) <= 40
     # What the user reads in the end is true all the same.
     known = set()
     while await xpub.poll(0.02):
@@ -528,4 +528,4 @@ async def test_users_messages_to_an_xpub_that_does_not_read_are_bounded(make, en
         await xsub.send(b"x")
     await xsub.send(b"\1end")
     await xpub.wait_subscribed(b"end", timeout=5)
-    assert xpub._engine.pattern.outlet.mail.unread <= 10
+    assert xpub._engine.pattern.send_queue.mailbox.unread <= 10

@@ -70,9 +70,9 @@ def test_a_raised_mark_lets_in_what_was_kept() -> None:
     with _linked(1, recv_hwm=5) as (xpub, (sub,)):
         for number in range(100):
             sub.subscribe(b"%d" % number)
-        assert xpub._engine.pattern.outlet.mail.unread == 5
+        assert xpub._engine.pattern.send_queue.mailbox.unread == 5
         xpub.set_options(recv_hwm=50)
-        assert xpub._engine.pattern.outlet.mail.unread == 50
+        assert xpub._engine.pattern.send_queue.mailbox.unread == 50
         assert _drained(xpub) == [b"\1%d" % number for number in range(100)]
 
 

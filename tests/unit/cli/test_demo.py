@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from omq import __version__
 from omq.cli import demo as demo_module
 from omq.cli.blocks import Stock, take_stock
-from omq.cli.crew import Crew
 from omq.cli.demo import Score
 from omq.cli.main import main
+from omq.cli.process_group import ProcessGroup
 from omq.cli.roles import CLOCK, DIGEST, FEED_DIGESTS, FEED_START, FEED_UNREAD, NUMBER, PROGRESS
 from omq.cli.round import Round
 
@@ -185,13 +185,13 @@ def test_version_and_help() -> None:
 
 def test_a_lost_process_is_reported_and_none_stays() -> None:
     async def lose() -> list[int]:
-        async with Crew() as crew:
-            await crew.start("worker", library="pyzmq", feed="tcp://127.0.0.1:9", endpoint="", worker=0)
-            await crew.start("worker", library="pyzmq", feed="tcp://127.0.0.1:9", endpoint="", worker=1)
-            pids.extend(crew.pids)
-            os.kill(crew.pids[0], signal.SIGKILL)
-            await crew.lost()
-        return crew.pids
+        async with ProcessGroup() as group:
+            await group.start("worker", library="pyzmq", feed="tcp://127.0.0.1:9", endpoint="", worker=0)
+            await group.start("worker", library="pyzmq", feed="tcp://127.0.0.1:9", endpoint="", worker=1)
+            pids.extend(group.pids)
+            os.kill(group.pids[0], signal.SIGKILL)
+            await group.lost()
+        return group.pids
 
     pids: list[int] = []
     with pytest.raises(click.ClickException, match="the worker process ended early, with code -9"):

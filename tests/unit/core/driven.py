@@ -9,8 +9,8 @@ from typing import Any
 from omq._core.calls.call import AsyncCore
 from omq._core.link.connection import Connection
 from omq._core.link.poller import Poller
-from omq._core.queues.outlet import RoundRobin
-from omq._core.queues.peer import Inlet, Outlet
+from omq._core.queues.peer import RecvQueue, SendQueue
+from omq._core.queues.send_queue import RoundRobin
 from omq._core.wire.pool import Pool
 from omq.engine.driver import TASKS
 
@@ -42,7 +42,7 @@ class Driven(AsyncCore):
     """The calls of a socket over one or more bare connections.
 
     Args:
-        queue: Whether messages wait in an inlet; if not, the session gets them, and nothing can be sent.
+        queue: Whether messages wait in a receive queue; if not, the session gets them, and nothing can be sent.
         send_hwm: Messages.
     """
 
@@ -51,16 +51,16 @@ class Driven(AsyncCore):
         self.pool = Pool()
         self.poller = Poller(self.turn)
         self._queue = queue
-        inlet, outlet = Inlet(self.readable), RoundRobin(self.writable, send_hwm)
-        outlet.set_schedule(lambda: loop.call_soon(self._flush_turn, outlet))
-        self._assemble(inlet, outlet, *TASKS, self.poller)
+        recv_queue, send_queue = RecvQueue(self.readable), RoundRobin(self.writable, send_hwm)
+        send_queue.set_schedule(lambda: loop.call_soon(self._flush_turn, send_queue))
+        self._assemble(recv_queue, send_queue, *TASKS, self.poller)
         self._set_loop(loop)
         loop.add_reader(self.poller.fd, self.poller.dispatch)
         self.sessions: list[Session] = []
         self.others: list[socket.socket] = []
 
-    def _flush_turn(self, outlet: Outlet) -> None:
-        outlet.flush_turn()
+    def _flush_turn(self, send_queue: SendQueue) -> None:
+        send_queue.flush_turn()
 
     def link(self, recv_hwm: int = 0, *, buffer: int | None = None, start: bytes = b"", **limits: Any) -> socket.socket:
         """Adds a connection; gives the other end, which blocks for 10 seconds at most."""
@@ -73,13 +73,13 @@ class Driven(AsyncCore):
         theirs.settimeout(10)
         session = Session()
         session.peer = Connection(
-            session, ours.detach(), self.poller, self.pool, self.inlet if self._queue else None, recv_hwm, **limits
+            session, ours.detach(), self.poller, self.pool, self.recv_queue if self._queue else None, recv_hwm, **limits
         )
         self.sessions.append(session)
         self.others.append(theirs)
-        assert self.outlet is not None
+        assert self.send_queue is not None
         if self._queue:
-            self.outlet.add(session.peer)
+            self.send_queue.add(session.peer)
         session.peer.start(start)
         return theirs
 

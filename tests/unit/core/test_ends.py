@@ -14,36 +14,37 @@ import gc, os, socket
 from omq._core.link.connection import Connection
 from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
-from omq._core.queues.outlet import RoundRobin
-from omq._core.queues.gate import Gate
-from omq._core.queues.peer import Inlet
+from omq._core.queues.send_queue import RoundRobin
+from omq._core.queues.wait_queue import WaitQueue
+from omq._core.queues.peer import RecvQueue
 from omq._core.wire.pool import Pool
 
 gc.disable()
 pool, flusher = Pool(), Flusher()
 
-def abandon():
+def leave():
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    poller, outlet = Poller(), RoundRobin(Gate(), 0)
+    poller, send_queue = Poller(), RoundRobin(WaitQueue(), 0)
     # The collector clears in the order of their coming: the connection, and only then what would break the cycle.
     held = {}
-    connection = Connection((held,), ours.detach(), poller, pool, Inlet(Gate()), 0, flusher=flusher, watcher=flusher)
+    recv_queue = RecvQueue(WaitQueue())
+    connection = Connection((held,), ours.detach(), poller, pool, recv_queue, 0, flusher=flusher, watcher=flusher)
     held["peer"] = connection
     connection.start(b"\\0\\1x")
-    outlet.add(connection)
+    send_queue.add(connection)
     for _ in range(6):
         connection.send_parts([b"x" * 100])  # the last ones are left to the flusher's thread
-    outlet.remove(connection)
+    send_queue.remove(connection)
     poller.close()
     return theirs
 
-abandon()
+leave()
 gc.collect()
 gc.freeze()  # so that a collection is quicker than the flusher
 before = len(os.listdir("/proc/self/fd"))
 for _ in range(300):
-    theirs = abandon()
+    theirs = leave()
     assert gc.collect() > 0
     theirs.close()
 assert len(os.listdir("/proc/self/fd")) <= before + 1

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from omq._core.lock import SocketLock
-from omq._core.queues.gate import Gate
-from omq._core.queues.peer import Inlet
+from omq._core.queues.peer import RecvQueue
 from omq._core.queues.pipe import Pipe
-from omq._core.queues.subscriptions import PublisherOutlet
+from omq._core.queues.subscriptions import PublisherSendQueue
+from omq._core.queues.wait_queue import WaitQueue
 
 
 def elsewhere(work, *arguments):
@@ -20,18 +20,18 @@ def elsewhere(work, *arguments):
 
 
 def test_a_lock_is_free_when_a_handler_has_raised_in_what_others_left_to_do():
-    lock, outlet = SocketLock(), PublisherOutlet(Gate(), 0)
+    lock, send_queue = SocketLock(), PublisherSendQueue(WaitQueue(), 0)
     one, other = Pipe(None, None, 0, None, lock), Pipe(None, None, 0, None)
     one.join(other)
-    outlet.add(one)
+    send_queue.add(one)
     heard = []
 
     def interrupted():
-        heard.append(outlet.subscriptions())
+        heard.append(send_queue.subscriptions())
         raise KeyboardInterrupt
 
-    outlet.listen(interrupted, lambda *_: None)
-    outlet.watched = True
+    send_queue.listen(interrupted, lambda *_: None)
+    send_queue.watched = True
 
     def hold():
         with lock:
@@ -47,7 +47,7 @@ def test_a_lock_is_free_when_a_handler_has_raised_in_what_others_left_to_do():
 
     elsewhere(free)
     one.arrive()
-    assert outlet.subscriptions() == 2
+    assert send_queue.subscriptions() == 2
 
 
 def test_what_others_left_to_do_takes_no_longer_each_the_more_there_is():
@@ -55,8 +55,8 @@ def test_what_others_left_to_do_takes_no_longer_each_the_more_there_is():
 
     def seconds_for(count):
         lock = SocketLock()
-        inlet = Inlet(Gate())
-        one, other = Pipe(None, inlet, 0, None, lock), Pipe(None, None, 0, None)
+        recv_queue = RecvQueue(WaitQueue())
+        one, other = Pipe(None, recv_queue, 0, None, lock), Pipe(None, None, 0, None)
         one.join(other)
 
         def produce():

@@ -18,7 +18,7 @@ def elsewhere():
 async def test_an_arrival_is_told_in_the_loop_that_it_is_for():
     bell = elsewhere()
     with Driven() as core:
-        receiver, sender = Pipe(None, core.inlet, 0, bell), Pipe(None, None, 0, None)
+        receiver, sender = Pipe(None, core.recv_queue, 0, bell), Pipe(None, None, 0, None)
         sender.join(receiver)
         sender.send_parts([b"one"])
         sender.send_parts([b"two"])
@@ -32,7 +32,7 @@ async def test_an_arrival_is_told_in_the_loop_that_it_is_for():
 async def test_word_of_room_goes_out_when_half_of_the_messages_are_gone():
     bell = elsewhere()
     with Driven() as core:
-        receiver, sender = Pipe(None, core.inlet, 4, None), Pipe(None, None, 0, bell)
+        receiver, sender = Pipe(None, core.recv_queue, 4, None), Pipe(None, None, 0, bell)
         sender.join(receiver)
         for number in range(4):
             sender.send_parts([b"%d" % number])

@@ -158,7 +158,7 @@ async def test_bytes_that_came_with_the_handshake_come_first():
         assert core.session.commands == [b"\4PING"]
 
 
-async def test_without_inlet_and_outlet_the_session_gets_the_messages():
+async def test_without_recv_queue_and_send_queue_the_session_gets_the_messages():
     with Driven(queue=False) as core:
         other = core.link()
         other.send(message(b"1") + command(b"\1c") + message(b"2", b"3"))

@@ -14,7 +14,7 @@ import pytest
 from omq._core.link.connection import Connection
 from omq._core.link.poller import Poller
 from omq._core.wire.codec import FrameDecoder, encode_frame
-from omq._core.wire.crypto import Secret, Session
+from omq._core.wire.crypto import CurveCipher, Secret
 from omq._core.wire.pool import Pool
 from omq.zmtp.command import ping
 
@@ -49,8 +49,8 @@ class Owner:
         self.messages: list[list[bytes]] = []
         self.commands: list[bytes] = []
         self.lost: list[Exception | None] = []
-        self.theirs = Session(key, False, 2, sent)
-        ours = Session(key, True, sent, 2)
+        self.theirs = CurveCipher(key, False, 2, sent)
+        ours = CurveCipher(key, True, sent, 2)
         self.peer = Connection(
             self, near.detach(), self.poller, Pool(), None, 0, limits.get("size"), limits.get("parts"), None, ours
         )
@@ -289,4 +289,4 @@ def test_what_is_secret_is_no_business_of_the_collector() -> None:
     """It takes from an object what it refers to, and then the octets could not be wiped."""
     secret = Secret()
     assert not gc.is_tracked(secret)
-    assert not gc.is_tracked(Session(secret, True, 0, 0))
+    assert not gc.is_tracked(CurveCipher(secret, True, 0, 0))

@@ -16,8 +16,7 @@ import pytest
 
 from omq._core.link.connection import Connection
 from omq._core.wire.codec import FrameDecoder, encode_frame
-from omq._core.wire.crypto import Secret
-from omq._core.wire.crypto import Session as Cipher
+from omq._core.wire.crypto import CurveCipher, Secret
 from omq.errors import SendTimeout
 from tests.unit.conftest import needs_address_space, until
 from tests.unit.core.driven import Driven, Session
@@ -221,9 +220,9 @@ def over_tcp(core):
     core.others.append(theirs)
     ours.setblocking(False)
     session = Session()
-    session.peer = Connection(session, ours.detach(), core.poller, core.pool, core.inlet, 0)
+    session.peer = Connection(session, ours.detach(), core.poller, core.pool, core.recv_queue, 0)
     core.sessions.append(session)
-    core.outlet.add(session.peer)
+    core.send_queue.add(session.peer)
     session.peer.start(b"")
     yield session, theirs
 
@@ -233,7 +232,7 @@ async def test_say_goodbye_reads_on_so_that_nothing_is_reset():
     with Driven() as core, over_tcp(core) as (session, theirs):
         theirs.sendall(wire([b"unread"]) * 1000)
         await core.send(b"farewell")
-        await until(session.peer.say_goodbye)
+        await until(session.peer.half_close)
         session.peer.close()
         assert await core.read(theirs, 10) == wire([b"farewell"])
         theirs.setblocking(False)
@@ -244,7 +243,7 @@ async def test_goodbye_to_a_silent_peer_takes_no_time():
     with Driven() as core, over_tcp(core) as (session, _):
         await core.send(b"farewell")
         begun = time.monotonic()
-        await until(session.peer.say_goodbye)
+        await until(session.peer.half_close)
         assert time.monotonic() - begun < 0.5
 
 
@@ -256,7 +255,7 @@ async def test_goodbye_waits_for_the_silence_of_a_peer_that_speaks(words):
         await core.recv()
         await core.send(bytes(10_000))  # more than anybody reads at once
         begun = time.monotonic()
-        while not session.peer.say_goodbye():
+        while not session.peer.half_close():
             if words:
                 words -= 1
                 theirs.sendall(wire([b"word"]))
@@ -272,7 +271,7 @@ LITTLE, MUCH = 64 << 20, 256 << 20
 async def test_a_message_that_memory_is_short_for_is_not_sent_in_part(little_memory):
     """What is sealed stands in memory of its own: the part before was in the batch, and the next message its rest."""
     key = Secret()
-    ours, theirs = Cipher(key, True, 0, 0), Cipher(key, False, 0, 0)
+    ours, theirs = CurveCipher(key, True, 0, 0), CurveCipher(key, False, 0, 0)
     with Driven() as core:
         other = core.link(cipher=ours)
         parts = [b"head", bytes(MUCH)]
@@ -307,16 +306,16 @@ async def test_the_callers_memory_is_not_read_when_there_is_none_to_copy_the_res
 
 async def test_what_waits_goes_on_leaving_where_a_signal_handler_has_raised():
     with Driven() as core:
-        loop, outlet = asyncio.get_running_loop(), core.outlet
+        loop, send_queue = asyncio.get_running_loop(), core.send_queue
         messages = [b"%d" % number for number in range(1000)]
         for number in messages[:-1]:
             await core.send(number)
 
         def interrupted():
-            outlet.set_schedule(lambda: loop.call_soon(outlet.flush_turn))
+            send_queue.set_schedule(lambda: loop.call_soon(send_queue.flush_turn))
             raise KeyboardInterrupt
 
-        outlet.set_schedule(interrupted)
+        send_queue.set_schedule(interrupted)
         with pytest.raises(KeyboardInterrupt):
             core.link()
         core.session.peer.start(b"")

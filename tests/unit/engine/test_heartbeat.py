@@ -321,9 +321,9 @@ async def test_a_socket_that_ends_leaves_no_timer(make):
         await raw.send(command(b"PING", b"\0\1"))
         await next_command(raw, b"PING")
         beat = pull._engine.heartbeat
-        await until(lambda beat=beat: beat._pulses and beat._heap and beat._timer)
+        await until(lambda beat=beat: beat._livenesses and beat._heap and beat._timer)
         pull.stop()
         raw.close()
         assert beat._heap == []
         assert beat._timer is None
-        assert beat._pulses == {}
+        assert beat._livenesses == {}

@@ -11,9 +11,9 @@ import pytest
 
 import omq
 from omq._core.bell import Bell
-from omq._core.link.alarm import Alarm
+from omq._core.link.deferred_calls import DeferredCalls
 from omq.engine.iothread import IoThread, apart
-from omq.engine.roster import Roster
+from omq.engine.weak_set import WeakIdentitySet
 from tests.waits import BOUND, until
 
 
@@ -24,11 +24,11 @@ class Tick(Exception):
 @pytest.fixture
 def io():
     before = set(threading.enumerate())
-    alarm, bell = Alarm(), Bell()
-    thread = IoThread(alarm, bell)
+    deferred_calls, bell = DeferredCalls(), Bell()
+    thread = IoThread(deferred_calls, bell)
     yield thread
     thread.stop()
-    alarm.close()
+    deferred_calls.close()
     bell.close()
     assert not any(one.name == "omq-io" for one in set(threading.enumerate()) - before)
 
@@ -74,8 +74,8 @@ def test_it_cannot_wait_for_itself(io):
 
 def test_one_thread_starts_whoever_asks_first():
     before = threading.active_count()
-    alarm, bell = Alarm(), Bell()
-    io = IoThread(alarm, bell)
+    deferred_calls, bell = DeferredCalls(), Bell()
+    io = IoThread(deferred_calls, bell)
     idents = []
     in_threads(8, lambda: idents.append(io.run(threading.get_ident)))
     assert len(idents) == 8
@@ -86,7 +86,7 @@ def test_one_thread_starts_whoever_asks_first():
 
 
 def test_one_that_was_never_used_ends_without_having_begun():
-    io = IoThread(Alarm(), Bell())
+    io = IoThread(DeferredCalls(), Bell())
     io.stop()
     with pytest.raises(omq.ContextTerminated):
         io.run(len, "")
@@ -114,13 +114,13 @@ def test_what_waits_when_it_ends_is_told(io):
 
 
 def test_a_call_that_is_interrupted_before_it_was_made_never_is(io, ticks):
-    made, gate = [], threading.Event()
+    made, wait_queue = [], threading.Event()
     io.start()
-    io.begin(gate.wait, BOUND)  # it is busy
+    io.begin(wait_queue.wait, BOUND)  # it is busy
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     with pytest.raises(Tick):
         io.run(made.append, 1)
-    gate.set()
+    wait_queue.set()
     io.run(made.append, 2)
     assert made == [2]
 
@@ -176,25 +176,25 @@ class Member:
     pass
 
 
-def test_a_roster_keeps_nobody_and_may_change_while_it_is_looked_through():
-    roster: Roster[Member] = Roster()
+def test_a_weak_set_keeps_nobody_and_may_change_while_it_is_looked_through():
+    weak_set: WeakIdentitySet[Member] = WeakIdentitySet()
     members = [Member() for _ in range(100)]
     for member in members + members:
-        roster.add(member)
-    assert list(roster) == members
+        weak_set.add(member)
+    assert list(weak_set) == members
     over = threading.Event()
 
     def come_and_go():
         while not over.is_set():
-            roster.add(Member())
+            weak_set.add(Member())
 
     thread = threading.Thread(target=come_and_go)
     thread.start()
     for _ in range(2000):
-        assert len([one for one in roster if one in members[:2]]) == 2
+        assert len([one for one in weak_set if one in members[:2]]) == 2
     over.set()
     thread.join(BOUND)
     del members, member
     gc.collect()
-    assert list(roster) == []
-    assert len(roster) == 0
+    assert list(weak_set) == []
+    assert len(weak_set) == 0

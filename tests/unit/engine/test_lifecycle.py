@@ -10,7 +10,7 @@ import pytest
 import omq as blocking
 import omq.asyncio as omq
 from omq.engine import lifecycle
-from omq.engine.lifecycle import TABLE, ConnectionState, DialerState, ListenerState, Living, SocketState
+from omq.engine.lifecycle import TABLE, ConnectionState, DialerState, ListenerState, SocketState, StateMachine
 from omq.engine.report import Reporter
 from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.listeners import listening, port_of
@@ -34,7 +34,7 @@ class Timeline:
 @pytest.fixture
 def timeline(monkeypatch):
     line = Timeline()
-    move, emit = Living.move, Reporter.emit
+    move, emit = StateMachine.move, Reporter.emit
 
     def record_move(part, target):
         line.moves.append((part.state, target, len(line.events)))
@@ -44,7 +44,7 @@ def timeline(monkeypatch):
         line.events.append(kind)
         emit(reporter, kind, *arguments)
 
-    monkeypatch.setattr(Living, "move", record_move)
+    monkeypatch.setattr(StateMachine, "move", record_move)
     monkeypatch.setattr(Reporter, "emit", record_event)
     return line
 
@@ -82,7 +82,7 @@ def test_no_way_stands_there_twice():
     assert len({(row.source, row.target) for row in TABLE}) == len(TABLE)
 
 
-class Part(Living):
+class Part(StateMachine):
     def __init__(self, state):
         self.state = state
 

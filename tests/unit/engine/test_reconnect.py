@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import omq.asyncio as omq
-from omq.engine import dialer, dialling
+from omq.engine import dialer, dialer_base
 from omq.engine.lifecycle import DialerState
 from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.listeners import FAST, accept, listening, port_of
@@ -20,7 +20,7 @@ async def test_the_interval_grows_up_to_its_ceiling(make, monkeypatch):
         await real(0, *rest)
 
     monkeypatch.setattr(dialer.asyncio, "sleep", sleep)
-    monkeypatch.setattr(dialling.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(dialer_base.random, "uniform", lambda low, high: high)
     with listening() as probe:
         port = port_of(probe)
     push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", reconnect_interval=(0.1, 0.5))
@@ -39,7 +39,7 @@ async def test_the_interval_starts_anew_after_a_handshake(make, monkeypatch):
         slept.append(delay)
         await real(0, *rest)
 
-    monkeypatch.setattr(dialling.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(dialer_base.random, "uniform", lambda low, high: high)
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     where = pull.endpoints[0]
     push = make(omq.PUSH, connect=where, reconnect_interval=(0.01, 5.0))
@@ -61,7 +61,7 @@ async def test_the_interval_starts_anew_after_a_handshake(make, monkeypatch):
 
 async def test_jitter_keeps_clients_apart(make, monkeypatch):
     asked = []
-    monkeypatch.setattr(dialling.random, "uniform", lambda low, high: asked.append((low, high)) or low)
+    monkeypatch.setattr(dialer_base.random, "uniform", lambda low, high: asked.append((low, high)) or low)
     with listening() as probe:
         port = port_of(probe)
     make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", **FAST)

@@ -11,10 +11,10 @@ import pytest
 
 import omq
 import omq.asyncio
-from omq._core.queues.gate import Gate
-from omq._core.queues.outlet import FanOut
-from omq._core.queues.peer import Inlet
+from omq._core.queues.peer import RecvQueue
 from omq._core.queues.pipe import Pipe
+from omq._core.queues.send_queue import Distributor
+from omq._core.queues.wait_queue import WaitQueue
 from omq.engine.lifecycle import ListenerState
 from tests.unit.conftest import BOUND, needs_address_space
 from tests.unit.conftest import until as awaited
@@ -123,14 +123,14 @@ async def test_dialers_that_have_given_up_do_not_gather():
 
 
 def pipe():
-    one, other = Pipe(None, Inlet(Gate()), 0, None), Pipe(None, Inlet(Gate()), 0, None)
+    one, other = Pipe(None, RecvQueue(WaitQueue()), 0, None), Pipe(None, RecvQueue(WaitQueue()), 0, None)
     one.join(other)
     return one
 
 
 def test_a_peer_that_memory_is_short_for_takes_no_place_of_a_publisher():
     _testcapi = pytest.importorskip("_testcapi")
-    outlet = FanOut(Gate(), 0, None)
+    send_queue = Distributor(WaitQueue(), 0, None)
     joined = []
     refused = 0
     while refused < 10:  # a list asks for memory only now and then
@@ -139,16 +139,16 @@ def test_a_peer_that_memory_is_short_for_takes_no_place_of_a_publisher():
         joined.append(peer)
         _testcapi.set_nomemory(0, 1)
         try:
-            outlet.add(peer)
+            send_queue.add(peer)
         except MemoryError:
             refused += 1
             del joined[before:]
         finally:
             _testcapi.remove_mem_hooks()
         if before == len(joined):
-            outlet.remove(peer)  # as the end of its session does
+            send_queue.remove(peer)  # as the end of its session does
             joined.append(pipe())
-            outlet.add(joined[-1])
+            send_queue.add(joined[-1])
         assert len(joined) < 5000
     assert sorted(peer.slot for peer in joined) == list(range(len(joined)))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from omq._core.queues.gate import Gate
-from omq._core.queues.peer import Inlet
+from omq._core.queues.peer import RecvQueue
 from omq._core.queues.pipe import Pipe
+from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
 from omq.routing import PATTERNS
 from omq.types import COMPATIBLE, SocketType
@@ -18,11 +18,11 @@ class FakeSession:
     """One end of a pipe, and a note of what it was told."""
 
     def __init__(self, pattern, identity=b""):
-        inlet = pattern.inlet if pattern.queues_messages else None
+        recv_queue = pattern.recv_queue if pattern.queues_messages else None
         self.pattern = pattern
         self.identity = identity
-        self.peer = Pipe(self, inlet, 0, None)
-        self.far = Pipe(None, Inlet(Gate()), 0, None)
+        self.peer = Pipe(self, recv_queue, 0, None)
+        self.far = Pipe(None, RecvQueue(WaitQueue()), 0, None)
         self.peer.join(self.far)
         self.ended = []
 
@@ -32,7 +32,7 @@ class FakeSession:
 
 
 def make(kind, **options):
-    return PATTERNS[kind](kind, Options.parse(kind, options), Gate(), Gate())
+    return PATTERNS[kind](kind, Options.parse(kind, options), WaitQueue(), WaitQueue())
 
 
 def join(pattern, identity=b""):
@@ -47,8 +47,8 @@ def test_every_type_that_is_spoken_has_a_pattern():
         pattern = make(kind)
         assert pattern.socket_type is kind
         assert pattern.idle
-        assert (pattern.inlet is None) == (kind in {T.PUSH, T.PUB})
-        assert (pattern.outlet is None) == (kind in {T.PULL, T.SUB})
+        assert (pattern.recv_queue is None) == (kind in {T.PUSH, T.PUB})
+        assert (pattern.send_queue is None) == (kind in {T.PULL, T.SUB})
 
 
 @pytest.mark.parametrize("kind", list(PATTERNS))
@@ -87,20 +87,20 @@ def test_router_names_those_without_a_name():
     assert len(set(names)) == 3
     assert all(name[:1] == b"\0" for name in names)
     assert join(pattern, b"own").peer.identity == b"own"
-    assert set(pattern.outlet.table) == {*names, b"own"}
+    assert set(pattern.send_queue.table) == {*names, b"own"}
 
 
 def test_router_keeps_a_duplicate_waiting():
     pattern = make(T.ROUTER)
     first, second, third = (join(pattern, b"same") for _ in range(3))
     assert list(pattern.sessions) == [first]
-    assert pattern.outlet.table[b"same"] is first.peer
+    assert pattern.send_queue.table[b"same"] is first.peer
     pattern.disconnected(second)
     pattern.disconnected(first)
-    assert pattern.outlet.table[b"same"] is third.peer
+    assert pattern.send_queue.table[b"same"] is third.peer
     assert list(pattern.sessions) == [third]
     pattern.disconnected(third)
-    assert pattern.outlet.table == {}
+    assert pattern.send_queue.table == {}
 
 
 def test_router_hands_a_name_over():
@@ -109,7 +109,7 @@ def test_router_hands_a_name_over():
     second = join(pattern, b"same")
     assert first.ended == [None]
     assert list(pattern.sessions) == [second]
-    assert pattern.outlet.table[b"same"] is second.peer
+    assert pattern.send_queue.table[b"same"] is second.peer
 
 
 def test_router_hands_over_also_with_a_duplicate_waiting():
@@ -118,7 +118,7 @@ def test_router_hands_over_also_with_a_duplicate_waiting():
     join(pattern, b"same")
     pattern.reconfigure(Options.parse(T.ROUTER, {"router_handover": True}))
     newest = join(pattern, b"same")
-    assert pattern.outlet.table == {b"same": newest.peer}
+    assert pattern.send_queue.table == {b"same": newest.peer}
     assert list(pattern.sessions) == [newest]
 
 
@@ -137,10 +137,10 @@ def test_router_hands_over_what_another_thread_is_to_end():
     first, second, third = sessions
     assert [session.ended for session in sessions] == [[None], [None], []]
     assert list(pattern.sessions) == [third]
-    assert pattern.outlet.table == {b"same": third.peer}
+    assert pattern.send_queue.table == {b"same": third.peer}
     for session in (second, first):
         pattern.disconnected(session)
-    assert pattern.outlet.table == {b"same": third.peer}, "their ends come, and change nothing"
+    assert pattern.send_queue.table == {b"same": third.peer}, "their ends come, and change nothing"
 
 
 # Publishers
@@ -194,14 +194,14 @@ def test_what_is_to_be_told_gathers_until_the_engine_asks():
     pattern = make(T.PUB)
     asked, changes, news = [], [], []
     pattern.listen(lambda: changes.append(True), lambda _, *what: news.append(what))
-    pattern.outlet.set_report(lambda: asked.append(True))
+    pattern.send_queue.set_report(lambda: asked.append(True))
     pattern.monitor(True)
     pattern.watch()
     session = join(pattern)
     on_subscription(session, b"a", True)
     on_subscription(session, b"b", True)
     assert (asked, changes, news) == ([True], [], [])
-    pattern.outlet.report()
+    pattern.send_queue.report()
     assert (asked, changes, news) == ([True], [True], [(b"a", True), (b"b", True)])
     on_subscription(session, b"a", False)
     assert asked == [True, True]
@@ -217,7 +217,7 @@ def test_a_message_of_the_older_form_subscribes(message, subscribed):
 
 
 def unread(pattern):
-    return pattern.outlet.mail.unread
+    return pattern.send_queue.mailbox.unread
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_peer_that_goes_with_many_prefixes_holds_nobody_up():
     """What it held is forgotten in turns, and its slot is nobody's until then."""
     pattern = make(T.XPUB, recv_hwm=0)
     turns = []
-    pattern.outlet.set_schedule(lambda: turns.append(True))
+    pattern.send_queue.set_schedule(lambda: turns.append(True))
     goes, stays = join(pattern), join(pattern)
     slot = goes.peer.slot
     for number in range(10_000):
@@ -265,7 +265,7 @@ def test_a_peer_that_goes_with_many_prefixes_holds_nobody_up():
     assert join(pattern).peer.slot != slot
     on_subscription(goes, b"it is gone", True)
     while len(turns) < 20 and pattern.subscriptions(None) > 1:
-        pattern.outlet.flush_turn()
+        pattern.send_queue.flush_turn()
     assert len(turns) > 2
     assert pattern.matcher.prefixes() == [(b"0", 1)]
     assert unread(pattern) == 10_000 + 9_999
@@ -277,15 +277,15 @@ def test_an_xpub_whose_user_lags_keeps_only_what_differs():
     session = join(pattern)
     for number in range(5):
         on_subscription(session, b"%d" % number, True)
-    assert (unread(pattern), len(pattern.outlet.mail.late)) == (5, 0)
+    assert (unread(pattern), len(pattern.send_queue.mailbox.late)) == (5, 0)
     for number in range(5000):
         on_subscription(session, b"x%d" % number, True)
         on_subscription(session, b"x%d" % number, False)
-    assert (unread(pattern), len(pattern.outlet.mail.late)) == (5, 0)
+    assert (unread(pattern), len(pattern.send_queue.mailbox.late)) == (5, 0)
     on_subscription(session, b"0", False)
-    assert (unread(pattern), len(pattern.outlet.mail.late)) == (5, 1)
+    assert (unread(pattern), len(pattern.send_queue.mailbox.late)) == (5, 1)
     on_subscription(session, b"0", True)
-    assert (unread(pattern), len(pattern.outlet.mail.late)) == (5, 0)
+    assert (unread(pattern), len(pattern.send_queue.mailbox.late)) == (5, 0)
 
 
 def test_without_a_mark_an_xpub_keeps_everything():
@@ -293,7 +293,7 @@ def test_without_a_mark_an_xpub_keeps_everything():
     session = join(pattern)
     for number in range(3000):
         on_subscription(session, b"%d" % number, True)
-    assert (unread(pattern), len(pattern.outlet.mail.late)) == (3000, 0)
+    assert (unread(pattern), len(pattern.send_queue.mailbox.late)) == (3000, 0)
 
 
 def test_the_welcome_goes_to_each_peer_once():
@@ -316,12 +316,12 @@ def test_a_peer_that_asks_for_too_much_is_ended():
 
 
 def test_a_slot_is_free_only_when_the_matcher_has_forgotten_it():
-    """The outlet drops a peer whose connection is broken before its session has ended."""
+    """The send queue drops a peer whose connection is broken before its session has ended."""
     pattern = make(T.PUB)
     broken = join(pattern)
     slot = broken.peer.slot
     on_subscription(broken, b"old", True)
-    pattern.outlet.remove(broken.peer)
+    pattern.send_queue.remove(broken.peer)
     fresh = join(pattern)
     assert fresh.peer.slot != slot
     on_subscription(fresh, b"new", True)
@@ -365,11 +365,11 @@ def test_a_subscriber_that_is_made_anew_wants_what_it_wanted():
     assert pattern.matcher.count(b"a") == 0
 
 
-def test_a_mark_that_changes_reaches_the_outlet():
+def test_a_mark_that_changes_reaches_the_send_queue():
     pattern = make(T.PUSH, send_hwm=5)
-    assert pattern.outlet.hwm == 5
+    assert pattern.send_queue.hwm == 5
     pattern.reconfigure(Options.parse(T.PUSH, {"send_hwm": 7}))
-    assert pattern.outlet.hwm == 7
+    assert pattern.send_queue.hwm == 7
 
 
 # Names and numbers that a socket makes for itself

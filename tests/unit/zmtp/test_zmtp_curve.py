@@ -3,7 +3,7 @@
 import pytest
 
 from omq._core.wire.codec import encode_frame
-from omq._core.wire.crypto import Secret, Session
+from omq._core.wire.crypto import CurveCipher, Secret
 from omq.errors import AuthenticationError, HandshakeError, MechanismError, RemoteProtocolError
 from omq.types import SocketType
 from omq.zmtp.command import Command, encode_command, encode_properties, parse_command
@@ -76,7 +76,7 @@ def test_sizes_on_the_wire() -> None:
 
 def test_both_sides_open_what_the_other_seals() -> None:
     exchange = run(client, server)
-    theirs, ours = exchange.client.session, exchange.server.session
+    theirs, ours = exchange.client.cipher, exchange.server.cipher
     assert theirs is not None
     assert ours is not None
     for number in range(3):
@@ -335,9 +335,9 @@ def test_the_frames_helper_keeps_every_byte() -> None:
 # --- traffic ----------------------------------------------------------------------------------------
 
 
-def sessions() -> tuple[Session, Session]:
+def sessions() -> tuple[CurveCipher, CurveCipher]:
     key = Secret()
-    return Session(key, False, 2, 1), Session(key, True, 1, 2)
+    return CurveCipher(key, False, 2, 1), CurveCipher(key, True, 1, 2)
 
 
 NO_MESSAGE, REPLAYED, FORGED, BAD_FLAGS = -1, -2, -3, -4
@@ -348,8 +348,8 @@ def test_a_box_is_the_one_that_libsodium_makes(size: int) -> None:
     key, nonce = Secret(), b"CurveZMQMESSAGEC" + (7).to_bytes(8, "big")
     text = (bytes(range(256)) * (size // 256 + 1))[:size]
     body = b"\x07MESSAGE" + nonce[16:] + key.seal(nonce, b"\x01" + text)
-    assert Session(key, False, 6, 1).seal(text, 1) == body
-    assert Session(key, True, 1, 6).open(body) == (1, text)
+    assert CurveCipher(key, False, 6, 1).seal(text, 1) == body
+    assert CurveCipher(key, True, 1, 6).open(body) == (1, text)
 
 
 def test_a_message_replayed_or_reordered() -> None:
@@ -399,7 +399,7 @@ def test_reserved_flags(flags: int) -> None:
 
 def test_nonces_are_used_up_to_the_last_and_no_further() -> None:
     key = Secret()
-    theirs, ours = Session(key, False, 2**64 - 3, 1), Session(key, True, 1, 2**64 - 3)
+    theirs, ours = CurveCipher(key, False, 2**64 - 3, 1), CurveCipher(key, True, 1, 2**64 - 3)
     for _ in range(2):
         sealed = theirs.seal(b"late")
         assert sealed is not None

@@ -23,7 +23,7 @@ from omq.zmtp.handshake import (
     Handshake,
     HandshakeEvent,
     HandshakeState,
-    PeerInfo,
+    PeerMetadata,
 )
 from omq.zmtp.mechanism import Question
 from omq.zmtp.null import Null
@@ -33,7 +33,7 @@ E = HandshakeEvent
 
 GREETING = Greeting((3, 1), b"NULL", False).encode()
 ROUTER = ready({b"Socket-Type": b"ROUTER", b"X-Colour": b"blue"})
-PEER = PeerInfo(
+PEER = PeerMetadata(
     version=(3, 1),
     socket_type=SocketType.ROUTER,
     identity=b"",
@@ -89,8 +89,8 @@ def test_two_of_ours_agree():
     assert right.receive(to_right) == b""
     assert left.done
     assert right.done
-    assert left.peer == PeerInfo((3, 1), SocketType.ROUTER, b"", b"NULL", {b"socket-type": b"ROUTER"})
-    assert right.peer == PeerInfo(
+    assert left.peer == PeerMetadata((3, 1), SocketType.ROUTER, b"", b"NULL", {b"socket-type": b"ROUTER"})
+    assert right.peer == PeerMetadata(
         (3, 1),
         SocketType.DEALER,
         b"me",

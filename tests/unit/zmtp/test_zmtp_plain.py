@@ -49,7 +49,7 @@ def test_what_goes_over_the_wire() -> None:
     ]
     assert exchange.server.peer.identity == b"me"
     assert exchange.client.peer.socket_type is SocketType.ROUTER
-    assert exchange.client.session is None
+    assert exchange.client.cipher is None
 
 
 def test_the_server_asks_with_user_name_and_password() -> None:

@@ -1,0 +1,39 @@
+import asyncio
+from typing import Any
+
+from omq._core.link.poller import Poller
+from omq._core.queues.peer import RecvQueue, SendQueue
+
+class AsyncSocketBase:
+    """An asyncio socket without its calls."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the socket is closed, or closing."""
+
+    @property
+    def recv_queue(self) -> RecvQueue | None: ...
+    @property
+    def send_queue(self) -> SendQueue | None: ...
+    def _assemble(
+        self,
+        recv_queue: RecvQueue | None,
+        send_queue: SendQueue | None,
+        running: Any,
+        current_task: Any,
+        eager_tasks: Any,
+        poller: Poller,
+    ) -> None: ...
+    def _abandon(self) -> None: ...
+    def _set_loop(self, loop: asyncio.AbstractEventLoop) -> None: ...
+    def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None: ...
+    def fileno(self) -> int:
+        """A descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
+
+        It stays the same one, belongs to the socket, and becomes readable when the socket closes. While somebody
+        waits in a call that receives, that call has the messages.
+
+        Raises:
+            StateError: The type does not receive, or this is another loop.
+            ClosedError: The socket is closed.
+        """

@@ -1,0 +1,148 @@
+"""Where an asyncio socket lives: its loop and whose turn it is there, its queues, and the descriptor to select on."""
+
+from cpython.pythread cimport PyThread_get_thread_ident
+
+from omq._core.calls.readable_event cimport ReadableEvent
+from omq._core.clock cimport now_ns, tick
+from omq._core.queues.peer cimport TURN_MESSAGES, TURN_NS
+
+from omq.errors import ClosedError, StateError
+
+
+cdef class AsyncSocketBase:
+    """An asyncio socket without its calls.
+
+    The class above attaches the queues (`_assemble`), the loop (`_attach`) and marks the end (`_mark_closed`).
+    """
+
+    def __cinit__(self, *_, **__):
+        self._reads = self._writes = self._quota = TURN_MESSAGES
+
+    def _assemble(self, recv_queue, send_queue, running, current_task, eager_tasks, poller):
+        self.recv_queue = recv_queue
+        if self.recv_queue is not None:
+            self.recv_queue.ticks = True
+        self.send_queue = send_queue
+        self._running = running
+        self._current_task = current_task
+        self._eager_tasks = eager_tasks
+        self._poller = poller
+
+    def _set_loop(self, loop):
+        self._loop = loop
+        self._thread = PyThread_get_thread_ident()
+        self._is_running = loop.is_running
+        self._marked = False  # another loop's mark will never be
+        self._wake()
+
+    cdef bint _pace(self) except -1:
+        """About a millisecond has gone by in calls: is the loop to have a turn? Counts the next ones.
+
+        It has had one where its mark was reached, or another task calls now than at the beginning. But one that begins
+        eagerly runs within the step of another one.
+        """
+        cdef long long spent = now_ns() - self._since
+        task = self._task_now()
+        cdef bint eager = task in self._eager_tasks
+        cdef bint due = not self._turned and (eager or task is self._task)
+        if not due or 2 * spent < TURN_NS:
+            self._quota = min(2 * self._quota, <int>TURN_MESSAGES)
+        elif spent > TURN_NS:
+            self._quota = max(1, <int>(self._quota * TURN_NS // spent))
+        self._begin_turn(task)
+        if due and eager:
+            self._reads = self._writes = 0  # those that begin in the same step are not to overtake it
+        return due
+
+    cdef object _task_now(self):
+        """The task that calls; None: it is none."""
+        return self._current_task(self._loop)
+
+    cdef int _begin_turn(self, task) except -1:
+        """From now on it counts how much *task* does before the loop has its next turn."""
+        self._wake()
+        self._reads = self._writes = self._quota
+        self._turned = False
+        self._task = task
+        if not self._marked:
+            self._loop.call_soon(self._mark)
+            self._marked = True
+        return 0
+
+    cdef void _wake(self) noexcept:
+        """A call that has waited goes on: the loop has just had a turn."""
+        self._since = now_ns()
+        self._tick = tick()
+        self._turned = True
+
+    def _mark(self):
+        """The loop has a turn."""
+        self._marked = False
+        self._turned = True
+        self._task = None
+
+    cdef int _show_end(self) except -1:
+        """Whoever selects on the descriptor is to wake up and find the socket closed."""
+        if self._readable_event is not None:
+            self._readable_event.show(True)
+        return 0
+
+    cdef int _tell(self) except -1:
+        """Keeps the user's descriptor true: readable exactly while a message waits."""
+        if self._readable_event is not None and not self.closed:
+            self._readable_event.follow(self.recv_queue)
+            if self.recv_queue.unfinished:
+                self._loop.call_soon(self._tell_again)
+        return 0
+
+    def _tell_again(self):
+        """More was to be looked at."""
+        self._tell()
+
+    def fileno(self):
+        """A descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
+
+        It stays the same one, belongs to the socket, and becomes readable when the socket closes. While somebody
+        waits in a call that receives, that call has the messages.
+
+        Raises:
+            StateError: The type does not receive, or this is another loop.
+            ClosedError: The socket is closed.
+        """
+        self._enter()
+        if self.recv_queue is None:
+            raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")
+        if self._readable_event is None:
+            self._readable_event = ReadableEvent()
+            self._tell()
+        return self._readable_event.fd
+
+    def _name(self):
+        return type(self).__name__
+
+    def _attach(self, loop):
+        raise AssertionError("the class above attaches the loop")
+
+    cdef bint _at_home(self) except -1:
+        """Whether this is the socket's own loop: a thread runs one at a time. (asyncio's own answer costs a getpid.)"""
+        return self._thread == PyThread_get_thread_ident() and self._loop is not None and self._is_running() is True
+
+    cdef int _enter(self) except -1:
+        """A call begins: in the right loop, on an open socket."""
+        if self.closed:
+            self._refuse("is closed")
+        if not self._at_home():
+            self._attach(self._running())
+        return 0
+
+    cdef int _refuse(self, str why) except -1:
+        """Says why the socket is of no use."""
+        if self._stale:
+            raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
+        raise ClosedError(f"the {self._name()} socket {why}")
+
+    def _abandon(self):
+        """In a forked child: closes what was inherited and touches nothing in it, for the parent uses it."""
+        self.closed = self._stale = True
+        self._poller.close()
+        self._readable_event = None

@@ -1,0 +1,52 @@
+"""The bounded queue of one monitor: whoever puts an event in never waits, whoever takes one loses none."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from omq._core.calls.leader import ForkGuard
+from omq.event import Event
+
+class EventQueue:
+    """The newest events are kept: what is lost to a slow reader is older than what it finds, and counted."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether no further events come; those that wait can still be received."""
+
+    def _assemble(
+        self, limit: int, last: object, make_missed: Callable[[int, float], Event], fork_guard: ForkGuard
+    ) -> None:
+        """Before its first use: how many events wait, the kind of the last one, and what tells of those missed."""
+
+    def put(self, event: Event) -> None:
+        """Takes an event in, from whatever thread; never waits."""
+
+    def take(self) -> Event | None:
+        """The next event, if one is there.
+
+        Raises:
+            ClosedError: There will be none.
+            StateError: The process has forked.
+        """
+
+    def _forget(self) -> None: ...
+
+class SyncEventQueue(EventQueue):
+    """One whose readers are threads; iterate over it, or call `recv`."""
+
+    def __init__(self, *_: Any) -> None: ...
+    def recv(self, *, timeout: float | None = None) -> Event:
+        """Waits for the next event.
+
+        Args:
+            timeout: Seconds; `None` for ever, 0 never.
+
+        Raises:
+            ReceiveTimeout: None came in time.
+            ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
+            StateError: The process has forked.
+            ValueError: The timeout is below 0, or no number.
+        """
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Event: ...

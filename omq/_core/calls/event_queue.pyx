@@ -1,0 +1,153 @@
+"""The bounded queue of one monitor: whoever puts an event in never waits, whoever takes one loses none.
+
+There is no lock: methods are one step under the GIL, but where they make an event that tells of others. The I/O thread
+puts events in while a signal handler, which may itself wait for the I/O thread, has interrupted a reader.
+"""
+
+cimport cython
+from cpython.exc cimport PyErr_CheckSignals
+from posix.time cimport CLOCK_MONOTONIC, timespec
+
+from omq._core.clock cimport now_ns, seconds
+from omq._core.lock cimport sem_destroy, sem_init, sem_post, sem_t
+from omq._core.calls.leader cimport FOR_EVER, ForkGuard
+
+from collections import deque
+import time
+
+from omq.errors import ClosedError, ReceiveTimeout, StateError
+
+cdef extern from "<semaphore.h>" nogil:
+    int sem_clockwait(sem_t *, int, const timespec *)
+
+cdef enum:
+    FIRST_NAP_NS = 10000000    # nanoseconds of a wait's first sleep; each further one is twice as long
+    LAST_NAP_NS = 1000000000   # nanoseconds of its longest: a signal that comes just before it interrupts nothing
+
+
+cdef class EventQueue:
+    def __cinit__(self, *_, **__):
+        sem_init(&self._wake, 0, 0)
+        self._events = deque()
+
+    def __dealloc__(self):
+        sem_destroy(&self._wake)
+
+    def _assemble(self, Py_ssize_t limit, last, make_missed, ForkGuard fork_guard not None):
+        """Before its first use: how many events wait, the kind of the last one, and what tells of those missed."""
+        self._limit = limit
+        self._last = last
+        self._make_missed = make_missed
+        self._fork_guard = fork_guard
+
+    def put(self, event not None):
+        """Takes an event in, from whatever thread; never waits."""
+        if self.closed:
+            return
+        if len(self._events) >= self._limit:
+            self._events.popleft()
+            self._missed += 1
+        self._events.append(event)
+        if event.kind is self._last:
+            self._end()
+        elif self._waiting:
+            sem_post(&self._wake)
+
+    def take(self):
+        """The next event, if one is there.
+
+        Raises:
+            ClosedError: There will be none.
+            StateError: The process has forked.
+        """
+        return self._take()
+
+    cdef object _take(self):
+        cdef Py_ssize_t count
+        if self._fork_guard is None or self._fork_guard.stale:
+            raise StateError("this monitor belongs to the parent process: make a new socket after fork()")
+        while self._missed:
+            count = self._missed
+            # Python: a signal handler may raise in it, or take the very events that are told of.
+            event = self._make_missed(count, self._events[0].time if self._events else time.time())
+            if self._missed == count:
+                self._missed = 0
+                return event
+        if self._events:
+            return self._events.popleft()
+        if self.closed:
+            raise ClosedError("the monitor is closed, or its socket is")
+        return None
+
+    def _forget(self):
+        """Ends it, and what waits is gone."""
+        self._missed = 0
+        self._events.clear()
+        self._end()
+
+    def _end(self):
+        cdef int _
+        self.closed = True
+        for _ in range(self._waiting):
+            sem_post(&self._wake)
+
+
+cdef object receive(EventQueue feed, object timeout):
+    cdef long long now, until
+    cdef long long nap = FIRST_NAP_NS
+    cdef long long deadline = FOR_EVER
+    cdef double patience
+    cdef timespec when
+    timeout = seconds(timeout)
+    if timeout is not None:
+        patience = timeout
+        deadline = now_ns() + <long long>(patience * 1e9)
+    event = feed._take()
+    if event is not None:
+        return event
+    feed._waiting += 1
+    try:
+        while True:
+            # Before an event is taken, for a handler may raise.
+            PyErr_CheckSignals()
+            event = feed._take()
+            if event is not None:
+                return event
+            now = now_ns()
+            if now >= deadline:
+                raise ReceiveTimeout(f"no event within {timeout} s")
+            until = min(now + nap, deadline)
+            nap = min(2 * nap, <long long>LAST_NAP_NS)
+            when.tv_sec = until // 1000000000
+            when.tv_nsec = until % 1000000000
+            with nogil:
+                sem_clockwait(&feed._wake, CLOCK_MONOTONIC, &when)
+    finally:
+        feed._waiting -= 1
+        if feed._waiting and feed._events:
+            sem_post(&feed._wake)  # it may have had the wake-up of an event that it leaves to others
+
+
+cdef class SyncEventQueue(EventQueue):
+    def recv(self, *, timeout=None):
+        """Waits for the next event.
+
+        Args:
+            timeout: Seconds; `None` for ever, 0 never.
+
+        Raises:
+            ReceiveTimeout: None came in time.
+            ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
+            StateError: The process has forked.
+            ValueError: The timeout is below 0, or no number.
+        """
+        return receive(self, timeout)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return receive(self, None)
+        except ClosedError:
+            raise StopIteration from None

@@ -1,6 +1,0 @@
-# Has the I/O thread do something a little later, without waking it now.
-
-
-cdef class Alarm:
-    cdef readonly int fd             # timerfd, readable when the time has come; owned, -1 before open() and once closed
-    cdef list _calls                 # what is to be called then

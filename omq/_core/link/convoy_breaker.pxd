@@ -1,0 +1,19 @@
+# The thread that has the I/O thread let in. It never takes the GIL.
+
+from omq._core.thread cimport pthread_t
+
+
+cdef int give_way() except -1
+
+
+cdef class ConvoyBreaker:
+    cdef pthread_t _thread
+    cdef bint _running               # the thread exists
+    cdef int _pid                    # the process that it exists in
+    cdef int _set                    # epoll set, owned: the event loop's own, and _end
+    cdef int _end                    # eventfd, owned: the thread is to end
+    cdef int _state                  # of /proc, owned: the system call that the I/O thread is in
+    cdef int _loop_fd                # the event loop's epoll set; borrowed
+    cdef int _arm(self, int how) noexcept nogil
+    cdef bint _ended(self, int milliseconds) noexcept nogil
+    cdef void _loop(self) noexcept nogil

@@ -1,0 +1,267 @@
+"""The convoy breaker: one thread a context that has the I/O thread let in, where a busy main thread keeps it out.
+
+A thread that waits for the GIL may ask for it after 5 ms in which it was not let go (sys.getswitchinterval()). Who lets
+it go for a microsecond at a time, for a read, a write, a look at a descriptor, wakes that thread in vain each time, has
+the GIL back before it has woken up, and the 5 ms begin anew: it can be kept out for a second. So this thread, which
+needs no GIL, looks whether the I/O thread has something to do and waits, and has the main thread let the GIL go for long
+enough. Python offers that for the main thread only (Py_AddPendingCall); others do it in their next call on a socket.
+"""
+
+cimport cython
+from libc.errno cimport EEXIST, errno
+from libc.string cimport memset
+from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open
+from posix.time cimport nanosleep, timespec
+from posix.unistd cimport close, getpid, write
+
+from omq._core.clock cimport now_ns
+from omq._core.kernel cimport (
+    EFD_CLOEXEC,
+    EFD_NONBLOCK,
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL,
+    EPOLL_CTL_MOD,
+    EPOLLIN,
+    NO_FD,
+    epoll_create1,
+    epoll_ctl,
+    epoll_event,
+    epoll_wait,
+    eventfd,
+)
+from omq._core.thread cimport pthread_join, start_thread
+
+cdef extern from "<sys/epoll.h>" nogil:
+    unsigned int EPOLLONESHOT
+
+cdef extern from "Python.h":
+    int Py_AddPendingCall(int (*)(void *) noexcept, void *) noexcept nogil
+    int Py_IsInitialized() noexcept nogil
+
+cdef extern from *:
+    """
+    #include <poll.h>
+    #include <stdlib.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+
+    static inline long long omq_load(const long long *from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+    static inline void omq_store(long long *to, long long value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
+    static inline int omq_swap(long long *in, long long old, long long value) {
+        return __atomic_compare_exchange_n(in, &old, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
+
+    enum omq_whereabouts { OMQ_UNKNOWN, OMQ_AT_WORK, OMQ_WAITING, OMQ_IDLE };
+
+    /* What a thread is about, by the system call that it is in (proc_pid_syscall(5)). */
+    static enum omq_whereabouts omq_whereabouts(int fd) {
+        char text[32];
+        ssize_t size = pread(fd, text, sizeof(text) - 1, 0);
+        long call;
+        if (size <= 0)
+            return OMQ_UNKNOWN;
+        text[size] = 0;
+        if (text[0] < '0' || text[0] > '9')
+            return OMQ_AT_WORK;
+        call = strtol(text, NULL, 10);
+        if (call == SYS_futex)
+            return OMQ_WAITING;  /* for the GIL, or for a lock */
+    #ifdef SYS_epoll_wait
+        if (call == SYS_epoll_wait)
+            return OMQ_IDLE;
+    #endif
+        return call == SYS_epoll_pwait ? OMQ_IDLE : OMQ_AT_WORK;
+    }
+
+    static int omq_is_readable(int fd) {
+        struct pollfd one = {fd, POLLIN, 0};
+        return poll(&one, 1, 0) > 0 && one.revents & POLLIN;
+    }
+    """
+    long long omq_load(const long long *) noexcept nogil
+    void omq_store(long long *, long long) noexcept nogil
+    bint omq_swap(long long *, long long, long long) noexcept nogil
+    bint omq_is_readable(int) noexcept nogil
+    ctypedef enum Whereabouts "enum omq_whereabouts":
+        UNKNOWN "OMQ_UNKNOWN"
+        AT_WORK "OMQ_AT_WORK"
+        WAITING "OMQ_WAITING"
+        IDLE "OMQ_IDLE"
+    Whereabouts omq_whereabouts(int) noexcept nogil
+
+cdef enum:
+    PATIENCE_NS = 1000000    # nanoseconds between two looks at a thread that has something to do
+    LONG_NS = 20000000       # nanoseconds between two of them where it waits for something else, as it turns out
+    IN_VAIN = 500            # looks in a row that found it waiting, after which that is so
+    GIVEN_NS = 100000        # nanoseconds for which a thread lets the GIL go
+    STALE_NS = 5000000       # nanoseconds after which it need not any more
+    MUCH_NS = 5000000        # nanoseconds that it takes to get the GIL back where a third thread is at work, too
+    DEAR = 10                # times as long it is not asked again then...
+    PAUSE_NS = 10000000000   # ...but for no more nanoseconds than that
+    FORGOTTEN_NS = 1000000000  # nanoseconds after which the main thread is told once more, at first
+    LOOP = 1                 # in the epoll set: the event loop's own
+    END = 2                  # the thread is to end
+
+# For all contexts of a process: there is one main thread. Moments are nanoseconds on the monotonic clock.
+cdef long long asked         # when somebody was asked to let the GIL go; 0: nobody is
+cdef long long told          # when the main thread was told, which has not come to it yet; 0: it has
+cdef long long patience = FORGOTTEN_NS  # nanoseconds until it is told once more: twice as many each time
+cdef long long not_before    # when somebody may be asked again
+cdef long times_given        # how often somebody has
+
+
+def handovers():
+    return times_given
+
+
+cdef int let_go() noexcept:
+    """Lets the GIL go for long enough that another thread comes in, if that was asked for lately.
+
+    Whoever comes in may be a third thread that works in such small pieces, too, and keeps the GIL: what that costs is a tenth
+    of the time at most.
+    """
+    global times_given
+    cdef timespec rest
+    cdef long long begun = now_ns()
+    cdef long long since = begun - omq_load(&asked)
+    cdef long long took
+    omq_store(&asked, 0)
+    if since < STALE_NS:
+        times_given += 1
+        rest.tv_sec = 0
+        rest.tv_nsec = GIVEN_NS
+        with nogil:
+            nanosleep(&rest, NULL)
+        took = now_ns() - begun
+        if took > MUCH_NS:
+            omq_store(&not_before, begun + took + min(DEAR * took, <long long>PAUSE_NS))
+    return 0
+
+
+cdef int give_way() except -1:
+    """Lets the GIL go for a moment, where the I/O thread is kept out; without any lock."""
+    return let_go() if omq_load(&asked) else 0
+
+
+cdef int on_main(void *nothing) noexcept:
+    """On the main thread, between two bytecodes."""
+    omq_store(&patience, FORGOTTEN_NS)
+    omq_store(&told, 0)
+    return let_go()
+
+
+cdef void ask() noexcept nogil:
+    """Asks whoever is at work to let the GIL go. Needs no GIL."""
+    cdef long long now = now_ns()
+    cdef long long before = omq_load(&told)
+    if not Py_IsInitialized() or now < omq_load(&not_before):
+        return
+    omq_store(&asked, now)
+    if before:
+        # Python 3.11 tells a subinterpreter that happens to have the GIL, and that may end. Or the main thread sleeps: the
+        # few places for such calls are not to be filled by this.
+        if now - before < omq_load(&patience):
+            return
+        omq_store(&patience, 2 * omq_load(&patience))
+    if omq_swap(&told, before, now) and Py_AddPendingCall(on_main, NULL) < 0:
+        omq_store(&told, 0)
+
+
+cdef void *run(void *convoy_breaker) noexcept nogil:
+    (<ConvoyBreaker>convoy_breaker)._loop()
+    return NULL
+
+
+cdef bint is_watched(int fd, int epoll_fd) noexcept:
+    """Whether an epoll set has this very descriptor in it."""
+    cdef epoll_event event
+    memset(&event, 0, sizeof(event))
+    if epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0:
+        epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &event)
+        return False
+    return errno == EEXIST
+
+
+@cython.final
+@cython.no_gc_clear  # the thread may be looking at it
+cdef class ConvoyBreaker:
+    def __cinit__(self):
+        self._set = self._end = self._state = NO_FD
+        self._pid = getpid()
+
+    def __dealloc__(self):
+        self.stop()
+
+    def start(self, int thread, int watched, candidates):
+        cdef epoll_event event
+        if self._running:
+            return
+        for candidate in candidates:
+            if is_watched(watched, candidate):
+                self._loop_fd = candidate
+                break
+        else:
+            return
+        self._state = open(b"/proc/self/task/%d/syscall" % thread, O_RDONLY | O_CLOEXEC)
+        self._set = epoll_create1(EPOLL_CLOEXEC)
+        self._end = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        memset(&event, 0, sizeof(event))
+        event.events = EPOLLIN
+        event.data.u64 = END
+        if (self._state >= 0 and self._set >= 0 and self._end >= 0
+                and epoll_ctl(self._set, EPOLL_CTL_ADD, self._end, &event) == 0
+                and self._arm(EPOLL_CTL_ADD) == 0 and omq_whereabouts(self._state) != UNKNOWN):
+            self._running = start_thread(&self._thread, run, <void *>self)
+        if not self._running:
+            self._close()
+
+    def stop(self):
+        cdef unsigned long long one = 1
+        if self._running and self._pid == getpid():
+            self._running = False
+            write(self._end, &one, sizeof(one))
+            with nogil:
+                pthread_join(self._thread, NULL)
+        self._close()
+
+    def _close(self):
+        for fd in (self._state, self._set, self._end):
+            if fd >= 0:
+                close(fd)
+        self._state = self._set = self._end = NO_FD
+
+    cdef int _arm(self, int how) noexcept nogil:
+        """Has the event loop's next event wake this thread, once."""
+        cdef epoll_event event
+        memset(&event, 0, sizeof(event))
+        event.events = EPOLLIN | EPOLLONESHOT
+        event.data.u64 = LOOP
+        return epoll_ctl(self._set, how, self._loop_fd, &event)
+
+    cdef bint _ended(self, int milliseconds) noexcept nogil:
+        """Waits for an event, -1: without a bound; whether this thread is to end."""
+        cdef epoll_event events[2]
+        cdef int i
+        for i in range(epoll_wait(self._set, events, 2, milliseconds)):
+            if events[i].data.u64 == END:
+                return True
+        return False
+
+    cdef void _loop(self) noexcept nogil:
+        cdef timespec nap
+        cdef Whereabouts now
+        cdef int waits
+        nap.tv_sec = 0
+        while not self._ended(-1):
+            waits = 0
+            while not self._ended(0):
+                nap.tv_nsec = PATIENCE_NS if waits < IN_VAIN else LONG_NS
+                nanosleep(&nap, NULL)
+                now = omq_whereabouts(self._state)
+                if now == UNKNOWN or (now == IDLE and not omq_is_readable(self._loop_fd)):
+                    break
+                waits = waits + 1 if now == WAITING else 0
+                if waits > 1:
+                    ask()
+            self._arm(EPOLL_CTL_MOD)

@@ -1,0 +1,69 @@
+"""An alarm for the I/O thread: whoever sets it wakes nobody.
+
+A thread that is woken on the core of the one that wakes it takes that core away from it, if only to wait for the
+GIL; a caller that has just got its message is the last one that this should happen to.
+"""
+
+cimport cython
+from libc.errno cimport errno
+from libc.string cimport memset
+from posix.time cimport CLOCK_MONOTONIC, timespec
+from posix.unistd cimport close, read
+
+from omq._core.kernel cimport NO_FD
+
+import logging
+import os
+
+log = logging.getLogger("omq")
+
+cdef extern from "<sys/timerfd.h>" nogil:
+    struct itimerspec:
+        timespec it_interval
+        timespec it_value
+    int timerfd_create(int, int)
+    int timerfd_settime(int, int, const itimerspec *, itimerspec *)
+    int TFD_CLOEXEC, TFD_NONBLOCK
+
+cdef enum:
+    DELAY_NS = 10000000      # nanoseconds
+
+
+@cython.final
+cdef class DeferredCalls:
+    def __cinit__(self, *_):
+        self.fd = NO_FD
+        self._calls = []
+
+    def __dealloc__(self):
+        self.close()
+
+    def open(self):
+        if self.fd >= 0:
+            return
+        self.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
+        if self.fd < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    def close(self):
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = NO_FD
+
+    def set(self, function not None):
+        cdef itimerspec when
+        self._calls.append(function)
+        if len(self._calls) == 1 and self.fd >= 0:
+            memset(&when, 0, sizeof(when))
+            when.it_value.tv_nsec = DELAY_NS
+            timerfd_settime(self.fd, 0, &when, NULL)
+
+    def ring(self):
+        cdef unsigned long long times
+        read(self.fd, &times, sizeof(times))
+        calls, self._calls = self._calls, []
+        for function in calls:
+            try:
+                function()
+            except Exception:
+                log.exception("what an alarm was set for failed")

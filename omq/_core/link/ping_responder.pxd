@@ -1,0 +1,49 @@
+# What a thread without the GIL needs to answer the PINGs of one connection.
+
+cimport cython
+
+from omq._core.wire.send_buffer cimport SendBuffer
+from omq._core.lock cimport drop_flag, take_flag
+
+cdef enum:
+    VIEW = 262144            # bytes of what has arrived that are looked at
+
+cdef extern from *:
+    """
+    #define NEVER 0x7fffffffffffffffLL
+    """
+    const long long NEVER
+
+
+@cython.final
+cdef class PingResponder:
+    cdef SendBuffer send_buffer      # where answers go; its descriptor and its cipher are the connection's
+    # Guarded by the flag.
+    cdef int _taken                  # atomic: somebody reads the descriptor, or looks at what it has
+    cdef bint resets                 # a write to a peer that has closed would destroy what it has sent
+    cdef bint behind                 # our kernel has had no room: the peer's may hold more, and it may have closed
+    cdef Py_ssize_t had              # bytes that the kernel had at the last look
+    cdef long long boundary          # bytes that the kernel gives before the next frame begins; -1: nobody knows
+    cdef long long seen              # bytes that the kernel has and that were looked at
+    cdef long long ahead             # PINGs among them that have been answered
+    cdef long long begun             # nanoseconds on the monotonic clock, when the connection was made
+    cdef long long read              # likewise, when something was last read
+    cdef long long pinged            # likewise, when the last PING was read, or found; 0: none
+    cdef long long gap               # nanoseconds between two PINGs, as far as is known; 0: there was none
+    cdef long long due               # when it is looked at again
+    cdef void begin(self) noexcept
+    cdef void heard(self, long long now) noexcept nogil
+    cdef long long _patience(self, long long now) noexcept nogil
+    cdef long long _with_others(self, long long due, long long patience) noexcept nogil
+    cdef long long look(self, long long now, unsigned char *view) noexcept nogil
+    cdef void _examine(self, const unsigned char *view, Py_ssize_t size) noexcept nogil
+    cdef Py_ssize_t _ping(self, const unsigned char *body, Py_ssize_t size, unsigned char *context) noexcept nogil
+    cdef int _glance(self, const unsigned char *body, Py_ssize_t size, unsigned char *clear) noexcept nogil
+    cdef bint _open(self) noexcept nogil
+    cdef bint _answer(self, const unsigned char *context, Py_ssize_t size) noexcept nogil
+
+    cdef inline bint enter(self) noexcept nogil:
+        return take_flag(&self._taken)
+
+    cdef inline void leave(self) noexcept nogil:
+        drop_flag(&self._taken)

@@ -1,0 +1,169 @@
+"""Signs of life while nobody has the time to read: PINGs are answered by a thread that never takes the GIL.
+
+A C function may keep the GIL for seconds. No thread reads then, and a peer that asks for signs of life would give the
+connection up. So the flusher's thread looks, from time to time, at what the kernel has of connections that nobody reads. It
+takes nothing from there (MSG_PEEK): it finds the PINGs, and answers them. Whoever reads them later knows that.
+"""
+
+cimport cython
+from libc.errno cimport EAGAIN
+from libc.string cimport memcmp, memcpy
+
+from posix.time cimport nanosleep, timespec
+
+from omq._core.clock cimport now_ns
+from omq._core.kernel cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
+from omq._core.link.command_backlog cimport CLEAR, can_reset, outlook
+from omq._core.wire.send_buffer cimport SendBuffer
+from omq._core.wire.codec cimport FLAG_COMMAND, LONG_HEADER, Header, parse_header, write_header
+from omq._core.wire.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_ROOM
+
+cdef extern from "<sys/socket.h>" nogil:
+    int MSG_PEEK
+
+cdef enum:
+    CONTEXT = 16             # bytes that a PING's context has at most (RFC 37, Connection Heartbeating)
+    PING_SIZE = 7            # bytes of a PING's body without it
+    PONG_SIZE = 5            # bytes of a PONG's body without it
+    MUCH = 65536             # bytes unread that take long to look at
+    LEAST_GAP_NS = 5000000   # nanoseconds: nobody asks more often
+    FIRST_NS = 50000000      # nanoseconds of silence after which a new connection is looked at for its first PING
+
+
+@cython.final
+@cython.no_gc_clear  # the flusher's thread may be looking at it
+cdef class PingResponder:
+    def __cinit__(self, SendBuffer send_buffer not None):
+        self.send_buffer = send_buffer
+        self.resets = can_reset(send_buffer.fd)
+        self.boundary = -1
+        self.begun = self.read = now_ns()
+
+    cdef void begin(self) noexcept:
+        """Keeps the other thread out for a read: with the GIL held, which is let go of while that one looks."""
+        cdef timespec moment
+        moment.tv_sec = 0
+        moment.tv_nsec = 1000
+        if not self.enter():
+            with nogil:
+                while not self.enter():
+                    nanosleep(&moment, NULL)
+
+    cdef void heard(self, long long now) noexcept nogil:
+        """A PING has come: it is read, or found unread for the first time."""
+        # The first one comes as long after the beginning as the next ones are apart. Several that are read together are not.
+        self.gap = max(now - (self.pinged or self.begun), self.gap // 2, <long long>LEAST_GAP_NS)
+        self.pinged = now
+
+    cdef long long _patience(self, long long now) noexcept nogil:
+        """Nanoseconds without a read after which somebody ought to have a look."""
+        if self.gap:
+            return self.gap + self.gap // 8
+        # A peer that has not asked yet will do so in the rhythm that it began with: soon, or seldom.
+        return max(<long long>FIRST_NS, (now - self.begun) // 4)
+
+    cdef long long _with_others(self, long long due, long long patience) noexcept nogil:
+        """A moment not long after *due* that connections of about the same age share: one wake-up serves them all."""
+        cdef long long step = 1
+        while 2 * step <= patience:
+            step *= 2
+        return (due + step - 1) // step * step
+
+    cdef long long look(self, long long now, unsigned char *view) noexcept nogil:
+        """Answers what is to be answered, if nobody reads; gives when to look again. *view* has VIEW bytes."""
+        cdef Py_ssize_t size
+        cdef long long patience, due
+        if not self.enter():
+            return now + FIRST_NS  # somebody reads
+        patience = self._patience(now)
+        due = self.read + patience
+        if due <= now:
+            due = now + patience // 8 if self.gap else self._with_others(now + patience, patience)
+            if self.boundary >= 0 and self.send_buffer.fd >= 0:
+                size = recv(self.send_buffer.fd, view, VIEW, MSG_PEEK | MSG_DONTWAIT)
+                if size > self.seen:
+                    self._examine(view, size)
+                if size == self.had and size > MUCH:
+                    due = now + patience  # nothing has come since, and each look is dear
+                self.had = size
+        self.due = due
+        self.leave()
+        return due
+
+    cdef void _examine(self, const unsigned char *view, Py_ssize_t size) noexcept nogil:
+        """Goes through the frames that have arrived and answers the PINGs that are new."""
+        cdef Header header
+        cdef unsigned char context[CONTEXT]
+        cdef Py_ssize_t at = <Py_ssize_t>self.boundary if self.boundary <= size else size
+        cdef Py_ssize_t has
+        while at < size and parse_header(view + at, size - at, &header) == 1:
+            if header.size > <size_t>(size - at - header.length):
+                break
+            if at >= self.seen:
+                has = self._ping(view + at + header.length, <Py_ssize_t>header.size, context) if (
+                    header.flags & FLAG_COMMAND or self.send_buffer.cipher is not None) else -1
+                if has >= 0:
+                    if not self._open() or not self._answer(context, has):
+                        return
+                    self.ahead += 1
+                    self.heard(now_ns())
+                self.seen = at + header.length + <Py_ssize_t>header.size
+            at += header.length + <Py_ssize_t>header.size
+
+    cdef Py_ssize_t _ping(self, const unsigned char *body, Py_ssize_t size, unsigned char *context) noexcept nogil:
+        """The size of a PING's context, which is copied; -1: this is no PING."""
+        cdef unsigned char clear[PING_SIZE + CONTEXT + 1]
+        if self.send_buffer.cipher is not None:
+            size -= SEALED_EXTRA
+            if size < PING_SIZE or size > PING_SIZE + CONTEXT or self._glance(body, size, clear) < 0:
+                return -1
+            if not clear[0] & SEALED_COMMAND:
+                return -1
+            body = clear + 1
+        elif size < PING_SIZE or size > PING_SIZE + CONTEXT:
+            return -1
+        if memcmp(body, b"\4PING", 5) != 0:
+            return -1
+        memcpy(context, body + PING_SIZE, size - PING_SIZE)
+        return size - PING_SIZE
+
+    cdef int _glance(self, const unsigned char *body, Py_ssize_t size, unsigned char *clear) noexcept nogil:
+        return self.send_buffer.cipher.glance(body, size + SEALED_EXTRA, clear)
+
+    cdef bint _open(self) noexcept nogil:
+        """Whether an answer does no harm: the peer has not closed, as far as anybody can know."""
+        cdef long long holds
+        return not self.resets or (not self.behind and outlook(self.send_buffer.fd, &holds) == CLEAR)
+
+    cdef bint _answer(self, const unsigned char *context, Py_ssize_t size) noexcept nogil:
+        """Sends a PONG with the context that came (RFC 37, Connection Heartbeating); False: not now."""
+        cdef unsigned char frame[LONG_HEADER + SEALED_ROOM]
+        cdef unsigned char body[PONG_SIZE + CONTEXT]
+        cdef Py_ssize_t length, whole, sent
+        cdef bint done = False
+        if not take_flag(&self.send_buffer._taken):
+            return False
+        if (self.send_buffer.bytes == 0 and not self.send_buffer.stuck and not self.send_buffer.failed
+                and self.send_buffer.fd >= 0):
+            memcpy(body, b"\4PONG", PONG_SIZE)
+            memcpy(body + PONG_SIZE, context, size)
+            if self.send_buffer.cipher is None:
+                length = write_header(frame, FLAG_COMMAND, PONG_SIZE + size)
+                memcpy(frame + length, body, PONG_SIZE + size)
+                whole = length + PONG_SIZE + size
+                done = True
+            else:
+                length = write_header(frame, 0, SEALED_EXTRA + PONG_SIZE + size)
+                done = self.send_buffer.cipher.seal_frame(
+                    frame + length, SEALED_COMMAND, <const char *>body, PONG_SIZE + size) == 0
+                whole = length + SEALED_EXTRA + PONG_SIZE + size
+            if done:
+                sent = send(self.send_buffer.fd, frame, whole, MSG_DONTWAIT | MSG_NOSIGNAL)
+                done = sent == whole
+                if done:
+                    self.send_buffer.total += whole
+                elif sent > 0:
+                    self.send_buffer.error = EAGAIN
+                    self.send_buffer.give_up()  # half a frame: nothing can follow it
+        drop_flag(&self.send_buffer._taken)
+        return done

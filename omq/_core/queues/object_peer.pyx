@@ -1,0 +1,61 @@
+"""A peer whose messages are at hand as objects: each is bytes, or a tuple of them."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.string cimport memcpy
+
+from omq._core.queues.peer cimport Peer
+
+
+cdef class ObjectPeer(Peer):
+    cdef object _message(self):
+        """The first message; there is one."""
+        raise AssertionError("whoever derives from this has it")
+
+    cdef int _taken(self) except -1:
+        """The first message is taken."""
+        raise AssertionError("whoever derives from this drops it")
+
+    cdef bint head_more(self) noexcept:
+        message = self._message()
+        return type(message) is tuple and self._part < len(<tuple>message) - 1
+
+    cdef const char *peek(self, Py_ssize_t *size) except NULL:
+        message = self._message()
+        body = <bytes>(<tuple>message)[self._part] if type(message) is tuple else <bytes>message
+        size[0] = PyBytes_GET_SIZE(body)
+        return PyBytes_AS_STRING(body)
+
+    cdef object take_part(self):
+        message = self._message()
+        if type(message) is not tuple:
+            self.more = False
+            self._taken()
+            return message
+        part = (<tuple>message)[self._part]
+        self.more = self._part < len(<tuple>message) - 1
+        if self.more:
+            self._part += 1
+        else:
+            self._taken()
+        return part
+
+    cdef object take_alone(self):
+        message = self._message()
+        if type(message) is tuple:
+            return None if self.head_more() else self.take_part()
+        self.more = False
+        self._taken()
+        return message
+
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
+        cdef Py_ssize_t has
+        cdef const char *body = self.peek(&has)
+        if has > size:
+            return -1
+        memcpy(into, body, has)
+        self._taken()
+        return has
+
+    cdef int skip(self) except -1:
+        self._message()
+        return self._taken()

@@ -1,4 +1,0 @@
-from omq._core.queues.peer import Peer
-
-class Parcels(Peer):
-    """A peer whose messages are at hand as objects: each is bytes, or a tuple of them."""

@@ -1,0 +1,42 @@
+# Inlets that look into messages: what a socket type does to what it receives.
+
+from omq._core.queues.matcher cimport Matcher
+from omq._core.queues.peer cimport RecvQueue, Peer
+
+
+cdef class FilteredRecvQueue(RecvQueue):
+    cdef readonly Matcher matcher    # the subscriptions; the slot is always 0; None: everything is wanted
+    cdef bint _invert                # ZMQ_INVERT_MATCHING
+
+
+cdef class ConflatedRecvQueue(FilteredRecvQueue):
+    pass
+
+
+cdef class ShapedRecvQueue(RecvQueue):
+    cdef bint _shaping               # a message is being taken from its peer
+    cdef bint _asked                 # somebody has asked for the next one meanwhile
+    cdef list _stash                 # a message that is shaped and not taken yet
+    cdef list _next(self)
+    cdef list _shape(self, Peer peer, list parts)
+    cdef int _deliver(self) except -1
+
+
+cdef class RouterRecvQueue(ShapedRecvQueue):
+    pass
+
+
+cdef class ReplyRecvQueue(ShapedRecvQueue):
+    cdef Peer _asker                 # who sent the message in _stash
+    cdef list _route                 # its envelope
+    cdef Peer client                 # who waits for a reply; None: nobody
+    cdef list envelope               # what goes before the reply
+
+
+cdef class RequestRecvQueue(ShapedRecvQueue):
+    cdef Peer asked                  # who has the request; None while it waits in the queue
+    cdef bint awaiting               # a request is out and its reply has not been taken
+    cdef bint gone                   # who was asked is gone
+    cdef bytes request_id            # req_correlate: what the reply must start with; None: not in use
+    cdef bint hopeless(self) except -1
+    cdef int clear(self) except -1

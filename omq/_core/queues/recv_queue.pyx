@@ -1,0 +1,250 @@
+"""Receive queues that look into messages: SUB filters, ROUTER adds the sender, REP and REQ handle the envelope."""
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.string cimport memcpy
+
+from omq._core.queues.matcher cimport Matcher
+from omq._core.queues.peer cimport TURN_MESSAGES, RecvQueue, Peer
+
+from omq.errors import MultipartError, StateError
+
+
+cdef class FilteredRecvQueue(RecvQueue):
+    """SUB: messages that no subscription covers are dropped here too, for they may have been on their way."""
+
+    def __init__(self, wait_queue, matcher, invert):
+        self.matcher = matcher
+        self._invert = invert
+
+    cdef Peer _front(self):
+        cdef Peer peer
+        cdef const char *data
+        cdef Py_ssize_t size
+        cdef int left = TURN_MESSAGES
+        self.unfinished = False
+        while True:
+            peer = RecvQueue._front(self)
+            if peer is None:
+                return None
+            if left == 0:
+                # Whoever sends on and on what nobody wants holds nobody up.
+                self.unfinished = True
+                return None
+            left -= 1
+            data = peer.peek(&size)
+            if self.matcher.c_matches_any(data, size) != self._invert:
+                return peer
+            peer.skip()
+            self._taken(peer, size)
+
+    cdef object take_quickly(self):
+        cdef const char *data
+        cdef Py_ssize_t size
+        if self.matcher is not None:
+            if self._head is None or self._head.ready() == 0:
+                return None
+            data = self._head.peek(&size)
+            if self.matcher.c_matches_any(data, size) == self._invert:
+                return None
+        return RecvQueue.take_quickly(self)
+
+
+cdef class ConflatedRecvQueue(FilteredRecvQueue):
+    """Keeps the newest message of each peer (ZMQ_CONFLATE); a SUB's is held against its subscriptions, too."""
+
+    def __init__(self, wait_queue, matcher=None, invert=False):
+        FilteredRecvQueue.__init__(self, wait_queue, matcher, invert)
+
+    cdef int arrived(self, Peer peer) except -1:
+        while peer.ready() > 1:
+            peer.skip()
+        return RecvQueue.arrived(self, peer)
+
+    cdef Peer _front(self):
+        return RecvQueue._front(self) if self.matcher is None else FilteredRecvQueue._front(self)
+
+
+cdef class ShapedRecvQueue(RecvQueue):
+    """Gives messages in another shape than they have on the wire."""
+
+    cdef list _shape(self, Peer peer, list parts):
+        """What the user gets; None drops the message."""
+        return parts
+
+    cdef int _deliver(self) except -1:
+        """The user gets the message in `_stash`."""
+        self._stash = None
+        return 0
+
+    cdef list _next(self):
+        cdef Peer peer
+        cdef int left = TURN_MESSAGES
+        if self._stash is not None:
+            return self._stash
+        if self._shaping:
+            # Taking has a peer read on, that tells whoever watches, and he asks: another message would take this one's
+            # place. He is told again.
+            self._asked = True
+            return None
+        self._shaping = True
+        self.unfinished = False
+        try:
+            while self._stash is None:
+                peer = self._pick()
+                if peer is None:
+                    break
+                if left == 0:
+                    self.unfinished = True  # malformed ones, on and on
+                    break
+                left -= 1
+                self._stash = self._shape(peer, self._whole(peer))
+        finally:
+            self._shaping = False
+        if self._asked:
+            self._asked = False
+            self.wait_queue.notify()
+        return self._stash
+
+    cdef bint has_message(self) except -1:
+        return self._next() is not None
+
+    cdef object take_quickly(self):
+        return None
+
+    cdef object take(self):
+        cdef list message = self._next()
+        if message is None:
+            return None
+        if len(message) != 1:
+            raise MultipartError("the next message has several parts: take it with recv_multipart()")
+        self._deliver()
+        return message[0]
+
+    cdef object take_any(self):
+        cdef list message = self._next()
+        if message is None:
+            return None
+        self._deliver()
+        return message[0] if len(message) == 1 else message
+
+    cdef list take_message(self):
+        cdef list message = self._next()
+        if message is not None:
+            self._deliver()
+        return message
+
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
+        cdef list message = self._next()
+        cdef bytes body
+        if message is None:
+            return -3
+        if len(message) != 1:
+            raise MultipartError("the next message has several parts: take it with recv_multipart()")
+        body = message[0]
+        if len(body) > size:
+            return -1
+        memcpy(into, PyBytes_AS_STRING(body), len(body))
+        self._deliver()
+        return len(body)
+
+
+cdef class RouterRecvQueue(ShapedRecvQueue):
+    """ROUTER: the sender's identity comes first (RFC 28)."""
+
+    cdef list _shape(self, Peer peer, list parts):
+        parts.insert(0, peer.identity)
+        return parts
+
+
+cdef class ReplyRecvQueue(ShapedRecvQueue):
+    """REP: the envelope up to the empty delimiter is kept for the reply (RFC 28)."""
+
+    cdef list _shape(self, Peer peer, list parts):
+        cdef Py_ssize_t i
+        for i in range(len(parts) - 1):
+            if len(<bytes>parts[i]) == 0:
+                self._asker = peer
+                self._route = parts[:i + 1]
+                return parts[i + 1:]
+        return None  # RFC 28: a request without delimiter or body is malformed and discarded
+
+    cdef list _next(self):
+        if self.client is not None:
+            raise StateError("a REP socket replies to a request before it takes the next one")
+        return ShapedRecvQueue._next(self)
+
+    cdef bint has_message(self) except -1:
+        return self.client is None and ShapedRecvQueue._next(self) is not None
+
+    cdef int _deliver(self) except -1:
+        self.client = self._asker
+        self.envelope = self._route
+        self._asker = None
+        self._route = None
+        self._stash = None
+        return 0
+
+
+cdef class RequestRecvQueue(ShapedRecvQueue):
+    """REQ: only the reply of the peer that was asked counts (RFC 28)."""
+
+    cdef int arrived(self, Peer peer) except -1:
+        # RFC 28: what nobody asked for is discarded. It goes at once: left to wait it would fill the peer's queue,
+        # and a full queue is not read, so that the end of the peer would show only after the next request went there.
+        if self.awaiting and peer is self.asked:
+            return RecvQueue.arrived(self, peer)
+        while peer.ready():
+            peer.skip()
+        return 0
+
+    cdef list _shape(self, Peer peer, list parts):
+        cdef Py_ssize_t head = 0
+        if not self.awaiting or peer is not self.asked:
+            return None  # RFC 28: a reply that nobody asked for, or of another peer
+        if self.request_id is not None:
+            if parts[0] != self.request_id:
+                return None
+            head = 1
+        if len(parts) < head + 2 or len(<bytes>parts[head]) != 0:
+            return None
+        return parts[head + 1:]
+
+    cdef list _next(self):
+        if not self.awaiting:
+            raise StateError("a REQ socket sends a request before it takes a reply")
+        return ShapedRecvQueue._next(self)
+
+    cdef bint has_message(self) except -1:
+        return self.awaiting and ShapedRecvQueue._next(self) is not None
+
+    def forget(self, Peer peer not None):
+        """*peer* is gone; what it sent before can still be taken."""
+        if peer is self.asked:
+            self.gone = True
+
+    cdef int clear(self) except -1:
+        """Drops what has arrived: none of it can answer the next request."""
+        cdef Peer peer = self._head
+        self._stash = None
+        cdef Peer heir
+        while peer is not None:
+            heir = peer
+            while heir is not None:
+                while heir.ready():
+                    heir.skip()
+                heir = heir.heir
+            peer = peer.next_ready
+        if self._paused:
+            for peer in tuple(self._paused):
+                self._resume(peer)
+        return 0
+
+    cdef bint hopeless(self) except -1:
+        """Whether the reply can never come: who has the request is gone, and did not answer before."""
+        return self.gone and not self.has_message()
+
+    cdef int _deliver(self) except -1:
+        self.awaiting = False
+        self.asked = None
+        self.clear()
+        return 0

@@ -1,0 +1,16 @@
+# Outlets whose messages say whom they are for.
+
+from omq._core.queues.recv_queue cimport ReplyRecvQueue
+from omq._core.queues.peer cimport SendQueue, Peer
+
+
+cdef class RoutedSendQueue(SendQueue):
+    cdef readonly dict table         # identity to Peer
+    cdef bint mandatory_             # ZMQ_ROUTER_MANDATORY
+    cdef dict _roomy                 # of those peers: which have not been found full since they told of room, to None
+    cdef bint _full(self, Peer peer) except -1
+
+
+cdef class ReplySendQueue(SendQueue):
+    cdef ReplyRecvQueue _recv_queue
+    cdef set _peers                  # all attached

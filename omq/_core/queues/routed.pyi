@@ -1,0 +1,26 @@
+"""Send queues whose messages say whom they are for."""
+
+from omq._core.queues.peer import Peer, SendQueue
+from omq._core.queues.recv_queue import ReplyRecvQueue
+from omq._core.queues.wait_queue import WaitQueue
+
+class RoutedSendQueue(SendQueue):
+    """ROUTER: the first part names the peer (RFC 28).
+
+    Args:
+        wait_queue: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+        mandatory: An unknown peer is an error, and a full one makes `send` wait.
+    """
+
+    def __init__(self, wait_queue: WaitQueue, hwm: int, mandatory: bool) -> None: ...
+    @property
+    def table(self) -> dict[bytes, Peer]:
+        """Peers by identity."""
+
+    def set_mandatory(self, mandatory: bool) -> None: ...
+
+class ReplySendQueue(SendQueue):
+    """REP: the reply goes to who asked, behind the envelope of the request (RFC 28)."""
+
+    def __init__(self, wait_queue: WaitQueue, hwm: int, recv_queue: ReplyRecvQueue) -> None: ...

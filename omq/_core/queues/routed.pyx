@@ -1,0 +1,160 @@
+"""Send queues whose messages say whom they are for: the name before them, or the request that they answer."""
+
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from omq._core.wire.send_buffer cimport Part
+from omq._core.queues.recv_queue cimport ReplyRecvQueue
+from omq._core.queues.send_queue cimport FEW_PARTS, fill_part, part_bytes
+from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.queues.peer cimport SendQueue, Peer
+
+from omq.errors import StateError, UnroutableError
+
+
+cdef class RoutedSendQueue(SendQueue):
+    """ROUTER: the first part names the peer (RFC 28)."""
+
+    def __init__(self, WaitQueue wait_queue, hwm, mandatory):
+        self.hwm = hwm
+        self.table = {}
+        self._roomy = {}
+        self.mandatory_ = mandatory
+        # A message for a full peer keeps none for another peer waiting.
+        wait_queue.apart = True
+
+    def set_mandatory(self, bint mandatory):
+        self.mandatory_ = mandatory
+        self.wait_queue.notify()
+
+    cdef int attach(self, Peer peer) except -1:
+        self.table[peer.identity] = peer
+        self._roomy[peer] = None
+        self.wait_queue.notify()
+        return 0
+
+    cdef int detach(self, Peer peer) except -1:
+        if self.table.get(peer.identity) is peer:
+            del self.table[peer.identity]
+        self._roomy.pop(peer, None)
+        self.wait_queue.notify()
+        return 0
+
+    cdef int opened(self, Peer peer) except -1:
+        SendQueue.opened(self, peer)
+        if peer.attached:
+            self._roomy[peer] = None
+        self.wait_queue.notify()
+        return 0
+
+    cdef int blocked(self, Peer peer) except -1:
+        SendQueue.blocked(self, peer)
+        # It may have taken a part of what waited.
+        if self.mandatory_ and peer.attached and peer.parked < self.hwm:
+            self._roomy[peer] = None
+            self.wait_queue.notify()
+        return 0
+
+    cdef bint _full(self, Peer peer) except -1:
+        if self.hwm == 0 or peer.pending() < self.hwm:
+            return False
+        if peer.writable:
+            peer.flush()
+        return peer.pending() >= self.hwm
+
+    cdef bint can_put(self) except -1:
+        """As in libzmq: without mandatory always, for it drops; with it, while any peer has room."""
+        cdef Peer peer
+        if not self.mandatory_:
+            return True
+        # Who is found full is not asked again before it tells of room: each question is paid for by a message.
+        while self._roomy:
+            peer = <Peer>self._roomy.popitem()[0]
+            if not self._full(peer) and peer.attached:  # a write that fails ends it
+                self._roomy[peer] = None
+                return True
+        # None has told: an inproc peer does when it has taken half of its queue, and the mark may have been raised.
+        for peer in self.table.values():
+            if self.hwm == 0 or peer.pending() < self.hwm:
+                self._roomy[peer] = None
+        return bool(self._roomy)
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Peer peer
+        if count < 2:
+            raise StateError("a ROUTER socket sends at least two parts: the peer's identity and the message")
+        identity = part_bytes(parts)
+        peer = self.table.get(identity)
+        if peer is None:
+            if self.mandatory_:
+                raise UnroutableError(f"no connected peer has the identity {identity!r}")
+            return 1  # RFC 28: an unroutable message is dropped, or reported
+        if self._full(peer):
+            if self.mandatory_:
+                self._roomy.pop(peer, None)
+                return 0
+            peer.dropped += 1
+            return 1
+        peer.send(parts + 1, count - 1)
+        return 1
+
+
+cdef class ReplySendQueue(SendQueue):
+    """REP: the reply goes to who asked, behind the envelope of the request (RFC 28)."""
+
+    def __init__(self, wait_queue, hwm, recv_queue):
+        self.hwm = hwm
+        self._recv_queue = recv_queue
+        self._peers = set()
+
+    cdef int attach(self, Peer peer) except -1:
+        self._peers.add(peer)
+        return 0
+
+    cdef int detach(self, Peer peer) except -1:
+        self._peers.discard(peer)
+        self.wait_queue.notify()
+        return 0
+
+    cdef bint can_put(self) except -1:
+        return self._recv_queue.client is not None
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Part few[FEW_PARTS]
+        cdef Part *whole = few
+        cdef Py_ssize_t i, head
+        cdef ReplyRecvQueue recv_queue = self._recv_queue
+        cdef Peer client = recv_queue.client
+        cdef list envelope = recv_queue.envelope
+        if client is None:
+            raise StateError("a REP socket takes a request before it replies")
+        head = len(envelope)
+        recv_queue.client = None
+        recv_queue.envelope = None
+        # The next request may be here already, and can be taken from now on.
+        recv_queue.wait_queue.notify()
+        if client.attached and self.hwm and client.pending() >= self.hwm and client.writable:
+            client.flush()
+        if not client.attached or (self.hwm and client.pending() >= self.hwm):
+            # Nobody waits any more, or somebody who does not read: RFC 28 has the reply discarded.
+            client.dropped += 1
+            self.wait_queue.notify()
+            return 1
+        if head + count > FEW_PARTS:
+            whole = <Part *>malloc((head + count) * sizeof(Part))
+            if whole == NULL:
+                raise MemoryError()
+        try:
+            for i in range(head):
+                fill_part(whole + i, <bytes>envelope[i])
+            memcpy(whole + head, parts, count * sizeof(Part))
+            client.send(whole, head + count)
+        except MemoryError:
+            # Nothing was sent: a shorter reply may do.
+            recv_queue.client = client
+            recv_queue.envelope = envelope
+            raise
+        finally:
+            if whole != few:
+                free(whole)
+        return 1

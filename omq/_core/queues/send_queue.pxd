@@ -1,0 +1,69 @@
+# Outlets: whom a message goes to, by socket type.
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+
+from omq._core.wire.send_buffer cimport Part
+from omq._core.queues.recv_queue cimport RequestRecvQueue
+from omq._core.queues.matcher cimport Matcher
+from omq._core.queues.peer cimport SendQueue, Peer
+
+
+cdef enum:
+    FEW_PARTS = 16           # parts for which no memory is allocated
+
+
+cdef inline object part_bytes(const Part *part):
+    if part.owner != NULL and PyBytes_GET_SIZE(<object>part.owner) == part.size:
+        return <object>part.owner
+    return PyBytes_FromStringAndSize(part.data, part.size)
+
+
+cdef inline int fill_part(Part *part, bytes body) except -1:
+    part.data = PyBytes_AS_STRING(body)
+    part.size = PyBytes_GET_SIZE(body)
+    part.owner = <PyObject *>body
+    return 0
+
+
+cdef object hold(const Part *parts, Py_ssize_t count)
+
+
+cdef class RoundRobin(SendQueue):
+    cdef list _open                  # peers that can be written; one that is alone may be blocked
+    cdef Py_ssize_t _next            # index in _open of the next one's turn
+    cdef readonly object queue       # deque of bytes, or tuples of bytes: accepted, given to no peer yet
+    cdef Py_ssize_t _attached        # peers, writable or not
+    cdef bint _conflate
+    cdef bint _immediate
+    cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
+    cdef int _pump(self) except -1
+    cdef bint _has_open(self) except -1
+    cdef bint _has_room(self) noexcept
+    cdef int given(self, Peer peer) except -1
+
+
+cdef class RequestSendQueue(RoundRobin):
+    cdef RequestRecvQueue _recv_queue
+    cdef bint _relaxed
+    cdef bint _correlate
+    cdef unsigned int _serial        # of the last request
+
+
+cdef class Distributor(SendQueue):
+    cdef readonly Matcher matcher    # None: every peer gets every message
+    cdef list peers                  # by slot; None where a slot is free
+    cdef list _free                  # slots to use again
+    cdef long long _last             # nanoseconds: when the last message was given to all
+    cdef bint _nodrop
+    cdef bint _invert
+    cdef dict _newest                # Peer that cannot be written to the message that it gets next; None: no conflate
+    cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1
+    cdef char *_scratch              # a message encoded once; owned
+    cdef int *_targets               # slots; owned
+    cdef Py_ssize_t _room            # entries of _targets
+    cdef int _adapt(self, Py_ssize_t hwm) except -1
+    cdef Py_ssize_t _number(self) except -1
+    cdef Py_ssize_t _select(self, const Part *first) except -1
+    cdef bint _full(self, Peer peer) except -1
+    cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept

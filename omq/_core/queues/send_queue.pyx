@@ -1,0 +1,500 @@
+"""Send queues: whom a message goes to, by socket type."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.list cimport PyList_GET_ITEM
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from omq._core.wire.send_buffer cimport BATCH_MESSAGES, INLINE_LIMIT, SPARSE_NS, Part
+from omq._core.clock cimport now_ns
+from omq._core.wire.codec cimport FLAG_MORE, LONG_HEADER, write_header
+from omq._core.queues.recv_queue cimport RequestRecvQueue
+from omq._core.queues.matcher cimport Matcher
+from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.queues.peer cimport TURN_MESSAGES, SendQueue, Peer
+
+from collections import deque
+import os
+
+from omq.errors import StateError
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_SIZE(object)  # of a deque: its length, without a call
+
+cdef enum:
+    SOME = 8                 # peers up to which a publisher's batches are those of anybody
+    MOST_IN_BATCH = 1024     # messages at which the batch of a publisher to many leaves
+    SCRATCH = 16384          # bytes: a message whose frames fit is encoded once for all subscribers
+
+
+cdef object hold(const Part *parts, Py_ssize_t count):
+    """A message as an object that outlives the call: bytes, or a tuple of them."""
+    cdef Py_ssize_t i
+    if count == 1:
+        return part_bytes(parts)
+    return tuple([part_bytes(parts + i) for i in range(count)])
+
+
+cdef int send_held(Peer peer, object message) except -1:
+    cdef Part few[FEW_PARTS]
+    cdef Part only
+    cdef Part *parts = few
+    cdef Py_ssize_t i, count
+    if type(message) is bytes:
+        fill_part(&only, <bytes>message)
+        return peer.send(&only, 1)
+    few[0].size = 0  # for the C compiler, which cannot know that there is a part at least
+    count = len(<tuple>message)
+    if count > FEW_PARTS:
+        parts = <Part *>malloc(count * sizeof(Part))
+        if parts == NULL:
+            raise MemoryError()
+    try:
+        for i in range(count):
+            fill_part(parts + i, <bytes>(<tuple>message)[i])
+        peer.send(parts, count)
+    finally:
+        if parts != few:
+            free(parts)
+    return 0
+
+
+cdef class RoundRobin(SendQueue):
+    """One queue; each message goes to the next peer that can be written (PUSH, DEALER, PAIR)."""
+
+    def __init__(self, wait_queue, hwm, conflate=False, immediate=False):
+        self.hwm = hwm
+        self.queue = deque()
+        self._open = []
+        self._conflate = conflate
+        self._immediate = immediate
+        self.quick = True
+
+    @property
+    def idle(self):
+        return not self.queue and self.parked == 0
+
+    cdef int given(self, Peer peer) except -1:
+        """*peer* has got a message."""
+        return 0
+
+    def entrust(self, Peer peer not None):
+        cdef long long before
+        cdef bint taken = True
+        while taken and self.queue and not peer.lost:
+            before = peer.messages_out
+            message = self.queue.popleft()
+            try:
+                send_held(peer, message)
+            finally:
+                taken = peer.messages_out > before
+                if not taken:
+                    self.queue.appendleft(message)  # no memory; or the peer is gone, and word of it on its way
+            if taken:
+                self.given(peer)
+
+    def surrender(self, list messages not None):
+        # Two steps without bytecode: no signal handler comes between.
+        messages.extend(self.queue)
+        self.queue.clear()
+        self.wait_queue.notify()
+
+    def deliver(self, Peer peer not None, list messages not None):
+        cdef Py_ssize_t done = 0, run
+        cdef long long before
+        try:
+            while done < len(messages) and not peer.lost:
+                run = peer.send_run(messages, done, TURN_MESSAGES)
+                if run == 0:
+                    before = peer.messages_out
+                    send_held(peer, messages[done])
+                    if peer.messages_out == before:
+                        break  # it is gone, and word of it on its way
+                    run = 1
+                done += run
+        finally:
+            del messages[:done]
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Peer peer
+        while True:
+            if Py_SIZE(self.queue) or not self._open:
+                return self._enqueue(parts, count)
+            if self._next >= len(self._open):
+                self._next = 0
+            peer = <Peer>self._open[self._next]
+            if not peer.writable:
+                # It is blocked and alone; or a pipe whose other end has gone in another thread, with word on its way.
+                if len(self._open) == 1:
+                    return self._enqueue(parts, count)
+                self._open.remove(peer)
+                continue
+            if self.hwm and peer.pending() >= self.hwm:
+                peer.flush()
+                if not peer.writable:
+                    continue
+            self._next += 1
+            peer.send(parts, count)
+            self.given(peer)
+            return 1
+
+    cdef bint put_quickly(self, const Part *part) except -1:
+        # With several peers each message has its own turn.
+        if Py_SIZE(self.queue) or Py_SIZE(self._open) != 1:
+            return False
+        return (<Peer>PyList_GET_ITEM(self._open, 0)).send_quickly(part, self.hwm)
+
+    cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
+        cdef Peer peer
+        cdef Py_ssize_t limit = TURN_MESSAGES
+        # With several peers each message has its own turn.
+        if self.queue or len(self._open) != 1:
+            return 0
+        peer = <Peer>self._open[0]
+        if self.hwm:
+            limit = min(limit, self.hwm - peer.pending())
+        return peer.send_run(messages, start, limit) if limit > 0 else 0
+
+    cdef bint _has_room(self) noexcept:
+        if self._immediate and self._attached == 0:
+            return False
+        return self.hwm == 0 or self._conflate or len(self.queue) + self.parked < self.hwm
+
+    cdef bint can_put(self) except -1:
+        return self._has_open() or self._has_room()
+
+    cdef bint _has_open(self) except -1:
+        """Whether a peer can be written."""
+        return len(self._open) > 1 or (len(self._open) == 1 and (<Peer>self._open[0]).writable)
+
+    cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1:
+        if not self._has_room():
+            return 0
+        if self._conflate:
+            self.queue.clear()
+        self.queue.append(hold(parts, count))
+        if not self._scheduled and self._has_open():
+            self._pump()  # a signal handler has raised where that was to be arranged
+        return 1
+
+    cdef int attach(self, Peer peer) except -1:
+        self._attached += 1
+        if peer.writable:
+            self._open.append(peer)
+            self._pump()
+        self.wait_queue.notify()
+        return 0
+
+    cdef int detach(self, Peer peer) except -1:
+        self._attached -= 1
+        if peer in self._open:
+            self._open.remove(peer)
+        self.wait_queue.notify()
+        return 0
+
+    cdef int lost(self, Peer peer) except -1:
+        if peer in self._open:
+            self._open.remove(peer)
+        return 0
+
+    cdef int opened(self, Peer peer) except -1:
+        SendQueue.opened(self, peer)
+        if peer.attached and peer not in self._open:
+            self._open.append(peer)
+        self._pump()
+        self.wait_queue.notify()
+        return 0
+
+    cdef int blocked(self, Peer peer) except -1:
+        cdef Py_ssize_t before = self.parked
+        SendQueue.blocked(self, peer)
+        # The last one stays: to empty a list and to fill it again is to allocate it anew, each time.
+        if len(self._open) > 1 and peer in self._open:
+            self._open.remove(peer)
+        if self.parked < before:
+            self.wait_queue.notify()
+        return 0
+
+    cdef int _pump(self) except -1:
+        """Gives what waits to the peers that can be written, one turn's worth."""
+        cdef Peer peer
+        cdef Py_ssize_t left = TURN_MESSAGES * len(self._open)
+        while self.queue and self._open and left > 0:
+            left -= 1
+            if self._next >= len(self._open):
+                self._next = 0
+            peer = <Peer>self._open[self._next]
+            if not peer.writable:
+                if len(self._open) == 1:
+                    break
+                self._open.remove(peer)
+                continue
+            self._next += 1
+            message = self.queue.popleft()
+            try:
+                send_held(peer, message)
+            except MemoryError:
+                self.queue.appendleft(message)  # it was accepted, and nothing of it was sent
+                raise
+            self.given(peer)
+        if self.queue and self._has_open() and not self._scheduled:
+            self._schedule()
+            self._scheduled = True
+        return 0
+
+    cdef int _flush_turn(self) except -1:
+        SendQueue._flush_turn(self)
+        if self.queue and self._has_open():
+            self._pump()
+            self.wait_queue.notify()
+        return 0
+
+
+cdef class RequestSendQueue(RoundRobin):
+    """REQ: one request at a time, behind an empty delimiter (RFC 28)."""
+
+    def __init__(self, wait_queue, hwm, recv_queue, relaxed, correlate, immediate=False):
+        RoundRobin.__init__(self, wait_queue, hwm, False, immediate)
+        self.quick = False
+        self._recv_queue = recv_queue
+        self._relaxed = relaxed
+        self._correlate = correlate
+        # At random, as in libzmq: a late reply to an earlier socket of the same identity answers no question of this one.
+        self._serial = int.from_bytes(os.urandom(4), "big")
+
+    cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
+        return 0
+
+    cdef bint can_put(self) except -1:
+        return (self._relaxed or not self._recv_queue.awaiting or self._recv_queue.hopeless()) and RoundRobin.can_put(self)
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Part few[FEW_PARTS]
+        cdef Part *whole = few
+        cdef Py_ssize_t head = 1
+        cdef int done = 0
+        cdef RequestRecvQueue recv_queue = self._recv_queue
+        cdef Peer asked = recv_queue.asked
+        cdef object older = None
+        request_id = None
+        if recv_queue.awaiting:
+            if not self._relaxed and not recv_queue.hopeless():
+                raise StateError("a REQ socket takes the reply before it sends the next request")
+            # The older request is given up: if it has not left, it need not (ZMQ_REQ_RELAXED).
+            older = self.queue
+            self.queue = deque()
+            if not RoundRobin.can_put(self):
+                self.queue = older
+                return 0
+        if recv_queue._head is not None or recv_queue._stash is not None:
+            recv_queue.clear()
+        if count + 2 > FEW_PARTS:
+            whole = <Part *>malloc((count + 2) * sizeof(Part))
+            if whole == NULL:
+                raise MemoryError()
+        try:
+            if self._correlate:
+                self._serial += 1
+                request_id = self._serial.to_bytes(4, "big")
+                fill_part(whole, request_id)
+                head = 2
+            whole[head - 1].data = b""
+            whole[head - 1].size = 0
+            whole[head - 1].owner = NULL
+            memcpy(whole + head, parts, count * sizeof(Part))
+            recv_queue.asked = None
+            done = RoundRobin.put(self, whole, head + count)
+            if done:
+                recv_queue.gone = False
+                recv_queue.awaiting = True
+                recv_queue.request_id = request_id
+            return done
+        finally:
+            if not done:
+                # Nothing was sent: the older request stands.
+                recv_queue.asked = asked
+                if older is not None:
+                    self.queue = older
+            if whole != few:
+                free(whole)
+
+    def surrender(self, list messages not None):
+        if self.queue:
+            self._recv_queue.gone = True  # the reply comes to nobody: the next request may go out
+        RoundRobin.surrender(self, messages)
+
+    cdef int given(self, Peer peer) except -1:
+        self._recv_queue.asked = peer
+        return 0
+
+
+cdef class Distributor(SendQueue):
+    """Each message goes to every subscriber whose prefixes it matches (PUB, XPUB; RFC 29)."""
+
+    def __cinit__(self, *_, **__):
+        self._scratch = <char *>malloc(SCRATCH)
+        if self._scratch == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self._scratch)
+        free(self._targets)
+
+    def __init__(self, wait_queue, hwm, matcher, nodrop=False, invert=False, conflate=False):
+        self.hwm = hwm
+        self.matcher = matcher
+        self.peers = []
+        self._free = []
+        self._nodrop = nodrop and not conflate  # where the newest message takes the place of another none is refused
+        self._invert = invert
+        self._newest = {} if conflate else None
+
+    @property
+    def idle(self):
+        return self.parked == 0 and not self._newest
+
+    cdef int attach(self, Peer peer) except -1:
+        cdef void *memory
+        cdef Py_ssize_t room = len(self.peers) + 1
+        # What needs memory comes first: where there is none, nothing has changed.
+        if self._room < room:
+            memory = realloc(self._targets, 2 * room * sizeof(int))
+            if memory == NULL:
+                raise MemoryError()
+            self._targets = <int *>memory
+            self._room = 2 * room
+        if self._free:
+            peer.slot = self._free.pop()
+            self.peers[peer.slot] = peer
+        else:
+            self.peers.append(peer)
+            peer.slot = <int>room - 1
+        self._adapt(self.hwm)
+        return 0
+
+    def set_hwm(self, Py_ssize_t hwm):
+        self._adapt(hwm)
+        SendQueue.set_hwm(self, hwm)
+
+    cdef int _adapt(self, Py_ssize_t hwm) except -1:
+        """To many, batches grow larger: each write wakes one, and together they take the cores from the publisher."""
+        self.most = min(max(BATCH_MESSAGES, BATCH_MESSAGES * self._number() // SOME), MOST_IN_BATCH)
+        if hwm:
+            self.most = min(self.most, max(BATCH_MESSAGES, hwm // 2))
+        return 0
+
+    cdef Py_ssize_t _number(self) except -1:
+        """How many peers there are, about: those that are leaving still count."""
+        return len(self.peers) - len(self._free)
+
+    cdef int detach(self, Peer peer) except -1:
+        self.peers[peer.slot] = None
+        if self.matcher is None:
+            self._free.append(peer.slot)
+        self._adapt(self.hwm)
+        if self._newest:
+            self._newest.pop(peer, None)
+        self.wait_queue.notify()
+        return 0
+
+    cdef int opened(self, Peer peer) except -1:
+        SendQueue.opened(self, peer)
+        if self._newest and peer in self._newest:
+            send_held(peer, self._newest.pop(peer))
+        self.wait_queue.notify()
+        return 0
+
+    cdef int blocked(self, Peer peer) except -1:
+        SendQueue.blocked(self, peer)
+        if self._nodrop:
+            self.wait_queue.notify()
+        return 0
+
+    cdef bint can_put(self) except -1:
+        # Without nodrop a full subscriber never keeps the publisher waiting; with it, it is asked for each message.
+        return not self._nodrop or not any(peer is not None and self._full(peer) for peer in self.peers)
+
+    cdef Py_ssize_t _select(self, const Part *first) except -1:
+        """Puts the slots that the message goes to into `_targets`; gives their number."""
+        cdef Py_ssize_t i, n = 0
+        cdef int hits
+        cdef const int *slots
+        if self.matcher is None:
+            for i in range(len(self.peers)):
+                if self.peers[i] is not None:
+                    self._targets[n] = <int>i
+                    n += 1
+            return n
+        hits = self.matcher.c_match(first.data, first.size)
+        slots = self.matcher.c_matched()
+        if not self._invert:
+            if hits:
+                memcpy(self._targets, slots, hits * sizeof(int))
+            return hits
+        matched = {slots[i] for i in range(hits)}
+        for i in range(len(self.peers)):
+            if self.peers[i] is not None and i not in matched:
+                self._targets[n] = <int>i
+                n += 1
+        return n
+
+    cdef bint _full(self, Peer peer) except -1:
+        if self.hwm == 0 or peer.pending() < self.hwm:
+            return False
+        if peer.writable:
+            peer.flush()
+        return peer.pending() >= self.hwm
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Py_ssize_t i, size
+        cdef Py_ssize_t n = self._select(parts)
+        cdef Peer peer
+        cdef bint quick
+        if n == 0:
+            return 1
+        if self._nodrop:
+            for i in range(n):
+                peer = <Peer>self.peers[self._targets[i]]
+                if peer is not None and self._full(peer):
+                    return 0
+        size = self._encode(parts, count) if n > 1 else 0
+        # Writing to each of many peers takes longer than a peer needs to look idle: what counts is the publisher.
+        self.gathers = now_ns() - self._last < SPARSE_NS
+        quick = size > 0 and self._newest is None
+        for i in range(n):
+            peer = <Peer>PyList_GET_ITEM(self.peers, self._targets[i])
+            if peer is None or (quick and peer.send_encoded_quickly(self._scratch, size, self.hwm)):
+                continue
+            if self._newest is not None and self._hold(peer, parts, count):
+                continue
+            if self._full(peer):
+                peer.dropped += 1
+            elif size:
+                peer.send_encoded(self._scratch, size, parts, count)
+            else:
+                peer.send(parts, count)
+        self._last = now_ns()
+        return 1
+
+    cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1:
+        """ZMQ_CONFLATE: keeps a message for a peer that cannot take it, in place of the one before."""
+        if peer.writable and self.hwm and peer.pending() >= self.hwm:
+            peer.flush()
+        if peer.writable or not peer.attached:
+            return False
+        self._newest[peer] = hold(parts, count)
+        return True
+
+    cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept:
+        """Encodes a message for all; 0 if it is too large for that, and large parts go by reference."""
+        cdef Py_ssize_t i, size = 0
+        for i in range(count):
+            size += LONG_HEADER + parts[i].size
+            if parts[i].size > INLINE_LIMIT or size > SCRATCH:
+                return 0
+        size = 0
+        for i in range(count):
+            size += write_header(<unsigned char *>self._scratch + size, FLAG_MORE if i < count - 1 else 0, parts[i].size)
+            memcpy(self._scratch + size, parts[i].data, parts[i].size)
+            size += parts[i].size
+        return size

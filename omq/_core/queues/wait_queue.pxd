@@ -1,0 +1,15 @@
+# Where the calls of a socket wait, and where its events are handled together.
+
+
+cdef class WaitQueue:
+    # Where calls wait: the two twins wait in their own ways.
+    cdef bint apart                  # calls wait for different peers: none stands behind another's
+    cdef int notify(self) except -1
+    cdef bint is_quiet(self) noexcept
+    cdef int look(self, long long spent) except -1
+
+
+cdef class Turn:
+    # What woke up while descriptors were served, to be run when all of them are.
+    cdef bint open                   # events are being handled
+    cdef int finish(self) except -1

@@ -1,0 +1,24 @@
+"""Where the calls of a socket wait, and where its events are handled together: the two twins derive their own."""
+
+
+cdef class WaitQueue:
+    """Where the calls of a socket wait for something to change."""
+
+    cdef int notify(self) except -1:
+        """Something that calls wait for may have come true."""
+        return 0
+
+    cdef bint is_quiet(self) noexcept:
+        """Whether `notify` has nobody to tell."""
+        return False
+
+    cdef int look(self, long long spent) except -1:
+        """Looks at the socket's descriptors, without waiting; *spent*: nanoseconds since that was last done here."""
+        return 0
+
+
+cdef class Turn:
+    """One round of events: calls that it wakes run at its end, and not in the middle of a connection's work."""
+
+    cdef int finish(self) except -1:
+        return 0

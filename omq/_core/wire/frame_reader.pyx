@@ -1,0 +1,459 @@
+"""What a connection receives: slabs of small frames and large frames of their own, in order of arrival.
+
+Bytes are read in `fill`, looked at once in `scan` (limits, commands, whole messages counted) and become
+Python objects in `take_part`, one a call, when the user asks. `fill` and `scan` need no GIL.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from omq._core.wire.slab_list cimport SlabList, Node
+from omq._core.wire.codec cimport (
+    FLAG_COMMAND,
+    FLAG_LONG,
+    FLAG_MORE,
+    LONG_HEADER,
+    SHORT_HEADER,
+    Header,
+    long_size,
+    parse_header,
+)
+from omq._core.wire.crypto cimport (
+    OPEN_NO_MESSAGE,
+    SEALED_COMMAND,
+    SEALED_EXTRA,
+    SEALED_MORE,
+    CurveCipher,
+)
+from omq._core.wire.pool cimport Pool
+
+# The same macros as in cpython.bytes, for references that are held as pointers.
+cdef extern from "Python.h" nogil:
+    char *bytes_data "PyBytes_AS_STRING"(PyObject *)
+    Py_ssize_t bytes_size "PyBytes_GET_SIZE"(PyObject *)
+
+cdef extern from "Python.h":
+    int resize_bytes "_PyBytes_Resize"(PyObject **, Py_ssize_t) except -1
+
+
+@cython.final
+cdef class FrameReader(SlabList):
+    def __cinit__(self, Pool pool not None, max_size=None, max_parts=None, long long ceiling=MESSAGE_CEILING):
+        self.max_size = NO_LIMIT if max_size is None else max_size
+        self.max_parts = PARTS_CEILING if max_parts is None else max_parts
+        self._left = <uint64_t>self.max_size
+        self.ceiling = ceiling if max_size is None else NO_LIMIT
+
+    cdef void clear(self):
+        SlabList.clear(self)
+        self._aimed = NULL
+        self._left = <uint64_t>self.max_size
+
+    # ------------------------------------------------------------------ looking at them, once
+
+    cdef Scan scan(self) noexcept nogil:
+        """Looks at the frames that are whole, up to the first event or to the last byte."""
+        cdef Node *tail
+        cdef const unsigned char *p
+        cdef Header header
+        cdef Py_ssize_t available, whole
+        cdef int state
+        if self.cipher is not None:
+            return self._scan_sealed()
+        if self._large != NULL:
+            return self._judge_large()
+        tail = self._tail
+        if tail == NULL or tail.data == NULL:
+            return SCAN_STARVED
+        while True:
+            p = <const unsigned char *>tail.data + self._scan
+            available = tail.end - self._scan
+            state = parse_header(p, available, &header)
+            if state <= 0:
+                self._need = LONG_HEADER
+                if state < 0:
+                    return SCAN_BAD_HEADER
+                self._settle()
+                return SCAN_STARVED
+            if header.flags & FLAG_COMMAND:
+                if header.size > COMMAND_LIMIT:
+                    return SCAN_COMMAND_TOO_LARGE
+            elif header.size > self._left or self._parts >= self.max_parts:
+                return self._refuse(header.size)
+            if header.size > <uint64_t>(available - header.length):
+                if header.size > LARGE_FRAME:
+                    self._header = header
+                    return SCAN_LARGE
+                self._need = header.length + <Py_ssize_t>header.size
+                return SCAN_STARVED
+            whole = header.length + <Py_ssize_t>header.size
+            if header.flags & FLAG_COMMAND:
+                # Commands are handled when they arrive and skipped when messages are taken.
+                if tail == self._head and tail.pos == self._scan:
+                    tail.pos += whole
+                else:
+                    self._dead += whole
+                self._scan += whole
+                self.command_data = <const char *>p + header.length
+                self.command_size = <Py_ssize_t>header.size
+                return SCAN_COMMAND
+            self._scan += whole
+            self._count(header.flags & FLAG_MORE, header.size)
+
+    cdef Scan _refuse(self, uint64_t size) noexcept nogil:
+        """What is wrong with one more part, or SCAN_STARVED: limits on what is not yet a message for recv_hwm."""
+        if size > self._left:
+            return SCAN_ENDLESS if self._left == 0 and self.ceiling != NO_LIMIT else SCAN_TOO_LARGE
+        return SCAN_TOO_MANY_PARTS if self._parts >= self.max_parts else SCAN_STARVED
+
+    cdef Scan _judge_large(self) noexcept nogil:
+        if self._have == self._room >= self.ceiling and <uint64_t>self._room < self._size:
+            return SCAN_ENDLESS
+        return SCAN_LARGE_DONE if self._have == self._room else SCAN_STARVED
+
+    cdef inline void _count(self, bint more, uint64_t size) noexcept nogil:
+        """One more part is whole."""
+        if more:
+            self._parts += 1
+            self._left -= size
+            if <uint64_t>self.max_size - self._left >= <uint64_t>self.ceiling:
+                self._left = 0
+        else:
+            self.complete += 1
+            self._parts = 0
+            self._left = <uint64_t>self.max_size
+
+    cdef Scan _scan_sealed(self) noexcept nogil:
+        """As `scan`: opens sealed frames where they stand, and leaves plain ones in their place."""
+        cdef Node *tail = self._tail
+        cdef unsigned char *p
+        cdef Header header
+        cdef Py_ssize_t available, whole, spare
+        cdef int state, flags
+        cdef Scan wrong
+        if self._wrong != SCAN_STARVED:
+            return self._wrong
+        if self._large != NULL:
+            return self._judge_large()
+        if tail == NULL or tail.data == NULL:
+            return SCAN_STARVED
+        while True:
+            p = <unsigned char *>tail.data + self._scan
+            available = tail.end - self._scan
+            state = parse_header(p, available, &header)
+            if state <= 0:
+                self._need = LONG_HEADER
+                if state < 0:
+                    return SCAN_BAD_HEADER
+                self._settle()
+                return SCAN_STARVED
+            # libzmq sends MESSAGE in a frame of a message, the RFC calls it a command: both are taken.
+            if header.size < SEALED_EXTRA or header.flags & FLAG_MORE:
+                self.found = OPEN_NO_MESSAGE
+                return SCAN_NOT_OPENED
+            # Whether it is a command is known when it is open: what is too large for both ends here.
+            if header.size - SEALED_EXTRA > self._left and header.size - SEALED_EXTRA > COMMAND_LIMIT:
+                return self._refuse(header.size - SEALED_EXTRA)
+            whole = header.length + <Py_ssize_t>header.size
+            if header.size > <uint64_t>(available - header.length):
+                if header.size > LARGE_FRAME:
+                    self._header = header
+                    return SCAN_LARGE
+                self._need = whole
+                return SCAN_STARVED
+            flags = self.cipher.open_in_place(p, available, &header, &spare)
+            if flags < 0:
+                self.found = flags
+                return SCAN_NOT_OPENED
+            wrong = self._judge(flags, header.size - SEALED_EXTRA)
+            if wrong != SCAN_STARVED:
+                return wrong
+            if tail == self._head and tail.pos == self._scan:
+                tail.pos += spare
+            else:
+                self._dead += spare
+            self._scan += whole
+            if flags & SEALED_COMMAND:
+                self.command_data = <const char *>p + header.length + SEALED_EXTRA
+                self.command_size = <Py_ssize_t>header.size - SEALED_EXTRA
+                return SCAN_COMMAND
+            self._count(flags & SEALED_MORE, header.size - SEALED_EXTRA)
+
+    cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil:
+        """Whether an opened frame is within the limits: SCAN_STARVED, or what is wrong with it."""
+        if flags & SEALED_COMMAND:
+            return SCAN_COMMAND_TOO_LARGE if size > COMMAND_LIMIT else SCAN_STARVED
+        return self._refuse(size)
+
+    cdef int start_large(self) except -1:
+        """Gives the large frame at `_scan` its own memory and moves there what has arrived of it."""
+        cdef Node *tail = self._tail
+        cdef Py_ssize_t have = tail.end - self._scan - self._header.length
+        # A frame announces what it likes: memory follows what arrives (one step ahead), not the announcement.
+        cdef Py_ssize_t room = LARGE_STEP
+        cdef Node *node
+        cdef bint aimed
+        if self._header.size <= LARGE_STEP:
+            room = <Py_ssize_t>self._header.size
+        aimed = self._fits_target(self._header.flags & ~FLAG_LONG, self._header.size)
+        body = None if aimed else PyBytes_FromStringAndSize(NULL, room)
+        node = <Node *>malloc(sizeof(Node))
+        if node == NULL:
+            raise MemoryError()
+        memset(node, 0, sizeof(Node))
+        if aimed:
+            room = <Py_ssize_t>self._header.size
+            self._memory = self._target
+            self._aimed = node
+            self._aimed_size = room
+        else:
+            Py_INCREF(body)
+            node.body = <PyObject *>body
+            self._memory = PyBytes_AS_STRING(<bytes>body)
+        memcpy(self._memory, tail.data + self._scan + self._header.length, have)
+        node.flags = self._header.flags & ~FLAG_LONG
+        tail.end = self._scan
+        tail.next = node
+        self._tail = node
+        if tail == self._head and tail.pos == tail.end:
+            self._drop_head()
+        self._large = node
+        self._have = have
+        self._room = room
+        self._size = self._header.size
+        self._scan = self._need = self._dead = 0
+        return 0
+
+    cdef object finish_large(self):
+        """Grows or completes the large frame. Gives its body if it is a command, else None."""
+        cdef Node *node
+        cdef Node *before
+        cdef Py_ssize_t room
+        cdef int flags
+        node = self._head
+        before = NULL
+        while node != self._large:
+            before = node
+            node = node.next
+        if <uint64_t>self._room < self._size:
+            room = self._room * 2
+            if <uint64_t>room > self._size:
+                room = <Py_ssize_t>self._size
+            self._resize(room)
+            self._room = room
+            return None
+        self._large = NULL
+        if self._spare != NULL:
+            self._pool.put(self._spare)
+            self._spare = NULL
+        if self.cipher is not None:
+            payload = self.cipher.open_large(<bytes>node.body, &self.found)
+            self._wrong = SCAN_NOT_OPENED if self.found < 0 else self._judge(self.found, PyBytes_GET_SIZE(payload))
+            if self._wrong != SCAN_STARVED:
+                return None
+            Py_DECREF(<object>node.body)
+            Py_INCREF(payload)
+            node.body = <PyObject *>payload
+            node.flags = FLAG_COMMAND if self.found & SEALED_COMMAND else FLAG_MORE if self.found & SEALED_MORE else 0
+        flags = node.flags
+        if flags & FLAG_COMMAND:
+            body = <object>node.body
+            Py_DECREF(body)
+            if before == NULL:
+                self._head = node.next
+            else:
+                before.next = node.next
+            if self._tail == node:
+                self._tail = before
+                # What stands in the slab before has all been looked at.
+                if before != NULL and before.data != NULL:
+                    self._scan = before.end
+            free(node)
+            return body
+        self._count(flags & FLAG_MORE, self._aimed_size if node == self._aimed else bytes_size(node.body))
+        return None
+
+    cdef int _resize(self, Py_ssize_t room) except -1:
+        # The reference moves into the call and out of it again: nobody else may hold the object.
+        cdef PyObject *body = self._large.body
+        self._large.body = NULL
+        resize_bytes(&body, room)
+        self._large.body = body
+        self._memory = bytes_data(body)
+        return 0
+
+    cdef bint _fits_target(self, int flags, uint64_t size) noexcept nogil:
+        """Whether a large frame can stand in the target: it is the next message, and all of it."""
+        return (self._target != NULL and self._aimed == NULL and self.cipher is None and self.complete == 0
+                and self._parts == 0 and flags == 0 and size <= <uint64_t>self._target_size)
+
+    cdef bint aim(self, char *into, Py_ssize_t size) noexcept:
+        """Offers memory for the next message until `withdraw`; whether a large frame stands there already."""
+        cdef Node *node = self._large
+        self._target = into
+        self._target_size = size
+        if node != NULL and self._fits_target(node.flags, self._size):
+            # It has begun: what has come moves over, which it would have to in the end.
+            memcpy(into, self._memory, self._have)
+            Py_DECREF(<object>node.body)
+            node.body = NULL
+            self._memory = into
+            self._room = self._aimed_size = <Py_ssize_t>self._size
+            self._aimed = node
+        return self._aimed != NULL
+
+    cdef int withdraw(self) except -1:
+        """Takes the offer back; what has come there moves into memory of its own."""
+        cdef Node *node = self._aimed
+        cdef char *target = self._target
+        self._target = NULL
+        self._aimed = NULL
+        if node != NULL:
+            try:
+                body = PyBytes_FromStringAndSize(NULL, self._aimed_size)
+            except MemoryError:
+                self.clear()
+                raise
+            memcpy(PyBytes_AS_STRING(body), target, self._have if node == self._large else PyBytes_GET_SIZE(body))
+            Py_INCREF(body)
+            node.body = <PyObject *>body
+            if node == self._large:
+                self._memory = PyBytes_AS_STRING(body)
+        return 0
+
+    # ------------------------------------------------------------------ messages out
+
+    cdef const unsigned char *_front(self, Header *header) noexcept nogil:
+        """The body of the first unread frame of a message; its node becomes the head. `complete` is above 0."""
+        cdef Node *node
+        cdef const unsigned char *p
+        while True:
+            node = self._head
+            if node.data == NULL:
+                header.flags = node.flags
+                header.length = 0
+                header.size = 0
+                return NULL
+            if node.pos == node.end:
+                self._drop_head()
+                continue
+            p = <const unsigned char *>node.data + node.pos
+            parse_header(p, node.end - node.pos, header)
+            if header.flags & FLAG_COMMAND:
+                node.pos += header.length + <Py_ssize_t>header.size
+                continue
+            return p + header.length
+
+    cdef bint head_more(self) noexcept nogil:
+        """Whether the next part is followed by another of the same message."""
+        cdef Header header
+        self._front(&header)
+        return header.flags & FLAG_MORE
+
+    cdef const char *peek(self, Py_ssize_t *size) noexcept nogil:
+        """The next part, in place; valid until the next call."""
+        cdef Header header
+        cdef const unsigned char *body = self._front(&header)
+        if body == NULL:
+            if self._head == self._aimed:
+                size[0] = self._aimed_size
+                return self._target
+            size[0] = bytes_size(self._head.body)
+            return bytes_data(self._head.body)
+        size[0] = <Py_ssize_t>header.size
+        return <const char *>body
+
+    cdef inline object take_short(self):
+        """The common case in as few steps as possible: a last frame in the slab; None if it is something else."""
+        cdef Node *node = self._head
+        cdef const unsigned char *p
+        cdef Py_ssize_t size
+        cdef int header = SHORT_HEADER
+        if node.data == NULL or node.pos == node.end:
+            return None
+        p = <const unsigned char *>node.data + node.pos
+        if p[0] == 0:
+            size = p[1]
+        elif p[0] == FLAG_LONG:
+            size = <Py_ssize_t>long_size(p)
+            header = LONG_HEADER
+        else:
+            return None
+        part = PyBytes_FromStringAndSize(<const char *>p + header, size)
+        node.pos += header + size
+        self.more = False
+        if node.pos == node.end:
+            self._settle()
+        if self._dead > 0:
+            self._after_message()
+        else:
+            self.complete -= 1
+        return part
+
+    cdef object take_part(self):
+        """The next part of a whole message, as `bytes`; sets `more`."""
+        cdef Node *node
+        cdef const unsigned char *p
+        cdef Header header
+        part = self.take_short()
+        if part is not None:
+            return part
+        p = self._front(&header)
+        node = self._head
+        if p == NULL:
+            if node == self._aimed:
+                self.withdraw()  # somebody else takes it than whose memory it is in
+            part = <object>node.body
+            Py_DECREF(part)
+            self._head = node.next
+            if self._tail == node:
+                self._tail = NULL
+            free(node)
+        else:
+            part = PyBytes_FromStringAndSize(<const char *>p, <Py_ssize_t>header.size)
+            node.pos += header.length + <Py_ssize_t>header.size
+            if node.pos == node.end:
+                self._settle()
+        self.more = header.flags & FLAG_MORE
+        if not self.more:
+            self._after_message()
+        return part
+
+    cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
+        """Copies the next part, the last of its message, into *into*; -1 if it does not fit and stays."""
+        cdef Py_ssize_t has
+        cdef const char *body = self.peek(&has)
+        if has > size:
+            return -1
+        if body != into:
+            memcpy(into, body, has)
+        self.skip()
+        return has
+
+    cdef int skip(self) except -1:
+        """Drops the rest of the first message."""
+        cdef Header header
+        cdef Node *node
+        while True:
+            if self._front(&header) == NULL:
+                node = self._head
+                if node == self._aimed:
+                    self._aimed = NULL
+                Py_XDECREF(node.body)
+                self._head = node.next
+                if self._tail == node:
+                    self._tail = NULL
+                free(node)
+            else:
+                node = self._head
+                node.pos += header.length + <Py_ssize_t>header.size
+                if node.pos == node.end:
+                    self._settle()
+            if not header.flags & FLAG_MORE:
+                break
+        self._after_message()
+        return 0

@@ -1,0 +1,143 @@
+# What a connection has accepted and the kernel has not: copies in an arena, large payloads by reference.
+
+cimport cython
+from cpython.object cimport PyObject
+
+from omq._core.wire.pool cimport Pool
+from omq._core.wire.codec cimport LONG_HEADER, write_header
+from omq._core.wire.crypto cimport CurveCipher
+from omq._core.lock cimport drop_flag, take_flag
+from libc.string cimport memcpy
+
+cdef enum:
+    INLINE_LIMIT = 4096      # bytes: a payload up to this is copied, a larger one is borrowed
+    BATCH_BYTES = 65536      # bytes at which a batch leaves
+    BATCH_MESSAGES = 256     # messages at which a batch leaves
+    SEGMENT_BYTES = 8192     # an arena segment above this is not extended
+    SEALED_INLINE = 65536    # bytes: a sealed payload up to this stands in the arena, a larger one in its own memory
+    SPARSE_NS = 20000        # nanoseconds since the last write after which a message is written at once
+    STREAM_NS = 400000       # nanoseconds since a full batch left during which a sealed one is its caller's, while it grows
+
+cdef enum:
+    FLUSH_DONE = 0           # the kernel has everything
+    FLUSH_BLOCKED = 1        # it has taken what it could
+    FLUSH_ERROR = -1         # SendBuffer.error holds the errno
+    FLUSH_NOTHING = 2        # nothing was tried
+
+cdef struct Part:            # one part of a message on its way in; valid during the call only
+    const char *data
+    Py_ssize_t size          # bytes
+    PyObject *owner          # the bytes object whose content data is; NULL: memory that is the caller's
+
+cdef struct Segment:
+    char *base               # memory of owner, or the caller's; NULL: the arena
+    Py_ssize_t offset        # in the arena
+    Py_ssize_t size          # bytes left
+    PyObject *owner          # strong reference, or NULL
+    int messages             # messages that end in this segment
+
+
+@cython.final
+cdef class SendBuffer:
+    cdef Pool _pool
+    cdef CurveCipher cipher          # seals what is put in; None: it leaves in the clear
+    cdef Py_ssize_t quick            # bytes of payload up to which `append` serves; -1: it does not, all is sealed
+    cdef char *_arena                # owned; a pooled block while _capacity is BLOCK_SIZE
+    cdef Py_ssize_t _capacity  # bytes
+    cdef Py_ssize_t _used            # bytes
+    cdef Segment *_segments  # owned
+    cdef int _room                   # segments there is memory for
+    cdef int _first                  # the first that is not sent
+    cdef int _count                  # one behind the last
+    cdef PyObject **_done            # references to drop, as many as _room; owned
+    cdef int _ndone
+    cdef bint _foreign               # a segment stands in the caller's memory
+    cdef Py_ssize_t bytes            # not sent
+    cdef long long total             # bytes put in, ever, but for those that were dropped
+    cdef Py_ssize_t messages  # not wholly sent: those of a segment count until its last byte is out
+    cdef int hwm_granularity         # messages a segment has at most: how exact `messages` is
+    cdef int error                   # errno of the last FLUSH_ERROR
+    # What a thread without the GIL needs; guarded by the flag where `shared`.
+    cdef int _taken                  # atomic: somebody works on the batch
+    cdef bint shared                 # a Flusher may write it too
+    cdef bint queued                 # the Flusher knows that something was left in it
+    cdef bint stuck                  # the Flusher found the kernel full; the epoll set tells when it is not
+    cdef bint failed                 # the Flusher got an error
+    cdef int fd              # the connection's descriptor; -1 none, or closed
+    cdef int poll_fd                 # the epoll set of its socket; -1 before it has joined
+    cdef unsigned int interest  # EPOLL* watched for
+    cdef unsigned long long ticket  # what the epoll set tells with an event
+    cdef long long last_write  # nanoseconds on the monotonic clock
+    cdef long long last_full  # likewise, when its caller last wrote it because it was full
+    cdef long long _late             # likewise, when the Flusher last wrote it
+    cdef long long _seen             # `total` at the Flusher's last look
+    cdef void _wait(self) noexcept
+    cdef int want(self, unsigned int interest) noexcept nogil
+    cdef void give_up(self) noexcept nogil
+    cdef bint flush_late(self, long long now, long long patience) noexcept nogil
+    cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1
+    cdef int _put_several(self, const Part *parts, Py_ssize_t count) except -1
+    cdef int _put(self, const Part *part, int flags) except -1
+    cdef void _take_back(self, int segments, Py_ssize_t size, Py_ssize_t unsent) noexcept
+    cdef void secure(self, CurveCipher cipher) noexcept
+    cdef int _put_sealed(self, const Part *part, int flags) except -1
+    cdef int _put_sealed_large(self, const Part *part, int flags) except -1
+    cdef int put_frames(self, const char *data, Py_ssize_t size) except -1
+    cdef int copy(self, const char *data, Py_ssize_t size) except -1
+    cdef void end_message(self) noexcept
+    cdef int flush(self, int fd) noexcept nogil
+    cdef int adopt(self) except -1
+    cdef void reap(self)
+    cdef void clear(self)
+    cdef int _reserve(self, Py_ssize_t size) except -1
+    cdef void _release(self)
+    cdef Segment *_append(self) except NULL
+    cdef Segment *_open(self) except NULL
+    cdef void _sent(self, Py_ssize_t size) noexcept nogil
+
+    cdef inline void hold(self) noexcept:
+        """Keeps the Flusher out, where there is one."""
+        if self.shared and not take_flag(&self._taken):
+            self._wait()
+
+    cdef inline void let_go(self) noexcept:
+        if self.shared:
+            drop_flag(&self._taken)
+
+    cdef inline bint append(self, const Part *part) noexcept:
+        """A message of one part behind others, in few steps; False where there is more to do than that."""
+        cdef Segment *last
+        cdef char *p
+        cdef Py_ssize_t size
+        if (part.size > self.quick or self._used + LONG_HEADER + part.size > self._capacity
+                or self._first == self._count):
+            return False
+        last = self._segments + self._count - 1
+        if last.base != NULL or last.size >= SEGMENT_BYTES or last.messages >= self.hwm_granularity:
+            return False
+        p = self._arena + self._used
+        size = write_header(<unsigned char *>p, 0, part.size)
+        memcpy(p + size, part.data, part.size)
+        self._count_in(last, size + part.size)
+        return True
+
+    cdef inline bint append_encoded(self, const char *data, Py_ssize_t size) noexcept:
+        """The same with a whole message that is encoded already, in the clear."""
+        cdef Segment *last
+        if self._used + size > self._capacity or self._first == self._count:
+            return False
+        last = self._segments + self._count - 1
+        if last.base != NULL or last.size >= SEGMENT_BYTES or last.messages >= self.hwm_granularity:
+            return False
+        memcpy(self._arena + self._used, data, size)
+        self._count_in(last, size)
+        return True
+
+    cdef inline void _count_in(self, Segment *last, Py_ssize_t size) noexcept:
+        """A message of so many bytes stands behind the last segment's."""
+        last.size += size
+        last.messages += 1
+        self._used += size
+        self.bytes += size
+        self.total += size
+        self.messages += 1

@@ -1,0 +1,491 @@
+"""The send batch: frames are encoded into it and leave in as few system calls as possible.
+
+`flush` needs no GIL and touches no Python object: references whose bytes are out wait in `_done` until
+`reap`, which the next holder of the GIL calls.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport EAGAIN, EINTR, EPIPE, errno
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
+from posix.time cimport nanosleep, timespec
+
+from omq._core.wire.pool cimport BLOCK_SIZE, Pool
+from omq._core.wire.codec cimport FLAG_COMMAND, FLAG_MORE, LONG_HEADER, Header, parse_header, write_header
+from omq._core.wire.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_MORE, SEALED_ROOM, CurveCipher
+from omq._core.kernel cimport (
+    EPOLL_CTL_MOD,
+    EPOLLOUT,
+    MSG_DONTWAIT,
+    MSG_NOSIGNAL,
+    epoll_ctl,
+    epoll_event,
+    iovec,
+    msghdr,
+    send,
+    sendmsg,
+)
+from omq._core.lock cimport drop_flag, take_flag
+
+cdef extern from "<sys/socket.h>" nogil:
+    int shutdown(int, int)
+    int SHUT_RDWR
+
+cdef enum:
+    VECTOR = 64              # segments a system call takes
+    FIRST_SEGMENTS = 16
+
+
+@cython.final
+@cython.no_gc_clear  # its end needs the pool
+cdef class SendBuffer:
+    def __cinit__(self, Pool pool not None):
+        self._pool = pool
+        self.hwm_granularity = 64
+        self.quick = INLINE_LIMIT
+        self.fd = self.poll_fd = -1
+
+    def __dealloc__(self):
+        # Nobody else has it any more; and in a forked child the flag may be up for ever.
+        self.shared = False
+        self.clear()
+        free(self._segments)
+        free(self._done)
+
+    cdef void _wait(self) noexcept:
+        """Waits for the Flusher, which may be in a system call: without the GIL."""
+        cdef timespec moment
+        moment.tv_sec = 0
+        moment.tv_nsec = 1000
+        with nogil:
+            while not take_flag(&self._taken):
+                nanosleep(&moment, NULL)
+
+    cdef void secure(self, CurveCipher cipher) noexcept:
+        """Has everything sealed from now on; None: nothing."""
+        self.cipher = cipher
+        self.quick = INLINE_LIMIT if cipher is None else -1
+
+    cdef void clear(self):
+        """Drops everything; what was not sent is gone."""
+        cdef int i
+        self.hold()
+        for i in range(self._first, self._count):
+            if self._segments[i].owner != NULL:
+                self._done[self._ndone] = self._segments[i].owner
+                self._ndone += 1
+        self._first = self._count = 0
+        self._foreign = False
+        self.total -= self.bytes
+        self.bytes = self.messages = 0
+        self.let_go()
+        self.reap()
+
+    cdef void _release(self):
+        if self._arena != NULL:
+            if self._capacity == BLOCK_SIZE:
+                self._pool.put(self._arena)
+            else:
+                free(self._arena)
+        self._arena = NULL
+        self._capacity = self._used = 0
+
+    cdef void reap(self):
+        """Drops the references whose bytes are out, and the arena when nothing waits."""
+        cdef PyObject *few[FIRST_SEGMENTS]
+        cdef int i, n
+        if self._ndone == 0 and (self._arena == NULL or self._first != self._count):
+            return
+        while True:
+            # Dropping a reference may run anything: not under the flag.
+            self.hold()
+            n = min(self._ndone, <int>FIRST_SEGMENTS)
+            self._ndone -= n
+            for i in range(n):
+                few[i] = self._done[self._ndone + i]
+            if self._first == self._count and self._arena != NULL:
+                self._release()
+            self.let_go()
+            for i in range(n):
+                Py_DECREF(<object>few[i])
+            if n < FIRST_SEGMENTS:
+                return
+
+    # ------------------------------------------------------------------ in
+
+    cdef int _reserve(self, Py_ssize_t size) except -1:
+        """Makes room for *size* bytes at the end of the arena."""
+        cdef Py_ssize_t capacity, dead
+        cdef char *arena
+        cdef int i
+        if self._used + size <= self._capacity:
+            return 0
+        if self._arena == NULL and size <= BLOCK_SIZE:
+            self._arena = self._pool.get()
+            if self._arena == NULL:
+                raise MemoryError()
+            self._capacity = BLOCK_SIZE
+            return 0
+        # The front of the arena may be sent already: move the rest down before asking for more memory.
+        dead = self._used
+        for i in range(self._first, self._count):
+            if self._segments[i].base == NULL:
+                dead = self._segments[i].offset
+                break
+        if dead > 0 and dead >= self._capacity // 2 and self._used - dead + size <= self._capacity:
+            memmove(self._arena, self._arena + dead, self._used - dead)
+            for i in range(self._first, self._count):
+                if self._segments[i].base == NULL:
+                    self._segments[i].offset -= dead
+            self._used -= dead
+            return 0
+        capacity = max(self._capacity * 2, BLOCK_SIZE * 2)
+        while capacity < self._used + size:
+            capacity *= 2
+        arena = <char *>malloc(capacity)
+        if arena == NULL:
+            raise MemoryError()
+        if self._arena != NULL:
+            memcpy(arena, self._arena, self._used)
+            if self._capacity == BLOCK_SIZE:
+                self._pool.put(self._arena)
+            else:
+                free(self._arena)
+        self._arena = arena
+        self._capacity = capacity
+        return 0
+
+    cdef Segment *_append(self) except NULL:
+        """A new segment at the end, empty."""
+        cdef int room
+        cdef void *memory
+        cdef Segment *segment
+        # `_done` has place for what waits there and for all that is still to be sent.
+        cdef bint full = self._ndone + self._count - self._first >= self._room
+        if not full and self._count == self._room:
+            memmove(self._segments, self._segments + self._first, (self._count - self._first) * sizeof(Segment))
+            self._count -= self._first
+            self._first = 0
+        elif full:
+            room = self._room * 2 if self._room else FIRST_SEGMENTS
+            memory = realloc(self._done, room * sizeof(PyObject *))
+            if memory == NULL:
+                raise MemoryError()
+            self._done = <PyObject **>memory
+            memory = realloc(self._segments, room * sizeof(Segment))
+            if memory == NULL:
+                raise MemoryError()
+            self._segments = <Segment *>memory
+            self._room = room
+        segment = self._segments + self._count
+        memset(segment, 0, sizeof(Segment))
+        self._count += 1
+        return segment
+
+    cdef Segment *_open(self) except NULL:
+        """The segment that the next bytes of the arena belong to."""
+        cdef Segment *last
+        if self._count > self._first:
+            last = self._segments + self._count - 1
+            if last.base == NULL and last.size < SEGMENT_BYTES and last.messages < self.hwm_granularity:
+                return last
+        last = self._append()
+        last.offset = self._used
+        return last
+
+    cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1:
+        """Appends a message: all of it or, where memory is short, nothing, for the next one would be its rest.
+
+        Memory without an owner must be adopted before the caller returns to its caller.
+        """
+        if count == 1 and parts.size <= INLINE_LIMIT:
+            self._put(parts, 0)  # finds its memory before it appends anything
+        else:
+            self._put_several(parts, count)
+        self.end_message()
+        return 0
+
+    cdef int _put_several(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef int segments = self._count - self._first
+        cdef Py_ssize_t size = self._segments[self._count - 1].size if segments else 0
+        cdef Py_ssize_t unsent = self.bytes
+        cdef bint whole = False
+        cdef Py_ssize_t i
+        try:
+            for i in range(count):
+                self._put(parts + i, FLAG_MORE if i < count - 1 else 0)
+            whole = True
+        finally:
+            if not whole:
+                self._take_back(segments, size, unsent)
+        return 0
+
+    cdef void _take_back(self, int segments, Py_ssize_t size, Py_ssize_t unsent) noexcept:
+        """Drops what was put behind the first *segments*, the last of which had *size* bytes; *unsent* in all."""
+        cdef Segment *last
+        while self._count - self._first > segments:
+            self._count -= 1
+            last = self._segments + self._count
+            if last.owner != NULL:
+                Py_DECREF(<object>last.owner)  # bytes: nothing runs
+        self.total -= self.bytes - unsent
+        self.bytes = unsent
+        self._foreign = False
+        if segments:
+            last = self._segments + self._count - 1
+            last.size = size
+            if last.base == NULL:
+                self._used = last.offset + size
+        else:
+            self._first = self._count = 0
+            self._used = 0
+
+    cdef int _put(self, const Part *part, int flags) except -1:
+        """Appends one frame."""
+        cdef Py_ssize_t inline = part.size if part.size <= INLINE_LIMIT else 0
+        cdef Segment *segment
+        cdef unsigned char *p
+        cdef int length
+        if self.cipher is not None:
+            return self._put_sealed(part, SEALED_MORE if flags & FLAG_MORE else 0)
+        self._reserve(LONG_HEADER + inline)
+        segment = self._open()
+        p = <unsigned char *>self._arena + self._used
+        length = write_header(p, flags, part.size)
+        if inline:
+            memcpy(p + length, part.data, inline)
+        segment.size += length + inline
+        self._used += length + inline
+        self.bytes += length + part.size
+        self.total += length + part.size
+        if part.size > INLINE_LIMIT:
+            segment = self._append()
+            segment.base = <char *>part.data
+            segment.size = part.size
+            segment.owner = part.owner
+            if part.owner != NULL:
+                Py_INCREF(<object>part.owner)
+            else:
+                self._foreign = True
+        return 0
+
+    cdef int _put_sealed(self, const Part *part, int flags) except -1:
+        """Appends one sealed frame; *flags* are SEALED_*. It is encrypted where it stands."""
+        cdef Py_ssize_t size = SEALED_EXTRA + part.size
+        cdef Segment *segment
+        cdef unsigned char *p
+        cdef int length
+        if part.size > SEALED_INLINE:
+            return self._put_sealed_large(part, flags)
+        self._reserve(LONG_HEADER + size + SEALED_ROOM)
+        segment = self._open()
+        p = <unsigned char *>self._arena + self._used
+        length = write_header(p, 0, size)
+        if self.cipher.seal_frame(p + length, flags, part.data, part.size) < 0:
+            self.failed = True
+            return 0
+        segment.size += length + size
+        self._used += length + size
+        self.bytes += length + size
+        self.total += length + size
+        return 0
+
+    cdef int _put_sealed_large(self, const Part *part, int flags) except -1:
+        """As `_put_sealed`, in memory of its own; other threads may run meanwhile."""
+        cdef Py_ssize_t size = SEALED_EXTRA + part.size
+        cdef bytes frame = PyBytes_FromStringAndSize(NULL, LONG_HEADER + size)
+        cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(frame)
+        cdef CurveCipher cipher = self.cipher
+        cdef Segment *segment
+        cdef int status
+        write_header(p, 0, size)
+        with nogil:
+            status = cipher.seal_frame(p + LONG_HEADER, flags, part.data, part.size)
+        if status < 0:
+            self.failed = True
+            return 0
+        segment = self._append()
+        segment.base = <char *>p
+        segment.size = LONG_HEADER + size
+        segment.owner = <PyObject *>frame
+        Py_INCREF(frame)
+        self.bytes += LONG_HEADER + size
+        self.total += LONG_HEADER + size
+        return 0
+
+    cdef int put_frames(self, const char *data, Py_ssize_t size) except -1:
+        """Appends whole frames that are encoded in the clear: as they are, or sealed one by one."""
+        cdef Header header
+        cdef Part part
+        cdef int flags
+        if self.cipher is None:
+            return self.copy(data, size)
+        while parse_header(<const unsigned char *>data, size, &header) == 1:
+            part.data = data + header.length
+            part.size = <Py_ssize_t>header.size
+            part.owner = NULL
+            flags = SEALED_COMMAND if header.flags & FLAG_COMMAND else 0
+            if header.flags & FLAG_MORE:
+                flags |= SEALED_MORE
+            self._put_sealed(&part, flags)
+            data += header.length + part.size
+            size -= header.length + part.size
+        return 0
+
+    cdef int copy(self, const char *data, Py_ssize_t size) except -1:
+        """Appends bytes that are encoded already."""
+        cdef Segment *segment
+        self._reserve(size)
+        segment = self._open()
+        memcpy(self._arena + self._used, data, size)
+        segment.size += size
+        self._used += size
+        self.bytes += size
+        self.total += size
+        return 0
+
+    cdef void end_message(self) noexcept:
+        if self._count:  # otherwise no nonce was left for it
+            self._segments[self._count - 1].messages += 1
+            self.messages += 1
+
+    cdef int adopt(self) except -1:
+        """Copies what is left of the caller's memory, which is not ours once the call returns."""
+        cdef int i
+        cdef Segment *segment
+        if not self._foreign:
+            return 0
+        for i in range(self._first, self._count):
+            segment = self._segments + i
+            if segment.base != NULL and segment.owner == NULL:
+                body = PyBytes_FromStringAndSize(segment.base, segment.size)
+                Py_INCREF(body)
+                segment.owner = <PyObject *>body
+                segment.base = PyBytes_AS_STRING(body)
+        self._foreign = False
+        return 0
+
+    # ------------------------------------------------------------------ out
+
+    cdef int flush(self, int fd) noexcept nogil:
+        """Writes what waits, as far as the kernel takes it: FLUSH_*."""
+        cdef iovec vector[VECTOR]
+        cdef msghdr message
+        cdef Segment *segment
+        cdef char *base
+        cdef Py_ssize_t total, got
+        cdef int i, n
+        memset(&message, 0, sizeof(message))
+        while self._first < self._count:
+            n = 0
+            total = 0
+            for i in range(self._first, self._count):
+                segment = self._segments + i
+                base = segment.base if segment.base != NULL else self._arena + segment.offset
+                if n > 0 and <char *>vector[n - 1].iov_base + vector[n - 1].iov_len == base:
+                    vector[n - 1].iov_len += segment.size
+                elif n == VECTOR:
+                    break
+                else:
+                    vector[n].iov_base = base
+                    vector[n].iov_len = segment.size
+                    n += 1
+                total += segment.size
+            if n == 1:
+                got = send(fd, vector[0].iov_base, vector[0].iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
+            else:
+                message.msg_iov = vector
+                message.msg_iovlen = n
+                got = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if got < 0:
+                if errno == EINTR:
+                    continue
+                if errno == EAGAIN:
+                    return FLUSH_BLOCKED
+                self.error = errno
+                return FLUSH_ERROR
+            self._sent(got)
+            if got < total:
+                return FLUSH_BLOCKED
+        return FLUSH_DONE
+
+    cdef void _sent(self, Py_ssize_t size) noexcept nogil:
+        cdef Segment *segment
+        self.bytes -= size
+        while self._first < self._count:
+            segment = self._segments + self._first
+            if segment.size > size:
+                if segment.base != NULL:
+                    segment.base += size
+                else:
+                    segment.offset += size
+                segment.size -= size
+                return
+            size -= segment.size
+            self.messages -= segment.messages
+            if segment.owner != NULL:
+                self._done[self._ndone] = segment.owner
+                self._ndone += 1
+                segment.owner = NULL
+            self._first += 1
+        self._first = self._count = 0
+        self._used = 0
+
+    cdef int want(self, unsigned int interest) noexcept nogil:
+        """Changes what the epoll set watches for; -1 if it cannot."""
+        cdef epoll_event event
+        if interest == self.interest:
+            return 0
+        self.interest = interest
+        if self.poll_fd < 0 or self.fd < 0:
+            return 0
+        event.events = interest
+        event.data.u64 = self.ticket
+        return epoll_ctl(self.poll_fd, EPOLL_CTL_MOD, self.fd, &event)
+
+    cdef void give_up(self) noexcept nogil:
+        """Writing has failed, and nobody may ever write again: the reading side is to find the end, and tell it."""
+        self.failed = True
+        if self.error != EPIPE and self.fd >= 0:  # else the end is there already
+            shutdown(self.fd, SHUT_RDWR)
+
+    cdef bint flush_late(self, long long now, long long patience) noexcept nogil:
+        """Writes what was left behind, on the Flusher's thread; whether to look again.
+
+        Args:
+            now: Nanoseconds on the monotonic clock.
+            patience: Nanoseconds since the last write during which a batch that grows is its caller's; and so is one that
+                this thread has written within that time: who was written to may have taken the core of whoever sends.
+        """
+        cdef bint again = False
+        cdef bint idle
+        cdef int status
+        if not take_flag(&self._taken):
+            return True  # its caller is at work
+        idle = self.bytes == 0 or self.stuck
+        if self.fd < 0 or self.failed:
+            pass
+        elif self.cipher is not None and now - self.last_full < STREAM_NS and (idle or self.total != self._seen):
+            # A stream whose sender seals all the time, and has no moment to spare for being interrupted.
+            again = True
+            self._seen = self.total
+        elif not idle:
+            if self.total == self._seen and now - self._late >= patience:
+                patience = SPARSE_NS
+            if now - self.last_write < patience:
+                again = True  # its caller is at work and writes by itself
+                self._seen = self.total
+            else:
+                status = self.flush(self.fd)
+                self.last_write = self._late = now
+                if status == FLUSH_BLOCKED:
+                    self.stuck = True
+                    self.want(self.interest | EPOLLOUT)
+                elif status == FLUSH_ERROR:
+                    self.give_up()
+        self.queued = again
+        drop_flag(&self._taken)
+        return again

@@ -1,0 +1,69 @@
+"""Who is let in at a bound endpoint: limits that keep silent and surplus connections from keeping good ones out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omq.errors import HandshakeError
+
+if TYPE_CHECKING:
+    from omq.engine.socket import Engine
+    from omq.engine.wire_session import WireSession
+
+
+#: Seconds that a handshake has before it may have to make room for want of descriptors.
+MOMENT = 1.0
+
+
+class ConnectionLimiter:
+    """The connections that one listener has accepted.
+
+    A connection costs a stranger nothing: until it has finished its handshake it has no claim to its place. So the
+    oldest of those goes when there are too many, or when descriptors are short, and a good client, which needs a
+    moment only, gets through: where descriptors are short each connection has that moment (`MOMENT`), or those that
+    come together would keep each other out for ever.
+
+    Args:
+        engine: The socket; its `max_handshakes` and `max_connections` apply.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._strangers: dict[WireSession, float] = {}  # when each came, in seconds of the loop's clock
+        self._admitted: set[WireSession] = set()
+
+    @property
+    def refusal(self) -> str | None:
+        """Why one more connection cannot be let in, or `None` if it can."""
+        limit = self._engine.options.max_connections
+        if limit is not None and len(self._admitted) >= limit:
+            return f"there are max_connections={limit} already"
+        return None
+
+    def enter(self, session: WireSession) -> None:
+        """A connection has been accepted; its handshake is to begin."""
+        limit = self._engine.options.max_handshakes
+        if limit is not None and len(self._strangers) >= limit:
+            self.shed(f"more than max_handshakes={limit} are in their handshake, and this is the oldest")
+        self._strangers[session] = self._engine.loop.time()
+
+    def shed(self, reason: str, patience: float = 0.0) -> bool:
+        """Ends the connection whose handshake has lasted longest, *patience* seconds at least. Gives whether it did."""
+        oldest = next(iter(self._strangers), None)
+        if oldest is None or self._engine.loop.time() - self._strangers[oldest] < patience:
+            return False
+        oldest.end(HandshakeError(reason))
+        return True
+
+    def admit(self, session: WireSession) -> str | None:
+        """The handshake is done. Gives why the connection cannot be let in, or `None` if it is."""
+        refusal = self.refusal
+        if refusal is None:
+            self._strangers.pop(session, None)
+            self._admitted.add(session)
+        return refusal
+
+    def leave(self, session: WireSession) -> None:
+        """The connection is over."""
+        self._strangers.pop(session, None)
+        self._admitted.discard(session)

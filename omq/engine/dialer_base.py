@@ -1,0 +1,132 @@
+"""What dialers have in common, whatever they dial: when to try again, and how to leave."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+from omq.engine.lifecycle import DialerState, StateMachine
+
+if TYPE_CHECKING:
+    from omq.engine.inproc import PipeSession
+    from omq.engine.socket import Engine
+    from omq.engine.wire_session import WireSession
+
+
+class Backoff:
+    """How long a dialer waits before its next attempt: `reconnect_interval`, with jitter.
+
+    Args:
+        engine: The socket that dials.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._delay = engine.first_reconnect_interval
+
+    def next(self, outcome: str) -> float | None:
+        """Seconds until the next attempt; `None` if there is to be none.
+
+        Args:
+            outcome: What became of the last one, in the words of `reconnect_stop`, or `"failed"`.
+        """
+        options = self._engine.options
+        if outcome == "after disconnect":
+            self._delay = self._engine.first_reconnect_interval
+        if self._delay is None or outcome in options.reconnect_stop:
+            return None
+        delay, interval = self._delay, options.reconnect_interval
+        self._delay = min(delay * 2, interval[1] if isinstance(interval, tuple) else delay)
+        # Jitter keeps the clients of a server that returns from coming all at once.
+        return delay * random.uniform(0.75, 1.0)
+
+
+class DialerBase(StateMachine[DialerState]):
+    """What is connected to an endpoint.
+
+    One that is disconnected before it has a connection takes along what was accepted for it, and dials on.
+
+    Attributes:
+        session: The connection, while there is one.
+        messages: What was accepted for nobody but the endpoint, once this one leaves.
+    """
+
+    session: Any
+
+    def __init__(self, engine: Engine, endpoint: str) -> None:
+        self.state = DialerState.NEW
+        self.engine = engine
+        self.endpoint = endpoint
+        self.messages: list[bytes | tuple[bytes, ...]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is no endpoint of the socket any more."""
+        return self.state is DialerState.LEAVING
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a connection is of use."""
+        return bool(self.messages) if self.leaving else self.engine.wants_peers
+
+    def revive(self) -> None:
+        """Dials on if whoever ends a program has cancelled all tasks of the loop, this one's, too."""
+
+    def go_on(self, target: DialerState) -> None:
+        """Goes over to another state, if it is still an endpoint."""
+        if not self.leaving:
+            self.move(target)
+
+    def disconnect(self) -> None:
+        """Stops dialling when what was accepted for it has left, or `linger` has passed."""
+        session: WireSession | PipeSession | None = self.session
+        if session is not None and session.is_linked:
+            self.session = None
+            self.close()
+            session.leave()
+        elif self._may_carry(session):
+            self._leave()
+        else:
+            self.close()
+
+    def _may_carry(self, session: WireSession | PipeSession | None) -> bool:
+        """Whether something waits that nobody but this dialer could deliver."""
+        engine = self.engine
+        if self.state is DialerState.CLOSED or not engine.in_loop or engine.pattern.idle:
+            return False
+        return engine.is_last(session)
+
+    def _leave(self) -> None:
+        linger = self.engine.options.linger
+        # The messages last: if a signal handler raises here, one that leaves and has none ends by itself.
+        self.move(DialerState.LEAVING)
+        if linger:
+            self._timer = self.engine.loop.call_later(linger, self.close)
+        with self.engine.lock:
+            self.engine.pattern.surrender(self.messages)
+        if not self.messages or linger == 0:
+            self.close()
+
+    def give_up(self) -> None:
+        """It dials no more, for there is no reason to, or none any more."""
+        self._end()
+        self.engine.dialer_over(self)
+
+    def close(self) -> None:
+        """Stops dialling and ends the connection; what it has for the endpoint is dropped."""
+        self._end()
+        if self.session is not None:
+            self.session.end(None)
+        self.engine.dialer_closed(self)
+
+    def close_after_fork(self) -> None:
+        """In a forked child: closes the descriptors of attempts under way, which the parent has too."""
+
+    def _end(self) -> None:
+        if self.state is not DialerState.CLOSED:
+            self.move(DialerState.CLOSED)
+        if self._timer is not None and self.engine.in_loop:
+            self._timer.cancel()
+        self.messages.clear()

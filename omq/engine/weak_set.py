@@ -1,0 +1,28 @@
+"""Who is there, without keeping anybody, for threads and signal handlers that come and go at any time."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class WeakIdentitySet(Generic[_T]):
+    """Objects that compare by identity. (`weakref.WeakSet` fails where one comes while it is looked through.)"""
+
+    def __init__(self) -> None:
+        self._found: dict[weakref.ref[_T], None] = {}
+
+    def add(self, one: _T) -> None:
+        """Takes an object in. Idempotent."""
+        # The end of an object takes it out, by C code alone.
+        self._found[weakref.ref(one, self._found.pop)] = None
+
+    def __iter__(self) -> Iterator[_T]:
+        """Who is there now."""
+        return iter([one for found in tuple(self._found) if (one := found()) is not None])
+
+    def __len__(self) -> int:
+        return len(self._found)

@@ -1,0 +1,420 @@
+"""One wire connection, from the accepted or connected descriptor to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from omq._core.link.connection import Connection
+from omq.engine.lifecycle import ConnectionState, StateMachine
+from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError
+from omq.transport import tcp
+from omq.zmtp import command
+from omq.zmtp.handshake import Handshake, PeerMetadata
+from omq.zmtp.mechanism import Question
+
+if TYPE_CHECKING:
+    from omq.engine.connection_limiter import ConnectionLimiter
+    from omq.engine.dialer import Dialer
+    from omq.engine.socket import Engine
+
+log = logging.getLogger("omq")
+
+_MOMENT = 0.05  # seconds after which a peer's kernel has told what it still has
+_GLANCE, _LONG_GLANCE = 0.002, 0.1  # seconds between two looks at whether a peer's kernel has everything
+_READ = 4096  # bytes: more than any handshake message of the mechanisms that libzmq speaks
+
+
+class WireSession(StateMachine[ConnectionState]):
+    """The supervisor of one connection: handshake, traffic, one ordered and idempotent teardown.
+
+    Attributes:
+        peer: The Cython connection, once the handshake is done.
+        info: What the handshake told about the peer, once it is done.
+        since: When the handshake was done, in seconds of `time.time()`.
+        mechanism: The name of its security mechanism.
+        user_id: Who the peer is, as authentication has found; `None` if nobody knows.
+        remote_address: Where the peer is, as an endpoint; empty if unknown.
+        dropped_told: Messages dropped for the peer that monitors know of.
+        ended: Done when the connection is over; the dialer waits for it.
+    """
+
+    peer: Connection
+
+    def __init__(
+        self,
+        engine: Engine,
+        sock: socket.socket,
+        endpoint: str,
+        dialer: Dialer | None,
+        limiter: ConnectionLimiter | None = None,
+    ) -> None:
+        self.state = ConnectionState.CONNECTING
+        self.engine = engine
+        self.endpoint = endpoint
+        self.identity = b""
+        self.info: PeerMetadata | None = None
+        self.since = 0.0
+        self.remote_address = _address(sock)
+        self.dropped_told = 0
+        self.ended: asyncio.Future[None] = engine.loop.create_future()
+        self._dialer = dialer
+        self._limiter = limiter
+        self._sock: socket.socket | None = sock
+        self._left = False  # out of routing before its end
+        self._unsent = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._deciding: asyncio.Task[None] | None = None
+        self.user_id: str | None = None
+        self._metadata: Mapping[bytes, bytes] = {}
+        properties = engine.properties()
+        mechanism = engine.authenticator.mechanism()
+        self.mechanism = mechanism.name.decode("ascii")
+        self._handshake = Handshake(socket_type=engine.socket_type, mechanism=mechanism, properties=properties)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the handshake is done and the connection not over."""
+        return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether it takes part in routing, and its end has not come."""
+        return self.state is ConnectionState.READY and not self.peer.lost
+
+    # ------------------------------------------------------------------ handshake
+
+    def start(self) -> None:
+        """Begins the handshake."""
+        assert self._sock is not None
+        self.engine.session_met(self, dialled=self._dialer is not None)
+        refusal = self._refusal(b"")
+        if refusal is not None:
+            # Before the handshake: a peer that has finished its own would take itself for connected, and send.
+            self.end(HandshakeError(refusal))
+            return
+        loop = self.engine.loop
+        timeout = self.engine.options.handshake_timeout
+        if timeout is not None:
+            self._timer = loop.call_later(timeout, self._too_slow, timeout)
+        loop.add_reader(self._sock.fileno(), self._greet)
+        self._write(self._handshake.start())
+
+    def _too_slow(self, timeout: float) -> None:
+        hint = self._handshake.hint
+        self.end(HandshakeTimeout(f"no handshake within handshake_timeout={timeout} s" + (hint and f": {hint}")))
+
+    def _greet(self) -> None:
+        """Reads what the peer says before traffic may flow."""
+        assert self._sock is not None
+        try:
+            data = self._sock.recv(_READ)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.end(error)
+            return
+        if not data:
+            hint = self._handshake.hint
+            self.end(EOFError("the peer hung up during the handshake" + (hint and f": {hint}")))
+            return
+        self._go_on(self._handshake.receive, data)
+
+    def _go_on(self, step: Callable[..., bytes], *arguments: Any) -> None:
+        """Takes the handshake a step further and writes what it wants to be written."""
+        try:
+            answer = step(*arguments)
+        except (ProtocolError, HandshakeError) as error:
+            self._write(self._handshake.failure())
+            self.end(error)
+            return
+        self._write(answer)
+        if self.state is not ConnectionState.HANDSHAKING or self._sock is None:
+            return
+        engine = self.engine
+        engine.authenticator.watch_cookies()
+        if self._handshake.done or self._handshake.question is not None:
+            # What follows is traffic, or belongs to an answer that is not given: it waits in the kernel.
+            engine.loop.remove_reader(self._sock.fileno())
+        if self._handshake.question is not None:
+            self._deciding = engine.spawn(self._decide(self._handshake.question), "omq admission")
+        elif self._handshake.done and not self._unsent:
+            self._establish()
+
+    async def _decide(self, question: Question) -> None:
+        """Has the mechanism's question answered, however long that takes within the handshake's time."""
+        try:
+            verdict = await self.engine.authenticator.decide(question, _ip_of(self._sock))
+        except Exception as error:
+            log.exception("a question about a peer could not be asked")
+            self.end(error)
+            return
+        if self.state is not ConnectionState.HANDSHAKING or self._sock is None:
+            return
+        self._deciding = None
+        self.user_id, self._metadata = verdict.user_id, verdict.metadata
+        self.engine.loop.add_reader(self._sock.fileno(), self._greet)
+        self._go_on(self._handshake.answer, verdict.refusal, verdict.why)
+
+    def _write(self, data: bytes) -> None:
+        """Writes handshake bytes; a peer that takes none of them runs into the handshake timeout."""
+        if self._sock is None or not (data or self._unsent):
+            return
+        self._unsent += data
+        try:
+            sent = self._sock.send(self._unsent, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.end(error)
+            return
+        self._unsent = self._unsent[sent:]
+        fd = self._sock.fileno()
+        if self._unsent:
+            self.engine.loop.add_writer(fd, self._write_on)
+        else:
+            self.engine.loop.remove_writer(fd)
+
+    def _write_on(self) -> None:
+        self._write(b"")
+        if self._handshake.done and not self._unsent and self.state is ConnectionState.HANDSHAKING:
+            self._establish()
+
+    def _establish(self) -> None:
+        """The handshake is done: the descriptor joins the socket's epoll set."""
+        assert self._sock is not None
+        engine = self.engine
+        info = self._handshake.peer
+        self.identity = info.identity
+        refusal = self._refusal(info.identity)
+        if refusal is None and self._limiter is not None:
+            refusal = self._limiter.admit(self)
+        if refusal is not None:
+            self.end(HandshakeError(refusal))
+            return
+        self._release_descriptor()
+        options = engine.options
+        driver = engine.driver
+        self.peer = Connection(
+            self,
+            self._sock.detach(),
+            driver.poller,
+            engine.context.pool,
+            engine.pattern.recv_queue if engine.pattern.queues_messages else None,
+            options.recv_hwm if not options.conflate else 0,
+            options.max_message_size,
+            options.max_parts,
+            driver.flusher,
+            self._handshake.cipher,
+            watcher=engine.context.flusher,
+        )
+        self.peer.origin = self._dialer or None
+        # RFC 37, The Publish-Subscribe Pattern: commands from 3.1 on, messages before.
+        self.peer.by_command = info.subscribes_by_command
+        self._sock = None
+        self.info = dataclasses.replace(info, properties={**info.properties, **self._metadata})
+        self.since = time.time()
+        try:
+            engine.session_ready(self, routed=not self._takes_leave)
+            if self.is_ready:
+                engine.heartbeat.begin(self)
+                with engine.lock:
+                    self.peer.start(self._handshake.unread)
+            if self._takes_leave and self.is_linked:
+                self._deliver()
+        except (OSError, MemoryError) as error:  # the epoll set takes no more descriptors
+            self.end(error)
+
+    @property
+    def _takes_leave(self) -> bool:
+        """Whether `disconnect` was called before it was ready: it takes no part in routing."""
+        return self._dialer is not None and self._dialer.leaving
+
+    def _refusal(self, identity: bytes) -> str | None:
+        """Why the socket cannot have this peer, or `None` if it can."""
+        if self._takes_leave:
+            return None
+        with self.engine.lock:
+            return self.engine.pattern.refusal(identity)
+
+    def _deliver(self) -> None:
+        """Gives the peer what the dialer has for it, and leaves."""
+        assert self._dialer is not None
+        with self.engine.lock:
+            self.engine.pattern.deliver(self, self._dialer.messages)
+            if self.is_linked and not self._dialer.messages:
+                self.move(ConnectionState.LEAVING)
+                self._withdraw()
+
+    def _release_descriptor(self) -> None:
+        """The event loop forgets the descriptor; nobody else has it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sock is not None and self.engine.in_loop:
+            fd = self._sock.fileno()
+            self.engine.loop.remove_reader(fd)
+            self.engine.loop.remove_writer(fd)
+
+    # ------------------------------------------------------------------ traffic
+
+    def on_command(self, body: bytes) -> None:
+        """A command has arrived that is more than a sign of life or a subscription."""
+        if self.peer.untold and self.engine.driver.has_thread:
+            self.peer.untold -= 1
+        if not self.is_ready:
+            return  # over, or out of routing already
+        try:
+            order = command.parse_traffic_command(body)
+        except RemoteProtocolError as error:
+            self.end(error)
+            return
+        match order:
+            case command.Ping(ttl, _):
+                self.engine.heartbeat.pinged(self, ttl)
+            case command.Error(reason):
+                self.end(RemoteProtocolError(f"the peer reports an error: {command.quoted(reason)}"))
+            case _:
+                pass  # RFC 23: commands that are not known are ignored
+
+    def on_message(self, parts: list[bytes]) -> None:
+        """A message has arrived that nobody takes: the connection is ending."""
+
+    def on_restrained(self, _: None = None) -> None:
+        """A command waits until everything of the peer's has arrived: look in a moment whether it has."""
+        if self.state is not ConnectionState.OVER and self.engine.in_loop:
+            self.engine.loop.call_later(_MOMENT, self._look_again)
+
+    def _look_again(self) -> None:
+        if self.state is not ConnectionState.OVER:
+            with self.engine.lock:
+                again = self.peer.look_again()
+            if again:
+                self.on_restrained()
+
+    def on_lost(self, reason: Exception | None) -> None:
+        """The descriptor has come to its end."""
+        if reason is None and self.state is not ConnectionState.CLOSING:
+            reason = EOFError("the peer closed the connection")
+        self.end(reason)  # once we have said goodbye, the peer's is the answer
+
+    # ------------------------------------------------------------------ the end
+
+    def leave(self) -> None:
+        """Ends the connection when what was accepted for it has left, or `linger` has passed; gets nothing new."""
+        linger = self.engine.options.linger
+        if self.state is not ConnectionState.READY or linger == 0 or not self.engine.in_loop:
+            self.end(None)
+            return
+        self.move(ConnectionState.LEAVING)
+        if linger is not None:
+            self._timer = self.engine.loop.call_later(linger, self.end)
+        send_queue = self.engine.pattern.send_queue
+        with self.engine.lock:
+            if send_queue is not None and self.engine.is_last(self):
+                send_queue.entrust(self.peer)
+            self._withdraw()
+        if not self.peer.unsent_bytes:
+            self._part(_GLANCE)  # at once: what goes on coming is not for whoever has disconnected
+
+    def _withdraw(self) -> None:
+        """Out of routing; what was accepted leaves."""
+        self._left = True
+        self.engine.pattern.disconnected(self)
+        self.peer.retire()
+
+    def on_drained(self, _: None = None) -> None:
+        """The kernel has everything that was accepted."""
+        if self.state is ConnectionState.LEAVING and self.engine.in_loop:
+            self.engine.loop.call_soon(self._part, _GLANCE)
+
+    def _part(self, pause: float) -> None:
+        """Ends a connection that has left as soon as the peer's kernel has everything."""
+        if self.state is ConnectionState.OVER:
+            return
+        with self.engine.lock:
+            parted = self.half_close()
+        if parted:
+            self.end(None)
+        else:
+            self.engine.session_drained()
+            self.engine.loop.call_later(pause, self._part, min(pause * 1.5, _LONG_GLANCE))
+
+    def end(self, reason: Exception | None = None) -> None:
+        """Tears the connection down, once: out of routing, connection closed, event, done."""
+        if not self.engine.on_loop_thread and self.engine.in_loop:
+            self.engine.post(self.end, reason)
+            return
+        before = self.state
+        if before is ConnectionState.OVER:
+            return
+        self.move(ConnectionState.OVER)
+        if self._deciding is not None and self.engine.in_loop:
+            self._deciding.cancel()
+        if self._timer is not None and self.engine.in_loop:
+            self._timer.cancel()
+        self.engine.heartbeat.end(self)
+        if self._limiter is not None:
+            self._limiter.leave(self)
+        if self._sock is not None:
+            self._release_descriptor()
+            self._sock.close()
+            self._sock = None
+        else:
+            try:
+                with self.engine.lock:
+                    try:
+                        if not self._left:
+                            self.engine.pattern.disconnected(self)
+                    finally:
+                        self.peer.close()
+            except Exception:
+                log.exception("a peer could not be taken out of routing")
+        self.engine.session_over(self, before, reason)
+        if not self.ended.done() and self.engine.in_loop:
+            self.ended.set_result(None)
+
+    def close_after_fork(self) -> None:
+        """In a forked child: closes the descriptor, which the parent has too."""
+        if self._sock is not None:
+            self._sock.close()
+        else:
+            self.peer.close_after_fork()
+
+    def half_close(self) -> bool:
+        """Ends our side of the stream. True when the peer's kernel has everything and closing loses nothing."""
+        if self.state is ConnectionState.READY or self.state is ConnectionState.LEAVING:
+            self.move(ConnectionState.CLOSING)
+        if self.state is not ConnectionState.CLOSING:
+            return True
+        # What a unix socket accepted stands in the peer's queue already.
+        return self.peer.half_close() or not self.endpoint.startswith("tcp:")
+
+
+def _address(sock: socket.socket) -> str:
+    """Where the peer of a connected socket is, as an endpoint; empty if that is unknown."""
+    try:
+        address = sock.getpeername()
+    except OSError:
+        return ""  # it has gone already
+    if sock.family == socket.AF_UNIX:
+        path = os.fsdecode(address).replace("\0", "@")
+        return f"ipc://{path}" if path else ""
+    return tcp.endpoint_of(address)
+
+
+def _ip_of(sock: socket.socket | None) -> str:
+    """The peer's IP address, as ZAP wants it (RFC 27, Message Format); empty where there is none."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return ""
+    try:
+        address: str = sock.getpeername()[0]
+    except OSError:
+        return ""
+    return address.partition("%")[0]

@@ -1,0 +1,274 @@
+"""What the faces of the two twins have in common: options, subscriptions, peers."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NoReturn, SupportsIndex
+
+from omq._core.calls.description import snapshot
+from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
+from omq.engine.socket import Engine
+from omq.errors import ClosedError, ContextTerminated, EndpointError, SendTimeout, StateError, Timeout
+from omq.message import PeerInfo
+from omq.options import Options
+from omq.types import UNSET, SocketType
+
+
+class SocketBase:
+    """The part of a socket that does not wait.
+
+    Attributes:
+        socket_type: Its type.
+    """
+
+    socket_type: ClassVar[SocketType]
+    _engine: Engine
+
+    @property
+    def closed(self) -> bool:
+        """Whether the socket is closed, or closing."""
+        return self._engine.closing
+
+    def _closed_error(self, why: str = "is closed") -> ClosedError:
+        """What a call on a closed socket raises."""
+        text = f"the {self.socket_type.value} socket {why}"
+        if self._engine.context.closed:
+            return ContextTerminated(f"{text}: its context has been terminated")
+        return ClosedError(text)
+
+    def _refuse_closed(self) -> None:
+        """Raises if the socket is closed."""
+        if self.closed:
+            raise self._closed_error()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        # A copy would be a second owner of one engine, and its end the end of the first.
+        raise TypeError(
+            f"a {self.socket_type.value} socket cannot be copied or pickled: "
+            "make another one where it is needed, and give that the endpoint"
+        )
+
+    # ------------------------------------------------------------------ dropped
+
+    def __del__(self) -> None:
+        # Nothing here may wait: any thread may be the one that drops the last reference, or collects it.
+        engine = getattr(self, "_engine", None)
+        if engine is None or engine.closing or engine.fork_guard.stale or sys.is_finalizing():
+            return
+        in_use = engine.in_use
+        complaint = f"unclosed {self!r}" if in_use else ""
+        if in_use and engine.in_loop:
+            self._end_dropped()
+        else:
+            engine.stop()
+        if complaint:
+            warnings.warn(complaint, ResourceWarning, stacklevel=2, source=self)
+
+    def _end_dropped(self) -> None:
+        """Has the loop close the socket, with its linger, and lives until it is."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ options
+
+    @property
+    def options(self) -> Options:
+        """The options in force."""
+        return self._engine.options
+
+    def set_options(self, **options: Any) -> None:
+        """Changes options.
+
+        Raises:
+            OptionError: An option is unknown or does not fit.
+            StateError: The option cannot be changed on a socket that is in use: bound, connected, or given messages.
+            ClosedError: The socket is closed.
+        """
+        self._refuse_closed()
+        self._engine_call(self._change_options, options)
+        self._take_options()
+
+    def _change_options(self, options: dict[str, Any]) -> None:
+        changed = Options.parse(self.socket_type, options, self._engine.options)
+        fixed = [name for name in options if not Options.is_live(name)]
+        if fixed and self._engine.in_use:
+            raise StateError(f"option {fixed[0]!r} cannot be changed once the socket is in use")
+        if fixed:
+            self._engine.remake(changed)
+            self._equip()
+        else:
+            self._engine.reconfigure(changed)
+
+    def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Runs a call that touches what the engine has, where the engine lives."""
+        return call(*arguments)
+
+    def _equip(self) -> None:
+        """Takes the queues of the engine into use."""
+        raise NotImplementedError
+
+    def _take_options(self) -> None:
+        """Has the calls heed what they need of the options."""
+        raise NotImplementedError
+
+    @property
+    def send_timeout(self) -> float | None:
+        """The option of this name: seconds that sending waits by default; `None` for ever."""
+        return self.options.send_timeout
+
+    @send_timeout.setter
+    def send_timeout(self, value: float | None) -> None:
+        self.set_options(send_timeout=value)
+
+    @property
+    def recv_timeout(self) -> float | None:
+        """The option of this name: seconds that receiving waits by default; `None` for ever."""
+        return self.options.recv_timeout
+
+    @recv_timeout.setter
+    def recv_timeout(self, value: float | None) -> None:
+        self.set_options(recv_timeout=value)
+
+    def _linger(self, linger: Any) -> float | None:
+        """The linger of one `close`: checked before anything ends."""
+        given = {} if linger is UNSET else {"linger": linger}
+        return Options.parse(self.socket_type, given, self._engine.options).linger
+
+    # ------------------------------------------------------------------ endpoints
+
+    def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
+        """Runs a call that changes endpoints where the engine lives."""
+        return call(endpoint)
+
+    def unbind(self, endpoint: str) -> None:
+        """Stops listening; connections that came in stay.
+
+        Raises:
+            EndpointError: It is not bound.
+            ClosedError: The socket is closed.
+        """
+        self._endpoint_call(self._engine.unbind, endpoint)
+
+    def disconnect(self, endpoint: str) -> None:
+        """Stops dialling an endpoint and ends its connection.
+
+        The connection gets nothing new. It ends in the background, when what was accepted for it has left or `linger`
+        has passed; `close` waits for that, too. What waits for any peer stays for the others, if there are any; else it
+        leaves with this one. For that an endpoint without a connection is dialled on, in the background as well.
+
+        Raises:
+            EndpointError: It is not connected.
+            ClosedError: The socket is closed.
+        """
+        self._endpoint_call(self._engine.disconnect, endpoint)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """What is bound, resolved; nothing once the socket is closed.
+
+        A socket whose `close` waits still listens, for peers that come for what it has: until then its endpoints are
+        there.
+        """
+        return self._engine.endpoints
+
+    # ------------------------------------------------------------------ subscriptions
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Asks publishers for messages whose first part starts with *prefix*; SUB and XSUB.
+
+        On an XPUB with `xpub_manual`: puts a subscription in force for the peer that the last message came from.
+
+        Raises:
+            StateError: The type has no subscriptions; or XPUB has received none.
+            ClosedError: The socket is closed.
+        """
+        self._refuse_in_child()
+        self._book().subscribe(_prefix(prefix))
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Takes one `subscribe` of the same prefix back; SUB and XSUB.
+
+        On an XPUB with `xpub_manual`: ends a subscription of the peer that the last message came from.
+
+        Raises:
+            StateError: The type has no subscriptions; or XPUB has received none.
+            ClosedError: The socket is closed.
+        """
+        self._refuse_in_child()
+        self._book().unsubscribe(_prefix(prefix))
+
+    def _book(self) -> OwnSubscriptions | PublisherSendQueue:
+        """Where subscriptions are kept."""
+        engine = self._engine
+        book = engine.pattern.book
+        if book is None:
+            engine.require_type(SocketType.SUB, SocketType.XSUB)
+        assert book is not None
+        self._refuse_closed()
+        return book
+
+    def _refuse_in_child(self) -> None:
+        """Raises in a forked child."""
+        raise NotImplementedError
+
+    def _not_in_time(self, what: str, timeout: float | None) -> Timeout:
+        """What a wait for peers or subscriptions raises; it says what went wrong last, if anything did."""
+        trouble = self._engine.reporter.trouble
+        return Timeout(f"not {what} within {timeout} s" + (f"; last failure: {trouble}" if trouble else ""))
+
+    def _not_flushed(self, timeout: float | None) -> Exception:
+        """What a `flush` raises that has not come to its end."""
+        if self.closed:
+            return self._closed_error("was closed while a call waited")
+        return SendTimeout(f"not everything that was accepted has left within {timeout} s")
+
+    def _refuse_unless_sending(self) -> None:
+        """Raises if the type does not send."""
+        if self._engine.pattern.send_queue is None:
+            raise StateError(f"a {self.socket_type.value} socket does not send")
+
+    def _subscribed(self, prefix: bytes | None, n: int) -> Callable[[], bool]:
+        """The condition that *n* subscriptions are in force."""
+        self._engine.require_type(SocketType.PUB, SocketType.XPUB)
+        pattern: Any = self._engine.pattern
+
+        def reached() -> bool:
+            return bool(pattern.subscriptions(prefix) >= n)
+
+        return reached
+
+    # ------------------------------------------------------------------ peers
+
+    def _may_monitor(self) -> Engine:
+        """The engine, for a monitor."""
+        if self._engine.fork_guard.stale:
+            raise StateError(f"the {self.socket_type.value} socket belongs to the parent process")
+        self._refuse_closed()
+        return self._engine
+
+    @property
+    def peers(self) -> list[PeerInfo]:
+        """A snapshot of the peers that have finished the handshake; nobody once the socket is closed."""
+        return [snapshot(session) for session in self._engine.sessions]
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self._engine.peer_count} peers"
+        return " ".join([f"<{type(self).__module__}.{self.socket_type.value}", *self.endpoints, f"{state}>"])
+
+
+def several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
+    """One endpoint, several or none, as several."""
+    if endpoints is None:
+        return ()
+    if isinstance(endpoints, str):
+        return (endpoints,)
+    if isinstance(endpoints, bytes | bytearray | memoryview) or not isinstance(endpoints, Iterable):
+        raise EndpointError(f"an endpoint is a str, not {type(endpoints).__name__}: {endpoints!r}")
+    return endpoints
+
+
+def _prefix(prefix: bytes) -> bytes:
+    if not isinstance(prefix, bytes):
+        raise TypeError(f"a prefix is bytes, not {type(prefix).__name__}: {prefix!r}")
+    return prefix

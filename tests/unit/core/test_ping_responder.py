@@ -1,0 +1,219 @@
+"""PINGs that nobody reads: the flusher's thread finds them in the kernel and answers, and takes nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from omq._core.link.connection import Connection
+from omq._core.link.flusher import Flusher
+from omq._core.link.poller import Poller
+from omq._core.queues.peer import RecvQueue, SendQueue
+from omq._core.queues.wait_queue import WaitQueue
+from omq._core.wire.codec import encode_frame
+from omq._core.wire.crypto import CurveCipher, Secret
+from omq._core.wire.pool import Pool
+from omq.zmtp.command import ping, pong
+
+SILENCE = 0.4  # seconds in which a look would have come
+
+
+class Owner:
+    """A connection whose owner reads when the test says so, and its peer.
+
+    Args:
+        family: Of the two sockets.
+        sealed: Whether the traffic is encrypted.
+        recv_hwm: Messages.
+    """
+
+    def __init__(self, family: socket.AddressFamily, *, sealed: bool = False, recv_hwm: int = 0) -> None:
+        near, self.far = pair(family)
+        near.setblocking(False)
+        self.far.settimeout(10)
+        self.flusher = Flusher()
+        self.poller = Poller(None)
+        self.recv_queue, send_queue = RecvQueue(WaitQueue()), SendQueue(WaitQueue())
+        self.commands: list[bytes] = []
+        self.lost: list[Exception | None] = []
+        key = Secret()
+        self.theirs = CurveCipher(key, False, 2, 1) if sealed else None
+        ours = CurveCipher(key, True, 1, 2) if sealed else None
+        self.peer = Connection(
+            self, near.detach(), self.poller, Pool(), self.recv_queue, recv_hwm, None, None, self.flusher, ours,
+            watcher=self.flusher,
+        )  # fmt: skip
+        send_queue.add(self.peer)
+        self.peer.start(b"")
+
+    def on_command(self, body: bytes) -> None:
+        self.commands.append(body)
+
+    def on_lost(self, reason: Exception | None) -> None:
+        self.lost.append(reason)
+        self.peer.close()
+
+    def say(self, frames: bytes) -> None:
+        """The peer sends frames, sealed if the traffic is."""
+        if self.theirs is None:
+            self.far.sendall(frames)
+            return
+        while frames:
+            size, flags = frames[1], frames[0]
+            body = self.theirs.seal(frames[2 : 2 + size], 2 if flags & 4 else 0)
+            assert body is not None
+            self.far.sendall(encode_frame(body))
+            frames = frames[2 + size :]
+
+    def hear(self, size: int) -> bytes:
+        """What the peer gets, in the clear."""
+        if self.theirs is not None:
+            head = self.far.recv(2, socket.MSG_WAITALL)
+            found = self.theirs.open(self.far.recv(head[1], socket.MSG_WAITALL))
+            assert isinstance(found, tuple)
+            return bytes((4, len(found[1]))) + found[1]
+        return self.far.recv(size, socket.MSG_WAITALL)
+
+    def is_told_nothing(self) -> bool:
+        self.far.settimeout(SILENCE)
+        try:
+            return self.far.recv(1) == b""
+        except TimeoutError:
+            return True
+        finally:
+            self.far.settimeout(10)
+
+    def close(self) -> None:
+        self.far.close()
+        self.peer.close()
+        self.poller.close()
+        self.flusher.stop()
+
+
+def pair(family: socket.AddressFamily) -> tuple[socket.socket, socket.socket]:
+    if family == socket.AF_UNIX:
+        return socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        far = socket.create_connection(server.getsockname())
+        near, _ = server.accept()
+    return near, far
+
+
+@pytest.fixture(params=[socket.AF_INET, socket.AF_UNIX], ids=["tcp", "ipc"])
+def family(request: pytest.FixtureRequest) -> socket.AddressFamily:
+    return request.param
+
+
+@pytest.fixture
+def owners() -> Iterator[list[Owner]]:
+    made: list[Owner] = []
+    yield made
+    for owner in made:
+        owner.close()
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["clear", "sealed"])
+def test_pings_are_answered_while_nobody_reads(family, owners, sealed):
+    owners.append(owner := Owner(family, sealed=sealed))
+    for context in (b"", b"one", b"x" * 16):
+        owner.say(ping(0, context))
+        assert owner.hear(len(pong(context))) == pong(context)
+    owner.poller.dispatch()
+    assert owner.peer.pings == 3
+    assert owner.is_told_nothing()
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["clear", "sealed"])
+def test_a_ping_behind_messages_is_answered_and_they_stay(family, owners, sealed):
+    owners.append(owner := Owner(family, sealed=sealed))
+    for _ in range(3):
+        owner.say(encode_frame(b"a message") * 5 + ping(0, b"!"))
+        assert owner.hear(len(pong(b"!"))) == pong(b"!")
+    owner.poller.dispatch()
+    assert owner.peer.messages_in == 15
+    assert owner.is_told_nothing()
+
+
+def test_pings_are_answered_in_their_rhythm_for_as_long_as_nobody_reads(family, owners):
+    """Longer than a peer would wait that gives itself three of its intervals."""
+    owners.append(owner := Owner(family))
+    gap, slowest = 0.1, 0.0
+    for _ in range(25):
+        time.sleep(gap)
+        begun = time.monotonic()
+        owner.say(ping(0, b"now"))
+        assert owner.hear(len(pong(b"now"))) == pong(b"now")
+        slowest = max(slowest, time.monotonic() - begun)
+    assert slowest < 3 * gap
+
+
+def test_what_is_read_before_is_answered_by_who_reads(family, owners):
+    owners.append(owner := Owner(family))
+    owner.say(ping(0, b"read"))
+    owner.poller.dispatch()
+    assert owner.hear(len(pong(b"read"))) == pong(b"read")
+    assert owner.is_told_nothing()
+
+
+@pytest.mark.parametrize("cut", [1, 3, 60])
+def test_it_begins_where_the_next_frame_begins(family, owners, cut):
+    """Half of a frame has been read: a PING within it is none."""
+    owners.append(owner := Owner(family))
+    frame = encode_frame(b"head" + ping(0, b"false") * 10)
+    owner.say(frame[:cut])
+    owner.poller.dispatch()
+    owner.say(frame[cut:] + ping(0, b"true"))
+    if cut > 1:
+        assert owner.hear(len(pong(b"true"))) == pong(b"true")
+    else:  # not even the header is there: nobody knows where the frame ends
+        assert owner.is_told_nothing()
+    owner.poller.dispatch()
+    if cut == 1:
+        assert owner.hear(len(pong(b"true"))) == pong(b"true")
+    assert owner.peer.messages_in == 1
+
+
+def test_a_peer_that_has_closed_is_not_written_to(owners):
+    """The answer would be a reset, which destroys what its kernel still holds."""
+    owners.append(owner := Owner(socket.AF_INET))
+    owner.say(encode_frame(b"last words") + ping(0))
+    owner.far.shutdown(socket.SHUT_WR)
+    assert owner.is_told_nothing()
+
+
+def test_a_peer_whose_messages_do_not_fit_any_more_is_not_written_to(owners):
+    """It may have closed behind what our kernel has no room for."""
+    owners.append(owner := Owner(socket.AF_INET))
+    owner.far.setblocking(False)
+    data = ping(0) + encode_frame(bytes(200)) * 1000
+    try:
+        while owner.far.send(data) == len(data):
+            pass
+    except BlockingIOError:
+        pass
+    owner.far.settimeout(10)
+    time.sleep(0.05)  # its kernel goes on to send until ours is full
+    while os.read(owner.far.fileno(), 65536) if readable(owner.far) else False:
+        pass  # what was answered before
+    assert owner.is_told_nothing()
+
+
+def readable(sock: socket.socket) -> bool:
+    sock.settimeout(0.1)
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK))
+    except TimeoutError:
+        return False
+    finally:
+        sock.settimeout(10)
+
+
+def test_the_end_of_a_connection_ends_it(family, owners):
+    owners.append(owner := Owner(family))
+    owner.peer.close()
+    owner.far.setblocking(False)
+    assert owner.far.recv(1) == b""
