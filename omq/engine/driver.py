@@ -202,7 +202,11 @@ class CallerDriver:
         core = self._core()
         assert core is not None
         core._set_thread(
-            self.bell, self._give_way, self._attend, functools.partial(self._deferred_calls.set, self._attend)
+            self.bell,
+            self._give_way,
+            self._attend,
+            functools.partial(self._deferred_calls.set, self._attend),
+            functools.partial(self._deferred_calls.cancel, self._attend),
         )
         self._schedule()
         self._watch()
@@ -263,7 +267,7 @@ class CallerDriver:
         if core.published:
             self._watch()
         elif core.attended:
-            slower = min(self._pause * 2, _DROWSY) if looks == self._looks else _AWAY
+            slower = min(self._pause * 2, _DROWSY) if looks == self._looks or core.sleeps_long else _AWAY
             core.set_drowsy(slower > _AWAY)
             self._look_again(slower)
         elif looks != self._looks:
@@ -284,6 +288,7 @@ class CallerDriver:
             self._timer = None
         core = self._core()
         if core is not None and not self._stopped and not self._watches:
+            core.set_drowsy(False)
             if core.published:
                 self._watch()
             else:

@@ -129,8 +129,9 @@ class Driving(ABC):
             w.changed = False
 
     def _look_late(self, w: World) -> None:
-        slower = "soon" if w.changed else SLOWER[w.pause]
+        slower = "soon" if w.changed and not self.case.sleeps_long else SLOWER[w.pause]
         w.drowsy = slower != "soon"
+        w.roused = False
         w.changed = False
         self._look_again(w, slower)
         w.io = "idle"
@@ -143,7 +144,7 @@ class Driving(ABC):
             w.io = "add the reader"
 
     def _add_reader(self, w: World) -> None:
-        w.drowsy = False
+        w.drowsy = w.roused = False
         w.reader = True
         w.io = "idle"
 
@@ -154,6 +155,7 @@ class Driving(ABC):
     def _attend(self, w: World) -> None:
         w.timer = "none"
         if not w.stopped_io and not w.watches:
+            w.drowsy = w.roused = False
             if w.readable_event != "none":
                 w.io = "watch"
             else:

@@ -86,6 +86,10 @@ class DeferredCalls:
     def set(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
 
+    def cancel(self, call: Callable[[], None]) -> None:
+        if call in self.calls:
+            self.calls.remove(call)
+
 
 class Caller(threading.Thread):
     """One thread that calls."""
@@ -134,6 +138,7 @@ class Real:
         self.core = Core()
         self.recv_queue = Unhurried(self.core.readable)
         self.core._assemble(self.recv_queue, None, ForkGuard())
+        self.core._set_long_sleep(0 if case.sleeps_long else 1 << 62)
         self.loop = Loop()
         self.alarm = DeferredCalls()
         self.bell = Bell()

@@ -301,6 +301,7 @@ class Serving(Driving):
             w.leading[c] = True
             self._dismiss(w)
         if w.leading[c]:
+            self._calm(w)
             w.inside += 1
             w.at[c] = EPOLL
         else:
@@ -368,7 +369,12 @@ class Serving(Driving):
     def _rouse(self, w: World) -> None:
         if w.drowsy and self.case.mutation != "the I/O thread is not roused":
             w.drowsy = False
-            w.alarm = True
+            w.roused = w.alarm = True
+
+    def _calm(self, w: World) -> None:
+        if w.roused and self.case.sleeps_long:
+            w.roused = w.alarm = False
+            w.drowsy = self.case.mutation != "the I/O thread is calmed for good"
 
     def _wake(self, w: World, c: int) -> None:
         if not w.woken[c]:

@@ -12,6 +12,9 @@ TURN = 256  # messages, as in the core
 
 CASES = {
     "an owner and a bound": Case(calls=(("recv0", "poll0", "recv"),), peers=(3, 2), hwm=1, gulp=True, turn=TURN),
+    "an owner who sleeps for long": Case(
+        calls=(("recv0", "poll0", "recv"),), peers=(3, 2), gulp=True, turn=TURN, sleeps_long=True
+    ),
     "two callers": Case(calls=(("recv", "recv0"), ("recv", "poll")), peers=(3, 2), gulp=True, turn=TURN),
     "three callers": Case(calls=(("recv",), ("recv",), ("poll", "recv0")), peers=(3, 2), gulp=True, turn=TURN),
     "an end": Case(calls=(("recv", "recv0"), ("recv", "poll")), peers=(2,), gulp=True, turn=TURN, closes=True),
@@ -26,6 +29,7 @@ MUTATIONS = {
     "nobody resumes": "an owner and a bound",
     "refill does not watch again": "an owner and a bound",
     "the I/O thread is not roused": "an owner and a bound",
+    "the I/O thread is calmed for good": "an owner who sleeps for long",
     "the leader is not signalled": "an end",
     "way is given for good": "an owner and a bound",
     "way is given though the descriptor is published": "a descriptor",

@@ -16,6 +16,7 @@ CASES = {
     "an owner and a bound": Case(calls=(("recv0", "recv"),), peers=(3,), hwm=1),
     "an owner, a bound, and reads that take all": Case(calls=(("recv0", "recv"),), peers=(3,), hwm=1, gulp=True),
     "turns of one message": Case(calls=(("recv",),), peers=(2, 1), turn=1, works=True),
+    "an owner who sleeps for long": Case(calls=(("recv0", "recv"),), peers=(2, 1), sleeps_long=True),
     "two callers": Case(calls=(("recv",), ("recv",)), peers=(1, 1)),
     "two callers, and signals": Case(calls=(("recv",), ("recv",)), peers=(1,), main=0),
     "one waits, one asks": Case(calls=(("recv",), ("recv0",)), peers=(2,)),
@@ -42,6 +43,7 @@ LARGE = {
     "one receives, one sends, and the end": Case(calls=(("recv",), ("send",)), peers=(1,), room=1, closes=True),
 }
 
+SLEEPER = Case(calls=(("recv", "recv0"),), peers=(3,), sleeps_long=True)
 OWNER = Case(calls=(("recv0", "timed"),), peers=(1,), main=0)
 BOUNDED = Case(calls=(("recv0", "recv"),), peers=(2,), hwm=1)
 SENDER = Case(calls=(("recv",), ("send",)), peers=(0,), room=1)
@@ -64,6 +66,7 @@ MUTATIONS = {
     "refill does not watch again": (BOUNDED, "nobody reads it"),
     "room is not told": (SENDER, "a call waits for room that is there"),
     "the I/O thread is not roused": (OWNER, "the I/O thread looks late"),
+    "the I/O thread is calmed for good": (SLEEPER, "the I/O thread looks late"),
     "the leader is not signalled": (CLOSED, "close does not end"),
     "two leaders": (CLOSED, "two callers lead"),
     "way is given for good": (OWNER, "nobody reads it"),

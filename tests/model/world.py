@@ -27,6 +27,7 @@ class Case:
         turn: Messages that a turn has, and that are taken between two looks at the epoll set.
         works: Whether callers may work long on what they take.
         closes: Whether the socket is closed at some time.
+        sleeps_long: Whether every sleep in the epoll set is a long one, or none.
         room: How often the peer that is written makes room, after the first message.
         main: The caller that signals interrupt: others run while it looks for them. NOBODY: none come.
         nested: A caller that is the handler of that one's signals: it calls in the middle of a call. NOBODY: no handler
@@ -41,6 +42,7 @@ class Case:
     turn: int = 2
     works: bool = False
     closes: bool = False
+    sleeps_long: bool = False
     room: int = 0
     main: int = NOBODY
     nested: int = NOBODY
@@ -62,7 +64,7 @@ class World:
 NAMES = (
     "sends", "kernel", "complete", "taken", "reading", "stopped", "ring", "turn", "sight", "last", "behind",
     "at", "op", "leading", "woken", "sem", "in_time", "seen", "readable", "writable", "leader", "event", "signalled",
-    "inside", "ending", "closed", "open", "readable_event", "watched", "dismissed", "drowsy", "fresh",
+    "inside", "ending", "closed", "open", "readable_event", "watched", "dismissed", "drowsy", "roused", "fresh",
     "io", "changed", "watches", "reader", "timer", "pause", "alarm", "bell", "stopped_io", "looks", "put_off",
     "room", "rooms", "blocked",
 )  # fmt: skip
@@ -74,7 +76,7 @@ START: dict[str, Any] = {
     "ring": (), "last": NOBODY, "behind": False, "readable": (), "writable": (), "leader": NOBODY,
     "event": False, "signalled": False, "inside": 0, "ending": False, "closed": False, "open": True,
     "readable_event": "none",
-    "watched": True, "dismissed": False, "drowsy": False, "fresh": False, "io": "idle", "changed": False,
+    "watched": True, "dismissed": False, "drowsy": False, "roused": False, "fresh": False, "io": "idle", "changed": False,
     "watches": True, "reader": True, "timer": "none", "pause": "soon", "alarm": False, "bell": (), "stopped_io": False,
     "looks": 0, "put_off": False, "room": True, "blocked": False,
 }  # fmt: skip

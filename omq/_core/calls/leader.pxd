@@ -70,6 +70,10 @@ cdef class LeaderCore:
     cdef bint drowsy                 # the I/O thread looks rarely for an absent owner: tell it when a call leaves
     cdef object _attend              # has the I/O thread look for an absent owner again, now
     cdef object _rouse               # the same in a moment
+    cdef object _calm                # takes that back
+    cdef bint _roused                # it is to look in a moment, for a call has left
+    cdef long long _long_sleep       # nanoseconds
+    cdef readonly bint sleeps_long   # the last sleep in the epoll set was long: the owner comes back to it, most likely
     cdef long long _spin             # nanoseconds to look before sleeping; 0 never
     cdef bint _adaptive              # spin only while that has been worth it lately
     cdef int _luck                   # above 0: waits have been short
@@ -86,6 +90,7 @@ cdef class LeaderCore:
     cdef int _lead(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _follow(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _wake_another(self) except -1
+    cdef int _leave_awake(self) except -1
     cdef int _stand_up(self, SyncWaitQueue wait_queue, BlockedCall blocked_call) except -1
 
     @cython.final

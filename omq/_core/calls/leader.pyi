@@ -73,14 +73,24 @@ class LeaderCore:
 
     def _assemble(self, recv_queue: RecvQueue | None, send_queue: SendQueue | None, fork_guard: ForkGuard) -> None: ...
     def _set_thread(
-        self, bell: Bell, unwatch: Callable[[], None], attend: Callable[[], None], rouse: Callable[[], None]
+        self,
+        bell: Bell,
+        unwatch: Callable[[], None],
+        attend: Callable[[], None],
+        rouse: Callable[[], None],
+        calm: Callable[[], None],
     ) -> None: ...
     def _set_spin(self, nanoseconds: int, adaptive: bool) -> None: ...
+    def _set_long_sleep(self, nanoseconds: int) -> None: ...
     def _mark_closed(self) -> None: ...
     def _close_descriptors(self) -> None: ...
     def _abandon(self) -> None: ...
     def set_watched(self, watched: bool) -> None:
         """The I/O thread has begun, or ceased, to watch the epoll set."""
+
+    @property
+    def sleeps_long(self) -> bool:
+        """Whether the last sleep in the epoll set was a long one."""
 
     def set_drowsy(self, drowsy: bool) -> None:
         """Whether the next call that ends a wait is to tell the I/O thread."""

@@ -78,6 +78,7 @@ cdef extern from *:
     int wait_for_events(int, epoll_event *, int, long long) nogil
 
 cdef enum:
+    LONG_SLEEP_NS = 1000000  # nanoseconds of a sleep after which telling the I/O thread of its end and its beginning costs little
     ADAPTIVE_NS = 50000      # nanoseconds that "adaptive" spins at most
     SHORT_NS = 40000         # a wait below this was worth spinning for
     PRESENT_NS = 5000000     # nanoseconds between two looks of an owner who needs nobody to look in his place
@@ -238,6 +239,7 @@ cdef class LeaderCore:
     def __cinit__(self, *_, **__):
         cdef epoll_event event
         self._event = NO_FD
+        self._long_sleep = LONG_SLEEP_NS
         self.lock = SocketLock()
         self.readable = SyncWaitQueue(self)
         self.writable = SyncWaitQueue(self)
@@ -263,16 +265,22 @@ cdef class LeaderCore:
         self.send_queue = send_queue
         self._fork_guard = fork_guard
 
-    def _set_thread(self, Bell bell not None, unwatch, attend, rouse):
+    def _set_thread(self, Bell bell not None, unwatch, attend, rouse, calm):
         self._bell = bell
         self.poller.set_bell(bell)
         self._unwatch = unwatch
         self._attend = attend
         self._rouse = rouse
+        self._calm = calm
 
     def _set_spin(self, long long nanoseconds, bint adaptive):
         self._spin = nanoseconds
         self._adaptive = adaptive
+
+    def _set_long_sleep(self, long long nanoseconds):
+        """How long a sleep in the epoll set is to be a long one; for tests."""
+        self._long_sleep = nanoseconds
+        self.sleeps_long = nanoseconds == 0
 
     def _name(self):
         return type(self).__name__
@@ -287,6 +295,7 @@ cdef class LeaderCore:
     def set_drowsy(self, bint drowsy):
         """Whether the next call that ends a wait is to tell the I/O thread."""
         self.drowsy = drowsy
+        self._roused = False
 
     @property
     def published(self):
@@ -491,7 +500,7 @@ cdef class LeaderCore:
         cdef long long left, spin
         cdef long long until = self._until(blocked_call, deadline)
         cdef bint on = False
-        cdef long long begun = 0
+        cdef long long begun
         cdef int n = 0
         cdef int failure = 0
         cdef int fd = self.poller.fd
@@ -503,11 +512,15 @@ cdef class LeaderCore:
             spin = min(spin - blocked_call.spun, <long long>SPIN_NS)
             blocked_call.spun += spin
             on = spin > 0
+        if self._roused and self.sleeps_long:
+            # The owner is back, and about to sleep for long again: nobody has to be woken to see that.
+            self._roused = False
+            self.drowsy = True
+            self._calm()
+        begun = now_ns()
         self._let_go()
         self._inside += 1
         with nogil:
-            if spin or self._adaptive:
-                begun = now_ns()
             if spin:
                 if begun + spin > deadline:
                     spin = deadline - begun
@@ -527,6 +540,7 @@ cdef class LeaderCore:
                 failure = errno
         self.lock.acquire()
         self._inside -= 1
+        self.sleeps_long = now_ns() - begun >= self._long_sleep
         if self._adaptive:
             if now_ns() - begun < SHORT_NS:
                 if self._luck < LUCKY:
@@ -543,9 +557,7 @@ cdef class LeaderCore:
             if failure != EINTR:
                 raise OSError(failure, os.strerror(failure))
             # Ctrl-C, say: before a message is taken. While its handler runs nobody may be there.
-            if self.drowsy:
-                self.drowsy = False
-                self._rouse()
+            self._leave_awake()
             self._look_for_signals(blocked_call)
             return 1
         if n == 0:
@@ -585,8 +597,14 @@ cdef class LeaderCore:
             self._wake_another()
         if wait_queue.count:
             wait_queue.notify()
+        self._leave_awake()
+        return 0
+
+    cdef int _leave_awake(self) except -1:
+        """A sleep is over: the I/O thread is to look in a moment whether the owner comes back."""
         if self.drowsy:
             self.drowsy = False
+            self._roused = True
             self._rouse()
         return 0
 

@@ -19,6 +19,9 @@ class DeferredCalls:
     def set(self, function: Callable[[], None]) -> None:
         """Has *function* called, once; from any thread that holds the GIL."""
 
+    def cancel(self, function: Callable[[], None]) -> None:
+        """Takes a `set` of *function* back, if it has not been called yet."""
+
     def ring(self) -> None:
         """Calls what is to be called; on the I/O thread."""
 

@@ -58,6 +58,14 @@ cdef class DeferredCalls:
             when.it_value.tv_nsec = DELAY_NS
             timerfd_settime(self.fd, 0, &when, NULL)
 
+    def cancel(self, function not None):
+        cdef itimerspec when
+        if function in self._calls:
+            self._calls.remove(function)
+            if not self._calls and self.fd >= 0:
+                memset(&when, 0, sizeof(when))
+                timerfd_settime(self.fd, 0, &when, NULL)
+
     def ring(self):
         cdef unsigned long long times
         read(self.fd, &times, sizeof(times))

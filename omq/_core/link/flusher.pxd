@@ -18,11 +18,15 @@ cdef class Flusher:
     cdef int _pid                    # the process that it exists in
     cdef pthread_mutex_t _mutex      # guards what follows; a leaf
     cdef sem_t _work                 # posted when the parked thread has something to do
-    cdef PointerArray _left          # Batches with something left behind; forget() takes them out
+    cdef PointerArray _left          # SendBuffers with something left behind; forget() takes them out
     cdef bint _needless              # the last look found batches, and all of them in their callers' hands
-    cdef PointerArray _watched       # Vigils; unwatch() takes them out
+    cdef PointerArray _watched       # PingResponders; unwatch() takes them out
     cdef long long _due              # nanoseconds on the monotonic clock, when the next of them is to be looked at
     cdef unsigned char *_view        # memory for what they look at; the thread's
+    cdef int _writer                 # the thread, as the kernel counts, that `_starved` speaks of; the next three likewise
+    cdef long long _worked           # nanoseconds of a core that it had had when it was asked about
+    cdef long long _asked            # nanoseconds on the monotonic clock, when that was
+    cdef bint _starved               # it wants a core and has hardly had one since the time before
     cdef bint _parked
     cdef bint _over                  # it has been stopped, for good: asyncio sockets may outlive their context
     cdef bint _start(self) noexcept
@@ -36,3 +40,4 @@ cdef class Flusher:
     cdef void _loop(self) noexcept nogil
     cdef bint _ended(self) noexcept nogil
     cdef bint _round(self) noexcept nogil
+    cdef bint _has_no_core(self, int writer, long long now) noexcept nogil

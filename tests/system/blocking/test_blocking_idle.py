@@ -48,6 +48,46 @@ def test_ten_idle_sockets_cost_next_to_nothing(program, how):
     assert switches < 20, f"{switches} wake-ups a second"
 
 
+LEISURELY = """
+import os, threading, time
+import omq
+
+pull = omq.PULL(bind="tcp://127.0.0.1:*")
+push = omq.PUSH(connect=pull.endpoints[0])
+push.wait_connected(timeout=5)
+
+def send():
+    while True:
+        time.sleep(0.005)
+        push.send(b"x")
+
+threading.Thread(target=send, daemon=True).start()
+
+def switches():
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as name, open(f"/proc/self/task/{task}/status") as status:
+            if name.read().strip() == io:
+                return int(next(line for line in status if line.startswith("voluntary")).split()[1])
+
+io = "omq-io"
+(thread,) = [thread for thread in threading.enumerate() if thread.name == io]
+with open(f"/proc/self/task/{thread.native_id}/comm", "w") as name:
+    name.write(io)
+for _ in range(100):
+    pull.recv(timeout=5)
+before, began = switches(), time.monotonic()
+for _ in range(300):
+    pull.recv(timeout=5)
+print((switches() - before) / (time.monotonic() - began), flush=True)
+os._exit(0)
+"""
+
+
+def test_an_owner_who_receives_now_and_then_does_not_wake_the_io_thread_each_time(program):
+    """It looked after him every 10 ms: a quarter of two cores, with a hundred subscribers."""
+    assert float(program(LEISURELY).end()) < 40
+
+
 @pytest.mark.slow
 def test_ten_idle_sockets_use_ten_milliseconds_in_ten_seconds(program):
     share, _ = map(float, program(IDLE, "10", "idle").end().split())

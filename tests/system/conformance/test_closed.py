@@ -54,7 +54,7 @@ ACCEPTED = {
 #: What the engine and the context call, of the one twin or the other.
 INNARDS = {
     *(
-        "abandon",
+        "close_after_fork",
         "attended",
         "begin_close",
         "dispatch",
@@ -63,10 +63,22 @@ INNARDS = {
         "finish_close",
         "give_up_close",
         "flush_turn",
-        "inlet",
+        "recv_queue",
         "lock",
     ),
-    *("looks", "outlet", "poller", "published", "readable", "set_drowsy", "set_watched", "turn", "watched", "writable"),
+    *(
+        "looks",
+        "poller",
+        "published",
+        "readable",
+        "send_queue",
+        "set_drowsy",
+        "set_watched",
+        "sleeps_long",
+        "turn",
+        "watched",
+        "writable",
+    ),
 }
 
 WAYS = ["close", "close of a new one", "stop", "stop of a new one", "term", "term of a new one"]

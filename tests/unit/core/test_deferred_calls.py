@@ -36,6 +36,24 @@ def test_what_is_set_is_called_once_a_moment_later(deferred_calls: DeferredCalls
     assert not readable(deferred_calls, 0.05)
 
 
+def test_what_is_taken_back_is_not_called_and_wakes_nobody(deferred_calls: DeferredCalls) -> None:
+    called: list[int] = []
+
+    def first() -> None:
+        called.append(1)
+
+    deferred_calls.cancel(first)  # it was never set
+    deferred_calls.set(first)
+    deferred_calls.cancel(first)
+    assert not readable(deferred_calls, 0.05)
+    deferred_calls.set(first)
+    deferred_calls.set(lambda: called.append(2))
+    deferred_calls.cancel(first)
+    assert readable(deferred_calls, 5)
+    deferred_calls.ring()
+    assert called == [2]
+
+
 def test_it_can_be_set_again_by_what_it_calls(deferred_calls: DeferredCalls) -> None:
     called: list[int] = []
     deferred_calls.set(lambda: deferred_calls.set(lambda: called.append(1)))
