@@ -8,6 +8,7 @@ command. What this side gets wrong raises `LocalProtocolError`, what the peer do
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from omq._core.wire.codec import encode_frame
@@ -303,9 +304,14 @@ def encode_properties(properties: Mapping[bytes, bytes]) -> bytes:
     Raises:
         LocalProtocolError: A name or a value has no encoding, or two names differ by case alone.
     """
+    return _encoded(tuple(properties.items()))
+
+
+@lru_cache(maxsize=32)  # a socket says the same to each of its peers
+def _encoded(properties: tuple[tuple[bytes, bytes], ...]) -> bytes:
     body = bytearray()
     seen = set()
-    for name, value in properties.items():
+    for name, value in properties:
         if not _PROPERTY_NAME.fullmatch(name) or len(value) > _VALUE_LIMIT:
             raise LocalProtocolError(f"{quoted(name)} cannot be a property (RFC 23, The NULL Security Mechanism)")
         if name.lower() in seen:

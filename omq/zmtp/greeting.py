@@ -10,6 +10,7 @@ its first wrong octet, and a peer that sends too little is never waited for long
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NoReturn
 
 from omq.errors import LocalProtocolError, RemoteProtocolError
@@ -26,6 +27,7 @@ _AS_SERVER_AT: Final = _MECHANISM_AT + MECHANISM_SIZE
 # RFC 23, Formal Grammar: mechanism-char; the zero octet pads and is no part of the name.
 _MECHANISM_CHARS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+")
 _MECHANISM: Final = re.compile(rb"[A-Z0-9_.+-]{1,%d}" % MECHANISM_SIZE)
+_PADDED_MECHANISM: Final = re.compile(rb"[A-Z0-9_.+-]+\0*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +51,20 @@ class Greeting:
         Raises:
             LocalProtocolError: The mechanism or the version has no encoding.
         """
-        if not _MECHANISM.fullmatch(self.mechanism):
-            raise LocalProtocolError(f"{self.mechanism!r} cannot be a mechanism's name (RFC 23, Formal Grammar)")
-        major, minor = self.version
-        if not (3 <= major <= 255 and 0 <= minor <= 255):
-            raise LocalProtocolError(f"ZMTP {major}.{minor} has no greeting of this form (RFC 23, Greeting)")
-        # RFC 23, Version Negotiation: a peer that does not downgrade sends zeros as padding.
-        signature = b"\xff" + bytes(8) + b"\x7f"
-        name = self.mechanism.ljust(MECHANISM_SIZE, b"\0")
-        return (signature + bytes((major, minor)) + name + bytes((self.as_server,))).ljust(GREETING_SIZE, b"\0")
+        return _encoded(self)
+
+
+@lru_cache(maxsize=32)  # a socket says the same to each of its peers
+def _encoded(greeting: Greeting) -> bytes:
+    if not _MECHANISM.fullmatch(greeting.mechanism):
+        raise LocalProtocolError(f"{greeting.mechanism!r} cannot be a mechanism's name (RFC 23, Formal Grammar)")
+    major, minor = greeting.version
+    if not (3 <= major <= 255 and 0 <= minor <= 255):
+        raise LocalProtocolError(f"ZMTP {major}.{minor} has no greeting of this form (RFC 23, Greeting)")
+    # RFC 23, Version Negotiation: a peer that does not downgrade sends zeros as padding.
+    signature = b"\xff" + bytes(8) + b"\x7f"
+    name = greeting.mechanism.ljust(MECHANISM_SIZE, b"\0")
+    return (signature + bytes((major, minor)) + name + bytes((greeting.as_server,))).ljust(GREETING_SIZE, b"\0")
 
 
 class GreetingParser:
@@ -92,6 +99,8 @@ class GreetingParser:
             raise LocalProtocolError("the greeting is complete; what follows belongs to the handshake")
         wanted = GREETING_SIZE - len(self._octets)
         self._octets += data[:wanted]
+        if len(self._octets) == GREETING_SIZE and _is_good(self._octets):
+            self._checked = GREETING_SIZE
         while self._checked < len(self._octets):
             _CHECKS[self._checked](self._octets, self._checked)
             self._checked += 1
@@ -104,6 +113,17 @@ class GreetingParser:
             mechanism=octets[_MECHANISM_AT:_AS_SERVER_AT].rstrip(b"\0"),
             as_server=octets[_AS_SERVER_AT] == 1,
         )
+
+
+def _is_good(octets: bytearray) -> bool:
+    """Whether all 64 octets pass their checks: most greetings come in one piece, and are."""
+    return (
+        octets[0] == 0xFF
+        and octets[SIGNATURE_SIZE - 1] == 0x7F
+        and octets[SIGNATURE_SIZE] >= VERSION[0]
+        and octets[_AS_SERVER_AT] <= 1
+        and _PADDED_MECHANISM.fullmatch(octets, _MECHANISM_AT, _AS_SERVER_AT) is not None
+    )
 
 
 def _refuse(octets: bytearray, at: int, why: str) -> NoReturn:

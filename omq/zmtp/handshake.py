@@ -14,6 +14,7 @@ Nothing may be written behind our last command before `done`: libzmq drops a pee
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from omq._core.wire.codec import FrameDecoder
@@ -120,7 +121,7 @@ class Handshake:
     ) -> None:
         self._socket_type = socket_type
         self._mechanism = mechanism
-        self._properties = _own_properties(socket_type, properties or {})
+        self._properties = dict(_own_properties(socket_type, tuple((properties or {}).items())))
         self._state = HandshakeState.NEW
         self._parser = GreetingParser()
         self._frames = FrameDecoder(HANDSHAKE_FRAME_LIMIT)
@@ -353,18 +354,21 @@ class Handshake:
 _TYPES: Final = {kind.value.encode(): kind for kind in SocketType}
 
 
-def _own_properties(socket_type: SocketType, properties: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+@lru_cache(maxsize=32)  # a socket says the same to each of its peers
+def _own_properties(
+    socket_type: SocketType, properties: tuple[tuple[bytes, bytes], ...]
+) -> tuple[tuple[bytes, bytes], ...]:
     if not COMPATIBLE[socket_type]:
         raise LocalProtocolError(f"{socket_type.value} does not speak ZMTP")
-    for name, value in properties.items():
+    for name, value in properties:
         if name.lower() == _SOCKET_TYPE.lower():
             raise LocalProtocolError("Socket-Type follows from the socket, it is no property to set")
         wrong = _wrong_identity(value) if name.lower() == _IDENTITY.lower() else ""
         if wrong:
             raise LocalProtocolError(f"our identity {quoted(value)} {wrong}")
     # libzmq sends Socket-Type first, and so do we.
-    ours = {_SOCKET_TYPE: socket_type.value.encode(), **properties}
-    size = len(encode_properties(ours))
+    ours = ((_SOCKET_TYPE, socket_type.value.encode()), *properties)
+    size = len(encode_properties(dict(ours)))
     if size > PROPERTIES_LIMIT:
         raise LocalProtocolError(f"our metadata have {size} bytes, a peer like us takes {PROPERTIES_LIMIT}")
     return ours
