@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +14,7 @@ from omq.engine.lifecycle import DialerState
 from omq.engine.resolver import Resolver, reach
 from omq.errors import ConnectError
 from omq.event import EventKind
-from omq.transport import ipc, tcp
-from omq.transport.endpoint import IpcEndpoint, TcpEndpoint, refusal
+from omq.transport import AddrInfo, Endpoint, Lookup, Route, StreamTransport, refusal
 
 if TYPE_CHECKING:
     from omq.engine.socket import Engine
@@ -24,17 +22,17 @@ if TYPE_CHECKING:
 
 _STAGGER: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
 
-#: What says that nobody listens; for ipc the file may be missing, too.
+#: What says that nobody listens; where endpoints are files, one may be missing, too.
 _REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
-_NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
 
 
 class Dialer(DialerBase):
     """Keeps one connection to an endpoint."""
 
-    def __init__(self, engine: Engine, endpoint: TcpEndpoint | IpcEndpoint) -> None:
+    def __init__(self, engine: Engine, transport: StreamTransport[Any], endpoint: Endpoint) -> None:
         super().__init__(engine, str(endpoint))
         self.session: WireSession | None = None
+        self._transport = transport
         self._target = endpoint
         self._task: asyncio.Task[None] | None = None
         self._resolver = Resolver()
@@ -71,7 +69,7 @@ class Dialer(DialerBase):
             self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
             return "refused" if isinstance(error, OSError) and error.errno in _REFUSED else "failed"
         self.go_on(DialerState.CONNECTED)
-        session = self.session = self.engine.adopt(sock, self.endpoint, self)
+        session = self.session = self.engine.adopt(sock, self._transport, self.endpoint, self)
         await asyncio.shield(session.ended)  # it may outlive the dialer
         self.session = None
         return "handshake failed" if session.info is None else "after disconnect"
@@ -80,40 +78,34 @@ class Dialer(DialerBase):
         timeout = self.engine.options.connect_timeout
         try:
             async with asyncio.timeout(timeout):
-                if isinstance(self._target, IpcEndpoint):
-                    sock, address = ipc.prepare(self._target, self.engine.options)
-                    return await self._reach(sock, address)
-                return await self._connect_tcp(self._target)
+                routes = await self._find_routes()
+                if not routes:
+                    raise ConnectError(f"{self.endpoint}: the name has no address")
+                return await (self._try(routes[0]) if len(routes) == 1 else self._race(routes))
         except TimeoutError:
             raise ConnectError(f"{self.endpoint}: no connection within connect_timeout={timeout} s") from None
 
-    async def _connect_tcp(self, target: TcpEndpoint) -> socket.socket:
-        """Tries the addresses of the name, which is resolved anew each time: an address may have moved."""
-        assert target.host is not None
-        infos = tcp.candidates(await self._resolve(target.host, target.port))
-        source: list[tcp.AddrInfo] = []
-        if target.source is not None:
-            source = tcp.known(*target.source, interfaces=True) or await self._resolve(*target.source)
-        if not infos:
-            raise ConnectError(f"{self.endpoint}: the name has no address")
-        if len(infos) == 1:
-            return await self._try(infos[0], target, source)
-        return await self._race(infos, target, source)
+    async def _find_routes(self) -> Sequence[Route]:
+        """The ways to the endpoint; names are resolved anew each time, for an address may have moved."""
+        options = self.engine.options
+        answers: list[Sequence[AddrInfo]] = []
+        for lookup in self._transport.lookups(self._target, options):
+            found = lookup.known or await self._resolve(lookup)
+            answers.append(found)
+        return self._transport.routes(self._target, options, answers)
 
-    async def _race(
-        self, infos: Sequence[tcp.AddrInfo], target: TcpEndpoint, source: Sequence[tcp.AddrInfo]
-    ) -> socket.socket:
+    async def _race(self, routes: Sequence[Route]) -> socket.socket:
         """Happy eyeballs (RFC 8305, section 5): an address a quarter of a second, or when another has failed.
 
         The first connection wins; the other attempts end, and what they have connected is closed.
         """
-        waiting = deque(infos)
+        waiting = deque(routes)
         running: set[asyncio.Task[socket.socket]] = set()
         failures: list[BaseException] = []
         try:
             while waiting or running:
                 if waiting:
-                    running.add(self.engine.loop.create_task(self._try(waiting.popleft(), target, source)))
+                    running.add(self.engine.loop.create_task(self._try(waiting.popleft())))
                 patience = _STAGGER if waiting else None
                 done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in done:
@@ -131,29 +123,12 @@ class Dialer(DialerBase):
         # Refusals say the least: another failure tells more.
         raise next((one for one in failures if getattr(one, "errno", 0) not in _REFUSED), failures[-1])
 
-    async def _try(self, info: tcp.AddrInfo, target: TcpEndpoint, source: Sequence[tcp.AddrInfo]) -> socket.socket:
-        sock = await self._reach(tcp.prepare(info[0], target, self.engine.options, source), info[4])
-        if _leads_to_itself(sock):
-            # To let it stand would keep the server out of its port, and so would a port in TIME-WAIT: it is reset.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-            sock.close()
-            lonely = OSError(errno.ECONNREFUSED, "nobody listens, the connection led to itself")
-            raise refusal(ConnectError, self.endpoint, lonely)
-        return sock
-
-    async def _resolve(self, host: str, port: int) -> list[tcp.AddrInfo]:
-        found = tcp.known(host, port)
-        if found:
-            return found
-        try:
-            return await self._resolver.resolve(self.engine.loop, host, port, tcp.hints(host, self.engine.options))
-        except OSError as error:
-            raise refusal(ConnectError, self.endpoint, error) from error
-
-    async def _reach(self, sock: socket.socket, address: Any) -> socket.socket:
+    async def _try(self, route: Route) -> socket.socket:
+        sock, address = route()
         self._reaching.add(sock)
         try:
             await reach(self.engine.loop, sock, address)
+            self._transport.verify(sock)
         except OSError as error:
             sock.close()
             raise refusal(ConnectError, self.endpoint, error) from error
@@ -163,6 +138,12 @@ class Dialer(DialerBase):
         finally:
             self._reaching.discard(sock)
         return sock
+
+    async def _resolve(self, lookup: Lookup) -> list[AddrInfo]:
+        try:
+            return await self._resolver.resolve(self.engine.loop, lookup)
+        except OSError as error:
+            raise refusal(ConnectError, self.endpoint, error) from error
 
     def close_after_fork(self) -> None:
         for sock in self._reaching:
@@ -178,15 +159,3 @@ def _discard(attempt: asyncio.Task[socket.socket]) -> None:
     """Closes what an attempt that is called off has connected all the same."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()
-
-
-def _leads_to_itself(sock: socket.socket) -> bool:
-    """Whether both ends are this one (RFC 9293, 3.5, simultaneous open).
-
-    A port of the range that the system gives to clients, where nobody listens, may be given to the very attempt to
-    reach it.
-    """
-    try:
-        return bool(sock.getsockname() == sock.getpeername())
-    except OSError:
-        return False  # reset already: the handshake finds out

@@ -156,17 +156,16 @@ class PipeSession(StateMachine[ConnectionState]):
 class InprocListener(StateMachine[ListenerState]):
     """A bound inproc name."""
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    def __init__(self, engine: Engine, endpoint: str) -> None:
         self.engine = engine
-        self.name = name
-        self.endpoint = f"inproc://{name}"
+        self.endpoint = endpoint
         self.state = ListenerState.BOUND
-        engine.context.inproc.bind(name, self)
+        engine.context.inproc.bind(endpoint, self)
 
     def start(self) -> None:
         """Lets in those who connected before the bind."""
         self.move(ListenerState.ACCEPTING)
-        for dialer in self.engine.context.inproc.open(self.name):
+        for dialer in self.engine.context.inproc.open(self.endpoint):
             dialer.engine.call(dialer.dial)
 
     def accept(self, client: PipeSession) -> None:
@@ -194,15 +193,14 @@ class InprocListener(StateMachine[ListenerState]):
         """Gives the name back; connections go on."""
         if self.state is not ListenerState.CLOSED:
             self.move(ListenerState.CLOSED)
-            self.engine.context.inproc.unbind(self.name)
+            self.engine.context.inproc.unbind(self.endpoint)
 
 
 class InprocDialer(DialerBase):
     """Connects to an inproc name now, or when it is bound, and again when the other end has gone."""
 
-    def __init__(self, engine: Engine, name: str) -> None:
-        super().__init__(engine, f"inproc://{name}")
-        self.name = name
+    def __init__(self, engine: Engine, endpoint: str) -> None:
+        super().__init__(engine, endpoint)
         self.session: PipeSession | None = None
         self._backoff = Backoff(engine)
 
@@ -219,7 +217,7 @@ class InprocDialer(DialerBase):
         if self.state is not DialerState.CONNECTING:
             self.go_on(DialerState.CONNECTING)
             self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
-        listener = self.engine.context.inproc.find(self.name, self)
+        listener = self.engine.context.inproc.find(self.endpoint, self)
         if listener is None:
             return
         self.go_on(DialerState.CONNECTED)
@@ -247,5 +245,5 @@ class InprocDialer(DialerBase):
         self.engine.loop.call_later(pause, self.dial)
 
     def close(self) -> None:
-        self.engine.context.inproc.forget(self.name, self)
+        self.engine.context.inproc.forget(self.endpoint, self)
         super().close()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omq.engine.connection_limiter import MOMENT, ConnectionLimiter
 from omq.engine.lifecycle import ListenerState, StateMachine
 from omq.event import EventKind
-from omq.transport import ipc, tcp
-from omq.transport.endpoint import IpcEndpoint, TcpEndpoint
+from omq.transport import Endpoint, StreamTransport
 
 if TYPE_CHECKING:
     from omq.engine.socket import Engine
@@ -29,17 +27,10 @@ class Listener(StateMachine[ListenerState]):
         endpoint: The endpoint with its real address and port.
     """
 
-    def __init__(self, engine: Engine, endpoint: TcpEndpoint | IpcEndpoint) -> None:
+    def __init__(self, engine: Engine, transport: StreamTransport[Any], endpoint: Endpoint) -> None:
         self.engine = engine
-        self._cleanup: Callable[[], None] = lambda: None
-        self._tune: Callable[..., None]
-        if isinstance(endpoint, TcpEndpoint):
-            self._sockets, self.endpoint = tcp.listen(endpoint, engine.options)
-            self._tune = tcp.tune
-        else:
-            sock, self.endpoint, self._cleanup = ipc.listen(endpoint, engine.options)
-            self._sockets = [sock]
-            self._tune = ipc.tune
+        self._transport = transport
+        self._sockets, self.endpoint, self._cleanup = transport.listen(endpoint, engine.options)
         self._limiter = ConnectionLimiter(engine)
         self.state = ListenerState.BOUND
 
@@ -90,13 +81,13 @@ class Listener(StateMachine[ListenerState]):
                 continue
             try:
                 sock.setblocking(False)
-                self._tune(sock, self.engine.options)
+                self._transport.tune(sock, self.engine.options)
             except OSError as error:
                 # The peer reset the connection before it was accepted.
                 sock.close()
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 continue
-            self.engine.adopt(sock, self.endpoint, None, self._limiter)
+            self.engine.adopt(sock, self._transport, self.endpoint, None, self._limiter)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""

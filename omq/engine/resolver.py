@@ -15,7 +15,7 @@ import socket
 import threading
 from typing import Any
 
-from omq.transport import tcp
+from omq.transport import AddrInfo, Lookup
 
 _FULL = 0.01  # seconds before a Unix socket whose queue is full is tried again
 
@@ -63,29 +63,23 @@ class Resolver:
     """
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, int], asyncio.Future[list[tcp.AddrInfo]]] = {}
+        self._asked: dict[tuple[str, int], asyncio.Future[list[AddrInfo]]] = {}
 
-    async def resolve(
-        self, loop: asyncio.AbstractEventLoop, host: str, port: int, hints: dict[str, Any]
-    ) -> list[tcp.AddrInfo]:
+    async def resolve(self, loop: asyncio.AbstractEventLoop, lookup: Lookup) -> list[AddrInfo]:
         """Asks the system's resolver.
 
         Args:
             loop: Where the answer is awaited.
-            host: The name.
-            port: For the socket addresses.
-            hints: Further arguments of `getaddrinfo`.
+            lookup: The name, and what `getaddrinfo` is to be told with it.
 
         Raises:
             OSError: The name has no address, or nobody could be asked.
         """
-        question = (host, port)
+        question = (lookup.host, lookup.port)
         answer = self._asked.get(question)
         if answer is None:
             answer = loop.create_future()
-            work = threading.Thread(
-                target=_look_up, args=(loop, answer, host, port, hints), name="omq-resolve", daemon=True
-            )
+            work = threading.Thread(target=_look_up, args=(loop, answer, lookup), name="omq-resolve", daemon=True)
             work.start()
             # Only now: for a thread that the system does not give everybody would wait for ever.
             self._asked[question] = answer
@@ -94,27 +88,19 @@ class Resolver:
         return await asyncio.shield(answer)
 
 
-def _look_up(
-    loop: asyncio.AbstractEventLoop,
-    answer: asyncio.Future[list[tcp.AddrInfo]],
-    host: str,
-    port: int,
-    hints: dict[str, Any],
-) -> None:
+def _look_up(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[list[AddrInfo]], lookup: Lookup) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    found: list[tcp.AddrInfo] = []
+    found: list[AddrInfo] = []
     failure: BaseException | None = None
     try:
-        found = list(socket.getaddrinfo(host, port, **hints))
+        found = list(socket.getaddrinfo(lookup.host, lookup.port, **lookup.hints))
     except BaseException as error:  # a name that no codec takes raises a UnicodeError
         failure = error
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
         loop.call_soon_threadsafe(_settle, answer, found, failure)
 
 
-def _settle(
-    answer: asyncio.Future[list[tcp.AddrInfo]], found: list[tcp.AddrInfo], failure: BaseException | None
-) -> None:
+def _settle(answer: asyncio.Future[list[AddrInfo]], found: list[AddrInfo], failure: BaseException | None) -> None:
     if answer.done():
         return
     if failure is None:

@@ -32,7 +32,7 @@ from omq.errors import BindError, EndpointError, StateError
 from omq.event import EventKind
 from omq.options import Options
 from omq.routing import PATTERNS
-from omq.transport.endpoint import Endpoint, InprocEndpoint, parse_endpoint, refusal
+from omq.transport import StreamTransport, parse_endpoint, refusal, transport_of
 from omq.types import ONE_CONNECTION, SENDS_IDENTITY, SocketType
 
 log = logging.getLogger("omq")
@@ -218,12 +218,13 @@ class Engine(StateMachine[SocketState]):
     def bind(self, text: str) -> str:
         """Listens; gives the resolved endpoint."""
         endpoint = parse_endpoint(text, bind=True)
+        transport = transport_of(endpoint)
         listener: Listener | InprocListener
         try:
-            if isinstance(endpoint, InprocEndpoint):
-                listener = InprocListener(self, endpoint.name)
+            if isinstance(transport, StreamTransport):
+                listener = Listener(self, transport, endpoint)
             else:
-                listener = Listener(self, endpoint)
+                listener = InprocListener(self, str(endpoint))
         except BindError as error:
             self.emit(EventKind.BIND_FAILED, text, reason=error)
             raise
@@ -250,10 +251,14 @@ class Engine(StateMachine[SocketState]):
     def connect(self, text: str) -> str:
         """Dials in the background; gives the endpoint."""
         endpoint = parse_endpoint(text, bind=False)
-        if self._dials_already(endpoint):
-            return str(endpoint)
+        transport = transport_of(endpoint)
         dialer: Dialer | InprocDialer
-        dialer = InprocDialer(self, endpoint.name) if isinstance(endpoint, InprocEndpoint) else Dialer(self, endpoint)
+        if isinstance(transport, StreamTransport):
+            if self._dials_already(str(endpoint)):
+                return str(endpoint)
+            dialer = Dialer(self, transport, endpoint)
+        else:
+            dialer = InprocDialer(self, str(endpoint))
         if self._spent > _SPENT:
             self._forget_spent()
         self._dialers.setdefault(dialer.endpoint, []).append(dialer)
@@ -261,11 +266,11 @@ class Engine(StateMachine[SocketState]):
             dialer.start()
         return dialer.endpoint
 
-    def _dials_already(self, endpoint: Endpoint) -> bool:
+    def _dials_already(self, endpoint: str) -> bool:
         """Whether a second connection to an endpoint would only do harm. Over inproc it is made, as in libzmq."""
-        if self.socket_type not in ONE_CONNECTION or isinstance(endpoint, InprocEndpoint):
+        if self.socket_type not in ONE_CONNECTION:
             return False
-        dialers = self._dialers.get(str(endpoint), [])
+        dialers = self._dialers.get(endpoint, [])
         # One that has given up by itself does not count, and is not to be left for a `disconnect` either.
         dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
         return bool(dialers)
@@ -362,10 +367,15 @@ class Engine(StateMachine[SocketState]):
         return len(self.pattern.sessions)
 
     def adopt(
-        self, sock: socket.socket, endpoint: str, dialer: Dialer | None, limiter: ConnectionLimiter | None = None
+        self,
+        sock: socket.socket,
+        transport: StreamTransport[Any],
+        endpoint: str,
+        dialer: Dialer | None,
+        limiter: ConnectionLimiter | None = None,
     ) -> WireSession:
         """Takes a connected descriptor over: of a dialer, or of a listener, which has the say whom it admits."""
-        session = WireSession(self, sock, endpoint, dialer, limiter)
+        session = WireSession(self, sock, transport, endpoint, dialer, limiter)
         if limiter is not None:
             limiter.enter(session)
         self._sessions[session] = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from omq._core.link.connection import Connection
 from omq.engine.lifecycle import ConnectionState, StateMachine
 from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError
-from omq.transport import tcp
+from omq.transport import StreamTransport
 from omq.zmtp import command
 from omq.zmtp.handshake import Handshake, PeerMetadata
 from omq.zmtp.mechanism import Question
@@ -51,6 +50,7 @@ class WireSession(StateMachine[ConnectionState]):
         self,
         engine: Engine,
         sock: socket.socket,
+        transport: StreamTransport[Any],
         endpoint: str,
         dialer: Dialer | None,
         limiter: ConnectionLimiter | None = None,
@@ -61,9 +61,10 @@ class WireSession(StateMachine[ConnectionState]):
         self.identity = b""
         self.info: PeerMetadata | None = None
         self.since = 0.0
-        self.remote_address = _address(sock)
+        self.remote_address = transport.remote_address(sock)
         self.dropped_told = 0
         self.ended: asyncio.Future[None] = engine.loop.create_future()
+        self._transport = transport
         self._dialer = dialer
         self._limiter = limiter
         self._sock: socket.socket | None = sock
@@ -150,7 +151,8 @@ class WireSession(StateMachine[ConnectionState]):
     async def _decide(self, question: Question) -> None:
         """Has the mechanism's question answered, however long that takes within the handshake's time."""
         try:
-            verdict = await self.engine.authenticator.decide(question, _ip_of(self._sock))
+            ip = self._transport.remote_ip(self._sock) if self._sock is not None else ""
+            verdict = await self.engine.authenticator.decide(question, ip)
         except Exception as error:
             log.exception("a question about a peer could not be asked")
             self.end(error)
@@ -393,28 +395,4 @@ class WireSession(StateMachine[ConnectionState]):
             self.move(ConnectionState.CLOSING)
         if self.state is not ConnectionState.CLOSING:
             return True
-        # What a unix socket accepted stands in the peer's queue already.
-        return self.peer.half_close() or not self.endpoint.startswith("tcp:")
-
-
-def _address(sock: socket.socket) -> str:
-    """Where the peer of a connected socket is, as an endpoint; empty if that is unknown."""
-    try:
-        address = sock.getpeername()
-    except OSError:
-        return ""  # it has gone already
-    if sock.family == socket.AF_UNIX:
-        path = os.fsdecode(address).replace("\0", "@")
-        return f"ipc://{path}" if path else ""
-    return tcp.endpoint_of(address)
-
-
-def _ip_of(sock: socket.socket | None) -> str:
-    """The peer's IP address, as ZAP wants it (RFC 27, Message Format); empty where there is none."""
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return ""
-    try:
-        address: str = sock.getpeername()[0]
-    except OSError:
-        return ""
-    return address.partition("%")[0]
+        return self.peer.half_close() or self._transport.hands_over

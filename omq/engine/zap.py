@@ -14,6 +14,7 @@ from omq._core.calls.call import AsyncCore
 from omq.engine.driver import TASKS, LoopDriver
 from omq.errors import RemoteProtocolError
 from omq.options import Options
+from omq.transport import local_endpoint
 from omq.types import SocketType
 from omq.zmtp.command import parse_properties, quoted
 from omq.zmtp.curve import CookieKeys
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("omq")
 
 #: Where a handler binds (RFC 27, Architecture).
-ENDPOINT: Final = "inproc://zeromq.zap.01"
+ENDPOINT: Final = local_endpoint("zeromq.zap.01")
 
-_NAME: Final = ENDPOINT.removeprefix("inproc://")
 _VERSION: Final = b"1.0"
 _REQUEST_ID: Final = b"1"  # each question has a connection of its own, as in libzmq
 _REPLY: Final = 7  # frames, the delimiter included
@@ -122,7 +122,7 @@ class Authenticator:
         """Asks the handler, if there is one, and if it is to be asked."""
         options = self._engine.options
         if not options.zap_enforce_domain or options.zap_domain:
-            if self._engine.context.inproc.is_open(_NAME):
+            if self._engine.context.inproc.is_open(ENDPOINT):
                 return await self._consult(question, address, user_id)
             if options.zap_enforce_domain:
                 return Verdict(b"", f"zap_enforce_domain is set and no ZAP handler is bound at {ENDPOINT}")

@@ -1,0 +1,86 @@
+"""How bytes reach a peer: one transport a scheme. Nothing here waits, or knows what ZMTP is.
+
+Everybody else imports from here, and from no module inside: so nobody knows a scheme, or what a single transport has.
+The syntax of endpoints is libzmq's (`zmq_tcp(7)`, `zmq_ipc(7)`, `zmq_inproc(7)`), read strictly: what libzmq would
+resolve to something else than was meant (`tcp://host:5555x`, a port above 65535) is an error here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omq.errors import EndpointError
+from omq.transport.base import (
+    AddrInfo,
+    Endpoint,
+    Listening,
+    LocalTransport,
+    Lookup,
+    Route,
+    StreamTransport,
+    Transport,
+    refusal,
+    shown,
+)
+from omq.transport.inproc import InprocEndpoint, InprocTransport
+from omq.transport.ipc import IpcTransport
+from omq.transport.tcp import TcpTransport
+
+#: The transport of each scheme that omq speaks.
+TRANSPORTS: dict[str, Transport[Any]] = {
+    transport.scheme: transport for transport in (TcpTransport(), IpcTransport(), InprocTransport())
+}
+
+
+def parse_endpoint(text: str, *, bind: bool) -> Endpoint:
+    """Reads an endpoint.
+
+    Args:
+        text: The endpoint, as the user wrote it.
+        bind: It is to be bound; otherwise it is to be connected to, where wildcards mean nothing.
+
+    Raises:
+        EndpointError: The text is no endpoint, or not one for this use; the message has it and says why.
+    """
+    if not isinstance(text, str):
+        raise EndpointError(f"an endpoint is a str, not {type(text).__name__}: {shown(text)}")
+    scheme, separator, rest = text.partition("://")
+    transport = TRANSPORTS.get(scheme)
+    try:
+        if not separator:
+            raise ValueError("it does not start with a transport, as in tcp://127.0.0.1:5555")
+        if transport is None:
+            raise ValueError(f"unknown transport {shown(scheme)}; known are: {', '.join(TRANSPORTS)}")
+        if not rest:
+            raise ValueError("nothing follows the transport")
+        endpoint: Endpoint = transport.parse(rest, bind=bind)
+    except ValueError as reason:
+        raise EndpointError(f"endpoint {shown(text)}: {reason}") from None
+    return endpoint
+
+
+def transport_of(endpoint: Endpoint) -> Transport[Any]:
+    """The transport that has read an endpoint."""
+    return TRANSPORTS[endpoint.scheme]
+
+
+def local_endpoint(name: str) -> str:
+    """The endpoint of a name within the context: for what the library itself finds there."""
+    return str(InprocEndpoint(name))
+
+
+__all__ = [
+    "AddrInfo",
+    "Endpoint",
+    "Listening",
+    "LocalTransport",
+    "Lookup",
+    "Route",
+    "StreamTransport",
+    "TRANSPORTS",
+    "Transport",
+    "local_endpoint",
+    "parse_endpoint",
+    "refusal",
+    "transport_of",
+]

@@ -1,4 +1,4 @@
-"""Unix domain sockets: sockets that listen at a path or an abstract name, and sockets ready to connect.
+"""Unix domain sockets: their endpoints, sockets that listen at one, and sockets ready to connect.
 
 See `zmq_ipc(7)` and `unix(7)`. Where libzmq deletes whatever is at the path, omq takes the path only from a
 socket that nobody listens on any more.
@@ -12,14 +12,18 @@ import secrets
 import socket
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from omq.errors import BindError, ConnectError
 from omq.options import Options
-from omq.transport.endpoint import MAX_IPC_PATH, IpcEndpoint, refusal
+from omq.transport.base import AddrInfo, Listening, Route, StreamTransport, refusal
 
+#: Bytes that a path or an abstract name may have: `sun_path` has 108, and one is for the NUL (`unix(7)`).
+MAX_PATH: Final = 107
 #: Times that the path is tried for; another process has to interfere for each further one.
 _ATTEMPTS: Final = 8
 #: What link(2) gives on file systems that have no hard links.
@@ -28,6 +32,51 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno
 #: Bytes. A Unix socket is writable again when three quarters of its buffer are free: the usual 208 KiB make a sender of
 #: large messages wait for an almost empty one. The system cuts it down to net.core.wmem_max (`socket(7)`).
 _SEND_BUFFER: Final = 524288
+
+
+@dataclass(frozen=True, slots=True)
+class IpcEndpoint:
+    """A Unix domain socket.
+
+    Attributes:
+        path: The path of the socket file, or `@` and an abstract name (`unix(7)`); `None` for a path that
+            omq chooses (`*`).
+    """
+
+    scheme: ClassVar[str] = "ipc"
+    path: str | None
+
+    def __str__(self) -> str:
+        return f"ipc://{'*' if self.path is None else self.path}"
+
+    @property
+    def abstract(self) -> bool:
+        """Whether the name is abstract: it is no file and goes when its socket goes."""
+        return self.path is not None and self.path.startswith("@")
+
+
+class IpcTransport(StreamTransport[IpcEndpoint]):
+    """Streams within one machine."""
+
+    scheme = "ipc"
+    hands_over = True
+
+    def parse(self, rest: str, *, bind: bool) -> IpcEndpoint:
+        return _parse(rest, bind)
+
+    def listen(self, endpoint: IpcEndpoint, options: Options) -> Listening:
+        sock, text, cleanup = listen(endpoint, options)
+        return Listening([sock], text, cleanup)
+
+    def tune(self, sock: socket.socket, options: Options) -> None:
+        tune(sock, options)
+
+    def routes(self, endpoint: IpcEndpoint, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> list[Route]:
+        return [partial(prepare, endpoint, options)]
+
+    def endpoint_of(self, address: Any) -> str:
+        path = os.fsdecode(address).replace("\0", "@")
+        return f"ipc://{path}" if path else ""
 
 
 def listen(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, str, Callable[[], None]]:
@@ -133,7 +182,7 @@ def _listen_in_private(options: Options) -> tuple[socket.socket, str, Callable[[
     directory = tempfile.mkdtemp(prefix="omq-")  # mode 0700
     path = os.path.join(directory, "socket")
     try:
-        if len(os.fsencode(path)) > MAX_IPC_PATH:
+        if len(os.fsencode(path)) > MAX_PATH:
             raise OSError(errno.ENAMETOOLONG, f"the path {path} is too long for a socket")
         sock = _bound(os.fsencode(path), options)
     except OSError:
@@ -236,7 +285,7 @@ def _is_stale(path: str) -> bool:
 def _beside(path: str) -> str | None:
     """A new name in the same directory, for a moment; `None` where the system takes none that is longer."""
     name = f"{path}.{secrets.token_hex(4)}"
-    return name if len(os.fsencode(name)) <= MAX_IPC_PATH else None
+    return name if len(os.fsencode(name)) <= MAX_PATH else None
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
@@ -261,3 +310,21 @@ def _remover(path: str, identity: tuple[int, int], directory: str | None = None)
                 os.rmdir(directory)
 
     return remove
+
+
+def _parse(rest: str, bind: bool) -> IpcEndpoint:
+    if rest == "*":
+        if not bind:
+            raise ValueError("path '*' is for binding only")
+        return IpcEndpoint(None)
+    if rest == "@":
+        raise ValueError("the abstract name is empty")
+    if "\0" in rest:
+        raise ValueError("a path has no NUL character")
+    try:
+        size = len(os.fsencode(rest))
+    except UnicodeError:
+        raise ValueError("the path cannot be encoded for the file system") from None
+    if size > MAX_PATH:
+        raise ValueError(f"the path is too long: {size} bytes, and the system takes {MAX_PATH}")
+    return IpcEndpoint(rest)

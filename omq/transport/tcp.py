@@ -1,4 +1,4 @@
-"""TCP: sockets that listen, sockets ready to connect, and how each is tuned (`zmq_tcp(7)`, `tcp(7)`).
+"""TCP: its endpoints, sockets that listen, sockets ready to connect, and how each is tuned (`zmq_tcp(7)`, `tcp(7)`).
 
 Nothing here waits, with one exception: `listen` asks the system's resolver when the host is a name. Who
 connects resolves by itself, puts the addresses in order with `candidates`, and makes a socket for each with
@@ -14,22 +14,95 @@ import socket
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from omq.errors import BindError, ConnectError
 from omq.options import Options
-from omq.transport.endpoint import TcpEndpoint, refusal
-
-#: One result of getaddrinfo: family, type, protocol, canonical name, socket address.
-AddrInfo = tuple[int, int, int, str, tuple[Any, ...]]
+from omq.transport.base import AddrInfo, Listening, Lookup, Route, StreamTransport, refusal, shown
 
 _SIOCGIFADDR: Final = 0x8915  # netdevice(7): the IPv4 address of an interface
 _IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7): choose the source port on connect, knowing the destination
 _LINK_LOCAL: Final = 0x20  # the scope column of /proc/net/if_inet6
+#: Characters that a host name may have (RFC 1035, section 3.1); also keeps the IDNA codec from long work.
+_MAX_HOST: Final = 255
+_NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
 #: Times that a port is looked for that is free on all addresses of a name.
 _PORT_ATTEMPTS: Final = 16
 #: What an address gives that the machine does not have: tolerable while the name has others.
 _NOT_HERE: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+
+
+@dataclass(frozen=True, slots=True)
+class TcpEndpoint:
+    """A TCP address, or a name that stands for one.
+
+    Attributes:
+        host: A host name, an IPv4 or IPv6 address (without brackets), or, to bind, the name of an interface;
+            `None` for every address (`*`).
+        port: The port, 1 to 65535; 0 for one that the system picks (`*`).
+        source: Where a connection is to come from, as (host, port): `*` and 0 leave the choice to the system;
+            `None` if nothing is said about it.
+    """
+
+    scheme: ClassVar[str] = "tcp"
+    host: str | None
+    port: int
+    source: tuple[str, int] | None = None
+
+    def __str__(self) -> str:
+        target = f"{_bracketed(self.host or '*')}:{self.port or '*'}"
+        if self.source is None:
+            return f"tcp://{target}"
+        host, port = self.source
+        return f"tcp://{_bracketed(host)}:{port or '*'};{target}"
+
+
+class TcpTransport(StreamTransport[TcpEndpoint]):
+    """Streams between machines, or over the loopback."""
+
+    scheme = "tcp"
+
+    def parse(self, rest: str, *, bind: bool) -> TcpEndpoint:
+        return _parse(rest, bind)
+
+    def listen(self, endpoint: TcpEndpoint, options: Options) -> Listening:
+        return Listening(*listen(endpoint, options))
+
+    def tune(self, sock: socket.socket, options: Options) -> None:
+        tune(sock, options)
+
+    def lookups(self, endpoint: TcpEndpoint, options: Options) -> list[Lookup]:
+        # Anew for each attempt: an address may have moved.
+        assert endpoint.host is not None
+        hosts = [(endpoint.host, endpoint.port, False)]
+        if endpoint.source is not None:
+            hosts.append((*endpoint.source, True))
+        return [
+            Lookup(host, port, hints(host, options), known(host, port, interfaces=interfaces))
+            for host, port, interfaces in hosts
+        ]
+
+    def routes(self, endpoint: TcpEndpoint, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> list[Route]:
+        source = answers[1] if endpoint.source is not None else ()
+        return [partial(_prepare_for, info, endpoint, options, source) for info in candidates(answers[0])]
+
+    def verify(self, sock: socket.socket) -> None:
+        if _leads_to_itself(sock):
+            # To let it stand would keep the server out of its port, and so would a port in TIME-WAIT: it is reset.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            raise OSError(errno.ECONNREFUSED, "nobody listens, the connection led to itself")
+
+    def endpoint_of(self, address: tuple[Any, ...]) -> str:
+        return endpoint_of(address)
+
+    def remote_ip(self, sock: socket.socket) -> str:
+        try:
+            address: str = sock.getpeername()[0]
+        except OSError:
+            return ""
+        return address.partition("%")[0]
 
 
 def listen(endpoint: TcpEndpoint, options: Options) -> tuple[list[socket.socket], str]:
@@ -146,6 +219,25 @@ def prepare(
     except OSError as error:
         raise refusal(ConnectError, endpoint, error) from error
     return sock
+
+
+def _prepare_for(
+    info: AddrInfo, endpoint: TcpEndpoint, options: Options, source_addrs: Sequence[AddrInfo]
+) -> tuple[socket.socket, tuple[Any, ...]]:
+    """A socket for one address, and that address."""
+    return prepare(info[0], endpoint, options, source_addrs), info[4]
+
+
+def _leads_to_itself(sock: socket.socket) -> bool:
+    """Whether both ends are this one (RFC 9293, 3.5, simultaneous open).
+
+    A port of the range that the system gives to clients, where nobody listens, may be given to the very attempt to
+    reach it.
+    """
+    try:
+        return bool(sock.getsockname() == sock.getpeername())
+    except OSError:
+        return False  # reset already: the handshake finds out
 
 
 def tune(sock: socket.socket, options: Options) -> None:
@@ -312,3 +404,68 @@ def _bind_source(sock: socket.socket, source: tuple[str, int], infos: Sequence[A
     else:
         sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
     sock.bind((address[0], port, *address[2:]))
+
+
+def _parse(rest: str, bind: bool) -> TcpEndpoint:
+    origin, semicolon, target = rest.rpartition(";")
+    if not semicolon:
+        return TcpEndpoint(*_tcp_address(target, wildcards=bind))
+    if bind:
+        raise ValueError("a source address (before the semicolon) is for connecting only")
+    host, port = _tcp_address(origin, wildcards=True)
+    return TcpEndpoint(*_tcp_address(target, wildcards=False), source=(host or "*", port))
+
+
+def _tcp_address(text: str, *, wildcards: bool) -> tuple[str | None, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port:
+        raise ValueError("the port is missing")
+    return _host(host, wildcards), _port(port, wildcards)
+
+
+def _port(text: str, wildcards: bool) -> int:
+    if text == "*" or (text.isascii() and text.isdigit() and not text.strip("0")):
+        if not wildcards:
+            raise ValueError(f"port {shown(text)} is for binding only")
+        return 0
+    # The length first: converting thousands of digits is refused by int() with an error of its own.
+    if not (text.isascii() and text.isdigit()) or len(text) > 5 or int(text) > 65535:
+        raise ValueError(f"port {shown(text)} is not a number from 1 to 65535" + (", 0 or *" if wildcards else ""))
+    return int(text)
+
+
+def _host(text: str, wildcards: bool) -> str | None:
+    if text == "*":
+        if not wildcards:
+            raise ValueError("host '*' is for binding only")
+        return None
+    if not text:
+        raise ValueError("the host is missing")
+    if ":" in text or text.startswith("["):
+        return _ipv6(text)
+    if len(text) > _MAX_HOST:
+        raise ValueError(f"the host has {len(text)} characters, more than {_MAX_HOST}")
+    # Interfaces and hosts are named with these; anything else would reach the resolver only to confuse it.
+    if not all(char.isalnum() or char in "-._" for char in text):
+        raise ValueError(f"{shown(text)} is no host name and no address")
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"{shown(text)} is no host name") from None
+    return text
+
+
+def _ipv6(text: str) -> str:
+    if text.startswith("["):
+        if not text.endswith("]"):
+            raise ValueError("the bracket before the IPv6 address is not closed right before the port")
+        text = text[1:-1]
+    try:
+        ipaddress.IPv6Address(text)  # with its zone, RFC 4007: fe80::1%eth0
+    except ValueError:
+        raise ValueError(f"{shown(text)} is no IPv6 address") from None
+    return text
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

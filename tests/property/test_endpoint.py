@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from omq.errors import EndpointError
-from omq.transport.endpoint import parse_endpoint
+from omq.transport import parse_endpoint
 
 #: Pieces that endpoints are made of, in any order, mixed with any text.
 PIECES = st.one_of(

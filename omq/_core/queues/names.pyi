@@ -1,4 +1,4 @@
-"""The inproc names of one context, and who waits for a name."""
+"""The inproc names of one context, which are whole endpoints, and who waits for a name."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The inproc names of one context, and who waits for a name.
+"""The inproc names of one context, which are whole endpoints, and who waits for a name.
 
 Every thread asks, signal handlers and the garbage collector do, too, and nobody may wait: each method is one step, for it runs
 no bytecode (names are exactly `str`, and listeners and diallers have no `__eq__`).
@@ -18,7 +18,7 @@ cdef class Names:
 
     def bind(self, str name not None, listener):
         if name in self._bound:
-            raise BindError(f"inproc://{name}: the name is bound by another socket of this context")
+            raise BindError(f"{name}: the name is bound by another socket of this context")
         self._bound[name] = listener
 
     def open(self, str name not None):

@@ -119,7 +119,7 @@ def test_one_of_many_threads_fills_a_slot():
 def test_names_are_taken_opened_and_given_back():
     names = Names()
     names.bind("a", "listener")
-    with pytest.raises(omq.BindError, match="inproc://a"):
+    with pytest.raises(omq.BindError, match="a: the name is bound"):
         names.bind("a", "other")
     assert names.bound == ["a"]
     assert not names.is_open("a")

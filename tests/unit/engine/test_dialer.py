@@ -10,6 +10,7 @@ import pytest
 import omq.asyncio as omq
 from omq.engine import dialer
 from omq.engine.lifecycle import DialerState
+from omq.transport import tcp
 from tests.machine import needs_ipv6
 from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.listeners import FAST, accept, listening, mute, port_of, reset
@@ -93,13 +94,13 @@ def names(monkeypatch):
     """A resolver of the test's own: names, and the addresses that each has now. Port 0 stands for the endpoint's."""
     known = {}
 
-    async def resolve(self, host, port):
-        found = known[host]
+    async def resolve(self, lookup):
+        found = known[lookup.host]
         if isinstance(found, Exception):
             raise found
         return [
-            (socket.AF_INET6 if ":" in where else socket.AF_INET, socket.SOCK_STREAM, 6, "", (where, other or port))
-            for where, other in found
+            (socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port or lookup.port))
+            for host, port in found
         ]
 
     monkeypatch.setattr(dialer.Dialer, "_resolve", resolve)
@@ -198,9 +199,9 @@ async def first_greeted(*servers):
 async def test_stop_ends_a_race_and_leaves_nothing(make, names, monkeypatch):
     tried, real = [], dialer.Dialer._try
 
-    def attempt(self, info, *rest):
-        tried.append(info)
-        return real(self, info, *rest)
+    def attempt(self, route):
+        tried.append(route)
+        return real(self, route)
 
     monkeypatch.setattr(dialer.Dialer, "_try", attempt)
     with mute() as one, mute() as other:
@@ -231,12 +232,12 @@ async def _moves(make, monkeypatch, port):
     addresses, unknown = ["127.0.0.1"], 0
     pull = make(omq.PULL, bind=f"tcp://127.0.0.2:{port}")
 
-    async def resolve(self, host, port):
+    async def resolve(self, lookup):
         nonlocal unknown
         if not addresses:
             unknown += 1
             raise socket.gaierror(socket.EAI_AGAIN, "not now")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (addresses.pop(0), port))]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (addresses.pop(0), lookup.port))]
 
     monkeypatch.setattr(dialer.Dialer, "_resolve", resolve)
     push = make(omq.PUSH, connect=f"tcp://moving.example:{port}", **FAST)
@@ -258,7 +259,7 @@ async def test_a_failure_of_any_kind_does_not_end_dialling(make, monkeypatch, re
     port = int(pull.endpoints[0].rpartition(":")[2])
     failures = [UnicodeError("label too long"), socket.gaierror("try again"), OverflowError("port")]
 
-    async def resolve(self, host, port):
+    async def resolve(self, lookup):
         if failures:
             raise failures.pop(0)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
@@ -307,14 +308,14 @@ async def test_a_full_ipc_backlog_is_waited_out(make, tmp_path):
 
 async def test_running_out_of_descriptors_is_survived(make, monkeypatch, reports):
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
-    real, failures = dialer.tcp.prepare, [OSError(errno.EMFILE, "Too many open files")] * 3
+    real, failures = tcp.prepare, [OSError(errno.EMFILE, "Too many open files")] * 3
 
     def prepare(*arguments):
         if failures:
             raise failures.pop()
         return real(*arguments)
 
-    monkeypatch.setattr(dialer.tcp, "prepare", prepare)
+    monkeypatch.setattr(tcp, "prepare", prepare)
     push = make(omq.PUSH, connect=pull.endpoints[0], **FAST)
     await push.send(b"x")
     assert await pull.recv(timeout=5) == b"x"

@@ -9,9 +9,13 @@ import pytest
 
 import omq.asyncio as omq
 from omq.engine.resolver import Resolver, reach
+from omq.transport import Lookup
 from tests.unit.conftest import on_both_loops
 
-HINTS = {"type": socket.SOCK_STREAM}
+
+def lookup(host):
+    """What a resolver is to be asked, for port 80."""
+    return Lookup(host, 80, {"type": socket.SOCK_STREAM}, ())
 
 
 @pytest.fixture
@@ -50,14 +54,14 @@ async def test_a_resolver_that_hangs_is_asked_once_and_keeps_nobody_waiting(make
 async def test_answers_and_failures():
     loop = asyncio.get_running_loop()
     resolver = Resolver()
-    both = await asyncio.gather(*(resolver.resolve(loop, "127.0.0.1", 80, HINTS) for _ in range(2)))
+    both = await asyncio.gather(*(resolver.resolve(loop, lookup("127.0.0.1")) for _ in range(2)))
     assert both[0][0][4] == ("127.0.0.1", 80)
     assert both[0] is both[1]
-    assert await resolver.resolve(loop, "127.0.0.1", 80, HINTS) is not both[0]
+    assert await resolver.resolve(loop, lookup("127.0.0.1")) is not both[0]
     with pytest.raises(OSError, match="nown"):
-        await resolver.resolve(loop, "no such host", 80, HINTS)
+        await resolver.resolve(loop, lookup("no such host"))
     with pytest.raises(UnicodeError):
-        await resolver.resolve(loop, "a" * 70 + ".example", 80, HINTS)
+        await resolver.resolve(loop, lookup("a" * 70 + ".example"))
 
 
 @on_both_loops
@@ -71,9 +75,9 @@ async def test_a_thread_that_the_system_does_not_give_is_asked_for_again(monkeyp
     with monkeypatch.context() as scarce:
         scarce.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="thread"):
-            await resolver.resolve(loop, "127.0.0.1", 80, HINTS)
+            await resolver.resolve(loop, lookup("127.0.0.1"))
     async with asyncio.timeout(5):
-        assert (await resolver.resolve(loop, "127.0.0.1", 80, HINTS))[0][4] == ("127.0.0.1", 80)
+        assert (await resolver.resolve(loop, lookup("127.0.0.1")))[0][4] == ("127.0.0.1", 80)
 
 
 @on_both_loops

@@ -7,7 +7,10 @@ import os
 import pytest
 
 from omq.errors import BindError, EndpointError
-from omq.transport.endpoint import InprocEndpoint, IpcEndpoint, TcpEndpoint, parse_endpoint, refusal
+from omq.transport import parse_endpoint, refusal
+from omq.transport.inproc import InprocEndpoint
+from omq.transport.ipc import IpcEndpoint
+from omq.transport.tcp import TcpEndpoint
 
 BOTH = [True, False]
 

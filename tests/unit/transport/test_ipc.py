@@ -13,7 +13,7 @@ import pytest
 from omq.errors import BindError, ConnectError
 from omq.options import Options
 from omq.transport import ipc
-from omq.transport.endpoint import IpcEndpoint
+from omq.transport.ipc import IpcEndpoint
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from omq.errors import BindError, ConnectError
 from omq.options import Options
-from omq.transport import tcp
-from omq.transport.endpoint import TcpEndpoint, parse_endpoint
+from omq.transport import parse_endpoint, tcp
+from omq.transport.tcp import TcpEndpoint
 from tests.machine import needs_ipv6
 
 STREAM = socket.SOCK_STREAM

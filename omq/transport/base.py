@@ -1,0 +1,185 @@
+"""What a transport is to everybody else: one object a scheme, of one of two kinds, and the endpoints that it reads.
+
+Whoever opens sockets asks the object, and never the scheme. What serves a kind (listens, dials, accepts) is in the
+engine; a transport says how, and neither waits nor knows what is spoken over it.
+"""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from omq.errors import TransportError
+from omq.options import Options
+
+#: One result of getaddrinfo: family, type, protocol, canonical name, socket address.
+AddrInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
+
+#: A way to reach an endpoint: makes a non-blocking socket, and gives it with the address to connect it to. It raises
+#: `ConnectError` where the system refuses.
+Route: TypeAlias = Callable[[], tuple[socket.socket, Any]]
+
+
+class Endpoint(Protocol):
+    """What an endpoint text means, decided before anything is opened. As a `str` it is such a text again.
+
+    Attributes:
+        scheme: That of its transport.
+    """
+
+    scheme: ClassVar[str]
+
+
+EndpointT = TypeVar("EndpointT", bound=Endpoint)
+
+
+def _nothing() -> None:
+    pass
+
+
+class Listening(NamedTuple):
+    """What listens at an endpoint.
+
+    Attributes:
+        sockets: Non-blocking, one or more.
+        endpoint: The endpoint with its real address.
+        cleanup: To be called on unbinding, before the sockets are closed; may be called again, and does nothing in a
+            forked child.
+    """
+
+    sockets: Sequence[socket.socket]
+    endpoint: str
+    cleanup: Callable[[], None] = _nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A host whose addresses are needed before its endpoint can be dialled.
+
+    Attributes:
+        host: A name or an address.
+        port: For the socket addresses.
+        hints: Further arguments of `getaddrinfo`.
+        known: What it stands for where no resolver has to be asked; empty if one has to be.
+    """
+
+    host: str
+    port: int
+    hints: dict[str, int]
+    known: Sequence[AddrInfo]
+
+
+class Transport(ABC, Generic[EndpointT]):
+    """One scheme; of a kind below.
+
+    Attributes:
+        scheme: What stands before `://`.
+    """
+
+    scheme: ClassVar[str]
+
+    @abstractmethod
+    def parse(self, rest: str, *, bind: bool) -> EndpointT:
+        """Reads what follows `://`, which is something.
+
+        Args:
+            rest: That text.
+            bind: It is to be bound; otherwise it is to be connected to, where wildcards mean nothing.
+
+        Raises:
+            ValueError: It means nothing, or nothing for this use; its text says why.
+        """
+
+
+class LocalTransport(Transport[EndpointT]):
+    """Joins sockets of one context: an endpoint is a name there, and nothing is opened for it."""
+
+
+class StreamTransport(Transport[EndpointT]):
+    """Carries streams of bytes through the kernel: one socket listens and accepts, another one connects.
+
+    Attributes:
+        hands_over: What the kernel has taken from one side stands in the other's queue already: closing loses nothing.
+    """
+
+    hands_over: ClassVar[bool] = False
+
+    @abstractmethod
+    def listen(self, endpoint: EndpointT, options: Options) -> Listening:
+        """Opens listening sockets.
+
+        Raises:
+            BindError: The system refused; `errno` says why.
+        """
+
+    @abstractmethod
+    def tune(self, sock: socket.socket, options: Options) -> None:
+        """Sets what a connection needs on a socket that was accepted.
+
+        Raises:
+            OSError: The system refused; the connection may be gone.
+        """
+
+    def lookups(self, endpoint: EndpointT, options: Options) -> Sequence[Lookup]:
+        """The hosts whose addresses are needed before `routes` can tell the ways there."""
+        return ()
+
+    @abstractmethod
+    def routes(self, endpoint: EndpointT, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> Sequence[Route]:
+        """The ways to an endpoint, which are tried one after the other, each a little after the last.
+
+        Args:
+            endpoint: Where the connection goes.
+            options: Those of the socket that dials.
+            answers: The addresses of what `lookups` has named, in that order.
+        """
+
+    def verify(self, sock: socket.socket) -> None:
+        """Looks at a socket that has just been connected.
+
+        Raises:
+            OSError: It leads nowhere, and is to be closed.
+        """
+
+    def remote_address(self, sock: socket.socket) -> str:
+        """Where the peer of a connected socket is, as an endpoint; empty if that is unknown."""
+        try:
+            address = sock.getpeername()
+        except OSError:
+            return ""  # it has gone already
+        return self.endpoint_of(address)
+
+    @abstractmethod
+    def endpoint_of(self, address: Any) -> str:
+        """The endpoint text of a socket address that `getpeername` has given; empty if it names nobody."""
+
+    def remote_ip(self, sock: socket.socket) -> str:
+        """The peer's IP address, as ZAP wants it (RFC 27, Message Format); empty where there is none."""
+        return ""
+
+
+_Refusal = TypeVar("_Refusal", bound=TransportError)
+
+
+def refusal(kind: type[_Refusal], endpoint: object, cause: OSError) -> _Refusal:
+    """Makes the error for what the system refused.
+
+    Args:
+        kind: `BindError` or `ConnectError`.
+        endpoint: What it was to be done to.
+        cause: What the system said.
+
+    Returns:
+        An error that names the endpoint and the cause, and has the cause's `errno`.
+    """
+    reason = cause.strerror or str(cause) or type(cause).__name__
+    return kind(cause.errno, f"{endpoint}: {reason[:1].lower()}{reason[1:]}")
+
+
+def shown(value: object) -> str:
+    """A part of an endpoint text, for an error; not all of one that is long."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:160]}... ({len(text)} characters)"

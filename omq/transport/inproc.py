@@ -1,0 +1,32 @@
+"""inproc: names within one context (`zmq_inproc(7)`). Nothing here opens anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from omq.transport.base import LocalTransport
+
+
+@dataclass(frozen=True, slots=True)
+class InprocEndpoint:
+    """A name within one context.
+
+    Attributes:
+        name: Any text but the empty one.
+    """
+
+    scheme: ClassVar[str] = "inproc"
+    name: str
+
+    def __str__(self) -> str:
+        return f"inproc://{self.name}"
+
+
+class InprocTransport(LocalTransport[InprocEndpoint]):
+    """Joins two sockets without the kernel."""
+
+    scheme = "inproc"
+
+    def parse(self, rest: str, *, bind: bool) -> InprocEndpoint:
+        return InprocEndpoint(rest)
