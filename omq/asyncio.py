@@ -121,7 +121,7 @@ class Socket(SocketBase, AsyncCore):
             BindError: The system refuses.
             ClosedError: The socket is closed.
         """
-        return str(self._endpoint_call(self._engine.bind, endpoint))
+        return str(self._endpoint_call(self._engine.endpoints.bind, endpoint))
 
     def connect(self, endpoint: str) -> str:
         """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
@@ -136,7 +136,7 @@ class Socket(SocketBase, AsyncCore):
             EndpointError: It cannot be understood.
             ClosedError: The socket is closed.
         """
-        return str(self._endpoint_call(self._engine.connect, endpoint))
+        return str(self._endpoint_call(self._engine.endpoints.connect, endpoint))
 
     # ------------------------------------------------------------------ peers
 
@@ -338,9 +338,9 @@ class Socket(SocketBase, AsyncCore):
         engine = self._engine
         if not engine.runs_elsewhere:
             self.stop()
-        elif engine.endpoints:
+        elif engine.endpoints.bound:
             done = Latch()
-            engine.post(engine.stop_listening)
+            engine.post(engine.endpoints.stop_listening)
             engine.post(done.set)
             done.wait(_LAST_TURN)
 

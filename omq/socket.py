@@ -14,7 +14,8 @@ from omq._core.calls.sync import SyncCore
 from omq._core.clock import patience
 from omq.context import Context
 from omq.engine.driver import CallerDriver
-from omq.engine.iothread import IoThread, Job, apart
+from omq.engine.iothread import IoThread
+from omq.engine.job import Job, apart
 from omq.engine.socket import Engine
 from omq.errors import ContextTerminated, StateError
 from omq.monitor import Monitor
@@ -92,7 +93,7 @@ class Socket(SocketBase, SyncCore):
             BindError: The system refuses.
             ClosedError: The socket is closed.
         """
-        return str(self._endpoint_call(self._engine.bind, endpoint))
+        return str(self._endpoint_call(self._engine.endpoints.bind, endpoint))
 
     def connect(self, endpoint: str) -> str:
         """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
@@ -107,7 +108,7 @@ class Socket(SocketBase, SyncCore):
             EndpointError: It cannot be understood.
             ClosedError: The socket is closed.
         """
-        return str(self._endpoint_call(self._engine.connect, endpoint))
+        return str(self._endpoint_call(self._engine.endpoints.connect, endpoint))
 
     def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
         self._context.check()

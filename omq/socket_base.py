@@ -148,7 +148,7 @@ class SocketBase:
             EndpointError: It is not bound.
             ClosedError: The socket is closed.
         """
-        self._endpoint_call(self._engine.unbind, endpoint)
+        self._endpoint_call(self._engine.endpoints.unbind, endpoint)
 
     def disconnect(self, endpoint: str) -> None:
         """Stops dialling an endpoint and ends its connection.
@@ -161,7 +161,7 @@ class SocketBase:
             EndpointError: It is not connected.
             ClosedError: The socket is closed.
         """
-        self._endpoint_call(self._engine.disconnect, endpoint)
+        self._endpoint_call(self._engine.endpoints.disconnect, endpoint)
 
     @property
     def endpoints(self) -> list[str]:
@@ -170,7 +170,7 @@ class SocketBase:
         A socket whose `close` waits still listens, for peers that come for what it has: until then its endpoints are
         there.
         """
-        return self._engine.endpoints
+        return self._engine.endpoints.bound
 
     # ------------------------------------------------------------------ subscriptions
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from omq.engine.views import RunningSocket, Session
 from omq.errors import HandshakeError
-
-if TYPE_CHECKING:
-    from omq.engine.socket import Engine
-    from omq.engine.wire_session import WireSession
-
 
 #: Seconds that a handshake has before it may have to make room for want of descriptors.
 MOMENT = 1.0
@@ -27,10 +21,10 @@ class ConnectionLimiter:
         engine: The socket; its `max_handshakes` and `max_connections` apply.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: RunningSocket) -> None:
         self._engine = engine
-        self._strangers: dict[WireSession, float] = {}  # when each came, in seconds of the loop's clock
-        self._admitted: set[WireSession] = set()
+        self._strangers: dict[Session, float] = {}  # when each came, in seconds of the loop's clock
+        self._admitted: set[Session] = set()
 
     @property
     def refusal(self) -> str | None:
@@ -40,7 +34,7 @@ class ConnectionLimiter:
             return f"there are max_connections={limit} already"
         return None
 
-    def enter(self, session: WireSession) -> None:
+    def enter(self, session: Session) -> None:
         """A connection has been accepted; its handshake is to begin."""
         limit = self._engine.options.max_handshakes
         if limit is not None and len(self._strangers) >= limit:
@@ -55,7 +49,7 @@ class ConnectionLimiter:
         oldest.end(HandshakeError(reason))
         return True
 
-    def admit(self, session: WireSession) -> str | None:
+    def admit(self, session: Session) -> str | None:
         """The handshake is done. Gives why the connection cannot be let in, or `None` if it is."""
         refusal = self.refusal
         if refusal is None:
@@ -63,7 +57,7 @@ class ConnectionLimiter:
             self._admitted.add(session)
         return refusal
 
-    def leave(self, session: WireSession) -> None:
+    def leave(self, session: Session) -> None:
         """The connection is over."""
         self._strangers.pop(session, None)
         self._admitted.discard(session)

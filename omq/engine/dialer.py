@@ -7,18 +7,15 @@ import errno
 import socket
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import DialerState
 from omq.engine.resolver import Resolver, reach
+from omq.engine.views import DiallingSocket, Session
 from omq.errors import ConnectError
 from omq.event import EventKind
 from omq.transport import AddrInfo, Endpoint, Lookup, Route, StreamTransport, refusal
-
-if TYPE_CHECKING:
-    from omq.engine.socket import Engine
-    from omq.engine.wire_session import WireSession
 
 _STAGGER: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
 
@@ -29,9 +26,9 @@ _REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 class Dialer(DialerBase):
     """Keeps one connection to an endpoint."""
 
-    def __init__(self, engine: Engine, transport: StreamTransport[Any], endpoint: Endpoint) -> None:
+    def __init__(self, engine: DiallingSocket, transport: StreamTransport[Any], endpoint: Endpoint) -> None:
         super().__init__(engine, str(endpoint))
-        self.session: WireSession | None = None
+        self.session: Session | None = None
         self._transport = transport
         self._target = endpoint
         self._task: asyncio.Task[None] | None = None

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
 
 from omq.engine.lifecycle import DialerState, StateMachine
-
-if TYPE_CHECKING:
-    from omq.engine.inproc import PipeSession
-    from omq.engine.socket import Engine
-    from omq.engine.wire_session import WireSession
+from omq.engine.views import DiallingSocket, RunningSocket, Session
+from omq.options import Options
 
 
 class Backoff:
@@ -21,9 +17,9 @@ class Backoff:
         engine: The socket that dials.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: RunningSocket) -> None:
         self._engine = engine
-        self._delay = engine.first_reconnect_interval
+        self._delay = _first_interval(engine.options)
 
     def next(self, outcome: str) -> float | None:
         """Seconds until the next attempt; `None` if there is to be none.
@@ -33,13 +29,19 @@ class Backoff:
         """
         options = self._engine.options
         if outcome == "after disconnect":
-            self._delay = self._engine.first_reconnect_interval
+            self._delay = _first_interval(options)
         if self._delay is None or outcome in options.reconnect_stop:
             return None
         delay, interval = self._delay, options.reconnect_interval
         self._delay = min(delay * 2, interval[1] if isinstance(interval, tuple) else delay)
         # Jitter keeps the clients of a server that returns from coming all at once.
         return delay * random.uniform(0.75, 1.0)
+
+
+def _first_interval(options: Options) -> float | None:
+    """Seconds before the first new attempt; `None` for never."""
+    interval = options.reconnect_interval
+    return interval[0] if isinstance(interval, tuple) else interval
 
 
 class DialerBase(StateMachine[DialerState]):
@@ -52,9 +54,9 @@ class DialerBase(StateMachine[DialerState]):
         messages: What was accepted for nobody but the endpoint, once this one leaves.
     """
 
-    session: Any
+    session: Session | None
 
-    def __init__(self, engine: Engine, endpoint: str) -> None:
+    def __init__(self, engine: DiallingSocket, endpoint: str) -> None:
         self.state = DialerState.NEW
         self.engine = engine
         self.endpoint = endpoint
@@ -81,7 +83,7 @@ class DialerBase(StateMachine[DialerState]):
 
     def disconnect(self) -> None:
         """Stops dialling when what was accepted for it has left, or `linger` has passed."""
-        session: WireSession | PipeSession | None = self.session
+        session = self.session
         if session is not None and session.is_linked:
             self.session = None
             self.close()
@@ -91,7 +93,7 @@ class DialerBase(StateMachine[DialerState]):
         else:
             self.close()
 
-    def _may_carry(self, session: WireSession | PipeSession | None) -> bool:
+    def _may_carry(self, session: Session | None) -> bool:
         """Whether something waits that nobody but this dialer could deliver."""
         engine = self.engine
         if self.state is DialerState.CLOSED or not engine.in_loop or engine.pattern.idle:
@@ -112,14 +114,14 @@ class DialerBase(StateMachine[DialerState]):
     def give_up(self) -> None:
         """It dials no more, for there is no reason to, or none any more."""
         self._end()
-        self.engine.dialer_over(self)
+        self.engine.endpoints.dialer_over(self)
 
     def close(self) -> None:
         """Stops dialling and ends the connection; what it has for the endpoint is dropped."""
         self._end()
         if self.session is not None:
             self.session.end(None)
-        self.engine.dialer_closed(self)
+        self.engine.endpoints.dialer_closed(self)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors of attempts under way, which the parent has too."""

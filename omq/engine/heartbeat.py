@@ -11,14 +11,11 @@ import asyncio
 import heapq
 import math
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from omq.engine.views import ConnectedSession, RunningSocket
 from omq.errors import TransportError
 from omq.zmtp import command
-
-if TYPE_CHECKING:
-    from omq.engine.socket import Engine
-    from omq.engine.wire_session import WireSession
 
 _CROWD: Final = 32  # connections above which some are looked at a little late, together with others
 _LATE: Final = 0.02  # seconds; with a short interval, a fiftieth of it
@@ -42,7 +39,7 @@ class PeerLiveness:
 
     __slots__ = ("asked", "bytes_in", "due", "heard", "next_ping", "session", "ttl")
 
-    def __init__(self, session: WireSession, next_ping: float) -> None:
+    def __init__(self, session: ConnectedSession, next_ping: float) -> None:
         self.session = session
         self.next_ping = next_ping
         self.asked = self.ttl = self.due = math.inf
@@ -60,15 +57,15 @@ class Heartbeat:
         engine: The socket.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: RunningSocket) -> None:
         self._engine = engine
-        self._livenesses: dict[WireSession, PeerLiveness] = {}
+        self._livenesses: dict[ConnectedSession, PeerLiveness] = {}
         self._heap: list[tuple[float, PeerLiveness]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
         self._ping = b""
 
-    def begin(self, session: WireSession) -> None:
+    def begin(self, session: ConnectedSession) -> None:
         """A handshake is done: the first PING goes out after a whole interval. On the loop's thread."""
         interval = self._engine.options.heartbeat_interval
         # RFC 23 knows no PING: to a peer of ZMTP 3.0 its silence would be held against it.
@@ -77,13 +74,13 @@ class Heartbeat:
             liveness = self._livenesses[session] = PeerLiveness(session, time.monotonic() + interval)
             self._schedule(liveness)
 
-    def end(self, session: WireSession) -> None:
+    def end(self, session: ConnectedSession) -> None:
         """A connection is over."""
         liveness = self._livenesses.pop(session, None)
         if liveness is not None:
             liveness.due = math.inf
 
-    def pinged(self, session: WireSession, ttl: int) -> None:
+    def pinged(self, session: ConnectedSession, ttl: int) -> None:
         """A PING allows another time of silence than the one before. On the loop's thread.
 
         Args:
@@ -141,7 +138,7 @@ class Heartbeat:
     def _look(self) -> None:
         self._timer = None
         now = time.monotonic() + _EARLY
-        silent: list[tuple[WireSession, Exception]] = []
+        silent: list[tuple[ConnectedSession, Exception]] = []
         with self._engine.lock:
             for _ in range(_TURN):
                 if not self._heap or self._heap[0][0] > now:
@@ -192,6 +189,6 @@ class Heartbeat:
         return None
 
 
-def _knows_ping(session: WireSession) -> bool:
+def _knows_ping(session: ConnectedSession) -> bool:
     assert session.info is not None
     return session.info.version >= (3, 1)

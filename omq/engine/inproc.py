@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from omq._core.queues.peer import RecvQueue
 from omq._core.queues.pipe import Pipe
 from omq._core.queues.wait_queue import WaitQueue
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, StateMachine
+from omq.engine.views import JoiningSocket, PipedSocket
 from omq.errors import HandshakeError, RemoteProtocolError
 from omq.event import EventKind
 from omq.types import COMPATIBLE
 from omq.zmtp.handshake import PeerMetadata
 
-if TYPE_CHECKING:
-    from omq.engine.socket import Engine
-
 
 class PipeSession(StateMachine[ConnectionState]):
     """The supervisor of one end of an inproc connection."""
 
-    def __init__(self, engine: Engine, endpoint: str, dialer: InprocDialer | None) -> None:
+    def __init__(self, engine: PipedSocket, endpoint: str, dialer: InprocDialer | None) -> None:
         self.state = ConnectionState.CONNECTING
         self.engine = engine
         self.endpoint = endpoint
@@ -156,7 +153,7 @@ class PipeSession(StateMachine[ConnectionState]):
 class InprocListener(StateMachine[ListenerState]):
     """A bound inproc name."""
 
-    def __init__(self, engine: Engine, endpoint: str) -> None:
+    def __init__(self, engine: PipedSocket, endpoint: str) -> None:
         self.engine = engine
         self.endpoint = endpoint
         self.state = ListenerState.BOUND
@@ -199,7 +196,9 @@ class InprocListener(StateMachine[ListenerState]):
 class InprocDialer(DialerBase):
     """Connects to an inproc name now, or when it is bound, and again when the other end has gone."""
 
-    def __init__(self, engine: Engine, endpoint: str) -> None:
+    engine: JoiningSocket
+
+    def __init__(self, engine: JoiningSocket, endpoint: str) -> None:
         super().__init__(engine, endpoint)
         self.session: PipeSession | None = None
         self._backoff = Backoff(engine)

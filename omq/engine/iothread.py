@@ -12,16 +12,20 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from omq._core.atomic import Latch, Slot
+import uvloop
+
+from omq._core.atomic import Latch
 from omq._core.bell import Bell
 from omq._core.link.convoy_breaker import ConvoyBreaker
 from omq._core.link.deferred_calls import DeferredCalls
+from omq.engine.job import Job, terminated
 from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ContextTerminated, StateError
 
@@ -57,120 +61,6 @@ def _see_to_room() -> list[int]:
         for fd in found:
             os.close(fd)
     return found
-
-
-class Job:
-    """A call that the I/O thread makes for another thread.
-
-    A coroutine that it gives is awaited there. (A `concurrent.futures.Future` would not do: whoever waits for one holds
-    its lock at some bytecodes, and the I/O thread could not tell the outcome while a signal handler runs there.)
-    """
-
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self.done = Latch()
-        self._function = function
-        self._arguments = arguments
-        self._fate: Slot[str] = Slot()  # "made" or "given up", whoever comes first
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._begun = Latch()  # it has been made, but what it gave may be awaited yet
-
-    def run(self) -> None:
-        """Makes the call, in a thread that no signal handler interrupts."""
-        if self._make():
-            self.done.set()
-            self._begun.set()
-
-    def run_in(self, io: IoThread) -> None:
-        """The same, on the I/O thread."""
-        if not self._make():
-            return
-        if asyncio.iscoroutine(self._result):
-            self._task = io.loop.create_task(self._result)
-            self._result = None
-            self._task.add_done_callback(lambda task: self._awaited(task, io))
-        else:
-            self.done.set()
-            io.forget(self)
-        self._begun.set()
-
-    def _make(self) -> bool:
-        if self.done.is_set or self._fate.put("made", None) != "made":
-            return False
-        try:
-            self._result = self._function(*self._arguments)
-        except BaseException as error:  # the caller's affair, whatever it is
-            self._error = error
-        return True
-
-    def _awaited(self, task: asyncio.Task[Any], io: IoThread) -> None:
-        # The last reference is to go here: what a signal handler raises in the code that runs at a task's end is lost.
-        self._task = None
-        if not task.cancelled():
-            self._error = task.exception()
-            if self._error is None:
-                self._result = task.result()
-                self.done.set()
-        self.fail(self._error)
-        io.forget(self)
-
-    def fail(self, error: BaseException | None = None) -> None:
-        """It has failed; or it will not be made, or not be finished, for the thread ends."""
-        if not self.done.is_set:
-            self._error = error or _terminated()
-            self._begun.set()
-            self.done.set()
-
-    def give_up(self, io: IoThread | None = None) -> None:
-        """Its caller was interrupted: afterwards it has been made, or never will be. A coroutine is cancelled."""
-        if self._fate.put("given up", None) == "given up":
-            self.done.set()
-            if io is not None:
-                io.forget(self)
-            return
-        self._begun.wait()
-        if io is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and so is everything
-                io.loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def result(self) -> Any:
-        """What it gave, or raised; once it is done."""
-        error = self._error
-        if error is None:
-            return self._result
-        if isinstance(error, ContextTerminated):
-            error = _terminated()  # it was made in another thread, which has other words for the interpreter's end
-        try:
-            raise error
-        finally:
-            # The traceback holds this frame, and so would the error itself.
-            self._error = error = None
-
-
-def _terminated() -> ContextTerminated:
-    return ContextTerminated("the context has been terminated")
-
-
-def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a thread of its own and waits: no signal handler that raises leaves it half done."""
-    if sys.is_finalizing():
-        return function(*arguments)  # a thread would be made, and never run
-    job = Job(function, arguments)
-    try:
-        try:
-            _thread.start_new_thread(job.run, ())
-        except RuntimeError:  # the system gives no thread, or the interpreter ends
-            return function(*arguments)
-        job.done.wait()
-    except BaseException:
-        job.give_up()
-        raise
-    return job.result()
 
 
 class IoThread:
@@ -221,7 +111,7 @@ class IoThread:
             _thread.start_new_thread(self._start, ())
             self._up.wait()
         if isinstance(self._failure, ContextTerminated):
-            raise _terminated()
+            raise terminated()
         if self._failure is not None:
             raise self._failure.with_traceback(None)
 
@@ -240,15 +130,13 @@ class IoThread:
         self._up.set()
 
     def _run(self) -> None:
-        import signal
-
         # Signals are the main thread's.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._thread = threading.get_ident()
         self._native = threading.get_native_id()
         try:
             if self._stopping:
-                raise _terminated()
+                raise terminated()
             self._open()
         except BaseException as error:
             self._fail(error)
@@ -263,8 +151,6 @@ class IoThread:
             self._down.set()
 
     def _open(self) -> None:
-        import uvloop
-
         self._numbers = _see_to_room()
         self.loop = uvloop.new_event_loop()
         try:
@@ -395,7 +281,7 @@ class IoThread:
     def _post(self, job: Job) -> None:
         if threading.get_ident() == self._thread:
             if self.over:
-                raise _terminated()
+                raise terminated()
             raise StateError("a callback of the I/O thread cannot wait for the I/O thread")
         self.start()
         # Noted first: whoever ends the thread says so, and then looks through the notes.
@@ -407,4 +293,4 @@ class IoThread:
         except RuntimeError:  # the loop is closed
             pass
         self.forget(job)
-        raise _terminated()
+        raise terminated()

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from omq._core.queues.peer import SendQueue
-
-if TYPE_CHECKING:
-    from omq.engine.socket import Engine
+from omq.engine.views import LingeringSocket
 
 _GOODBYE = 1.0  # seconds that closing waits for the kernels of peers that say nothing, when linger has no end
 _GLANCE = 0.002  # seconds between two looks at them
@@ -21,7 +18,7 @@ _GLANCE = 0.002  # seconds between two looks at them
 class Linger:
     """The patience of one socket that closes, or is flushed; several may wait at once."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LingeringSocket) -> None:
         self._engine = engine
         self._waiting: list[asyncio.Future[None]] = []
         self._flushing = 0

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omq.engine.connection_limiter import MOMENT, ConnectionLimiter
 from omq.engine.lifecycle import ListenerState, StateMachine
+from omq.engine.views import AcceptingSocket
 from omq.event import EventKind
 from omq.transport import Endpoint, StreamTransport
-
-if TYPE_CHECKING:
-    from omq.engine.socket import Engine
 
 #: Seconds without accepting when the process has run out of descriptors or memory.
 _BREATH = 0.1
@@ -27,7 +25,7 @@ class Listener(StateMachine[ListenerState]):
         endpoint: The endpoint with its real address and port.
     """
 
-    def __init__(self, engine: Engine, transport: StreamTransport[Any], endpoint: Endpoint) -> None:
+    def __init__(self, engine: AcceptingSocket, transport: StreamTransport[Any], endpoint: Endpoint) -> None:
         self.engine = engine
         self._transport = transport
         self._sockets, self.endpoint, self._cleanup = transport.listen(endpoint, engine.options)

@@ -7,17 +7,13 @@ import contextlib
 import logging
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from omq._core.calls.description import snapshot
 from omq.engine.lifecycle import ConnectionState
+from omq.engine.views import MonitoredSocket, Session
 from omq.errors import AuthenticationError, HandshakeError, MechanismError, ProtocolError
 from omq.event import Event, EventKind, HandshakeFailure
-
-if TYPE_CHECKING:
-    from omq.engine.inproc import PipeSession
-    from omq.engine.socket import Engine
-    from omq.engine.wire_session import WireSession
 
 log = logging.getLogger("omq")
 
@@ -39,7 +35,7 @@ class Reporter:
         trouble: Why the last attempt at a connection has failed; empty once one succeeds.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: MonitoredSocket) -> None:
         self._engine = engine
         self._monitors: list[weakref.ref[Monitor]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +73,7 @@ class Reporter:
         self,
         kind: EventKind,
         endpoint: str,
-        session: WireSession | PipeSession | None,
+        session: Session | None,
         reason: str | BaseException | None,
         details: dict[str, Any],
     ) -> None:
@@ -117,7 +113,7 @@ class Reporter:
                 self.tell_dropped(session)
             self.start()
 
-    def tell_dropped(self, session: WireSession | PipeSession) -> None:
+    def tell_dropped(self, session: Session) -> None:
         """Reports what has been dropped for a peer since the last report."""
         dropped = session.peer.dropped
         if self._monitors and dropped > session.dropped_told:

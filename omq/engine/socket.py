@@ -1,79 +1,40 @@
-"""The life of one socket: endpoints, sessions, closing. Everything it starts hangs under it."""
+"""The life of one socket: its loop, sessions, closing. Everything it starts hangs under it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, Protocol, cast
 
-from omq._core.calls.leader import ForkGuard
-from omq._core.link.flusher import Flusher
-from omq._core.queues.names import Names
-from omq._core.wire.pool import Pool
-from omq.engine.connection_limiter import ConnectionLimiter
-from omq.engine.dialer import Dialer
-from omq.engine.dialer_base import DialerBase
 from omq.engine.driver import Driver
+from omq.engine.endpoints import Endpoints
 from omq.engine.heartbeat import Heartbeat
-from omq.engine.inproc import InprocDialer, InprocListener, PipeSession
-from omq.engine.lifecycle import ConnectionState, DialerState, SocketState, StateMachine
+from omq.engine.lifecycle import ConnectionState, SocketState, StateMachine
 from omq.engine.linger import Linger
-from omq.engine.listener import Listener
 from omq.engine.report import Reporter, failure
+from omq.engine.views import LimiterView, Origin, Session, Shared
 from omq.engine.wire_session import WireSession
 from omq.engine.zap import Authenticator
-from omq.errors import BindError, EndpointError, StateError
+from omq.errors import StateError
 from omq.event import EventKind
 from omq.options import Options
 from omq.routing import PATTERNS
-from omq.transport import StreamTransport, parse_endpoint, refusal, transport_of
-from omq.types import ONE_CONNECTION, SENDS_IDENTITY, SocketType
+from omq.transport import StreamTransport
+from omq.types import SENDS_IDENTITY, SocketType
 
 log = logging.getLogger("omq")
 
 _LAST_STEPS = 1.0  # seconds that tasks which are cancelled may take to end
-_SPENT = 1000  # dialers that may be remembered after their end
 
 
 class Parent(Protocol):
     """Anything that owns tasks: a `asyncio.TaskGroup`, a loop, ..."""
 
     def create_task(self, coro: Coroutine[Any, Any, Any], *, name: str | None = None) -> Any: ...
-
-
-class Shared(Protocol):
-    """What the sockets of one context share.
-
-    Attributes:
-        pool: Memory for slabs and batches.
-        inproc: The inproc names.
-        generation: Whether the process has forked since.
-        flusher: Its thread writes what callers left behind, and answers PINGs while nobody can read.
-        closed: Whether it has been terminated.
-    """
-
-    pool: Pool
-    flusher: Flusher
-    inproc: Names
-    fork_guard: ForkGuard
-
-    @property
-    def closed(self) -> bool: ...
-
-    def check(self) -> None:
-        """Raises unless sockets can be made and used here."""
-
-    def keep(self, socket: Any) -> None:
-        """Holds a socket that its owner has dropped until it is closed."""
-
-    def release(self, socket: Any) -> None:
-        """It is."""
 
 
 class Engine(StateMachine[SocketState]):
@@ -113,11 +74,8 @@ class Engine(StateMachine[SocketState]):
         self.has_loop = False
         self._parent = parent
         self._thread = 0
-        self._listeners: dict[str, Listener | InprocListener] = {}
-        self._dialers: dict[str, list[Dialer | InprocDialer]] = {}
-        self._spent = 0  # dialers that have ended by themselves, about
-        self._leaving: set[DialerBase] = set()  # disconnected, with messages for their endpoints
-        self._sessions: dict[WireSession | PipeSession, None] = {}
+        self.endpoints = Endpoints(self)
+        self._sessions: dict[Session, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(self)
         self._closers = 0  # calls of `close` that wait
@@ -129,7 +87,7 @@ class Engine(StateMachine[SocketState]):
         self.pattern = PATTERNS[self.socket_type](self.socket_type, self.options, driver.readable, driver.writable)
         driver.assemble(self.pattern.send_queue)
         self.pattern.share(driver.pipe_lock)
-        self.pattern.listen(self._changed, self._subscribed)
+        self.pattern.listen(self.changed, self._subscribed)
 
     @property
     def closing(self) -> bool:
@@ -162,11 +120,7 @@ class Engine(StateMachine[SocketState]):
             if hasattr(task, "add_done_callback"):
                 task.add_done_callback(lambda _: self.stop())
         self.reporter.start()
-        for listener in self._listeners.values():
-            listener.start()
-        for dialers in self._dialers.values():
-            for dialer in dialers:
-                dialer.start()
+        self.endpoints.start()
 
     @property
     def in_loop(self) -> bool:
@@ -213,139 +167,36 @@ class Engine(StateMachine[SocketState]):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # ------------------------------------------------------------------ endpoints
+    def sibling(self, socket_type: SocketType, options: Options, driver: Driver) -> Engine:
+        """Makes another socket of the same context."""
+        return Engine(socket_type, options, self.context, driver)
 
-    def bind(self, text: str) -> str:
-        """Listens; gives the resolved endpoint."""
-        endpoint = parse_endpoint(text, bind=True)
-        transport = transport_of(endpoint)
-        listener: Listener | InprocListener
-        try:
-            if isinstance(transport, StreamTransport):
-                listener = Listener(self, transport, endpoint)
-            else:
-                listener = InprocListener(self, str(endpoint))
-        except BindError as error:
-            self.emit(EventKind.BIND_FAILED, text, reason=error)
-            raise
-        # Whoever has deleted the file of an ipc endpoint has made its path free: the new listener takes over from ours.
-        before = self._listeners.pop(listener.endpoint, None)
-        if before is not None:
-            self._unlisten(before, "bound anew: its file was gone")
-        self._listeners[listener.endpoint] = listener
-        self.emit(EventKind.LISTENING, listener.endpoint)
-        if self.has_loop:
-            self._start_listening(listener)
-        return listener.endpoint
-
-    def _start_listening(self, listener: Listener | InprocListener) -> None:
-        try:
-            listener.start()
-        except OSError as error:  # the loop takes no more descriptors
-            del self._listeners[listener.endpoint]
-            self._unlisten(listener, "nobody can accept")
-            refused = refusal(BindError, listener.endpoint, error)
-            self.emit(EventKind.BIND_FAILED, listener.endpoint, reason=refused)
-            raise refused from error
-
-    def connect(self, text: str) -> str:
-        """Dials in the background; gives the endpoint."""
-        endpoint = parse_endpoint(text, bind=False)
-        transport = transport_of(endpoint)
-        dialer: Dialer | InprocDialer
-        if isinstance(transport, StreamTransport):
-            if self._dials_already(str(endpoint)):
-                return str(endpoint)
-            dialer = Dialer(self, transport, endpoint)
-        else:
-            dialer = InprocDialer(self, str(endpoint))
-        if self._spent > _SPENT:
-            self._forget_spent()
-        self._dialers.setdefault(dialer.endpoint, []).append(dialer)
-        if self.has_loop:
-            dialer.start()
-        return dialer.endpoint
-
-    def _dials_already(self, endpoint: str) -> bool:
-        """Whether a second connection to an endpoint would only do harm. Over inproc it is made, as in libzmq."""
-        if self.socket_type not in ONE_CONNECTION:
-            return False
-        dialers = self._dialers.get(endpoint, [])
-        # One that has given up by itself does not count, and is not to be left for a `disconnect` either.
-        dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
-        return bool(dialers)
-
-    def unbind(self, text: str) -> None:
-        """Stops listening; connections that came in go on."""
-        listener = self._listeners.pop(text, None) or self._listeners.pop(str(parse_endpoint(text, bind=True)), None)
-        if listener is None:
-            known = ", ".join(self._listeners) or "nothing"
-            raise EndpointError(f"{text!r} is not bound; bound is {known}")
-        self._unlisten(listener, "unbind")
-
-    def stop_listening(self) -> None:
-        """Unbinds everything."""
-        for name in list(self._listeners):
-            self._unlisten(self._listeners.pop(name), "the interpreter ends")
-
-    def _unlisten(self, listener: Listener | InprocListener, reason: str) -> None:
-        listener.close()
-        self.emit(EventKind.CLOSED, listener.endpoint, reason=reason)
-
-    def disconnect(self, text: str) -> None:
-        """Out of the endpoints at once; it ends when what was accepted for it has left, or `linger` has passed."""
-        name = str(parse_endpoint(text, bind=False))
-        dialers = self._dialers.get(name)
-        if not dialers:
-            known = ", ".join(self._dialers) or "nothing"
-            raise EndpointError(f"{text!r} is not connected; connected is {known}")
-        # First: where a signal handler raises it is not left to nobody.
-        self._leaving.add(dialers[-1])
-        dialer = dialers.pop()
-        if not dialers:
-            del self._dialers[name]
-        dialer.disconnect()
-
-    @property
-    def endpoints(self) -> list[str]:
-        """What is bound, resolved."""
-        return list(self._listeners)
+    # ------------------------------------------------------------------ what may come and go
 
     @property
     def in_use(self) -> bool:
         """Whether it has, or had, endpoints or a loop, and must be closed."""
-        return self.has_loop or bool(self._listeners or self._dialers or self._leaving)
-
-    @property
-    def first_reconnect_interval(self) -> float | None:
-        """Seconds before the first new attempt to connect; `None` for never."""
-        interval = self.options.reconnect_interval
-        return interval[0] if isinstance(interval, tuple) else interval
+        return self.has_loop or self.endpoints.in_use
 
     @property
     def wants_peers(self) -> bool:
         """Whether a new connection is of use: always, until closing has nothing left to deliver."""
         return not self.closed and not (self.closing and self.pattern.idle)
 
-    def is_last(self, session: WireSession | PipeSession | None) -> bool:
+    def is_last(self, session: Session | None) -> bool:
         """Whether nobody but this session, or who has dialled for it, could take what waits for any peer."""
-        return not (self._listeners or self._dials) and all(one is session for one in self.pattern.sessions)
+        return not self.endpoints.may_bring_peers and all(one is session for one in self.pattern.sessions)
 
     @property
     def drained(self) -> bool:
         """Whether everything that was accepted is with the kernel."""
         leaving = any(session.state is ConnectionState.LEAVING for session in self._sessions)
-        return self.pattern.idle and not leaving and not any(dialer.messages for dialer in self._leaving)
+        return self.pattern.idle and not leaving and self.endpoints.drained
 
     @property
     def may_have_peers(self) -> bool:
         """Whether it has a connection, or may get one."""
-        return bool(self._sessions or self._listeners or self._leaving) or self._dials
-
-    @property
-    def _dials(self) -> bool:
-        """Whether an endpoint is connected that has not given up."""
-        return any(dialer.state is not DialerState.CLOSED for dialers in self._dialers.values() for dialer in dialers)
+        return bool(self._sessions or self.endpoints.leaving) or self.endpoints.may_bring_peers
 
     def properties(self) -> dict[bytes, bytes]:
         """Our metadata for handshakes."""
@@ -355,10 +206,10 @@ class Engine(StateMachine[SocketState]):
     # ------------------------------------------------------------------ sessions
 
     @property
-    def sessions(self) -> list[WireSession | PipeSession]:
+    def sessions(self) -> list[Session]:
         """The peers that have finished their handshake and take part in routing."""
         # Other threads ask too: the tuple is made in one step.
-        found = cast("tuple[WireSession | PipeSession, ...]", tuple(self.pattern.sessions))
+        found = cast("tuple[Session, ...]", tuple(self.pattern.sessions))
         return [session for session in found if session.is_ready]
 
     @property
@@ -371,9 +222,9 @@ class Engine(StateMachine[SocketState]):
         sock: socket.socket,
         transport: StreamTransport[Any],
         endpoint: str,
-        dialer: Dialer | None,
-        limiter: ConnectionLimiter | None = None,
-    ) -> WireSession:
+        dialer: Origin | None,
+        limiter: LimiterView | None = None,
+    ) -> Session:
         """Takes a connected descriptor over: of a dialer, or of a listener, which has the say whom it admits."""
         session = WireSession(self, sock, transport, endpoint, dialer, limiter)
         if limiter is not None:
@@ -385,12 +236,12 @@ class Engine(StateMachine[SocketState]):
             session.end(error)
         return session
 
-    def session_met(self, session: WireSession | PipeSession, *, dialled: bool) -> None:
+    def session_met(self, session: Session, *, dialled: bool) -> None:
         """The two sides have met, and the handshake begins."""
         session.move(ConnectionState.HANDSHAKING)
         self.emit(EventKind.CONNECTED if dialled else EventKind.ACCEPTED, session=session)
 
-    def session_ready(self, session: WireSession | PipeSession, *, routed: bool = True) -> None:
+    def session_ready(self, session: Session, *, routed: bool = True) -> None:
         """A handshake is done; *routed*: the session takes part in routing."""
         session.move(ConnectionState.READY)
         self._sessions[session] = None
@@ -399,11 +250,9 @@ class Engine(StateMachine[SocketState]):
             with self.lock:
                 self.pattern.connected(session)
         self.emit(EventKind.HANDSHAKE_SUCCEEDED, session=session)
-        self._changed()
+        self.changed()
 
-    def session_over(
-        self, session: WireSession | PipeSession, before: ConnectionState, reason: Exception | None
-    ) -> None:
+    def session_over(self, session: Session, before: ConnectionState, reason: Exception | None) -> None:
         """A session has torn itself down; *before*: how far it had come."""
         self._sessions.pop(session, None)
         why = reason or "closed by this side"
@@ -413,40 +262,18 @@ class Engine(StateMachine[SocketState]):
             self.reporter.tell_dropped(session)
         if before is not ConnectionState.CONNECTING:
             self.emit(EventKind.DISCONNECTED, session=session, reason=why)
-        self._changed()
+        self.changed()
 
     def session_drained(self) -> None:
         """A session that leaves has nothing more for the kernel: closing need not wait for it any more."""
-        self._changed()
-
-    def dialer_over(self, dialer: DialerBase) -> None:
-        """A dialer has ended by itself."""
-        if dialer in self._leaving:
-            self._leaving.discard(dialer)
-        else:
-            self._spent += 1
-        self._changed()
-
-    def dialer_closed(self, dialer: DialerBase) -> None:
-        """A dialer was ended."""
-        if dialer in self._leaving:
-            self._leaving.discard(dialer)
-            self._changed()
-
-    def _forget_spent(self) -> None:
-        """Who connects again and again without reconnecting leaves dialers that only `disconnect` would take out."""
-        self._spent = 0
-        for name, dialers in list(self._dialers.items()):
-            dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
-            if not dialers:
-                del self._dialers[name]
+        self.changed()
 
     def emit(
         self,
         kind: EventKind,
         endpoint: str = "",
         *,
-        session: WireSession | PipeSession | None = None,
+        session: Session | None = None,
         reason: str | BaseException | None = None,
         **details: Any,
     ) -> None:
@@ -465,11 +292,11 @@ class Engine(StateMachine[SocketState]):
         """A peer wants messages with this prefix, or no longer."""
         self.emit(EventKind.SUBSCRIBED if subscribe else EventKind.UNSUBSCRIBED, session=session, prefix=prefix)
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Peers, dialers or subscriptions have changed: whoever waits for a state looks again."""
         if not self.on_loop_thread:
             if self.has_loop:
-                self.post(self._changed)
+                self.post(self.changed)
             return
         for watcher in self._watchers:
             if not watcher.done() and self.in_loop:
@@ -537,12 +364,11 @@ class Engine(StateMachine[SocketState]):
         if self.closed:
             return
         self.begin_closing()
-        self._changed()
+        self.changed()
         self._closers += 1
         try:
             if self.has_loop and linger != 0:
-                for dialer in [*itertools.chain(*self._dialers.values()), *self._leaving]:
-                    dialer.revive()
+                self.endpoints.revive()
                 await self._linger.wait(linger)
         except BaseException:
             self._closers -= 1
@@ -572,7 +398,7 @@ class Engine(StateMachine[SocketState]):
         return sum(session.peer.bytes_in for session in self.parting)
 
     @property
-    def parting(self) -> list[WireSession | PipeSession]:
+    def parting(self) -> list[Session]:
         """The connections to whose peers goodbye has been said."""
         return [session for session in tuple(self._sessions) if session.state is ConnectionState.CLOSING]
 
@@ -596,14 +422,10 @@ class Engine(StateMachine[SocketState]):
                 steps.callback(step)
 
     def _last_steps(self) -> list[Callable[[], object]]:
-        steps: list[Callable[[], object]] = [self.on_stop]
-        steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self._listeners.values()]
-        steps += [dialer.close for dialers in self._dialers.values() for dialer in dialers]
-        steps += [dialer.close for dialer in self._leaving]
-        steps += [self._listeners.clear, self._dialers.clear]
+        steps: list[Callable[[], object]] = [self.on_stop, *self.endpoints.last_steps()]
         steps += [session.end for session in self._sessions]
         steps += [self._cancel_tasks, self.authenticator.stop, self.heartbeat.stop, self.driver.stop]
-        return [*steps, self._leave_parent, self._changed, self.reporter.stop]
+        return [*steps, self._leave_parent, self.changed, self.reporter.stop]
 
     def _cancel_tasks(self) -> None:
         if self.in_loop:  # one that is closed has no more turns to end them in
@@ -616,11 +438,7 @@ class Engine(StateMachine[SocketState]):
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
-        for listener in self._listeners.values():
-            listener.close_after_fork()
-        for dialers in (*self._dialers.values(), self._leaving):
-            for dialer in dialers:
-                dialer.close_after_fork()
+        self.endpoints.close_after_fork()
         for session in self._sessions:
             session.close_after_fork()
 

@@ -8,20 +8,16 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omq._core.link.connection import Connection
 from omq.engine.lifecycle import ConnectionState, StateMachine
+from omq.engine.views import LimiterView, Origin, WiredSocket
 from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError
 from omq.transport import StreamTransport
 from omq.zmtp import command
 from omq.zmtp.handshake import Handshake, PeerMetadata
 from omq.zmtp.mechanism import Question
-
-if TYPE_CHECKING:
-    from omq.engine.connection_limiter import ConnectionLimiter
-    from omq.engine.dialer import Dialer
-    from omq.engine.socket import Engine
 
 log = logging.getLogger("omq")
 
@@ -48,12 +44,12 @@ class WireSession(StateMachine[ConnectionState]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: WiredSocket,
         sock: socket.socket,
         transport: StreamTransport[Any],
         endpoint: str,
-        dialer: Dialer | None,
-        limiter: ConnectionLimiter | None = None,
+        dialer: Origin | None,
+        limiter: LimiterView | None = None,
     ) -> None:
         self.state = ConnectionState.CONNECTING
         self.engine = engine

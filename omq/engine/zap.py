@@ -6,12 +6,12 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from omq._core.calls.call import AsyncCore
 from omq.engine.driver import TASKS, LoopDriver
+from omq.engine.verdict import Verdict
+from omq.engine.views import GuardedSocket
 from omq.errors import RemoteProtocolError
 from omq.options import Options
 from omq.transport import local_endpoint
@@ -20,9 +20,6 @@ from omq.zmtp.command import parse_properties, quoted
 from omq.zmtp.curve import CookieKeys
 from omq.zmtp.mechanism import Mechanism, Question
 from omq.zmtp.null import Null
-
-if TYPE_CHECKING:
-    from omq.engine.socket import Engine
 
 log = logging.getLogger("omq")
 
@@ -36,23 +33,6 @@ _STATUS: Final = re.compile(rb"[2345]00")
 _TEXT_LIMIT: Final = 255  # octets of a string field
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What was decided about a peer.
-
-    Attributes:
-        refusal: `None` lets it in; else the reason for its ERROR command, empty to say nothing.
-        why: More about a refusal, for our own log.
-        user_id: Who it is; `None` if nobody knows.
-        metadata: What the handler wants to be known about it, by lower-case name.
-    """
-
-    refusal: bytes | None = None
-    why: str = ""
-    user_id: str | None = None
-    metadata: Mapping[bytes, bytes] = field(default_factory=dict)
-
-
 class Authenticator:
     """The door of one socket.
 
@@ -60,7 +40,7 @@ class Authenticator:
         engine: The socket.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: GuardedSocket) -> None:
         self._engine = engine
         self._cookies: CookieKeys | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -158,13 +138,12 @@ class Authenticator:
 class _Asker(AsyncCore):
     """A DEALER that asks the handler one question (RFC 27, Architecture)."""
 
-    def __init__(self, engine: Engine) -> None:
-        from omq.engine.socket import Engine  # which has an Admission itself
-
+    def __init__(self, engine: GuardedSocket) -> None:
         options = Options(linger=0.0, reconnect_interval=None)
-        self._engine = Engine(SocketType.DEALER, options, engine.context, LoopDriver(self))
+        driver = LoopDriver(self)
+        self._engine = engine.sibling(SocketType.DEALER, options, driver)
         pattern = self._engine.pattern
-        self._assemble(pattern.recv_queue, pattern.send_queue, *TASKS, self._engine.driver.poller)
+        self._assemble(pattern.recv_queue, pattern.send_queue, *TASKS, driver.poller)
         self._set_loop(engine.loop)
         self._engine.attach(engine.loop)
 
@@ -178,7 +157,7 @@ class _Asker(AsyncCore):
             EOFError: The handler has gone.
         """
         engine = self._engine
-        engine.connect(ENDPOINT)
+        engine.endpoints.connect(ENDPOINT)
         await engine.wait_until(lambda: bool(engine.sessions), None)
         await self.send_multipart(request)
         lost = asyncio.ensure_future(engine.wait_until(lambda: not engine.sessions, None))

@@ -52,7 +52,7 @@ async def test_silent_connections_do_not_keep_a_good_client_out(make):
 async def test_the_default_bounds_what_strangers_can_hold(make):
     assert omq.Options().max_handshakes == 1000
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
-    (listener,) = pull._engine._listeners.values()
+    (listener,) = pull._engine.endpoints.listeners.values()
     raws = [await RawPeer.dial(pull.endpoints[0]) for _ in range(50)]
     await until(lambda: len(listener._limiter._strangers) == 50)
     for raw in raws:
@@ -67,7 +67,7 @@ async def test_short_descriptors_are_taken_from_who_is_silent(make, monkeypatch)
     silent = [await RawPeer.dial(pull.endpoints[0]) for _ in range(3)]
     for raw in silent:
         await raw.read_exactly(64)
-    (listener,) = pull._engine._listeners.values()
+    (listener,) = pull._engine.endpoints.listeners.values()
     (real,) = listener._sockets
     monkeypatch.setattr("omq.engine.listener.MOMENT", 0.2)
 
@@ -141,7 +141,7 @@ async def test_each_bound_endpoint_counts_for_itself(make, tmp_path):
 
 async def test_a_listener_forgets_who_has_gone(make):
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
-    (listener,) = pull._engine._listeners.values()
+    (listener,) = pull._engine.endpoints.listeners.values()
     for _ in range(20):
         push = make(omq.PUSH, connect=pull.endpoints[0])
         await push.wait_connected(timeout=5)

@@ -291,7 +291,7 @@ async def test_an_attempt_that_takes_too_long_is_given_up(make, reports):
 async def test_stop_ends_an_attempt_under_way(make):
     with mute() as port:
         push = make(omq.PUSH, connect=(where := f"tcp://127.0.0.1:{port}"))
-        (found,) = push._engine._dialers[where]
+        (found,) = push._engine.endpoints.dialers[where]
         await until(lambda: found.state is DialerState.CONNECTING)
         await asyncio.wait_for(push.close(linger=0), 2)
 

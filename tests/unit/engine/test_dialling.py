@@ -19,7 +19,7 @@ KINDS = [(omq.PUSH, omq.PULL), (omq.DEALER, omq.DEALER), (omq.PAIR, omq.PAIR)]
 
 def leaving(socket):
     """The dialers that have left and have something to deliver."""
-    return list(socket._engine._leaving)
+    return list(socket._engine.endpoints.leaving)
 
 
 async def visit(socket, where, *messages):
@@ -138,7 +138,7 @@ async def test_who_has_given_up_is_nobody(make):
         dead = f"tcp://127.0.0.1:{port_of(probe)}"
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     push = make(omq.PUSH, connect=dead, reconnect_interval=None)
-    (given_up,) = push._engine._dialers[dead]
+    (given_up,) = push._engine.endpoints.dialers[dead]
     await until(lambda: given_up.state is DialerState.CLOSED)
     await visit(push, pull.endpoints[0], b"taken along")
     assert await pull.recv(timeout=5) == b"taken along"
@@ -250,7 +250,7 @@ async def test_a_handshake_under_way_goes_on(make):
         where = f"tcp://127.0.0.1:{port_of(server)}"
         push.connect(where)
         await push.send(b"payload")
-        (dialer,) = push._engine._dialers[where]
+        (dialer,) = push._engine.endpoints.dialers[where]
         await until(lambda: dialer.state is DialerState.CONNECTED)
         push.disconnect(where)
         loop = asyncio.get_running_loop()
@@ -407,7 +407,7 @@ async def test_nothing_grows(make):
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
     await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
     engine = push._engine
-    assert (len(engine._sessions), len(engine._dialers), engine._spent) == (0, 0, 0)
+    assert (len(engine._sessions), len(engine.endpoints.dialers), engine.endpoints._spent) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("library", ["omq", "zmq"])

@@ -12,7 +12,8 @@ import pytest
 import omq
 from omq._core.bell import Bell
 from omq._core.link.deferred_calls import DeferredCalls
-from omq.engine.iothread import IoThread, apart
+from omq.engine.iothread import IoThread
+from omq.engine.job import apart
 from omq.engine.weak_set import WeakIdentitySet
 from tests.waits import BOUND, until
 

@@ -120,7 +120,7 @@ async def _sockets_and_listeners(make, timeline, tmp_path):
         made.stop()
     for how in ("accepting", "paused", "back"):
         pull = make(omq.PULL, bind=f"ipc://{tmp_path}/{how}")
-        (listener,) = pull._engine._listeners.values()
+        (listener,) = pull._engine.endpoints.listeners.values()
         if how != "accepting":
             pull._engine.emit(omq.EventKind.ACCEPT_FAILED)  # the listener does that before it pauses
             listener._pause()
@@ -145,7 +145,7 @@ async def _connections(make, timeline):
             pull.stop()
             # Nobody is there any more: the dialer tries, and waits.
             await until(lambda: timeline.seen(DialerState.CONNECTING, DialerState.WAITING))
-            dialer = push._engine._dialers[where][0]
+            dialer = push._engine.endpoints.dialers[where][0]
             await until(lambda part=dialer: part.state is DialerState.WAITING)
         push.stop()
         await pull.close()
@@ -181,7 +181,7 @@ async def _leaving_dialers(make, inproc):
             if before is DialerState.WAITING:
                 server.close()
             push = make(omq.PUSH, connect=where)
-            (dialer,) = push._engine._dialers[where]
+            (dialer,) = push._engine.endpoints.dialers[where]
             await push.send(b"x")
             await until(lambda part=dialer, state=before: part.state is state)
             push.disconnect(where)

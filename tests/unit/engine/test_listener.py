@@ -42,7 +42,7 @@ async def test_a_path_whose_file_was_deleted_is_bound_anew_and_the_old_listener_
     first = pull.bind(f"ipc://{tmp_path}/s")
     await make(omq.PUSH, connect=first).send(b"early")
     assert await pull.recv(timeout=5) == b"early"
-    (old,) = pull._engine._listeners.values()
+    (old,) = pull._engine.endpoints.listeners.values()
     (tmp_path / "s").unlink()
     assert pull.bind(first) == first
     assert pull.endpoints == [first]
@@ -86,7 +86,7 @@ async def test_names_in_use_are_refused(make, inproc):
 @on_both_loops
 async def test_running_out_of_descriptors_pauses_and_goes_on(make, monkeypatch, reports):
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
-    (inner,) = pull._engine._listeners.values()
+    (inner,) = pull._engine.endpoints.listeners.values()
     calls = 0
     monkeypatch.setattr(listener, "_BREATH", 0.02)
     (real,) = inner._sockets

@@ -100,7 +100,7 @@ async def test_reconnect_options_event_order(make):
 
 async def given_up(push, where):
     """Waits until the socket dials no more by itself."""
-    (found,) = push._engine._dialers[where]
+    (found,) = push._engine.endpoints.dialers[where]
     await until(lambda: found.state is DialerState.CLOSED)
 
 

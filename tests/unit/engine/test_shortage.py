@@ -38,7 +38,7 @@ def test_a_listener_that_the_loop_cannot_watch_for_a_while_accepts_afterwards():
         async with omq.asyncio.PULL(bind="tcp://127.0.0.1:*") as pull:
             monitor = pull.monitor()
             await pull.poll(0)
-            (listener,) = pull._engine._listeners.values()
+            (listener,) = pull._engine.endpoints.listeners.values()
             listener._pause()  # as it does where descriptors are short
             asyncio.get_running_loop().refusals = 3
             for _ in range(3):
@@ -113,7 +113,7 @@ async def test_dialers_that_have_given_up_do_not_gather():
         for _ in range(2500):
             push.connect(endpoint)
             await asyncio.sleep(0)
-            most = max(most, sum(map(len, push._engine._dialers.values())))
+            most = max(most, sum(map(len, push._engine.endpoints.dialers.values())))
         assert most <= 1200
         push.disconnect(endpoint)
         push.stop()

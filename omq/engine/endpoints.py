@@ -1,0 +1,209 @@
+"""What one socket is bound and connected to: its listeners and its dialers, whatever their transport."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from omq.engine.dialer import Dialer
+from omq.engine.dialer_base import DialerBase
+from omq.engine.inproc import InprocDialer, InprocListener
+from omq.engine.lifecycle import DialerState
+from omq.engine.listener import Listener
+from omq.engine.views import AddressedSocket
+from omq.errors import BindError, EndpointError
+from omq.event import EventKind
+from omq.transport import StreamTransport, parse_endpoint, refusal, transport_of
+from omq.types import ONE_CONNECTION
+
+_SPENT = 1000  # dialers that may be remembered after their end
+
+
+class Endpoints:
+    """The endpoints of one socket.
+
+    Args:
+        engine: The socket.
+
+    Attributes:
+        listeners: What is bound, by its resolved endpoint.
+        dialers: What is connected, by endpoint; more than once where the user has said so.
+        leaving: What was disconnected, and has messages for its endpoint.
+    """
+
+    def __init__(self, engine: AddressedSocket) -> None:
+        self._engine = engine
+        self.listeners: dict[str, Listener | InprocListener] = {}
+        self.dialers: dict[str, list[Dialer | InprocDialer]] = {}
+        self.leaving: set[DialerBase] = set()
+        self._spent = 0  # dialers that have ended by themselves, about
+
+    def start(self) -> None:
+        """There is a loop to serve them in."""
+        for listener in self.listeners.values():
+            listener.start()
+        for dialer in self._dialling():
+            dialer.start()
+
+    def _dialling(self) -> Iterator[Dialer | InprocDialer]:
+        return itertools.chain.from_iterable(self.dialers.values())
+
+    # ------------------------------------------------------------------ bound
+
+    def bind(self, text: str) -> str:
+        """Listens; gives the resolved endpoint."""
+        endpoint = parse_endpoint(text, bind=True)
+        transport = transport_of(endpoint)
+        listener: Listener | InprocListener
+        try:
+            if isinstance(transport, StreamTransport):
+                listener = Listener(self._engine, transport, endpoint)
+            else:
+                listener = InprocListener(self._engine, str(endpoint))
+        except BindError as error:
+            self._engine.emit(EventKind.BIND_FAILED, text, reason=error)
+            raise
+        # Whoever has deleted the file of an ipc endpoint has made its path free: the new listener takes over from ours.
+        before = self.listeners.pop(listener.endpoint, None)
+        if before is not None:
+            self._unlisten(before, "bound anew: its file was gone")
+        self.listeners[listener.endpoint] = listener
+        self._engine.emit(EventKind.LISTENING, listener.endpoint)
+        if self._engine.has_loop:
+            self._start_listening(listener)
+        return listener.endpoint
+
+    def _start_listening(self, listener: Listener | InprocListener) -> None:
+        try:
+            listener.start()
+        except OSError as error:  # the loop takes no more descriptors
+            del self.listeners[listener.endpoint]
+            self._unlisten(listener, "nobody can accept")
+            refused = refusal(BindError, listener.endpoint, error)
+            self._engine.emit(EventKind.BIND_FAILED, listener.endpoint, reason=refused)
+            raise refused from error
+
+    def unbind(self, text: str) -> None:
+        """Stops listening; connections that came in go on."""
+        listener = self.listeners.pop(text, None) or self.listeners.pop(str(parse_endpoint(text, bind=True)), None)
+        if listener is None:
+            known = ", ".join(self.listeners) or "nothing"
+            raise EndpointError(f"{text!r} is not bound; bound is {known}")
+        self._unlisten(listener, "unbind")
+
+    def stop_listening(self) -> None:
+        """Unbinds everything."""
+        for name in list(self.listeners):
+            self._unlisten(self.listeners.pop(name), "the interpreter ends")
+
+    def _unlisten(self, listener: Listener | InprocListener, reason: str) -> None:
+        listener.close()
+        self._engine.emit(EventKind.CLOSED, listener.endpoint, reason=reason)
+
+    @property
+    def bound(self) -> list[str]:
+        """What is bound, resolved."""
+        return list(self.listeners)
+
+    # ------------------------------------------------------------------ connected
+
+    def connect(self, text: str) -> str:
+        """Dials in the background; gives the endpoint."""
+        endpoint = parse_endpoint(text, bind=False)
+        transport = transport_of(endpoint)
+        dialer: Dialer | InprocDialer
+        if isinstance(transport, StreamTransport):
+            if self._dials_already(str(endpoint)):
+                return str(endpoint)
+            dialer = Dialer(self._engine, transport, endpoint)
+        else:
+            dialer = InprocDialer(self._engine, str(endpoint))
+        if self._spent > _SPENT:
+            self._forget_spent()
+        self.dialers.setdefault(dialer.endpoint, []).append(dialer)
+        if self._engine.has_loop:
+            dialer.start()
+        return dialer.endpoint
+
+    def _dials_already(self, endpoint: str) -> bool:
+        """Whether a second connection to an endpoint would only do harm. Over inproc it is made, as in libzmq."""
+        if self._engine.socket_type not in ONE_CONNECTION:
+            return False
+        dialers = self.dialers.get(endpoint, [])
+        # One that has given up by itself does not count, and is not to be left for a `disconnect` either.
+        dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
+        return bool(dialers)
+
+    def disconnect(self, text: str) -> None:
+        """Out of the endpoints at once; it ends when what was accepted for it has left, or `linger` has passed."""
+        name = str(parse_endpoint(text, bind=False))
+        dialers = self.dialers.get(name)
+        if not dialers:
+            known = ", ".join(self.dialers) or "nothing"
+            raise EndpointError(f"{text!r} is not connected; connected is {known}")
+        # First: where a signal handler raises it is not left to nobody.
+        self.leaving.add(dialers[-1])
+        dialer = dialers.pop()
+        if not dialers:
+            del self.dialers[name]
+        dialer.disconnect()
+
+    def dialer_over(self, dialer: object) -> None:
+        """A dialer has ended by itself."""
+        if dialer in self.leaving:
+            self.leaving.discard(dialer)
+        else:
+            self._spent += 1
+        self._engine.changed()
+
+    def dialer_closed(self, dialer: object) -> None:
+        """A dialer was ended."""
+        if dialer in self.leaving:
+            self.leaving.discard(dialer)
+            self._engine.changed()
+
+    def _forget_spent(self) -> None:
+        """Who connects again and again without reconnecting leaves dialers that only `disconnect` would take out."""
+        self._spent = 0
+        for name, dialers in list(self.dialers.items()):
+            dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
+            if not dialers:
+                del self.dialers[name]
+
+    # ------------------------------------------------------------------ what comes of them
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there are any."""
+        return bool(self.listeners or self.dialers or self.leaving)
+
+    @property
+    def may_bring_peers(self) -> bool:
+        """Whether something is bound, or an endpoint is connected that has not given up."""
+        return bool(self.listeners) or any(dialer.state is not DialerState.CLOSED for dialer in self._dialling())
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing waits for an endpoint that was disconnected."""
+        return not any(dialer.messages for dialer in self.leaving)
+
+    # ------------------------------------------------------------------ the end
+
+    def revive(self) -> None:
+        """Dials on if whoever ends a program has cancelled all tasks of the loop."""
+        for dialer in [*self._dialling(), *self.leaving]:
+            dialer.revive()
+
+    def last_steps(self) -> list[Callable[[], object]]:
+        """What ends them, in this order."""
+        steps: list[Callable[[], object]] = []
+        steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self.listeners.values()]
+        steps += [dialer.close for dialer in self._dialling()]
+        steps += [dialer.close for dialer in self.leaving]
+        return [*steps, self.listeners.clear, self.dialers.clear]
+
+    def close_after_fork(self) -> None:
+        """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
+        for one in (*self.listeners.values(), *self._dialling(), *self.leaving):
+            one.close_after_fork()

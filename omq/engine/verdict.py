@@ -1,0 +1,23 @@
+"""What was decided about a peer that wants to come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided about a peer.
+
+    Attributes:
+        refusal: `None` lets it in; else the reason for its ERROR command, empty to say nothing.
+        why: More about a refusal, for our own log.
+        user_id: Who it is; `None` if nobody knows.
+        metadata: What the handler wants to be known about it, by lower-case name.
+    """
+
+    refusal: bytes | None = None
+    why: str = ""
+    user_id: str | None = None
+    metadata: Mapping[bytes, bytes] = field(default_factory=dict)

@@ -1,0 +1,482 @@
+"""The socket, as each of its parts sees it: what that part really uses of it, and no more.
+
+`omq.engine.socket.Engine` is all of these. It makes its parts, and they know it by these views only: so none of them
+imports it, and each can be read, and tested, without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from omq._core.calls.leader import ForkGuard
+from omq._core.link.connection import Connection
+from omq._core.link.flusher import Flusher
+from omq._core.queues.names import Names
+from omq._core.wire.pool import Pool
+from omq.engine.driver import Driver
+from omq.engine.lifecycle import ConnectionState
+from omq.engine.verdict import Verdict
+from omq.event import EventKind
+from omq.options import Options
+from omq.routing import Pattern
+from omq.routing import Session as RoutedSession
+from omq.transport import StreamTransport
+from omq.types import SocketType
+from omq.zmtp.handshake import PeerMetadata
+from omq.zmtp.mechanism import Mechanism, Question
+
+
+class Shared(Protocol):
+    """What the sockets of one context share.
+
+    Attributes:
+        pool: Memory for slabs and batches.
+        inproc: The inproc names.
+        fork_guard: Whether the process has forked since.
+        flusher: Its thread writes what callers left behind, and answers PINGs while nobody can read.
+        closed: Whether it has been terminated.
+    """
+
+    pool: Pool
+    flusher: Flusher
+    inproc: Names
+    fork_guard: ForkGuard
+
+    @property
+    def closed(self) -> bool: ...
+
+    def check(self) -> None:
+        """Raises unless sockets can be made and used here."""
+
+    def keep(self, socket: Any) -> None:
+        """Holds a socket that its owner has dropped until it is closed."""
+
+    def release(self, socket: Any) -> None:
+        """It is."""
+
+
+# ---------------------------------------------------------------------- peers
+
+
+class Session(RoutedSession, Protocol):
+    """One peer: of a connection or, over inproc, of a pipe.
+
+    Attributes:
+        state: How far it has come.
+        endpoint: The endpoint of ours that it belongs to.
+        info: What the handshake told about the peer, once it is done.
+        remote_address: Where the peer is, as an endpoint; empty if unknown.
+        mechanism: The name of its security mechanism.
+        dropped_told: Messages dropped for the peer that monitors know of.
+        ended: Done when it is over.
+    """
+
+    state: ConnectionState
+    endpoint: str
+    info: PeerMetadata | None
+    remote_address: str
+    mechanism: str
+    dropped_told: int
+    ended: asyncio.Future[None]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its handshake is done, and it is not over."""
+        ...
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether it takes part in routing, and its end has not come."""
+        ...
+
+    def move(self, target: ConnectionState) -> None:
+        """Goes over to another state."""
+
+    def leave(self) -> None:
+        """Ends it when what was accepted for it has left, or `linger` has passed."""
+
+    def half_close(self) -> bool:
+        """Ends our side. True when the peer has everything and closing loses nothing."""
+        ...
+
+    def end(self, reason: Exception | None = None) -> None:
+        """Tears it down, once."""
+
+    def close_after_fork(self) -> None:
+        """In a forked child: closes what the parent has, too."""
+
+
+class ConnectedSession(Session, Protocol):
+    """One peer of a connection."""
+
+    @property
+    def peer(self) -> Connection:
+        """The connection, once the handshake is done."""
+        ...
+
+
+class Origin(Protocol):
+    """Who has dialled for a session.
+
+    Attributes:
+        messages: What was accepted for nobody but its endpoint.
+    """
+
+    messages: list[bytes | tuple[bytes, ...]]
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is no endpoint of the socket any more."""
+        ...
+
+
+# ---------------------------------------------------------------------- the socket
+
+
+class RunningSocket(Protocol):
+    """What has options, a loop, and a lock.
+
+    Attributes:
+        options: Those in force.
+        lock: Held while queues and peers are touched.
+        loop: Where everything happens, once there is one.
+    """
+
+    options: Options
+    lock: contextlib.AbstractContextManager[Any]
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether there is a loop that can still be told something."""
+        ...
+
+
+class RoutingSocket(RunningSocket, Protocol):
+    """What routes.
+
+    Attributes:
+        pattern: Its routing.
+    """
+
+    pattern: Pattern
+
+
+class LivingSocket(RoutingSocket, Protocol):
+    """What has peers, until it is closed."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing of it lives any more."""
+        ...
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The peers that have finished their handshake and take part in routing."""
+        ...
+
+
+class ReportingSocket(RunningSocket, Protocol):
+    """What tells what happens to it."""
+
+    def emit(
+        self,
+        kind: EventKind,
+        endpoint: str = "",
+        *,
+        session: Session | None = None,
+        reason: str | BaseException | None = None,
+        **details: Any,
+    ) -> None:
+        """Reports what happens to the socket and its connections."""
+
+
+class AcceptingSocket(ReportingSocket, Protocol):
+    """What takes over the descriptors that its listeners and dialers bring."""
+
+    def adopt(
+        self,
+        sock: socket.socket,
+        transport: StreamTransport[Any],
+        endpoint: str,
+        dialer: Origin | None,
+        limiter: LimiterView | None = None,
+    ) -> Session:
+        """Takes a connected descriptor over: of a dialer, or of a listener, which has the say whom it admits."""
+        ...
+
+
+class EndpointsView(Protocol):
+    """Where a dialer stands while it dials."""
+
+    def dialer_over(self, dialer: object) -> None:
+        """A dialer has ended by itself."""
+
+    def dialer_closed(self, dialer: object) -> None:
+        """A dialer was ended."""
+
+
+class DiallingSocket(AcceptingSocket, RoutingSocket, Protocol):
+    """What dials."""
+
+    @property
+    def endpoints(self) -> EndpointsView:
+        """Who is told of the end of a dialer."""
+        ...
+
+    @property
+    def wants_peers(self) -> bool:
+        """Whether a new connection is of use."""
+        ...
+
+    def is_last(self, session: Session | None) -> bool:
+        """Whether nobody but this session, or who has dialled for it, could take what waits for any peer."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Starts a task that ends with the socket."""
+        ...
+
+
+class MeetingSocket(RoutingSocket, Protocol):
+    """What has sessions, which tell it how far they have come.
+
+    Attributes:
+        socket_type: Its type.
+        driver: Who drives its descriptors.
+        context: What it shares with other sockets.
+    """
+
+    socket_type: SocketType
+    driver: Driver
+    context: Shared
+
+    @property
+    def on_loop_thread(self) -> bool:
+        """Whether this is the thread that the socket's loop runs in."""
+        ...
+
+    def post(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls a function in this socket's loop, from any thread."""
+
+    def properties(self) -> dict[bytes, bytes]:
+        """Our metadata for handshakes."""
+        ...
+
+    def is_last(self, session: Session | None) -> bool:
+        """Whether nobody but this session, or who has dialled for it, could take what waits for any peer."""
+        ...
+
+    def session_met(self, session: Session, *, dialled: bool) -> None:
+        """The two sides have met, and the handshake begins."""
+
+    def session_ready(self, session: Session, *, routed: bool = True) -> None:
+        """A handshake is done; *routed*: the session takes part in routing."""
+
+    def session_over(self, session: Session, before: ConnectionState, reason: Exception | None) -> None:
+        """A session has torn itself down; *before*: how far it had come."""
+
+
+class WiredSocket(MeetingSocket, Protocol):
+    """What has peers behind connections."""
+
+    @property
+    def authenticator(self) -> AuthenticatorView:
+        """Who decides whether a peer may come in."""
+        ...
+
+    @property
+    def heartbeat(self) -> HeartbeatView:
+        """Who asks for signs of life."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Starts a task that ends with the socket."""
+        ...
+
+    def session_drained(self) -> None:
+        """A session that leaves has nothing more for the kernel."""
+
+
+class PipedSocket(MeetingSocket, Protocol):
+    """What has peers in the same context."""
+
+    @property
+    def wants_peers(self) -> bool:
+        """Whether a new connection is of use."""
+        ...
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls a function in this socket's thread: now, if that is this one."""
+
+
+class JoiningSocket(DiallingSocket, PipedSocket, Protocol):
+    """What dials in the same context."""
+
+
+class AddressedSocket(JoiningSocket, Protocol):
+    """What has endpoints.
+
+    Attributes:
+        has_loop: Whether they are served yet.
+    """
+
+    has_loop: bool
+
+    def changed(self) -> None:
+        """Peers, dialers or subscriptions have changed: whoever waits for a state looks again."""
+
+
+class MonitoredSocket(LivingSocket, ReportingSocket, Protocol):
+    """What monitors look at.
+
+    Attributes:
+        socket_type: Its type.
+        has_loop: Whether it has a loop yet.
+    """
+
+    socket_type: SocketType
+    has_loop: bool
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls a function in this socket's thread: now, if that is this one."""
+
+
+class LingeringSocket(LivingSocket, Protocol):
+    """What closes, or is flushed.
+
+    Attributes:
+        driver: Who drives its descriptors.
+    """
+
+    driver: Driver
+
+    @property
+    def closing(self) -> bool:
+        """Whether `close` or `stop` has been called."""
+        ...
+
+    @property
+    def parting(self) -> list[Session]:
+        """The connections to whose peers goodbye has been said."""
+        ...
+
+    @property
+    def heard(self) -> int:
+        """Bytes that have come from the peers to which goodbye has been said."""
+        ...
+
+    @property
+    def drained(self) -> bool:
+        """Whether everything that was accepted is with the kernel."""
+        ...
+
+    @property
+    def may_have_peers(self) -> bool:
+        """Whether it has a connection, or may get one."""
+        ...
+
+    def half_close(self) -> bool:
+        """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
+        ...
+
+
+class GuardedSocket(RunningSocket, Protocol):
+    """What lets in whom the user, or a ZAP handler, knows.
+
+    Attributes:
+        context: Where the handler may be.
+    """
+
+    context: Shared
+
+    def sibling(self, socket_type: SocketType, options: Options, driver: Driver) -> AskingSocket:
+        """Makes another socket of the same context."""
+        ...
+
+
+class AskingSocket(Protocol):
+    """What asks a ZAP handler.
+
+    Attributes:
+        pattern: Its routing.
+    """
+
+    pattern: Pattern
+
+    @property
+    def endpoints(self) -> Connectable:
+        """What it is connected to."""
+        ...
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The handler, if it is there."""
+        ...
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Everything begins to run, in this loop."""
+
+    async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
+        """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
+        ...
+
+    def stop(self) -> None:
+        """Ends everything at once."""
+
+
+# ---------------------------------------------------------------------- parts of a socket, as others of them see them
+
+
+class Connectable(Protocol):
+    """What can be connected."""
+
+    def connect(self, text: str) -> str:
+        """Dials in the background; gives the endpoint."""
+        ...
+
+
+class LimiterView(Protocol):
+    """Who has a say at a bound endpoint."""
+
+    def enter(self, session: Session) -> None:
+        """A connection has been accepted; its handshake is to begin."""
+
+    def admit(self, session: Session) -> str | None:
+        """The handshake is done. Gives why the connection cannot be let in, or `None` if it is."""
+        ...
+
+    def leave(self, session: Session) -> None:
+        """The connection is over."""
+
+
+class AuthenticatorView(Protocol):
+    """Who decides whether a peer may come in."""
+
+    def mechanism(self) -> Mechanism:
+        """A fresh mechanism for one connection."""
+        ...
+
+    def watch_cookies(self) -> None:
+        """Called when a handshake has gone on."""
+
+    async def decide(self, question: Question, address: str) -> Verdict:
+        """Whether a peer at this IP address may come in."""
+        ...
+
+
+class HeartbeatView(Protocol):
+    """Who asks for signs of life."""
+
+    def begin(self, session: ConnectedSession) -> None:
+        """A handshake is done."""
+
+    def pinged(self, session: ConnectedSession, ttl: int) -> None:
+        """A PING allows so many tenths of a second of silence."""
+
+    def end(self, session: ConnectedSession) -> None:
+        """A connection is over."""
