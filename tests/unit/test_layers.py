@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -45,6 +46,11 @@ FORBIDDEN = {"routing": IO, "zmtp": IO | CLOCK}
 HARMLESS = ("asyncio.exceptions.",)
 MAY_AWAIT = {"face", "system", "store", "engine"}
 
+#: Where every scheme has its object; the room itself is all that others see of it.
+TRANSPORT = "transport"
+#: Rooms whose modules import one another in one direction, also for types, and at their head.
+ONE_WAY = {"engine", "transport"}
+
 BAD_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager", "managers"}
 LONGEST_FILE = 660  # lines; what is longer has two jobs
 
@@ -75,6 +81,11 @@ def absolute(name: str, level: int, package: str) -> str:
     return ".".join([*base, *([name] if name else [])])
 
 
+def is_import_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether an expression imports what its arguments name."""
+    return isinstance(node, ast.Call) and bool(re.search(r"\b(import_module|__import__)$", ast.unparse(node.func)))
+
+
 def python_imports(source: str, package: str) -> Iterator[Import]:
     """The imports of a Python file, also those inside functions or under TYPE_CHECKING."""
     for node in ast.walk(ast.parse(source)):
@@ -83,7 +94,7 @@ def python_imports(source: str, package: str) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             base = absolute(node.module or "", node.level, package)
             yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
-        elif isinstance(node, ast.Call) and re.search(r"\b(import_module|__import__)$", ast.unparse(node.func)):
+        elif is_import_call(node):
             yield from (Import(str(arg.value), node.lineno) for arg in node.args if isinstance(arg, ast.Constant))
 
 
@@ -111,6 +122,101 @@ def cython_imports(source: str, package: str) -> Iterator[Import]:
     for match in _IMPORT.finditer(code):
         line = code.count("\n", 0, match.start(1)) + 1
         yield from (Import(name.split()[0], line) for name in match[1].split(",") if name.strip())
+
+
+def late_imports(source: str) -> list[int]:
+    """The lines of a Python file that import something when a function is called."""
+    every = ast.walk(ast.parse(source))
+    functions = (node for node in every if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    inside = (node for function in functions for node in ast.walk(function))
+    return sorted(
+        {node.lineno for node in inside if isinstance(node, ast.Import | ast.ImportFrom) or is_import_call(node)}
+    )
+
+
+@dataclass(frozen=True)
+class Word:
+    """A name or a string in code, and the line. Prose (comments, docstrings) has none."""
+
+    text: str
+    line: int
+    quoted: bool
+
+
+def python_words(source: str) -> Iterator[Word]:
+    """The names and strings of a Python file; those of f-strings, patterns and annotations, too."""
+    tree = ast.parse(source)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in prose:
+                yield Word(text, node.lineno, quoted=True)
+            case ast.Constant(value=bytes(data)):
+                yield Word(data.decode("latin-1"), node.lineno, quoted=True)
+            case ast.Name(id=text) | ast.Attribute(attr=text) | ast.ClassDef(name=text):
+                yield Word(text, node.lineno, quoted=False)
+            case ast.ImportFrom() | ast.Import():
+                yield from (Word(alias.name.split(".")[-1], node.lineno, quoted=False) for alias in node.names)
+
+
+_WORD = re.compile(r"""[a-zA-Z]*(?P<mark>["'])(?P<text>(?:[^\\\n]|\\.)*?)(?P=mark)|(?P<name>[A-Za-z_]\w*)""")
+
+
+def cython_words(source: str) -> Iterator[Word]:
+    """The names and strings of a Cython file."""
+    code = stripped_cython(source)
+    for match in _WORD.finditer(code):
+        line = code.count("\n", 0, match.start()) + 1
+        yield Word(match["name"] or match["text"], line, quoted=match["name"] is None)
+
+
+@dataclass(frozen=True)
+class Transports:
+    """What only the transports themselves may speak of.
+
+    Attributes:
+        schemes: Their schemes.
+        classes: The classes of those modules that are about one scheme.
+    """
+
+    schemes: set[str]
+    classes: set[str]
+
+    @classmethod
+    def of(cls, root: Path) -> "Transports":
+        """Reads them from the transports' sources: a module is about one scheme if a class there has it."""
+        found = cls(set(), set())
+        for path in (root / TRANSPORT).glob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+            schemes = {scheme for one in classes if (scheme := scheme_of(one)) is not None}
+            if schemes:
+                found.schemes.update(schemes)
+                found.classes.update(one.name for one in classes)
+        return found
+
+    def trouble(self, word: Word) -> str | None:
+        """Why a word may not stand outside; `None` if it may."""
+        if word.text in self.classes:
+            return f"{word.text} is one transport's own"
+        if word.quoted:
+            for scheme in self.schemes:
+                # As a whole, or as an endpoint begins; a word of prose, or a part of one, is none.
+                if word.text == scheme or re.search(rf"\b{re.escape(scheme)}:(?:/|$)", word.text):
+                    return f"{word.text!r} names the scheme {scheme}"
+        return None
+
+
+def scheme_of(node: ast.ClassDef) -> str | None:
+    """The scheme that a class says it has, in its body."""
+    for line in node.body:
+        match line:
+            case (
+                ast.Assign(targets=[ast.Name(id="scheme")], value=ast.Constant(value=str(scheme)))
+                | ast.AnnAssign(target=ast.Name(id="scheme"), value=ast.Constant(value=str(scheme)))
+            ):
+                return scheme
+    return None
 
 
 def awaiting_lines(path: Path, source: str) -> Iterator[int]:
@@ -170,6 +276,38 @@ def floor_trouble(name: str, target: str) -> str | None:
     return None
 
 
+def seam_trouble(room: str, target: str, known: set[str], top: str) -> str | None:
+    """Why a module in *room* may not import *target* of the transports; `None` if it may."""
+    if room == TRANSPORT:
+        return None
+    seam = f"{top}.{TRANSPORT}"
+    if target == seam:
+        return f"{target} is imported as a whole, with every transport in it"
+    inner = ".".join(target.split(".")[:3])
+    if target.startswith(f"{seam}.") and inner in known:
+        return f"{inner} is a module within the transports: what others may use is in {seam}"
+    return None
+
+
+def circle(room: str, imports: dict[str, set[str]], top: str) -> list[str]:
+    """Modules of a room that import one another, in this order and back to the first; empty if none do."""
+    left = {name: targets for name, targets in imports.items() if name.split(".")[:2] == [top, room]}
+    while harmless := [name for name, targets in left.items() if not targets & left.keys()]:
+        for name in harmless:
+            del left[name]
+    path: list[str] = []
+    name = min(left, default="")
+    while left and name not in path:
+        path.append(name)
+        name = min(left[name] & left.keys())
+    return path[path.index(name) :] if left else []
+
+
+def module_of(target: str, known: set[str]) -> str:
+    """The module that an import reaches: *target*, or the one in which *target* is a name."""
+    return target if target in known else target.rpartition(".")[0]
+
+
 def shape_trouble(name: str, path: Path, source: str) -> Iterator[str]:
     """What is wrong with a module's name and size."""
     # What `help` shows makes nothing more of a file's job.
@@ -189,6 +327,8 @@ def violations(root: Path) -> list[str]:
     every = list(modules(root))
     known = {name for name, _ in every}
     known |= {".".join(name.split(".")[:2]) for name in known}
+    transports = Transports.of(root)
+    graph: dict[str, set[str]] = {}
     for name, path in every:
         source = path.read_text(encoding="utf-8")
         found += shape_trouble(name, path, source)
@@ -200,12 +340,22 @@ def violations(root: Path) -> list[str]:
         package = name if path.stem == "__init__" else name.rpartition(".")[0]
         imports = python_imports if path.suffix in (".py", ".pyi") else cython_imports
         for one in imports(source, package):
+            graph.setdefault(name, set()).add(module_of(one.target, known))
             if path.suffix == ".pyi" and room_of(one.target, known, root.name) is None:
                 continue  # a stub names types; what is used is in the source beside it
-            if trouble := import_trouble(room, one.target, known, root.name) or floor_trouble(name, one.target):
+            trouble = import_trouble(room, one.target, known, root.name) or floor_trouble(name, one.target)
+            if trouble := trouble or seam_trouble(room, one.target, known, root.name):
                 found.append(f"{where}:{one.line}: {trouble}")
+        if room != TRANSPORT and LAYER_OF[room] not in PUBLIC_ONLY:
+            words = python_words if path.suffix in (".py", ".pyi") else cython_words
+            found += (f"{where}:{word.line}: {why}" for word in words(source) if (why := transports.trouble(word)))
+        if room in ONE_WAY and path.suffix == ".py":
+            found += (f"{where}:{line}: {room} imports inside a function" for line in late_imports(source))
         if LAYER_OF[room] not in MAY_AWAIT and room != "asyncio":
             found += (f"{where}:{line}: {room or root.name} awaits" for line in awaiting_lines(path, source))
+    for room in sorted(ONE_WAY):
+        if names := circle(room, graph, root.name):
+            found.append(f"{room} imports in a circle: {' -> '.join([*names, names[0]])}")
     return found
 
 
@@ -217,6 +367,13 @@ def test_every_room_is_looked_at() -> None:
     seen = {name.split(".")[1] for name, _ in modules(PACKAGE) if "." in name}
     assert {"engine", "routing", "transport", "zmtp", "_core", "errors", "options", "types"} <= seen
     assert any(path.suffix == ".pyx" for _, path in modules(PACKAGE))
+
+
+def test_every_transport_is_known() -> None:
+    found = Transports.of(PACKAGE)
+    assert found.schemes >= {"tcp", "ipc", "inproc"}
+    assert found.classes >= {"TcpEndpoint", "IpcEndpoint", "InprocEndpoint"}
+    assert not found.classes & {"Endpoint", "StreamTransport"}
 
 
 BAD = [
@@ -266,6 +423,40 @@ BAD = [
     ("broker/common/log.py", "", "says nothing"),
     ("engine/_helpers.py", "", "says nothing"),
     ("engine/manager.py", "", "says nothing"),
+    ("engine/socket.py", "from omq.transport import ipc", "a module within the transports"),
+    ("engine/socket.py", "from omq.transport.ipc import listen", "a module within the transports"),
+    ("engine/socket.py", "import omq.transport.ipc as one", "a module within the transports"),
+    ("engine/socket.py", "if TYPE_CHECKING:\n    from ..transport import ipc", "a module within the transports"),
+    ("engine/socket.py", "import importlib\nimportlib.import_module('omq.transport.ipc')", "within the transports"),
+    ("context.py", "from omq.transport.base import Endpoint", "a module within the transports"),
+    ("engine/socket.py", "import omq.transport", "imported as a whole"),
+    ("engine/socket.py", "from omq import transport", "imported as a whole"),
+    ("engine/socket.py", "from omq.transport import IpcEndpoint", "one transport's own"),
+    ("context.py", "from omq.transport import IpcTransport as Any", "one transport's own"),
+    ("engine/socket.py", "def f(one):\n    return type(one).__name__ == 'IpcEndpoint'", "one transport's own"),
+    ("engine/socket.py", "def f(one: 'IpcEndpoint'):\n    pass", "one transport's own"),
+    ("engine/socket.py", "def f(one, kinds):\n    return isinstance(one, kinds.IpcEndpoint)", "one transport's own"),
+    ("engine/socket.py", "def f(text):\n    return text.startswith('ipc:')", "names the scheme ipc"),
+    ("engine/socket.py", "def f(name):\n    return f'ipc://{name}'", "names the scheme ipc"),
+    ("engine/socket.py", "match WIRED:\n    case 'ipc':\n        pass", "names the scheme ipc"),
+    ("engine/socket.py", "WIRED = {b'ipc'}", "names the scheme ipc"),
+    ("options.py", "WIRED = {'ipc': 1}", "names the scheme ipc"),
+    ("routing/base.py", "def f(text):\n    return text > 'it is ipc://x'", "names the scheme ipc"),
+    ("_core/batch.pyx", 'def f(name):\n    raise ValueError(f"ipc://{name}")', "names the scheme ipc"),
+    ("_core/batch.pyx", "cdef f(one):\n    return one == 'ipc'", "names the scheme ipc"),
+    ("_core/batch.pyx", "cdef f(one):\n    return one.IpcEndpoint", "one transport's own"),
+    ("engine/views.py", "from omq.engine import part", "engine.part -> omq.engine.views -> omq.engine.part"),
+    ("engine/views.py", "from .part import Part", "imports in a circle"),
+    ("engine/views.py", "import omq.engine.part", "imports in a circle"),
+    ("engine/views.py", "from omq.engine.whole import Whole", "part -> omq.engine.views -> omq.engine.whole -> omq"),
+    ("engine/views.py", "from omq.engine.views import View", "omq.engine.views -> omq.engine.views"),
+    ("engine/views.py", "if TYPE_CHECKING:\n    from omq.engine.part import Part", "imports in a circle"),
+    ("engine/views.py", "import importlib\nimportlib.import_module('omq.engine.part')", "in a circle"),
+    ("transport/base.py", "from omq.transport import TRANSPORTS", "transport imports in a circle"),
+    ("engine/views.py", "def f():\n    import signal", "inside a function"),
+    ("engine/views.py", "async def f():\n    def g():\n        from omq import errors", "inside a function"),
+    ("engine/views.py", "def f():\n    return __import__('signal')", "inside a function"),
+    ("transport/base.py", "def f():\n    import socket", "inside a function"),
     ("engine/socket.py", "x = 1\n" * 661, "more than 660"),
     ("_core/batch.pyx", "# comment\n" * 661, "more than 660"),
 ]
@@ -282,7 +473,18 @@ GOOD = [
     ("zmtp/null.py", "from omq._core import codec\nfrom omq import errors"),
     ("routing/base.py", "from omq.zmtp import greeting\nfrom omq._core.codec import encode_frame"),
     ("transport/tcp.py", "import socket"),
-    ("engine/socket.py", "import asyncio\nfrom omq.transport import tcp\nasync def f(x):\n    await x"),
+    ("transport/tcp.py", "from omq.transport.ipc import IpcEndpoint\nWHERE = 'ipc://x'"),
+    ("engine/socket.py", "from omq.transport import Endpoint, parse_endpoint"),
+    ("engine/socket.py", '"""Over ipc://x."""\n\nx = 1\n"""As for "ipc"."""\n# ipc:'),
+    (
+        "engine/socket.py",
+        "def f(ipc):\n    raise ValueError('over ipc: not for that', ipc.tune, 'ipc_tune', 'zipc://')",
+    ),
+    ("engine/views.py", "from omq.engine import socket\nfrom omq.engine.lone import Lone"),
+    ("_core/batch.pyx", 'cdef extern from "<sys/ipc.h>":\n    int ipc  # as in "ipc:"'),
+    ("security.py", '"""Over ipc://x."""\n\ndef f():\n    import os'),
+    ("cli/main.py", "import omq\nomq.PULL(bind='ipc://x')"),
+    ("engine/socket.py", "import asyncio\nfrom omq.transport import Route\nasync def f(x):\n    await x"),
     ("asyncio.py", "import asyncio\nfrom omq.engine import socket\nasync def f(x):\n    await x"),
     ("__init__.py", "from omq import errors\nfrom omq.asyncio import PUSH"),
     ("context.py", "from omq.message import Message\nfrom omq.engine import socket"),
@@ -300,18 +502,28 @@ GOOD = [
 FLOOR = [
     "__init__.py errors.py types.py asyncio.py socket.py context.py message.py engine/socket.py",
     "routing/base.py transport/tcp.py zmtp/greeting.py _core/codec.pyx _core/codec.pxd store/log.py",
-    "broker/__init__.py pzq/__init__.py zmq/__init__.py",
+    "broker/__init__.py pzq/__init__.py zmq/__init__.py engine/lone.py engine/views.py transport/base.py",
 ]
+#: What stands in some of it: a transport, and modules that import one another in one direction.
+GROUND = {
+    "transport/__init__.py": "from omq.transport.ipc import IpcTransport",
+    "transport/ipc.py": (
+        "from omq.transport.base import Transport\n"
+        "class IpcEndpoint:\n    scheme: str = 'ipc'\n"
+        "class IpcTransport(Transport):\n    scheme = 'ipc'\n"
+    ),
+    "engine/part.py": "from omq.engine.views import View",
+    "engine/whole.py": "from omq.engine.part import Part\nfrom omq.engine import views",
+}
 
 
 def planted(root: Path, where: str, source: str) -> Path:
     """A package folder with *source* in the file *where*."""
     top = root / "omq"
-    for name in [*" ".join(FLOOR).split(), where]:
+    for name, text in {**dict.fromkeys(" ".join(FLOOR).split(), ""), **GROUND, where: source}.items():
         path = top / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("", encoding="utf-8")
-    (top / where).write_text(source, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     return top
 
 
