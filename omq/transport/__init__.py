@@ -1,4 +1,4 @@
-"""How bytes reach a peer: one transport a scheme. Nothing here waits, or knows what ZMTP is.
+"""How bytes reach a peer: one transport a scheme. Nothing here awaits, or knows what ZMTP is.
 
 Everybody else imports from here, and from no module inside: so nobody knows a scheme, or what a single transport has.
 The syntax of endpoints is libzmq's (`zmq_tcp(7)`, `zmq_ipc(7)`, `zmq_inproc(7)`), read strictly: what libzmq would

@@ -1,7 +1,7 @@
 """What a transport is to everybody else: one object a scheme, of one of two kinds, and the endpoints that it reads.
 
 Whoever opens sockets asks the object, and never the scheme. What serves a kind (listens, dials, accepts) is in the
-engine; a transport says how, and neither waits nor knows what is spoken over it.
+engine; a transport says how, and neither awaits nor knows what is spoken over it.
 """
 
 from __future__ import annotations
