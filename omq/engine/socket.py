@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 from omq.engine.driver import Driver
 from omq.engine.endpoints import Endpoints
+from omq.engine.handshake_poller import HandshakePoller
 from omq.engine.heartbeat import Heartbeat
 from omq.engine.lifecycle import ConnectionState, SocketState, StateMachine
 from omq.engine.linger import Linger
@@ -108,6 +109,7 @@ class Engine(StateMachine[SocketState]):
         self.has_loop = True
         self._thread = threading.get_ident()
         self.driver.start(loop)
+        self.handshakes = HandshakePoller(loop)
         if self._parent is not None:
             self._over: asyncio.Future[None] = loop.create_future()
             supervision = self._supervise()
@@ -424,8 +426,18 @@ class Engine(StateMachine[SocketState]):
     def _last_steps(self) -> list[Callable[[], object]]:
         steps: list[Callable[[], object]] = [self.on_stop, *self.endpoints.last_steps()]
         steps += [session.end for session in self._sessions]
-        steps += [self._cancel_tasks, self.authenticator.stop, self.heartbeat.stop, self.driver.stop]
+        steps += [
+            self._close_handshakes,
+            self._cancel_tasks,
+            self.authenticator.stop,
+            self.heartbeat.stop,
+            self.driver.stop,
+        ]
         return [*steps, self._leave_parent, self.changed, self.reporter.stop]
+
+    def _close_handshakes(self) -> None:
+        if self.has_loop:
+            self.handshakes.close()
 
     def _cancel_tasks(self) -> None:
         if self.in_loop:  # one that is closed has no more turns to end them in
@@ -441,6 +453,8 @@ class Engine(StateMachine[SocketState]):
         self.endpoints.close_after_fork()
         for session in self._sessions:
             session.close_after_fork()
+        if self.has_loop:
+            self.handshakes.close_after_fork()
 
     def require_type(self, *types: SocketType) -> None:
         """Raises `StateError` unless the socket has one of these types."""

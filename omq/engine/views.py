@@ -18,6 +18,7 @@ from omq._core.link.flusher import Flusher
 from omq._core.queues.names import Names
 from omq._core.wire.pool import Pool
 from omq.engine.driver import Driver
+from omq.engine.handshake_poller import HandshakePoller
 from omq.engine.lifecycle import ConnectionState
 from omq.engine.verdict import Verdict
 from omq.event import EventKind
@@ -292,6 +293,11 @@ class WiredSocket(MeetingSocket, Protocol):
     @property
     def heartbeat(self) -> HeartbeatView:
         """Who asks for signs of life."""
+        ...
+
+    @property
+    def handshakes(self) -> HandshakePoller:
+        """What watches accepted connections during their handshakes."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

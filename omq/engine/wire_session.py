@@ -66,6 +66,7 @@ class WireSession(StateMachine[ConnectionState]):
         self._sock: socket.socket | None = sock
         self._left = False  # out of routing before its end
         self._unsent = b""
+        self._stuck = False  # the loop tells when more can be written
         self._timer: asyncio.TimerHandle | None = None
         self._deciding: asyncio.Task[None] | None = None
         self.user_id: str | None = None
@@ -100,8 +101,30 @@ class WireSession(StateMachine[ConnectionState]):
         timeout = self.engine.options.handshake_timeout
         if timeout is not None:
             self._timer = loop.call_later(timeout, self._too_slow, timeout)
-        loop.add_reader(self._sock.fileno(), self._greet)
-        self._write(self._handshake.start())
+        self._watch()
+        greeting = self._handshake.start()
+        if self._dialer is None:
+            # Where many come at once this one's greeting is here already: what we say to it leaves together.
+            self._unsent = greeting
+            self._greet()
+        else:
+            self._write(greeting)
+
+    def _watch(self) -> None:
+        """Begins to read, or goes on."""
+        assert self._sock is not None
+        if self._dialer is None:
+            self.engine.handshakes.add(self._sock.fileno(), self._greet)
+        else:
+            self.engine.loop.add_reader(self._sock.fileno(), self._greet)
+
+    def _unwatch(self) -> None:
+        """Reads no more of the handshake."""
+        assert self._sock is not None
+        if self._dialer is None:
+            self.engine.handshakes.remove(self._sock.fileno())
+        else:
+            self.engine.loop.remove_reader(self._sock.fileno())
 
     def _too_slow(self, timeout: float) -> None:
         hint = self._handshake.hint
@@ -113,6 +136,7 @@ class WireSession(StateMachine[ConnectionState]):
         try:
             data = self._sock.recv(_READ)
         except BlockingIOError:
+            self._write(b"")
             return
         except OSError as error:
             self.end(error)
@@ -138,7 +162,7 @@ class WireSession(StateMachine[ConnectionState]):
         engine.authenticator.watch_cookies()
         if self._handshake.done or self._handshake.question is not None:
             # What follows is traffic, or belongs to an answer that is not given: it waits in the kernel.
-            engine.loop.remove_reader(self._sock.fileno())
+            self._unwatch()
         if self._handshake.question is not None:
             self._deciding = engine.spawn(self._decide(self._handshake.question), "omq admission")
         elif self._handshake.done and not self._unsent:
@@ -157,7 +181,7 @@ class WireSession(StateMachine[ConnectionState]):
             return
         self._deciding = None
         self.user_id, self._metadata = verdict.user_id, verdict.metadata
-        self.engine.loop.add_reader(self._sock.fileno(), self._greet)
+        self._watch()
         self._go_on(self._handshake.answer, verdict.refusal, verdict.why)
 
     def _write(self, data: bytes) -> None:
@@ -176,8 +200,10 @@ class WireSession(StateMachine[ConnectionState]):
         fd = self._sock.fileno()
         if self._unsent:
             self.engine.loop.add_writer(fd, self._write_on)
-        else:
+            self._stuck = True
+        elif self._stuck:
             self.engine.loop.remove_writer(fd)
+            self._stuck = False
 
     def _write_on(self) -> None:
         self._write(b"")
@@ -216,14 +242,18 @@ class WireSession(StateMachine[ConnectionState]):
         # RFC 37, The Publish-Subscribe Pattern: commands from 3.1 on, messages before.
         self.peer.by_command = info.subscribes_by_command
         self._sock = None
-        self.info = dataclasses.replace(info, properties={**info.properties, **self._metadata})
+        unread = self._handshake.unread
+        del self._handshake  # for each of thousands of idle connections some objects less
+        self.info = info
+        if self._metadata:
+            self.info = dataclasses.replace(info, properties={**info.properties, **self._metadata})
         self.since = time.time()
         try:
             engine.session_ready(self, routed=not self._takes_leave)
             if self.is_ready:
                 engine.heartbeat.begin(self)
                 with engine.lock:
-                    self.peer.start(self._handshake.unread)
+                    self.peer.start(unread)
             if self._takes_leave and self.is_linked:
                 self._deliver()
         except (OSError, MemoryError) as error:  # the epoll set takes no more descriptors
@@ -256,9 +286,10 @@ class WireSession(StateMachine[ConnectionState]):
             self._timer.cancel()
             self._timer = None
         if self._sock is not None and self.engine.in_loop:
-            fd = self._sock.fileno()
-            self.engine.loop.remove_reader(fd)
-            self.engine.loop.remove_writer(fd)
+            self._unwatch()
+            if self._stuck:
+                self.engine.loop.remove_writer(self._sock.fileno())
+                self._stuck = False
 
     # ------------------------------------------------------------------ traffic
 

@@ -185,8 +185,8 @@ class Handshake:
         """Begins.
 
         Returns:
-            Our whole greeting, to be written at once and before anything is read: a peer that waits
-            for the other's version would else wait for ever (RFC 23, Version Negotiation).
+            Our whole greeting, to be written before anything is waited for: a peer that waits for the other's
+            version would else wait for ever (RFC 23, Version Negotiation).
         """
         self._move(_E.START)
         return Greeting(VERSION, self._mechanism.name, self._mechanism.as_server).encode()

@@ -76,7 +76,8 @@ START: dict[str, Any] = {
     "ring": (), "last": NOBODY, "behind": False, "readable": (), "writable": (), "leader": NOBODY,
     "event": False, "signalled": False, "inside": 0, "ending": False, "closed": False, "open": True,
     "readable_event": "none",
-    "watched": True, "dismissed": False, "drowsy": False, "roused": False, "fresh": False, "io": "idle", "changed": False,
+    "watched": True, "dismissed": False, "drowsy": False, "roused": False, "fresh": False, "io": "idle",
+    "changed": False,
     "watches": True, "reader": True, "timer": "none", "pause": "soon", "alarm": False, "bell": (), "stopped_io": False,
     "looks": 0, "put_off": False, "room": True, "blocked": False,
 }  # fmt: skip
