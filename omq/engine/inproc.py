@@ -14,6 +14,7 @@ from omq.engine.views import JoiningSocket, PipedSocket
 from omq.errors import HandshakeError, RemoteProtocolError
 from omq.event import EventKind
 from omq.types import COMPATIBLE
+from omq.zmtp.command import parse_traffic_command
 from omq.zmtp.handshake import PeerMetadata
 
 
@@ -33,6 +34,7 @@ class PipeSession(StateMachine[ConnectionState]):
         self.dropped_told = 0
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._dialer = dialer
+        self._early: list[bytes] = []  # commands that came before this end took part
         self._partner: PipeSession | None = None
         pattern = engine.pattern
         # What the other end sends before this one is ready waits apart: this one may be refused yet.
@@ -84,9 +86,23 @@ class PipeSession(StateMachine[ConnectionState]):
             self.engine.session_ready(self)
             with self.engine.lock:
                 self._open_recv_queue()
+            early, self._early = self._early, []
+            for body in early:
+                self.on_command(body)
             return
         self.info = None
         self.end(HandshakeError(refusal))
+
+    def on_command(self, body: bytes) -> None:
+        """The other end's pattern says something to this one's; in this one's thread."""
+        if self.is_ready:
+            try:
+                with self.engine.lock:
+                    self.engine.pattern.obey(self, parse_traffic_command(body))
+            except RemoteProtocolError as error:
+                self.end(error)
+        elif not self.is_over:
+            self._early.append(body)
 
     def _deliver(self, dialer: InprocDialer) -> None:
         """Hands over what a dialer has that leaves, and ends; what the other end had for this one can be taken."""

@@ -294,23 +294,24 @@ class WireSession(StateMachine[ConnectionState]):
     # ------------------------------------------------------------------ traffic
 
     def on_command(self, body: bytes) -> None:
-        """A command has arrived that is more than a sign of life or a subscription."""
+        """A command has arrived that the core does not heed by itself."""
         if self.peer.untold and self.engine.driver.has_thread:
             self.peer.untold -= 1
         if not self.is_ready:
             return  # over, or out of routing already
         try:
-            order = command.parse_traffic_command(body)
+            match command.parse_traffic_command(body):
+                case command.Ping(ttl, _):
+                    self.engine.heartbeat.pinged(self, ttl)
+                case command.Pong(_):
+                    pass
+                case command.Error(reason):
+                    self.end(RemoteProtocolError(f"the peer reports an error: {command.quoted(reason)}"))
+                case order:
+                    with self.engine.lock:
+                        self.engine.pattern.obey(self, order)
         except RemoteProtocolError as error:
             self.end(error)
-            return
-        match order:
-            case command.Ping(ttl, _):
-                self.engine.heartbeat.pinged(self, ttl)
-            case command.Error(reason):
-                self.end(RemoteProtocolError(f"the peer reports an error: {command.quoted(reason)}"))
-            case _:
-                pass  # RFC 23: commands that are not known are ignored
 
     def on_message(self, parts: list[bytes]) -> None:
         """A message has arrived that nobody takes: the connection is ending."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from omq._core.lock import SocketLock
 from omq._core.queues.peer import Peer, RecvQueue, SendQueue
@@ -12,6 +12,7 @@ from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
 from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
 from omq.types import SocketType
+from omq.zmtp.command import TrafficCommand
 
 
 class Session(Protocol):
@@ -40,6 +41,10 @@ class Pattern:
 
     #: Whether messages of peers wait in the receive queue; if not, the send queue hears each at once.
     queues_messages = True
+
+    #: The commands that its peers may send beside messages, by name; all others are ignored (RFC 23, Commands). `heed`
+    #: gets those that the send queue does not heed itself, in their order with the messages (`SendQueue.heeds`).
+    commands: ClassVar[frozenset[bytes]] = frozenset()
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         self.socket_type = socket_type
@@ -88,6 +93,18 @@ class Pattern:
             del self.sessions[session]
             if self.send_queue is not None:
                 self.send_queue.remove(session.peer)
+
+    def obey(self, session: Session, command: TrafficCommand) -> None:
+        """A peer has sent a command that is the pattern's business: neither a sign of life nor an error.
+
+        Raises:
+            RemoteProtocolError: It asks for what it may not; that costs it its connection.
+        """
+        if command.name in self.commands and session in self.sessions:
+            self.heed(session, command)
+
+    def heed(self, session: Session, command: TrafficCommand) -> None:
+        """Does what one of `commands` asks for, of a peer that takes part; raises as `obey`. `Peer.command` answers."""
 
     def surrender(self, messages: list[Any]) -> None:
         """Moves what waits for any peer to the end of *messages*; types that choose one have a queue for that."""

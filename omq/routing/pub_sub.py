@@ -14,12 +14,14 @@ from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
 from omq.routing.base import Pattern, Session
 from omq.types import SocketType
+from omq.zmtp.command import Cancel, Subscribe
 
 
 class Publisher(Pattern):
     """PUB and XPUB: a message goes to each peer that has subscribed to a prefix of its first part."""
 
     queues_messages = False
+    commands = frozenset({Subscribe.name, Cancel.name})  # in their order with the messages: the send queue heeds them
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)

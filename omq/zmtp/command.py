@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import ClassVar, Final
 
 from omq._core.wire.codec import encode_frame
 from omq.errors import LocalProtocolError, RemoteProtocolError
@@ -40,6 +40,7 @@ class Command:
 class Ping:
     """PING (RFC 37, Connection Heartbeating): asks for a PONG with the same context."""
 
+    name: ClassVar[bytes] = b"PING"
     ttl: int  # tenths of a second of silence after which we may hang up; 0: no such hint
     context: bytes
 
@@ -48,6 +49,7 @@ class Ping:
 class Pong:
     """PONG (RFC 37, Connection Heartbeating)."""
 
+    name: ClassVar[bytes] = b"PONG"
     context: bytes
 
 
@@ -55,6 +57,7 @@ class Pong:
 class Subscribe:
     """SUBSCRIBE (RFC 37, The Publish-Subscribe Pattern): additive, not idempotent."""
 
+    name: ClassVar[bytes] = b"SUBSCRIBE"
     prefix: bytes
 
 
@@ -62,6 +65,7 @@ class Subscribe:
 class Cancel:
     """CANCEL (RFC 37, The Publish-Subscribe Pattern): takes one SUBSCRIBE back."""
 
+    name: ClassVar[bytes] = b"CANCEL"
     prefix: bytes
 
 
@@ -69,6 +73,7 @@ class Cancel:
 class Join:
     """JOIN (RFC 37, The Radio-Dish Pattern)."""
 
+    name: ClassVar[bytes] = b"JOIN"
     group: bytes
 
 
@@ -76,6 +81,7 @@ class Join:
 class Leave:
     """LEAVE (RFC 37, The Radio-Dish Pattern)."""
 
+    name: ClassVar[bytes] = b"LEAVE"
     group: bytes
 
 
@@ -83,6 +89,7 @@ class Leave:
 class Error:
     """ERROR (RFC 23, Error Handling): fatal; the reason is for the log and may hold any bytes."""
 
+    name: ClassVar[bytes] = b"ERROR"
     reason: bytes
 
 

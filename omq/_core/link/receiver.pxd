@@ -29,7 +29,7 @@ cdef class Receiver(Peer):
     cdef public int untold           # commands that the session has been sent and has not heard of; it counts them down
     cdef int _ttl                    # tenths of a second of silence that the last of them allows; 0: no such hint
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1
-    cdef int _asks(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1
+    cdef bint _pass_on(self, const char *body, Py_ssize_t size) except -1
     cdef bint _filled(self) noexcept
     cdef int _begin_large(self) except -1
     cdef int _read(self) except -1

@@ -31,8 +31,6 @@ cdef enum:
     PING_SIZE = 7            # bytes of a PING's body without its context
     PONG_SIZE = 7            # bytes of a PONG's frame without its context
     CONTEXT = 16             # bytes that a context has at most (RFC 37, Connection Heartbeating)
-    SUBSCRIBE_SIZE = 10      # bytes of a SUBSCRIBE's body before its prefix
-    CANCEL_SIZE = 7          # bytes of a CANCEL's likewise
     MUCH_UNSENT = 65536      # unsent bytes above which a PING is not answered: its sender reads nothing
     MOST_UNTOLD = 64         # commands that the session has not heard of yet, above which it hears of no more
     SCRATCH = 32768          # bytes thrown away at once
@@ -265,7 +263,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1:
-        """Does what a sign of life or a subscription asks for; False: it is another command, or not well formed."""
+        """Does what a sign of life asks for, or the send queue what another command does; False: it is the session's."""
         cdef int ttl
         cdef char frame[PONG_SIZE + CONTEXT]
         if PING_SIZE <= size <= PING_SIZE + CONTEXT and memcmp(data, b"\4PING", 5) == 0:
@@ -285,28 +283,22 @@ cdef class Receiver(Peer):
                 return True
             self._ttl = ttl
             return False  # how long the peer's silence may last is its session's business
-        if size >= SUBSCRIBE_SIZE and memcmp(data, b"\x09SUBSCRIBE", SUBSCRIBE_SIZE) == 0:
-            self._asks(data + SUBSCRIBE_SIZE, size - SUBSCRIBE_SIZE, True)
-            return True
-        if size >= CANCEL_SIZE and memcmp(data, b"\6CANCEL", CANCEL_SIZE) == 0:
-            self._asks(data + CANCEL_SIZE, size - CANCEL_SIZE, False)
+        if self.send_queue is not None and self.send_queue.heeds and self._pass_on(data, size):
             return True
         return 5 <= size <= 5 + CONTEXT and memcmp(data, b"\4PONG", 5) == 0
 
-    cdef int _asks(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
-        """It wants messages with this prefix, or no longer."""
+    cdef bint _pass_on(self, const char *body, Py_ssize_t size) except -1:
+        """Asks the send queue whether a command is for it."""
         cdef Py_ssize_t waiting
         cdef bytes own
-        if self.send_queue is None:
-            return 0
         if self.recv_queue is None and self._frame_reader.complete:
-            # What it has said before is heard before. Where the prefix stands is the stream's again then.
-            own = PyBytes_FromStringAndSize(prefix, size)
+            # What it has said before is heard before. Where the command stands is the stream's again then.
+            own = PyBytes_FromStringAndSize(body, size)
             waiting = self._frame_reader.complete
             self._hand_over()
             self.messages_in += waiting - self._frame_reader.complete
-            return 0 if self.lost else self.send_queue.asked(self, PyBytes_AS_STRING(own), size, subscribe)
-        return self.send_queue.asked(self, prefix, size, subscribe)
+            return self.lost or self.send_queue.heed(self, PyBytes_AS_STRING(own), size)
+        return self.send_queue.heed(self, body, size)
 
     def _complaint(self, int found):
         if found == SCAN_TOO_LARGE:

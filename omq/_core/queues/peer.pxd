@@ -63,6 +63,7 @@ cdef class Peer:
     cpdef int control(self, bytes frames) except -1
     cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1
     cdef int ask_all(self, list prefixes) except -1
+    cpdef int command(self, bytes name, bytes data) except -1
 
 
 cdef class RecvQueue:
@@ -122,6 +123,7 @@ cdef class SendQueue:
     cdef Py_ssize_t most             # messages at which a peer's batch leaves
     cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold
+    cdef readonly bint heeds         # commands may be for it: see `heed`
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1
     cdef bint put_quickly(self, const Part *part) except -1
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1
@@ -131,7 +133,7 @@ cdef class SendQueue:
     cdef int opened(self, Peer peer) except -1
     cdef int blocked(self, Peer peer) except -1
     cdef int lost(self, Peer peer) except -1
-    cdef int asked(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1
+    cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1
     cdef int heard(self, Peer peer, object message) except -1
     cdef int note(self, Peer peer) except -1
     cdef int defer(self, Peer peer) except -1

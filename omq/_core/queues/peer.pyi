@@ -45,6 +45,9 @@ class Peer:
     def control(self, frames: bytes) -> int:
         """Sends frames that are encoded already, whatever the high-water mark says."""
 
+    def command(self, name: bytes, data: bytes) -> int:
+        """Sends a command of the pattern's, which the peer's pattern heeds; see `control`."""
+
     def set_hwm_granularity(self, hwm_granularity: int) -> None:
         """How exactly unsent messages are counted: in steps of at most so many."""
 
@@ -91,6 +94,10 @@ class SendQueue:
     def wait_queue(self) -> WaitQueue: ...
     def entrust(self, peer: Peer) -> None:
         """Gives *peer*, which is about to leave, what waits here for any peer: there is no other."""
+
+    @property
+    def heeds(self) -> bool:
+        """Whether it heeds commands of peers by itself, in their order with the peers' messages."""
 
     @property
     def idle(self) -> bool:

@@ -1,11 +1,13 @@
 """The bases: a peer, the receive queue that takes from peers in turn, the send queue that gives to them."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
+from libc.string cimport memcpy
 
 from omq._core.clock cimport now_ns, tick, worked_ns
 from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.wire.codec cimport FLAG_COMMAND, LONG_HEADER, SHORT_HEADER, SHORT_SIZE, write_header
 from omq._core.wire.send_buffer cimport BATCH_MESSAGES, Part
 
 import logging
@@ -189,6 +191,19 @@ cdef class Peer:
     cdef int ask_all(self, list prefixes) except -1:
         """Tells it of everything that we want."""
         raise AssertionError("not a peer that can be asked")
+
+    cpdef int command(self, bytes name, bytes data) except -1:
+        """Sends a command of the pattern's, which the peer's pattern heeds; see `control`."""
+        cdef Py_ssize_t counted = 1 + PyBytes_GET_SIZE(name)
+        cdef Py_ssize_t size = counted + PyBytes_GET_SIZE(data)
+        cdef bytes frame = PyBytes_FromStringAndSize(NULL, size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER))
+        cdef char *body = PyBytes_AS_STRING(frame)
+        # RFC 23, Formal Grammar: command-body = command-name command-data, and a name is counted.
+        body += write_header(<unsigned char *>body, FLAG_COMMAND, size)
+        body[0] = <char>PyBytes_GET_SIZE(name)
+        memcpy(body + 1, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        memcpy(body + counted, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        return self.control(frame)
 
 
 cdef class RecvQueue:
@@ -585,9 +600,13 @@ cdef class SendQueue:
         """*peer* is over; it is removed in a moment, and gets nothing until then."""
         return 0
 
-    cdef int asked(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
-        """*peer* wants messages with this prefix, or no longer; only publishers care."""
-        return 0
+    cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:
+        """*peer* has sent a command that is no sign of life; False: it means nothing here, and the session hears of it.
+
+        A queue that sets `heeds` is asked in the place that the command has among the peer's messages; no code of others
+        runs. Where that does not matter the pattern's own `heed` is simpler.
+        """
+        return False
 
     cdef int heard(self, Peer peer, object message) except -1:
         """*peer* sent a message (bytes, or a list of them) that no receive queue takes: it is dropped."""

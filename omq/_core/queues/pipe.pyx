@@ -252,3 +252,16 @@ cdef class Pipe(ObjectPeer):
 
     cpdef int control(self, bytes frames) except -1:
         raise AssertionError("an inproc pipe carries no frames")
+
+    cpdef int command(self, bytes name, bytes data) except -1:
+        cdef Pipe partner = self.partner
+        cdef bytes body
+        if partner is None:
+            return 0
+        body = PyBytes_FromStringAndSize(NULL, 1) + name + data
+        PyBytes_AS_STRING(body)[0] = <char>PyBytes_GET_SIZE(name)
+        # Later, and in its own thread: whoever calls may hold our lock, and what heeds it takes that of the other end.
+        if partner._bell is not None:
+            return partner._bell.tell(partner.session.on_command, body)
+        partner.session.on_command(body)
+        return 0

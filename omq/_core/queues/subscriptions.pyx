@@ -6,7 +6,7 @@ signal handler that raised, or that called the socket, would find a book half wr
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memset
+from libc.string cimport memcmp, memset
 
 from omq._core.wire.send_buffer cimport Part
 from omq._core.lock cimport SocketLock
@@ -24,6 +24,8 @@ cdef enum:
     MOST_NEWS = 10000        # changes that the engine has not been told of, above which monitors are not told of more
     NEWS_AT_ONCE = 512       # of them that it is told of in one go
     SWEEP = 2048             # prefixes of a peer that is gone that are forgotten in one go: about a millisecond
+    SUBSCRIBE_SIZE = 10      # bytes of a SUBSCRIBE's body before its prefix
+    CANCEL_SIZE = 7          # bytes of a CANCEL's likewise
     MOST_BYTES = 256 << 20   # that the prefixes of one peer may have together, where their number has a limit
 
 
@@ -41,6 +43,7 @@ cdef class PublisherSendQueue(Distributor):
     def __init__(self, wait_queue, hwm, *, nodrop=False, invert=False, conflate=False, limit=None, RecvQueue recv_queue=None,
                  mailbox_hwm=0, verbose=False, verboser=False, manual=False):
         Distributor.__init__(self, wait_queue, hwm, Matcher(), nodrop, invert, conflate)
+        self.heeds = True
         self.wanted = Matcher() if manual else None
         self.mailbox = None if recv_queue is None else Mailbox(recv_queue, mailbox_hwm, manual)
         self._leaving = deque()
@@ -159,7 +162,17 @@ cdef class PublisherSendQueue(Distributor):
 
     # ------------------------------------------------------------------ what they say
 
-    cdef int asked(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
+    cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:
+        # RFC 37, The Publish-Subscribe Pattern: the command's data is the prefix.
+        if size >= SUBSCRIBE_SIZE and memcmp(body, b"\x09SUBSCRIBE", SUBSCRIBE_SIZE) == 0:
+            self._asked(peer, body + SUBSCRIBE_SIZE, size - SUBSCRIBE_SIZE, True)
+            return True
+        if size >= CANCEL_SIZE and memcmp(body, b"\6CANCEL", CANCEL_SIZE) == 0:
+            self._asked(peer, body + CANCEL_SIZE, size - CANCEL_SIZE, False)
+            return True
+        return False
+
+    cdef int _asked(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
         cdef int slot = peer.slot
         cdef int news
         cdef Matcher book = self.matcher if self.wanted is None else self.wanted
@@ -199,7 +212,7 @@ cdef class PublisherSendQueue(Distributor):
         cdef list rest
         if type(message) is bytes:
             if is_asking(message):
-                return self.asked(
+                return self._asked(
                     peer, PyBytes_AS_STRING(message) + 1, PyBytes_GET_SIZE(message) - 1, PyBytes_AS_STRING(message)[0] == 1
                 )
         elif is_asking((<list>message)[0]):

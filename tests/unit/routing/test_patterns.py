@@ -8,8 +8,9 @@ from omq._core.queues.peer import RecvQueue
 from omq._core.queues.pipe import Pipe
 from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
-from omq.routing import PATTERNS
+from omq.routing import PATTERNS, Pattern
 from omq.types import COMPATIBLE, SocketType
+from omq.zmtp.command import Command, Join, Leave
 
 T = SocketType
 
@@ -60,6 +61,44 @@ def test_peers_come_and_go(kind):
     pattern.disconnected(session)
     assert list(pattern.sessions) == []
     assert pattern.idle
+
+
+@pytest.mark.parametrize("kind", list(PATTERNS))
+def test_the_commands_that_a_pattern_declares_are_heeded_by_somebody(kind):
+    pattern = make(kind)
+    heeded_in_order = pattern.send_queue is not None and pattern.send_queue.heeds
+    assert bool(pattern.commands) == (heeded_in_order or type(pattern).heed is not Pattern.heed)
+    assert pattern.commands == ({b"SUBSCRIBE", b"CANCEL"} if kind in {T.PUB, T.XPUB} else set())
+
+
+class Obedient(PATTERNS[T.PULL]):
+    """Understands one command, and leaves a note of it."""
+
+    commands = frozenset({b"JOIN"})
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.heeded = []
+
+    def heed(self, session, command):
+        self.heeded.append((session, command))
+
+
+def test_a_pattern_hears_of_its_commands_alone_and_from_its_peers_alone():
+    pattern = Obedient(T.PULL, Options(), WaitQueue(), WaitQueue())
+    session, stranger = join(pattern), FakeSession(pattern)
+    for command in (Join(b"g"), Leave(b"g"), Command(b"NOVEL", b"")):
+        pattern.obey(session, command)
+        pattern.obey(stranger, command)
+    assert pattern.heeded == [(session, Join(b"g"))]
+
+
+@pytest.mark.parametrize(("name", "data"), [(b"JOIN", b""), (b"LEAVE", b"group"), (b"A" * 255, b"x")])
+def test_a_command_over_a_pipe_comes_whole(name, data):
+    session, heard = FakeSession(make(T.PUSH)), []
+    session.on_command = heard.append
+    session.far.command(name, data)
+    assert heard == [bytes((len(name),)) + name + data]
 
 
 def test_a_pair_refuses_a_second_peer():
