@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from omq.errors import OptionError
-from omq.types import Security, SocketType
+from omq.types import Security, SocketType, types_with
 
-_T = SocketType
 _ANY: Final = frozenset(SocketType)
 _AGES: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
 
@@ -168,11 +167,6 @@ def _option(
 
 
 _HWM = _whole(0, 2**31 - 1)
-_ROUTERS = frozenset({_T.ROUTER})
-_REQS = frozenset({_T.REQ})
-_PUBLISHERS = frozenset({_T.PUB, _T.XPUB})
-_XPUBS = frozenset({_T.XPUB})
-_CONFLATING = frozenset({_T.PULL, _T.PUSH, _T.SUB, _T.PUB, _T.DEALER})
 _TRISTATE = _whole(-1, 1)
 
 
@@ -274,20 +268,20 @@ class Options:
     max_connections: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
     max_message_size: int | None = _option(None, _whole(0, 2**63 - 1, none=True))
     max_parts: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
-    max_subscriptions: int | None = _option(1_000_000, _whole(1, 2**31 - 1, none=True), _PUBLISHERS)
-    conflate: bool = _option(False, _flag, _CONFLATING)
-    router_mandatory: bool = _option(False, _flag, _ROUTERS, live=True)
-    router_handover: bool = _option(False, _flag, _ROUTERS, live=True)
-    probe_router: bool = _option(False, _flag, frozenset({_T.REQ, _T.DEALER, _T.ROUTER}))
-    req_relaxed: bool = _option(False, _flag, _REQS)
-    req_correlate: bool = _option(False, _flag, _REQS)
-    xpub_verbose: bool = _option(False, _flag, _XPUBS)
-    xpub_verboser: bool = _option(False, _flag, _XPUBS)
-    xpub_manual: bool = _option(False, _flag, _XPUBS)
-    xpub_nodrop: bool = _option(False, _flag, _PUBLISHERS)
-    xpub_welcome_message: bytes | None = _option(None, _octets, _XPUBS)
-    invert_matching: bool = _option(False, _flag, frozenset({_T.PUB, _T.XPUB, _T.SUB, _T.XSUB}))
-    subscribe: tuple[bytes, ...] = _option((), _prefixes, frozenset({_T.SUB, _T.XSUB}))
+    max_subscriptions: int | None = _option(1_000_000, _whole(1, 2**31 - 1, none=True), types_with("max_subscriptions"))
+    conflate: bool = _option(False, _flag, types_with("conflate"))
+    router_mandatory: bool = _option(False, _flag, types_with("router_mandatory"), live=True)
+    router_handover: bool = _option(False, _flag, types_with("router_handover"), live=True)
+    probe_router: bool = _option(False, _flag, types_with("probe_router"))
+    req_relaxed: bool = _option(False, _flag, types_with("req_relaxed"))
+    req_correlate: bool = _option(False, _flag, types_with("req_correlate"))
+    xpub_verbose: bool = _option(False, _flag, types_with("xpub_verbose"))
+    xpub_verboser: bool = _option(False, _flag, types_with("xpub_verboser"))
+    xpub_manual: bool = _option(False, _flag, types_with("xpub_manual"))
+    xpub_nodrop: bool = _option(False, _flag, types_with("xpub_nodrop"))
+    xpub_welcome_message: bytes | None = _option(None, _octets, types_with("xpub_welcome_message"))
+    invert_matching: bool = _option(False, _flag, types_with("invert_matching"))
+    subscribe: tuple[bytes, ...] = _option((), _prefixes, types_with("subscribe"))
     immediate: bool = _option(False, _flag)
     tcp_keepalive: int = _option(-1, _TRISTATE)
     tcp_keepalive_count: int = _option(-1, _system_or(1, 127))

@@ -1,6 +1,7 @@
-"""The socket types and which of them may talk to each other (RFC 23, RFC 28 and their companions)."""
+"""The socket types, and what sets each of them apart: one row a type (RFC 23, RFC 28 and their companions)."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final
 
@@ -32,36 +33,140 @@ class SocketType(Enum):
 
 _T = SocketType
 
-#: Which peer types each type accepts. STREAM speaks raw TCP and appears in no handshake.
-COMPATIBLE: Final[dict[SocketType, frozenset[SocketType]]] = {
-    _T.PAIR: frozenset({_T.PAIR}),  # RFC 31
-    _T.PUB: frozenset({_T.SUB, _T.XSUB}),  # RFC 29
-    _T.SUB: frozenset({_T.PUB, _T.XPUB}),
-    _T.XPUB: frozenset({_T.SUB, _T.XSUB}),
-    _T.XSUB: frozenset({_T.PUB, _T.XPUB}),
-    _T.REQ: frozenset({_T.REP, _T.ROUTER}),  # RFC 28
-    _T.REP: frozenset({_T.REQ, _T.DEALER}),
-    _T.DEALER: frozenset({_T.REP, _T.DEALER, _T.ROUTER}),
-    _T.ROUTER: frozenset({_T.REQ, _T.DEALER, _T.ROUTER}),
-    _T.PULL: frozenset({_T.PUSH}),  # RFC 30
-    _T.PUSH: frozenset({_T.PULL}),
-    _T.STREAM: frozenset(),
-    _T.SERVER: frozenset({_T.CLIENT}),  # RFC 41
-    _T.CLIENT: frozenset({_T.SERVER}),
-    _T.RADIO: frozenset({_T.DISH}),  # RFC 48
-    _T.DISH: frozenset({_T.RADIO}),
-    _T.GATHER: frozenset({_T.SCATTER}),  # RFC 49
-    _T.SCATTER: frozenset({_T.GATHER}),
-    _T.PEER: frozenset({_T.PEER}),  # RFC 51
-    _T.CHANNEL: frozenset({_T.CHANNEL}),  # RFC 52
+
+class Route(Enum):
+    """What `send` says, beside the message, of whom it is for; the value is the keyword that says it."""
+
+    ROUTING_ID = "routing_id"  # a peer's number (RFC 41, RFC 51)
+    GROUP = "group"  # all peers that have joined it (RFC 48)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traits:
+    """What sets one socket type apart from the others, beside its pattern (`omq.routing.PATTERNS`).
+
+    Attributes:
+        text: What its classes say of themselves.
+        accepts: Which types its peers may have; none where `handshakes` is false.
+        handshakes: Whether it speaks ZMTP; STREAM has no handshake that could go wrong.
+        sends_identity: It names itself to its peers with the Identity property (RFC 37, "The NULL Mechanism").
+        one_connection: A second connection to the same place can only do harm: it doubles messages, or its replies get
+            lost. libzmq ignores a second `zmq_connect` of these types, and of no others (`is_single_connect`,
+            socket_base.cpp).
+        single_part: Its messages have one part: more are refused, and cost a peer its connection.
+        envelope: Frames that stand before the part on the wire, where `single_part` holds.
+        route: What `send` has to say of whom a message is for, where that is no part of it.
+        options: The options that are for some types only, and for this one among them.
+    """
+
+    text: str
+    accepts: frozenset[SocketType]
+    handshakes: bool = True
+    sends_identity: bool = False
+    one_connection: bool = False
+    single_part: bool = False
+    envelope: int = 0
+    route: Route | None = None
+    options: frozenset[str] = frozenset()
+
+
+def _traits(text: str, accepts: str, *, options: str = "", **rest: Any) -> Traits:
+    types = frozenset(SocketType(name) for name in accepts.split())
+    return Traits(text=text, accepts=types, options=frozenset(options.split()), **rest)
+
+
+#: One row a type.
+TRAITS: Final[dict[SocketType, Traits]] = {
+    _T.PAIR: _traits("Talks to exactly one peer (RFC 31).", "PAIR"),
+    _T.PUB: _traits(
+        "Gives each message to every peer that has subscribed to it (RFC 29).",
+        "SUB XSUB",
+        one_connection=True,
+        options="conflate invert_matching max_subscriptions xpub_nodrop",
+    ),
+    _T.SUB: _traits(
+        "Takes the messages that it has subscribed to (RFC 29).",
+        "PUB XPUB",
+        one_connection=True,
+        options="conflate invert_matching subscribe",
+    ),
+    _T.REQ: _traits(
+        "Sends a request, then takes its reply (RFC 28).",
+        "REP ROUTER",
+        sends_identity=True,
+        one_connection=True,
+        options="probe_router req_correlate req_relaxed",
+    ),
+    _T.REP: _traits("Takes a request, then sends its reply (RFC 28).", "REQ DEALER"),
+    _T.DEALER: _traits(
+        "Sends to its peers in turn and takes from all in turn (RFC 28).",
+        "REP DEALER ROUTER",
+        sends_identity=True,
+        one_connection=True,
+        options="conflate probe_router",
+    ),
+    _T.ROUTER: _traits(
+        "Names each message's sender, and sends to the peer that is named (RFC 28).",
+        "REQ DEALER ROUTER",
+        sends_identity=True,
+        options="probe_router router_handover router_mandatory",
+    ),
+    _T.PULL: _traits("Takes messages from all its peers in turn (RFC 30).", "PUSH", options="conflate"),
+    _T.PUSH: _traits("Gives each message to one of its peers, in turn (RFC 30).", "PULL", options="conflate"),
+    _T.XPUB: _traits(
+        "A PUB that also receives subscriptions: a byte 1, or 0 for the end of one, and the prefix (RFC 29).",
+        "SUB XSUB",
+        options="invert_matching max_subscriptions xpub_manual xpub_nodrop xpub_verbose xpub_verboser "
+        "xpub_welcome_message",
+    ),
+    _T.XSUB: _traits(
+        "A SUB that sends its subscriptions as messages and does not filter (RFC 29).",
+        "PUB XPUB",
+        options="invert_matching subscribe",
+    ),
+    _T.STREAM: _traits("Speaks plain TCP, with peers that know no ZMTP.", "", handshakes=False),
+    _T.SERVER: _traits(
+        "Takes messages from all its clients, and sends to the one that is named (RFC 41).",
+        "CLIENT",
+        single_part=True,
+        route=Route.ROUTING_ID,
+    ),
+    _T.CLIENT: _traits("Sends to its servers in turn and takes from all in turn (RFC 41).", "SERVER", single_part=True),
+    _T.RADIO: _traits(
+        "Gives each message to every peer that has joined its group (RFC 48).",
+        "DISH",
+        single_part=True,
+        envelope=1,  # the group
+        route=Route.GROUP,
+    ),
+    _T.DISH: _traits(
+        "Takes the messages of the groups that it has joined (RFC 48).", "RADIO", single_part=True, envelope=1
+    ),
+    _T.GATHER: _traits("Takes messages from all its peers in turn (RFC 49).", "SCATTER", single_part=True),
+    _T.SCATTER: _traits("Gives each message to one of its peers, in turn (RFC 49).", "GATHER", single_part=True),
+    _T.PEER: _traits(
+        "Takes messages from all its peers, and sends to the one that is named (RFC 51).",
+        "PEER",
+        single_part=True,
+        route=Route.ROUTING_ID,
+    ),
+    _T.CHANNEL: _traits("Talks to exactly one peer (RFC 52).", "CHANNEL", single_part=True),
 }
 
-#: The types that name themselves to their peer with the Identity property (RFC 37, "The NULL Mechanism").
-SENDS_IDENTITY: Final = frozenset({_T.REQ, _T.DEALER, _T.ROUTER})
+#: Which peer types each type accepts.
+COMPATIBLE: Final = {kind: traits.accepts for kind, traits in TRAITS.items()}
 
-#: Types to which a second connection to the same place can only do harm: it doubles messages, or its replies get lost.
-#: libzmq ignores a second `zmq_connect` of these, and of no others (`is_single_connect`, socket_base.cpp).
-ONE_CONNECTION: Final = frozenset({_T.DEALER, _T.SUB, _T.PUB, _T.REQ})
+#: The types that name themselves to their peer.
+SENDS_IDENTITY: Final = frozenset(kind for kind, traits in TRAITS.items() if traits.sends_identity)
+
+#: The types that connect to a place once.
+ONE_CONNECTION: Final = frozenset(kind for kind, traits in TRAITS.items() if traits.one_connection)
+
+
+def types_with(option: str) -> frozenset[SocketType]:
+    """The types that an option is for which is not for all."""
+    return frozenset(kind for kind, traits in TRAITS.items() if option in traits.options)
+
 
 #: `poll`: a message can be received (`ZMQ_POLLIN`).
 POLL_IN: Final = 1

@@ -1,10 +1,12 @@
 """The socket types, and who may talk to whom."""
 
+import dataclasses
 import itertools
 
 import pytest
 
-from omq.types import COMPATIBLE, ONE_CONNECTION, SENDS_IDENTITY, SocketType
+from omq.options import Options
+from omq.types import COMPATIBLE, ONE_CONNECTION, SENDS_IDENTITY, TRAITS, SocketType
 
 TYPES = """
     PAIR PUB SUB REQ REP DEALER ROUTER PULL PUSH XPUB XSUB STREAM
@@ -25,7 +27,13 @@ def test_all_types_are_there_by_their_wire_names() -> None:
 
 
 def test_every_type_has_its_row() -> None:
+    assert list(TRAITS) == list(SocketType)
     assert set(COMPATIBLE) == set(SocketType)
+
+
+@pytest.mark.parametrize("kind", SocketType)
+def test_a_row_names_options_that_there_are(kind: SocketType) -> None:
+    assert TRAITS[kind].options <= {field.name for field in dataclasses.fields(Options)}
 
 
 @pytest.mark.parametrize("one", SocketType)
@@ -40,11 +48,24 @@ def test_compatibility_is_what_the_rfcs_say(one: SocketType, other: SocketType) 
 
 
 def test_stream_handshakes_with_nobody() -> None:
+    assert [kind for kind in SocketType if not TRAITS[kind].handshakes] == [SocketType.STREAM]
     assert COMPATIBLE[SocketType.STREAM] == frozenset()
 
 
 def test_types_that_name_themselves() -> None:
     assert {kind.value for kind in SENDS_IDENTITY} == {"REQ", "DEALER", "ROUTER"}
+
+
+def test_types_whose_messages_have_one_part() -> None:
+    """RFC 41, 48, 49, 51 and 52; before a part of RADIO's stands its group."""
+    single = {kind.value for kind in SocketType if TRAITS[kind].single_part}
+    assert single == {"CLIENT", "SERVER", "RADIO", "DISH", "GATHER", "SCATTER", "PEER", "CHANNEL"}
+    assert {kind.value for kind in SocketType if TRAITS[kind].envelope} == {"RADIO", "DISH"}
+
+
+def test_types_that_say_whom_a_message_is_for() -> None:
+    routes = {kind.value: TRAITS[kind].route.value for kind in SocketType if TRAITS[kind].route}
+    assert routes == {"SERVER": "routing_id", "PEER": "routing_id", "RADIO": "group"}
 
 
 def test_types_that_connect_to_a_place_once() -> None:
