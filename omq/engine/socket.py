@@ -87,6 +87,8 @@ class Engine(StateMachine[SocketState]):
         driver = self.driver
         self.pattern = PATTERNS[self.socket_type](self.socket_type, self.options, driver.readable, driver.writable)
         driver.assemble(self.pattern.send_queue)
+        if self.pattern.send_queue is not None:
+            self.pattern.send_queue.single_part = self.pattern.traits.single_part
         self.pattern.share(driver.pipe_lock)
         self.pattern.listen(self.changed, self._subscribed)
 

@@ -233,7 +233,7 @@ class WireSession(StateMachine[ConnectionState]):
             engine.pattern.recv_queue if engine.pattern.queues_messages else None,
             options.recv_hwm if not options.conflate else 0,
             options.max_message_size,
-            options.max_parts,
+            engine.pattern.max_parts,
             driver.flusher,
             self._handshake.cipher,
             watcher=engine.context.flusher,

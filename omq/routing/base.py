@@ -11,7 +11,7 @@ from omq._core.queues.send_queue import RoundRobin
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
 from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
-from omq.types import SocketType
+from omq.types import TRAITS, SocketType, Traits
 from omq.zmtp.command import TrafficCommand
 
 
@@ -116,6 +116,16 @@ class Pattern:
         if isinstance(self.send_queue, RoundRobin):
             self.greet(session)
             self.send_queue.deliver(session.peer, messages)
+
+    @property
+    def traits(self) -> Traits:
+        """What the table of types says of this one."""
+        return TRAITS[self.socket_type]
+
+    @property
+    def max_parts(self) -> int | None:
+        """Frames that a message of a peer's may have; more end its connection. `None` for as many as the core takes."""
+        return 1 + self.traits.envelope if self.traits.single_part else self.options.max_parts
 
     def reconfigure(self, options: Options) -> None:
         """Options have changed while the socket is in use."""

@@ -9,6 +9,7 @@ from omq._core.calls.waiter cimport AsyncTurn, Waiter
 cdef enum Operation:
     OP_SEND
     OP_SEND_PARTS
+    OP_SEND_TO               # with a route, which is the call's address
     OP_SEND_MANY
     OP_RECV
     OP_RECV_PARTS
@@ -46,6 +47,9 @@ cdef class AsyncCore(AsyncSocketBase):
     cdef object _recv_timeout
 
 
+cdef Call send_to(AsyncCore core, object route, object parts, object timeout)
+
+
 cdef class Call:
     cdef AsyncCore _core
     cdef Operation _operation
@@ -58,7 +62,7 @@ cdef class Call:
     cdef bint _suspended             # the last step did not finish
     cdef bint _complete              # the last attempt succeeded
     cdef bint _stepping              # it is being served
-    cdef object _address             # bytes: whom it is for, where others wait for peers of theirs; None: not known, or nobody
+    cdef object _address             # whom it is for: its route, or where others wait for peers of theirs; None: not known, or nobody
     cdef Py_ssize_t _progress        # send_many: messages accepted so far
     cdef object _step(self)
     cdef object _go(self)

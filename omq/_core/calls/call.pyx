@@ -17,7 +17,7 @@ from omq._core.clock cimport seconds
 from omq._core.wire.send_buffer cimport Part
 from omq._core.calls.description cimport describe
 from omq._core.calls.async_base cimport AsyncSocketBase
-from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target
+from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target, refuse_several
 from omq._core.lock cimport hush, unhush
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.queues.peer cimport TURN_NS, RecvQueue
@@ -291,6 +291,13 @@ cdef inline Call new_call(AsyncCore core, Operation operation, object argument, 
     return call
 
 
+cdef Call send_to(AsyncCore core, object route, object parts, object timeout):
+    """A call that sends a message, and says whom it is for."""
+    cdef Call call = new_call(core, OP_SEND_TO, parts, core._send_timeout if timeout is UNSET else seconds(timeout))
+    call._address = route
+    return call
+
+
 @cython.final
 @cython.freelist(64)
 cdef class Call:
@@ -551,9 +558,9 @@ cdef class Call:
                 raise StateError(f"a {core._name()} socket does not send")
             if self._operation == OP_SEND:
                 return self._send()
-            if self._operation == OP_SEND_PARTS:
-                return self._send_parts()
-            return self._send_many()
+            if self._operation == OP_SEND_MANY:
+                return self._send_many()
+            return self._send_parts()
         recv_queue = core.recv_queue
         if self._operation == OP_POLL:
             if self._argument & POLL_IN and recv_queue is not None and recv_queue.has_message():
@@ -576,7 +583,7 @@ cdef class Call:
             return self._recv_into()
         else:
             parts = recv_queue.take_message()
-            result = None if parts is None else describe(parts, recv_queue.last)
+            result = None if parts is None else describe(parts, recv_queue)
         if result is not None:
             core._reads -= 1
             self._complete = True
@@ -608,7 +615,12 @@ cdef class Call:
         self._keep_parts()
         open_parts(&parts, self._argument, True)
         try:
-            self._complete = self._core.send_queue.put(parts.parts, parts.count)
+            if parts.count > 1 and self._core.send_queue.single_part:
+                refuse_several(self._core._name(), parts.count)
+            if self._operation == OP_SEND_TO:
+                self._complete = self._core.send_queue.put_to(self._address, parts.parts, parts.count)
+            else:
+                self._complete = self._core.send_queue.put(parts.parts, parts.count)
         finally:
             close_parts(&parts)
         self._core._count_write()

@@ -4,7 +4,7 @@ It is put together without any Python code, for the message has been taken by th
 would take it along.
 """
 
-from omq._core.queues.peer cimport Peer
+from omq._core.queues.peer cimport Peer, RecvQueue
 
 from omq.message import Message, PeerInfo
 
@@ -29,11 +29,12 @@ def snapshot(session):
     return seen
 
 
-cdef object describe(list parts, Peer peer):
-    """A message with its sender, as `recv_message` gives it."""
+cdef object describe(list parts, RecvQueue recv_queue):
+    """The message that was taken last with its sender, as `recv_message` gives it."""
+    cdef Peer peer = recv_queue.last
     message = Message.__new__(Message)
     put(message, "parts", parts)
     put(message, "peer", snapshot(peer.session))
-    put(message, "group", None)
-    put(message, "routing_id", None)
+    put(message, "group", recv_queue.last_group())
+    put(message, "routing_id", peer.routing_id)
     return message

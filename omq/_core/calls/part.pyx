@@ -7,6 +7,8 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport free, malloc
 
+from omq.errors import MultipartError
+
 
 cdef str short(object value):
     cdef str text = repr(value)
@@ -88,6 +90,11 @@ cdef void close_parts(Parts *parts):
     if parts.keep != NULL:
         Py_DECREF(<object>parts.keep)
         parts.keep = NULL
+
+
+cdef int refuse_several(str name, Py_ssize_t count) except -1:
+    """Says that a message has too many parts."""
+    raise MultipartError(f"a {name} socket sends messages of one part, and this one has {count}")
 
 
 cdef int open_target(object buffer, Py_buffer *view) except -1:

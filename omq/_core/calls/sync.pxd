@@ -9,4 +9,4 @@ cdef class SyncCore(LeaderCore):
     cdef bint _behind                # the last wait found more than one message: the peer is ahead
     cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=*)
     cdef object _try(self, int how, object argument, Py_buffer *into)
-    cdef int _put(self, object data, bint several, object timeout) except -1
+    cdef int _put(self, object data, bint several, object route, object timeout) except -1

@@ -12,7 +12,7 @@ from omq._core.clock cimport now_ns, seconds
 from omq._core.calls.columns cimport take_columns
 from omq._core.calls.leader cimport FOR_EVER, LeaderCore, BlockedCall, SyncWaitQueue
 from omq._core.calls.description cimport describe
-from omq._core.calls.part cimport Parts, close_parts, open_parts, open_target
+from omq._core.calls.part cimport Parts, close_parts, open_parts, open_target, refuse_several
 from omq._core.link.convoy_breaker cimport give_way
 from omq._core.queues.peer cimport RecvQueue, SendQueue
 
@@ -73,7 +73,7 @@ cdef class SyncCore(LeaderCore):
         if how == TAKE_COLUMNS:
             return take_columns(recv_queue, argument[0], argument[1], argument[2]) or None
         parts = recv_queue.take_message()
-        return None if parts is None else describe(parts, recv_queue.last)
+        return None if parts is None else describe(parts, recv_queue)
 
     cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=NULL):
         cdef bint offered = False
@@ -238,8 +238,8 @@ cdef class SyncCore(LeaderCore):
 
     # ------------------------------------------------------------------ sending
 
-    cdef int _put(self, object data, bint several, object timeout) except -1:
-        """Sends one message, of one part or of several; waits for room."""
+    cdef int _put(self, object data, bint several, object route, object timeout) except -1:
+        """Sends one message, of one part or of several; waits for room. *route*: whom it is for; None: nobody says."""
         cdef Parts parts
         cdef BlockedCall blocked_call = None
         cdef long long deadline = 0
@@ -249,9 +249,15 @@ cdef class SyncCore(LeaderCore):
             raise StateError(f"a {self._name()} socket does not send")
         open_parts(&parts, data, several)
         try:
+            if parts.count > 1 and self.send_queue.single_part:
+                refuse_several(self._name(), parts.count)
             self._enter()
             try:
-                while not self.send_queue.put(parts.parts, parts.count):
+                while not (
+                    self.send_queue.put(parts.parts, parts.count)
+                    if route is None
+                    else self.send_queue.put_to(route, parts.parts, parts.count)
+                ):
                     if blocked_call is None:
                         if timeout is not None and timeout == 0:
                             raise SendTimeout("there is no room for the message")
@@ -304,7 +310,7 @@ cdef class SyncCore(LeaderCore):
                 self.lock.release()
             if done:
                 return
-        self._put(data, False, timeout)
+        self._put(data, False, None, timeout)
 
     def send_multipart(self, parts, *, timeout=UNSET):
         """Sends a whole message, atomically.
@@ -317,7 +323,7 @@ cdef class SyncCore(LeaderCore):
             ValueError: There are no parts.
             Exception: As `send`.
         """
-        self._put(parts, True, timeout)
+        self._put(parts, True, None, timeout)
 
     def send_many(self, messages, *, timeout=UNSET):
         """Sends many messages of one part each.
@@ -367,7 +373,7 @@ cdef class SyncCore(LeaderCore):
                 self.lock.release()
             if sent < len(sequence):
                 try:
-                    self._put(sequence[sent], False, rest_of(deadline))
+                    self._put(sequence[sent], False, None, rest_of(deadline))
                 except SendTimeout:
                     if sent == 0:
                         raise

@@ -14,6 +14,7 @@ cdef class Peer:
     cdef object __weakref__
     cdef readonly object session     # the engine's owner of this peer
     cdef public bytes identity       # the routing id that ROUTER peers know it by
+    cdef public object routing_id    # its number, by which SERVER and PEER know it (RFC 41); None: it has none
     cdef public object origin        # where it comes from: who comes back has the same; None: nobody knows
     cdef public int slot             # its number in a matcher; -1 none
     cdef public bint by_command      # it takes subscriptions as commands, and not as messages
@@ -105,6 +106,7 @@ cdef class RecvQueue:
     cdef object take(self)
     cdef object take_quickly(self)
     cdef object take_any(self)
+    cdef object last_group(self)
     cdef list take_many(self, Py_ssize_t limit)
     cdef list take_message(self)
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
@@ -124,7 +126,9 @@ cdef class SendQueue:
     cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold
     cdef readonly bint heeds         # commands may be for it: see `heed`
+    cdef public bint single_part     # a call may give it messages of one part only
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1
+    cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1
     cdef bint put_quickly(self, const Part *part) except -1
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1
     cdef bint can_put(self) except -1

@@ -8,6 +8,7 @@ class Peer:
     Attributes:
         session: The engine's owner of this peer.
         identity: The name that ROUTER knows it by.
+        routing_id: Its number, by which SERVER and PEER know it; `None` if it has none.
         origin: Where it comes from: who comes back from there takes its turn behind it; `None` if nobody knows.
         slot: Its number among a send queue's peers; -1 while it has none.
         by_command: It takes subscriptions as commands, and not as messages.
@@ -20,6 +21,7 @@ class Peer:
 
     session: Any
     identity: bytes
+    routing_id: int | None
     origin: object
     slot: int
     by_command: bool
@@ -84,10 +86,12 @@ class SendQueue:
 
     Attributes:
         hwm: Messages that may wait; 0 for no bound.
+        single_part: A call may give it messages of one part only.
         draining: What waits leaves with the loop's turns, which tell of it, and not by the flusher.
     """
 
     hwm: int
+    single_part: bool
     draining: bool
     def __init__(self, wait_queue: WaitQueue, *arguments: Any) -> None: ...
     @property

@@ -423,6 +423,10 @@ cdef class RecvQueue:
         self._taken(peer, len(<bytes>part))
         return part
 
+    cdef object last_group(self):
+        """The group that the last message was for (RFC 48); None: its type knows none."""
+        return None
+
     cdef list take_many(self, Py_ssize_t limit):
         """What is there, *limit* messages at most; None if there is none.
 
@@ -562,6 +566,10 @@ cdef class SendQueue:
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         """1: the message is accepted (or dropped, where the type drops); 0: there is no room now."""
         raise AssertionError("this socket type does not send")
+
+    cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1:
+        """As `put`, where the call says whom the message is for (`omq.types.Route`)."""
+        raise StateError("this socket type knows of nobody whom a message could be for")
 
     cdef bint put_quickly(self, const Part *part) except -1:
         """Takes a message where that needs few steps, else False. As `RecvQueue.take_quickly` it needs no lock."""

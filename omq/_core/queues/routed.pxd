@@ -5,7 +5,7 @@ from omq._core.queues.peer cimport SendQueue, Peer
 
 
 cdef class RoutedSendQueue(SendQueue):
-    cdef readonly dict table         # identity to Peer
+    cdef readonly dict table         # identity, or number where a peer has one, to Peer
     cdef bint mandatory_             # ZMQ_ROUTER_MANDATORY
     cdef dict _roomy                 # of those peers: which have not been found full since they told of room, to None
     cdef bint _full(self, Peer peer) except -1

@@ -5,7 +5,7 @@ from omq._core.queues.recv_queue import ReplyRecvQueue
 from omq._core.queues.wait_queue import WaitQueue
 
 class RoutedSendQueue(SendQueue):
-    """ROUTER: the first part names the peer (RFC 28).
+    """Each peer has a name: on ROUTER its identity, which the first part tells (RFC 28), else a number, the route.
 
     Args:
         wait_queue: Where sending calls wait.
@@ -15,8 +15,8 @@ class RoutedSendQueue(SendQueue):
 
     def __init__(self, wait_queue: WaitQueue, hwm: int, mandatory: bool) -> None: ...
     @property
-    def table(self) -> dict[bytes, Peer]:
-        """Peers by identity."""
+    def table(self) -> dict[bytes | int, Peer]:
+        """Peers by identity, or by number where they have one."""
 
     def set_mandatory(self, mandatory: bool) -> None: ...
 

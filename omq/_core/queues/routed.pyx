@@ -12,8 +12,12 @@ from omq._core.queues.peer cimport SendQueue, Peer
 from omq.errors import StateError, UnroutableError
 
 
+cdef inline object name_of(Peer peer):
+    return peer.identity if peer.routing_id is None else peer.routing_id
+
+
 cdef class RoutedSendQueue(SendQueue):
-    """ROUTER: the first part names the peer (RFC 28)."""
+    """Each peer has a name: on ROUTER its identity, which the first part tells (RFC 28), else a number: the call's route."""
 
     def __init__(self, WaitQueue wait_queue, hwm, mandatory):
         self.hwm = hwm
@@ -28,14 +32,14 @@ cdef class RoutedSendQueue(SendQueue):
         self.wait_queue.notify()
 
     cdef int attach(self, Peer peer) except -1:
-        self.table[peer.identity] = peer
+        self.table[name_of(peer)] = peer
         self._roomy[peer] = None
         self.wait_queue.notify()
         return 0
 
     cdef int detach(self, Peer peer) except -1:
-        if self.table.get(peer.identity) is peer:
-            del self.table[peer.identity]
+        if self.table.get(name_of(peer)) is peer:
+            del self.table[name_of(peer)]
         self._roomy.pop(peer, None)
         self.wait_queue.notify()
         return 0
@@ -80,14 +84,16 @@ cdef class RoutedSendQueue(SendQueue):
         return bool(self._roomy)
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
-        cdef Peer peer
         if count < 2:
             raise StateError("a ROUTER socket sends at least two parts: the peer's identity and the message")
-        identity = part_bytes(parts)
-        peer = self.table.get(identity)
+        return RoutedSendQueue.put_to(self, part_bytes(parts), parts + 1, count - 1)
+
+    cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1:
+        cdef Peer peer = self.table.get(route)
         if peer is None:
             if self.mandatory_:
-                raise UnroutableError(f"no connected peer has the identity {identity!r}")
+                what = "identity" if type(route) is bytes else "routing id"
+                raise UnroutableError(f"no connected peer has the {what} {route!r}")
             return 1  # RFC 28: an unroutable message is dropped, or reported
         if self._full(peer):
             if self.mandatory_:
@@ -95,7 +101,7 @@ cdef class RoutedSendQueue(SendQueue):
                 return 0
             peer.dropped += 1
             return 1
-        peer.send(parts + 1, count - 1)
+        peer.send(parts, count)
         return 1
 
 

@@ -1,0 +1,12 @@
+# The calls of the types whose messages say, beside their content, whom they are for.
+
+from omq._core.calls.call cimport AsyncCore
+from omq._core.calls.sync cimport SyncCore
+
+
+cdef class RoutedSyncCore(SyncCore):
+    cdef object _route               # omq.types.Route: what the type wants to be told
+
+
+cdef class RoutedAsyncCore(AsyncCore):
+    cdef object _route               # likewise

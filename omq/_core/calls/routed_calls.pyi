@@ -1,0 +1,122 @@
+from collections.abc import Iterable
+from typing import NoReturn
+
+from typing_extensions import Buffer
+
+from omq._core.calls.call import AsyncCore, Call
+from omq._core.calls.sync import SyncCore
+from omq.types import Unset
+
+class RoutedSyncCore(SyncCore):
+    """The message calls of a blocking socket whose messages say whom they are for."""
+
+    def send(
+        self,
+        data: Buffer,
+        *,
+        routing_id: int | None = ...,
+        group: str | bytes | None = ...,
+        timeout: float | Unset | None = ...,
+    ) -> None:
+        """Sends a message of one part.
+
+        Args:
+            data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
+                other content is used within the call or copied.
+            routing_id: The number of the peer that it is for; SERVER and PEER.
+            group: The group that it is for; RADIO.
+            timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
+
+        Raises:
+            TypeError: `data` has no contiguous buffer, or `routing_id` or `group` is of another type.
+            SendTimeout: There was no room in time. Nothing was sent.
+            StateError: The type wants the other one of `routing_id` and `group`, or does not send now.
+            UnroutableError: No peer has this number.
+            ClosedError: The socket is closed.
+        """
+
+    def send_multipart(
+        self,
+        parts: Iterable[Buffer],
+        *,
+        routing_id: int | None = ...,
+        group: str | bytes | None = ...,
+        timeout: float | Unset | None = ...,
+    ) -> None:
+        """Sends a whole message, atomically.
+
+        Args:
+            parts: The parts: one, see `send`.
+            routing_id: See `send`.
+            group: See `send`.
+            timeout: Seconds; see `send`.
+
+        Raises:
+            ValueError: There are no parts.
+            MultipartError: There are several.
+            Exception: As `send`.
+        """
+
+    def send_many(self, messages: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> NoReturn:
+        """There is none: a message says whom it is for, and many of them have no place for that.
+
+        Raises:
+            StateError: Always.
+        """
+
+class RoutedAsyncCore(AsyncCore):
+    """The message calls of an asyncio socket whose messages say whom they are for."""
+
+    def send(
+        self,
+        data: Buffer,
+        *,
+        routing_id: int | None = ...,
+        group: str | bytes | None = ...,
+        timeout: float | Unset | None = ...,
+    ) -> Call[None]:
+        """Sends a message of one part.
+
+        Args:
+            data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
+                other content is used within the call or copied.
+            routing_id: The number of the peer that it is for; SERVER and PEER.
+            group: The group that it is for; RADIO.
+            timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
+
+        Raises:
+            TypeError: `data` has no contiguous buffer, or `routing_id` or `group` is of another type.
+            SendTimeout: There was no room in time. Nothing was sent.
+            StateError: The type wants the other one of `routing_id` and `group`, or does not send now.
+            UnroutableError: No peer has this number.
+            ClosedError: The socket is closed.
+        """
+
+    def send_multipart(
+        self,
+        parts: Iterable[Buffer],
+        *,
+        routing_id: int | None = ...,
+        group: str | bytes | None = ...,
+        timeout: float | Unset | None = ...,
+    ) -> Call[None]:
+        """Sends a whole message, atomically.
+
+        Args:
+            parts: The parts: one, see `send`.
+            routing_id: See `send`.
+            group: See `send`.
+            timeout: Seconds; see `send`.
+
+        Raises:
+            ValueError: There are no parts.
+            MultipartError: There are several.
+            Exception: As `send`.
+        """
+
+    def send_many(self, messages: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> NoReturn:
+        """There is none: a message says whom it is for, and many of them have no place for that.
+
+        Raises:
+            StateError: Always.
+        """

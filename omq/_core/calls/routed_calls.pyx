@@ -1,0 +1,132 @@
+"""The calls of the types whose messages say, beside their content, whom they are for: SERVER, PEER and RADIO.
+
+They stand apart from those of all other types, for which a keyword more would cost time with each message.
+"""
+
+from omq._core.calls.call cimport AsyncCore, send_to
+from omq._core.calls.sync cimport SyncCore
+
+from omq.errors import StateError
+from omq.types import TRAITS, UNSET, Route
+
+
+cdef object chosen(object wanted, str name, object routing_id, object group):
+    """Whom a message is for, as the type wants to be told."""
+    given, other, unwanted = routing_id, group, Route.GROUP
+    if wanted is Route.GROUP:
+        given, other, unwanted = group, routing_id, Route.ROUTING_ID
+    if other is not None:
+        takers = ", ".join([kind.value for kind, traits in TRAITS.items() if traits.route is unwanted])
+        raise StateError(f"a {name} socket takes no {unwanted.value}=: that is for {takers}")
+    if given is None:
+        raise StateError(f"a {name} socket is told whom a message is for: {wanted.value}= is missing")
+    # What the queues look it up by is exactly that: under the socket's lock no code of the user's runs.
+    if wanted is Route.GROUP:
+        if isinstance(given, str):
+            return str.encode(given)
+        if type(given) is bytes:
+            return given
+        raise TypeError(f"a group is str or bytes, not {type(given).__name__}: {given!r}")
+    if type(given) is not int:
+        raise TypeError(f"a routing id is a whole number, not {type(given).__name__}: {given!r}")
+    return given
+
+
+cdef class RoutedSyncCore(SyncCore):
+    """The message calls of a blocking socket whose messages say whom they are for."""
+
+    def __cinit__(self, *_, **__):
+        self._route = TRAITS[self.socket_type].route
+
+    def send(self, data, *, routing_id=None, group=None, timeout=UNSET):
+        """Sends a message of one part.
+
+        Args:
+            data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
+                other content is used within the call or copied.
+            routing_id: The number of the peer that it is for; SERVER and PEER.
+            group: The group that it is for; RADIO.
+            timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
+
+        Raises:
+            TypeError: `data` has no contiguous buffer, or `routing_id` or `group` is of another type.
+            SendTimeout: There was no room in time. Nothing was sent.
+            StateError: The type wants the other one of `routing_id` and `group`, or does not send now.
+            UnroutableError: No peer has this number.
+            ClosedError: The socket is closed.
+        """
+        self._put(data, False, chosen(self._route, self._name(), routing_id, group), timeout)
+
+    def send_multipart(self, parts, *, routing_id=None, group=None, timeout=UNSET):
+        """Sends a whole message, atomically.
+
+        Args:
+            parts: The parts: one, see `send`.
+            routing_id: See `send`.
+            group: See `send`.
+            timeout: Seconds; see `send`.
+
+        Raises:
+            ValueError: There are no parts.
+            MultipartError: There are several.
+            Exception: As `send`.
+        """
+        self._put(parts, True, chosen(self._route, self._name(), routing_id, group), timeout)
+
+    def send_many(self, messages, *, timeout=UNSET):
+        """There is none: a message says whom it is for, and many of them have no place for that.
+
+        Raises:
+            StateError: Always.
+        """
+        raise StateError(f"a {self._name()} socket sends one message at a time: each says whom it is for")
+
+
+cdef class RoutedAsyncCore(AsyncCore):
+    """The message calls of an asyncio socket whose messages say whom they are for."""
+
+    def __cinit__(self, *_, **__):
+        self._route = TRAITS[self.socket_type].route
+
+    def send(self, data, *, routing_id=None, group=None, timeout=UNSET):
+        """Sends a message of one part.
+
+        Args:
+            data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
+                other content is used within the call or copied.
+            routing_id: The number of the peer that it is for; SERVER and PEER.
+            group: The group that it is for; RADIO.
+            timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
+
+        Raises:
+            TypeError: `data` has no contiguous buffer, or `routing_id` or `group` is of another type.
+            SendTimeout: There was no room in time. Nothing was sent.
+            StateError: The type wants the other one of `routing_id` and `group`, or does not send now.
+            UnroutableError: No peer has this number.
+            ClosedError: The socket is closed.
+        """
+        return send_to(self, chosen(self._route, self._name(), routing_id, group), (data,), timeout)
+
+    def send_multipart(self, parts, *, routing_id=None, group=None, timeout=UNSET):
+        """Sends a whole message, atomically.
+
+        Args:
+            parts: The parts: one, see `send`.
+            routing_id: See `send`.
+            group: See `send`.
+            timeout: Seconds; see `send`.
+
+        Raises:
+            ValueError: There are no parts.
+            MultipartError: There are several.
+            Exception: As `send`.
+        """
+        return send_to(self, chosen(self._route, self._name(), routing_id, group), parts, timeout)
+
+    def send_many(self, messages, *, timeout=UNSET):
+        """There is none: a message says whom it is for, and many of them have no place for that.
+
+        Raises:
+            StateError: Always.
+        """
+        raise StateError(f"a {self._name()} socket sends one message at a time: each says whom it is for")
