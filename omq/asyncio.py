@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from omq._core.atomic import Latch
 from omq._core.calls.call import AsyncCore
+from omq._core.calls.routed_calls import RoutedAsyncCore
 from omq._core.clock import patience
 from omq._version import __version__
 from omq.context import Context
@@ -358,6 +359,10 @@ class Socket(SocketBase, AsyncCore):
         await self.close()
 
 
+class RoutedSocket(RoutedAsyncCore, Socket):
+    """An asyncio socket whose `send` says whom a message is for; use one of its types."""
+
+
 class Monitor(MonitorBase):
     """The events of a socket, in their order: iterate over it with `async for`, or await `recv`.
 
@@ -446,70 +451,40 @@ def _refuse_spinning(options: dict[str, Any]) -> None:
         raise OptionError("option 'busy_poll' is for blocking sockets: an event loop does not spin for a socket")
 
 
-class PUSH(Socket):
-    """Gives each message to one of its peers, in turn (RFC 30)."""
-
-    socket_type = SocketType.PUSH
+# The types, one line each; `omq.types.TRAITS` says the rest.
 
 
-class PULL(Socket):
-    """Takes messages from all its peers in turn (RFC 30)."""
-
-    socket_type = SocketType.PULL
+class PUSH(Socket, kind=SocketType.PUSH): ...
 
 
-class PUB(Socket):
-    """Gives each message to every peer that has subscribed to it (RFC 29)."""
-
-    socket_type = SocketType.PUB
+class PULL(Socket, kind=SocketType.PULL): ...
 
 
-class SUB(Socket):
-    """Takes the messages that it has subscribed to (RFC 29)."""
-
-    socket_type = SocketType.SUB
+class PUB(Socket, kind=SocketType.PUB): ...
 
 
-class XPUB(Socket):
-    """A PUB that also receives its peers' subscriptions, as `b"\\x01" + prefix` or `b"\\x00" + prefix` (RFC 29)."""
-
-    socket_type = SocketType.XPUB
+class SUB(Socket, kind=SocketType.SUB): ...
 
 
-class XSUB(Socket):
-    """A SUB that sends its subscriptions as messages and does not filter (RFC 29)."""
-
-    socket_type = SocketType.XSUB
+class XPUB(Socket, kind=SocketType.XPUB): ...
 
 
-class REQ(Socket):
-    """Sends a request, then takes its reply (RFC 28)."""
-
-    socket_type = SocketType.REQ
+class XSUB(Socket, kind=SocketType.XSUB): ...
 
 
-class REP(Socket):
-    """Takes a request, then sends its reply (RFC 28)."""
-
-    socket_type = SocketType.REP
+class REQ(Socket, kind=SocketType.REQ): ...
 
 
-class DEALER(Socket):
-    """Sends to its peers in turn and takes from all in turn (RFC 28)."""
-
-    socket_type = SocketType.DEALER
+class REP(Socket, kind=SocketType.REP): ...
 
 
-class ROUTER(Socket):
-    """Names each message's sender, and sends to the peer that is named (RFC 28)."""
-
-    socket_type = SocketType.ROUTER
+class DEALER(Socket, kind=SocketType.DEALER): ...
 
 
-class PAIR(Socket):
-    """Talks to exactly one peer (RFC 31)."""
+class ROUTER(Socket, kind=SocketType.ROUTER): ...
 
-    socket_type = SocketType.PAIR
+
+class PAIR(Socket, kind=SocketType.PAIR): ...
 
 
 __all__ = [

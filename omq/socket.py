@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from omq._core.calls.readable_event import ReadableEvent
+from omq._core.calls.routed_calls import RoutedSyncCore
 from omq._core.calls.sync import SyncCore
 from omq._core.clock import patience
 from omq.context import Context
@@ -348,6 +349,10 @@ class Socket(SocketBase, SyncCore):
         self.close()
 
 
+class RoutedSocket(RoutedSyncCore, Socket):
+    """A blocking socket whose `send` says whom a message is for; use one of its types."""
+
+
 def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = POLL_IN) -> list[Socket]:
     """Waits until a message can be received from one of several sockets, or sent.
 
@@ -407,67 +412,37 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else min(max(deadline - time.monotonic(), 0), _LONGEST)
 
 
-class PUSH(Socket):
-    """Gives each message to one of its peers, in turn (RFC 30)."""
-
-    socket_type = SocketType.PUSH
+# The types, one line each; `omq.types.TRAITS` says the rest.
 
 
-class PULL(Socket):
-    """Takes messages from all its peers in turn (RFC 30)."""
-
-    socket_type = SocketType.PULL
+class PUSH(Socket, kind=SocketType.PUSH): ...
 
 
-class PUB(Socket):
-    """Gives each message to every peer that has subscribed to it (RFC 29)."""
-
-    socket_type = SocketType.PUB
+class PULL(Socket, kind=SocketType.PULL): ...
 
 
-class SUB(Socket):
-    """Takes the messages that it has subscribed to (RFC 29)."""
-
-    socket_type = SocketType.SUB
+class PUB(Socket, kind=SocketType.PUB): ...
 
 
-class XPUB(Socket):
-    """A PUB that also receives subscriptions: a byte 1, or 0 for the end of one, and the prefix (RFC 29)."""
-
-    socket_type = SocketType.XPUB
+class SUB(Socket, kind=SocketType.SUB): ...
 
 
-class XSUB(Socket):
-    """A SUB that sends its subscriptions as messages and does not filter (RFC 29)."""
-
-    socket_type = SocketType.XSUB
+class XPUB(Socket, kind=SocketType.XPUB): ...
 
 
-class REQ(Socket):
-    """Sends a request, then takes its reply (RFC 28)."""
-
-    socket_type = SocketType.REQ
+class XSUB(Socket, kind=SocketType.XSUB): ...
 
 
-class REP(Socket):
-    """Takes a request, then sends its reply (RFC 28)."""
-
-    socket_type = SocketType.REP
+class REQ(Socket, kind=SocketType.REQ): ...
 
 
-class DEALER(Socket):
-    """Sends to its peers in turn and takes from all in turn (RFC 28)."""
-
-    socket_type = SocketType.DEALER
+class REP(Socket, kind=SocketType.REP): ...
 
 
-class ROUTER(Socket):
-    """Names each message's sender, and sends to the peer that is named (RFC 28)."""
-
-    socket_type = SocketType.ROUTER
+class DEALER(Socket, kind=SocketType.DEALER): ...
 
 
-class PAIR(Socket):
-    """Talks to exactly one peer (RFC 31)."""
+class ROUTER(Socket, kind=SocketType.ROUTER): ...
 
-    socket_type = SocketType.PAIR
+
+class PAIR(Socket, kind=SocketType.PAIR): ...

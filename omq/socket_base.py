@@ -13,7 +13,7 @@ from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, EndpointError, SendTimeout, StateError, Timeout
 from omq.message import PeerInfo
 from omq.options import Options
-from omq.types import UNSET, SocketType
+from omq.types import TRAITS, UNSET, SocketType
 
 
 class SocketBase:
@@ -25,6 +25,13 @@ class SocketBase:
 
     socket_type: ClassVar[SocketType]
     _engine: Engine
+
+    def __init_subclass__(cls, kind: SocketType | None = None, **rest: Any) -> None:
+        """Makes the class that of a socket type, and takes what it says of itself from the table of types."""
+        super().__init_subclass__(**rest)
+        if kind is not None:
+            cls.socket_type = kind
+            cls.__doc__ = TRAITS[kind].text
 
     @property
     def closed(self) -> bool:
