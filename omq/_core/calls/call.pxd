@@ -11,7 +11,7 @@ cdef enum Operation:
     OP_SEND_PARTS
     OP_SEND_TO               # with a route, which is the call's address
     OP_SEND_MANY
-    OP_RECV
+    OP_RECV                  # from here on as Take has them
     OP_RECV_PARTS
     OP_RECV_MANY
     OP_RECV_INTO
@@ -82,7 +82,6 @@ cdef class Call:
     cdef object _send(self)
     cdef object _send_parts(self)
     cdef object _send_many(self)
-    cdef object _recv_many(self)
-    cdef object _recv_into(self)
+    cdef object _take(self)
     cdef object _rest(self)
     cdef object _suspend(self)

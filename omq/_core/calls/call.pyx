@@ -15,19 +15,19 @@ from cpython.ref cimport Py_INCREF
 
 from omq._core.clock cimport seconds
 from omq._core.wire.send_buffer cimport Part
-from omq._core.calls.description cimport describe
+from omq._core.calls.attempt cimport READY_IN, READY_OUT, TAKE_INTO, TAKE_ONE, Take, events_of, ready_of, take
 from omq._core.calls.async_base cimport AsyncSocketBase
 from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target, refuse_several
 from omq._core.lock cimport hush, unhush
 from omq._core.queues.wait_queue cimport WaitQueue
-from omq._core.queues.peer cimport TURN_NS, RecvQueue
+from omq._core.queues.peer cimport TURN_NS
 from omq._core.calls.waiter cimport AsyncTurn, Waiter
 
 from collections import deque
 from collections.abc import Coroutine
 
-from omq.errors import ClosedError, MessageTooLarge, ReceiveTimeout, SendTimeout, StateError
-from omq.types import POLL_IN, POLL_OUT, UNSET
+from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError
+from omq.types import POLL_IN, UNSET
 
 cdef extern from "Python.h":
     ctypedef int (*sendfunc)(PyObject *, PyObject *, PyObject **) except -1
@@ -270,9 +270,7 @@ cdef class AsyncCore(AsyncSocketBase):
         Returns:
             The events that are ready; 0 if the time was up.
         """
-        if not events or events & ~(POLL_IN | POLL_OUT):
-            raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
-        return new_call(self, OP_POLL, events, seconds(timeout))
+        return new_call(self, OP_POLL, events_of(events), seconds(timeout))
 
     def __aiter__(self):
         return self
@@ -477,8 +475,8 @@ cdef class Call:
     cdef object _suspend(self):
         cdef AsyncCore core = self._core
         # What this socket has gathered leaves before it waits.
-        if core.send_queue is not None and core.send_queue._dirty is not None:
-            core.send_queue._flush_turn()
+        if core.send_queue is not None:
+            core.send_queue.flush_pending()
         self._waiter = Waiter.__new__(Waiter)
         self._waiter._loop = core._loop
         self._waiter._turn = core.turn
@@ -505,9 +503,9 @@ cdef class Call:
             self._core._reads = self._core._quota
         else:
             self._core._reads = self._core._quota
-            if self._argument & POLL_IN:
+            if self._argument & READY_IN:
                 self._core.readable.enter(self)
-            if self._argument & POLL_OUT:
+            if self._argument & READY_OUT:
                 self._core.writable.enter(self)
         return 0
 
@@ -550,8 +548,7 @@ cdef class Call:
 
     cdef object _attempt(self):
         cdef AsyncCore core = self._core
-        cdef RecvQueue recv_queue
-        cdef int ready = 0
+        cdef int ready
         self._complete = False
         if self._operation <= OP_SEND_MANY:
             if core.send_queue is None:
@@ -561,34 +558,32 @@ cdef class Call:
             if self._operation == OP_SEND_MANY:
                 return self._send_many()
             return self._send_parts()
-        recv_queue = core.recv_queue
         if self._operation == OP_POLL:
-            if self._argument & POLL_IN and recv_queue is not None and recv_queue.has_message():
-                ready |= 1
-            if self._argument & POLL_OUT and core.send_queue is not None and core.send_queue.can_put():
-                ready |= 4
+            ready = ready_of(self._argument, core.recv_queue, core.send_queue)
             self._complete = ready != 0
             if self._complete:
                 core._count_read()
             return ready
-        if recv_queue is None:
+        if core.recv_queue is None:
             raise StateError(f"a {core._name()} socket does not receive")
-        if self._operation == OP_RECV or self._operation == OP_NEXT:
-            result = recv_queue.take()
-        elif self._operation == OP_RECV_PARTS:
-            result = recv_queue.take_message()
-        elif self._operation == OP_RECV_MANY:
-            return self._recv_many()
-        elif self._operation == OP_RECV_INTO:
-            return self._recv_into()
-        else:
-            parts = recv_queue.take_message()
-            result = None if parts is None else describe(parts, recv_queue)
+        result = self._take()
         if result is not None:
-            core._reads -= 1
+            core._reads -= <int>len(<list>result) if self._operation == OP_RECV_MANY else 1
             self._complete = True
             core._tell()
         return result
+
+    cdef object _take(self):
+        cdef Py_buffer view
+        if self._operation == OP_NEXT:
+            return take(self._core.recv_queue, TAKE_ONE, None, NULL)
+        if self._operation != OP_RECV_INTO:
+            return take(self._core.recv_queue, <Take>(self._operation - OP_RECV), self._argument, NULL)
+        open_target(self._argument, &view)
+        try:
+            return take(self._core.recv_queue, TAKE_INTO, None, &view)
+        finally:
+            PyBuffer_Release(&view)
 
     cdef object _send(self):
         cdef Part part
@@ -651,32 +646,6 @@ cdef class Call:
             self._core._count_write()
         self._complete = True
         return self._progress
-
-    cdef object _recv_many(self):
-        cdef list messages = self._core.recv_queue.take_many(self._argument)
-        if messages is None:
-            return None
-        self._core._reads -= <int>len(messages)
-        self._complete = True
-        self._core._tell()
-        return messages
-
-    cdef object _recv_into(self):
-        cdef Py_buffer view
-        cdef Py_ssize_t got
-        open_target(self._argument, &view)
-        try:
-            got = self._core.recv_queue.take_into(<char *>view.buf, view.len)
-        finally:
-            PyBuffer_Release(&view)
-        if got == -3:
-            return None
-        if got < 0:
-            raise MessageTooLarge(f"the next message is larger than the buffer of {view.len} bytes; it stays first in line")
-        self._core._reads -= 1
-        self._complete = True
-        self._core._tell()
-        return got
 
 
 cdef int call_send(PyObject *self, PyObject *value, PyObject **result) except -1:

@@ -39,6 +39,9 @@ cdef class SyncWaitQueue(WaitQueue):
     cdef PyObject *_core             # the LeaderCore, borrowed: a loop holds wait queues, and no sockets; NULL: gone
     cdef object _blocked_calls       # deque of BlockedCall, first come first
     cdef int count                   # of them
+    cdef int enter(self, BlockedCall blocked_call) except -1
+    cdef int leave(self, BlockedCall blocked_call) except -1
+    cdef int pass_on(self) except -1
     cdef int wake_first(self) except -1
     cdef int wake_all(self) except -1
     cdef int _show(self) except -1

@@ -206,6 +206,22 @@ cdef class SyncWaitQueue(WaitQueue):
                 (<LeaderCore>self._core)._bell.tell(settle, watchers)
         return 0
 
+    cdef int enter(self, BlockedCall blocked_call) except -1:
+        """A call waits here, behind those that came before."""
+        self._blocked_calls.append(blocked_call)
+        self.count += 1
+        return 0
+
+    cdef int leave(self, BlockedCall blocked_call) except -1:
+        """It does no longer; `pass_on` follows."""
+        self._blocked_calls.remove(blocked_call)
+        self.count -= 1
+        return 0
+
+    cdef int pass_on(self) except -1:
+        """A call has left, with a wake-up perhaps that it made no use of: the next one may find what it was for."""
+        return self.notify() if self.count else 0
+
     cdef int wake_first(self) except -1:
         """Wakes the first that can do something now; who stands aside before it finds out later."""
         cdef BlockedCall blocked_call
@@ -588,15 +604,13 @@ cdef class LeaderCore:
 
     cdef int _stand_up(self, SyncWaitQueue wait_queue, BlockedCall blocked_call) except -1:
         """A wait is over: the place in the wait queue, the leader's place and an unused wake-up go to others."""
-        wait_queue._blocked_calls.remove(blocked_call)
-        wait_queue.count -= 1
+        wait_queue.leave(blocked_call)
         if blocked_call.leading:
             blocked_call.leading = False
             self._leader = None
         if self._leader is None:
             self._wake_another()
-        if wait_queue.count:
-            wait_queue.notify()
+        wait_queue.pass_on()
         self._leave_awake()
         return 0
 

@@ -9,23 +9,30 @@ from cpython.object cimport PyObject
 
 from omq._core.wire.send_buffer cimport Part
 from omq._core.clock cimport now_ns, seconds
+from omq._core.calls.attempt cimport (
+    READY_BOTH,
+    READY_IN,
+    TAKE_INTO,
+    TAKE_MANY,
+    TAKE_MESSAGE,
+    TAKE_ONE,
+    TAKE_PARTS,
+    Take,
+    events_of,
+    ready_of,
+    take,
+)
 from omq._core.calls.columns cimport take_columns
 from omq._core.calls.leader cimport FOR_EVER, LeaderCore, BlockedCall, SyncWaitQueue
-from omq._core.calls.description cimport describe
 from omq._core.calls.part cimport Parts, close_parts, open_parts, open_target, refuse_several
 from omq._core.link.convoy_breaker cimport give_way
-from omq._core.queues.peer cimport RecvQueue, SendQueue
+from omq._core.queues.peer cimport RecvQueue
 
-from omq.errors import ClosedError, MessageTooLarge, ReceiveTimeout, SendTimeout, StateError
-from omq.types import POLL_IN, POLL_OUT, UNSET
+from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError
+from omq.types import POLL_IN, UNSET
 
 cdef enum:
-    TAKE_ONE
-    TAKE_PARTS
-    TAKE_MANY
-    TAKE_INTO
-    TAKE_MESSAGE
-    TAKE_COLUMNS
+    TAKE_COLUMNS = TAKE_MESSAGE + 1  # this twin alone
 
 
 cdef inline int check(object timeout) except -1:
@@ -53,27 +60,9 @@ cdef class SyncCore(LeaderCore):
 
     cdef object _try(self, int how, object argument, Py_buffer *into):
         """One attempt; None if there is no message."""
-        cdef RecvQueue recv_queue = self.recv_queue
-        cdef Py_ssize_t got
-        if how == TAKE_ONE:
-            return recv_queue.take()
-        if how == TAKE_PARTS:
-            return recv_queue.take_message()
-        if how == TAKE_MANY:
-            return recv_queue.take_many(argument)
-        if how == TAKE_INTO:
-            got = recv_queue.take_into(<char *>into.buf, into.len)
-            if got == -3:
-                return None
-            if got < 0:
-                raise MessageTooLarge(
-                    f"the next message is larger than the buffer of {into.len} bytes; it stays first in line"
-                )
-            return got
         if how == TAKE_COLUMNS:
-            return take_columns(recv_queue, argument[0], argument[1], argument[2]) or None
-        parts = recv_queue.take_message()
-        return None if parts is None else describe(parts, recv_queue)
+            return take_columns(self.recv_queue, argument[0], argument[1], argument[2]) or None
+        return take(self.recv_queue, <Take>how, argument, into)
 
     cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=NULL):
         cdef bint offered = False
@@ -92,8 +81,8 @@ cdef class SyncCore(LeaderCore):
                 if into != NULL:
                     offered = self.recv_queue.offer(<char *>into.buf, into.len)
                 # What this socket has gathered leaves before it waits.
-                if self.send_queue is not None and self.send_queue._dirty is not None:
-                    self.send_queue._flush_turn()
+                if self.send_queue is not None:
+                    self.send_queue.flush_pending()
                 # One look at the descriptors before anything else, if the peer has been ahead, or there is no time.
                 if self._behind or (timeout is not None and timeout == 0):
                     self.looks += 1
@@ -104,8 +93,7 @@ cdef class SyncCore(LeaderCore):
                     raise ReceiveTimeout("no message is there")
                 deadline = deadline_of(timeout)
                 blocked_call = BlockedCall(self)
-                self.readable._blocked_calls.append(blocked_call)
-                self.readable.count += 1
+                self.readable.enter(blocked_call)
                 try:
                     while result is None:
                         if not in_time:
@@ -116,7 +104,7 @@ cdef class SyncCore(LeaderCore):
                         result = self._try(how, argument, into)
                 finally:
                     self._stand_up(self.readable, blocked_call)
-            self._behind = self.recv_queue._head is not None and self.recv_queue._head.ready() > 0
+            self._behind = self.recv_queue.has_ready()
             if self._readable_event is not None:
                 self._tell()
             return result
@@ -263,8 +251,7 @@ cdef class SyncCore(LeaderCore):
                             raise SendTimeout("there is no room for the message")
                         deadline = deadline_of(timeout)
                         blocked_call = BlockedCall(self)
-                        self.writable._blocked_calls.append(blocked_call)
-                        self.writable.count += 1
+                        self.writable.enter(blocked_call)
                     elif not in_time:
                         raise SendTimeout(f"no room for the message within {timeout} s")
                     in_time = self._sleep(blocked_call, deadline)
@@ -397,54 +384,43 @@ cdef class SyncCore(LeaderCore):
         cdef BlockedCall blocked_call = None
         cdef SyncWaitQueue wait_queue
         cdef bint in_time = True
-        cdef int wanted = events
+        cdef int wanted = events_of(events)
         cdef int ready
-        if not events or events & ~(POLL_IN | POLL_OUT):
-            raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
         deadline = deadline_of(seconds(timeout))
         self._enter()
         try:
-            wait_queue = self.readable if wanted & 1 else self.writable
-            if self.send_queue is not None and self.send_queue._dirty is not None:
-                self.send_queue._flush_turn()
+            wait_queue = self.readable if wanted & READY_IN else self.writable
+            if self.send_queue is not None:
+                self.send_queue.flush_pending()
             try:
                 while True:
-                    ready = self._ready(wanted)
+                    ready = ready_of(wanted, self.recv_queue, self.send_queue)
                     if ready == 0 and blocked_call is None:
                         self.looks += 1
                         self.poller.serve()
-                        ready = self._ready(wanted)
+                        ready = ready_of(wanted, self.recv_queue, self.send_queue)
                     if ready or not in_time or deadline <= now_ns():
                         return ready
                     if blocked_call is None:
                         blocked_call = BlockedCall(self)
-                        wait_queue._blocked_calls.append(blocked_call)
-                        wait_queue.count += 1
-                        if wanted == 5:
-                            self.writable._blocked_calls.append(blocked_call)
-                            self.writable.count += 1
-                    in_time = self._breathe(blocked_call, deadline) if wanted & 1 else self._sleep(blocked_call, deadline)
+                        wait_queue.enter(blocked_call)
+                        if wanted == READY_BOTH:
+                            self.writable.enter(blocked_call)
+                    if wanted & READY_IN:
+                        in_time = self._breathe(blocked_call, deadline)
+                    else:
+                        in_time = self._sleep(blocked_call, deadline)
                     if self.closed:
                         raise ClosedError(f"the {self._name()} socket was closed while a call waited")
             finally:
                 if blocked_call is not None:
-                    if wanted == 5:
+                    if wanted == READY_BOTH:
                         # It may have had the wake-up of a call that sends.
-                        self.writable._blocked_calls.remove(blocked_call)
-                        self.writable.count -= 1
-                        if self.writable.count:
-                            self.writable.notify()
+                        self.writable.leave(blocked_call)
+                        self.writable.pass_on()
                     self._stand_up(wait_queue, blocked_call)
         finally:
             self._leave()
-
-    def _ready(self, int wanted):
-        cdef int ready = 0
-        if wanted & 1 and self.recv_queue is not None and self.recv_queue.has_message():
-            ready |= 1
-        if wanted & 4 and self.send_queue is not None and self.send_queue.can_put():
-            ready |= 4
-        return ready
 
 
 cdef object rest_of(long long deadline):

@@ -3,7 +3,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.string cimport memcpy
 
-from omq._core.queues.peer cimport Peer
+from omq._core.queues.peer cimport TOO_LARGE, Peer
 
 
 cdef class ObjectPeer(Peer):
@@ -51,7 +51,7 @@ cdef class ObjectPeer(Peer):
         cdef Py_ssize_t has
         cdef const char *body = self.peek(&has)
         if has > size:
-            return -1
+            return TOO_LARGE
         memcpy(into, body, has)
         self._taken()
         return has

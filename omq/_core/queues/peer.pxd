@@ -1,5 +1,7 @@
 # What a socket sees of the other side, and the two queues that peers are attached to.
 
+cimport cython
+
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.wire.send_buffer cimport Part
 
@@ -8,6 +10,10 @@ cdef enum:
     TURN_BYTES = 524288      # bytes likewise
     TURN_NS = 1000000        # nanoseconds of its owner's work after which a socket looks at its descriptors
     ROUND_NS = 20000000      # nanoseconds that all who have messages share, where those are more than twenty
+
+cdef enum:                   # what `take_into` gives where it takes nothing; -2 is an exception's
+    TOO_LARGE = -1           # the message does not fit, and stays first in line
+    NO_MESSAGE = -3          # there is none
 
 
 cdef class Peer:
@@ -112,6 +118,11 @@ cdef class RecvQueue:
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
     cdef list _whole(self, Peer peer)
 
+    @cython.final
+    cdef inline bint has_ready(self) noexcept:
+        """Whether the peer whose turn it is has a message at hand, whoever wants it."""
+        return self._head is not None and self._head.ready() > 0
+
 
 cdef class SendQueue:
     cdef readonly WaitQueue wait_queue
@@ -142,3 +153,8 @@ cdef class SendQueue:
     cdef int note(self, Peer peer) except -1
     cdef int defer(self, Peer peer) except -1
     cdef int _flush_turn(self) except -1
+
+    @cython.final
+    cdef inline int flush_pending(self) except -1:
+        """The socket turns to something else: what has gathered leaves, if something has."""
+        return 0 if self._dirty is None else self._flush_turn()

@@ -123,7 +123,7 @@ cdef class Peer:
         return None
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
-        """Copies a one-part message; -1 if it is larger than *size*, and then it stays."""
+        """Copies a one-part message; TOO_LARGE if it is larger than *size*, and then it stays."""
         raise AssertionError("nothing to take")
 
     cdef bint aim(self, char *into, Py_ssize_t size) except -1:
@@ -489,11 +489,11 @@ cdef class RecvQueue:
         return parts
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
-        """The next message, of one part, copied; the bytes that it has, or -3 if there is none, -1 if too large."""
+        """The next message, of one part, copied; the bytes that it has, or NO_MESSAGE or TOO_LARGE."""
         cdef Peer peer = self._pick()
         cdef Py_ssize_t has
         if peer is None:
-            return -3
+            return NO_MESSAGE
         if peer.head_more():
             self._refuse(peer)
         if self._aiming is not None and self._aiming is not peer and into == self._target:

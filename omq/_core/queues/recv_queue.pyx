@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.string cimport memcpy
 
 from omq._core.queues.matcher cimport Matcher
-from omq._core.queues.peer cimport TURN_MESSAGES, RecvQueue, Peer
+from omq._core.queues.peer cimport NO_MESSAGE, TOO_LARGE, TURN_MESSAGES, RecvQueue, Peer
 
 from omq.errors import MultipartError, StateError
 
@@ -41,7 +41,7 @@ cdef class FilteredRecvQueue(RecvQueue):
         cdef const char *data
         cdef Py_ssize_t size
         if self.matcher is not None:
-            if self._head is None or self._head.ready() == 0:
+            if not self.has_ready():
                 return None
             data = self._head.peek(&size)
             if self.matcher.c_matches_any(data, size) == self._invert:
@@ -137,12 +137,12 @@ cdef class ShapedRecvQueue(RecvQueue):
         cdef list message = self._next()
         cdef bytes body
         if message is None:
-            return -3
+            return NO_MESSAGE
         if len(message) != 1:
             raise MultipartError("the next message has several parts: take it with recv_multipart()")
         body = message[0]
         if len(body) > size:
-            return -1
+            return TOO_LARGE
         memcpy(into, PyBytes_AS_STRING(body), len(body))
         self._deliver()
         return len(body)

@@ -1,0 +1,1 @@
+"""One attempt of a call, without waiting: nothing here is for Python."""

@@ -1,0 +1,28 @@
+"""One attempt of a call, without waiting: the same in both twins."""
+
+from omq._core.queues.peer cimport RecvQueue, SendQueue
+
+from omq.errors import MessageTooLarge
+from omq.types import POLL_IN, POLL_OUT
+
+
+cdef int events_of(object events) except -1:
+    """What `poll` is asked for, checked."""
+    if not events or events & ~(POLL_IN | POLL_OUT):
+        raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
+    return events
+
+
+cdef int ready_of(int wanted, RecvQueue recv_queue, SendQueue send_queue) except -1:
+    """Which of the events hold now; 0 for none."""
+    cdef int ready = 0
+    if wanted & READY_IN and recv_queue is not None and recv_queue.has_message():
+        ready |= READY_IN
+    if wanted & READY_OUT and send_queue is not None and send_queue.can_put():
+        ready |= READY_OUT
+    return ready
+
+
+cdef int refuse_large(Py_ssize_t room) except -1:
+    """Says that a message does not fit into the caller's buffer."""
+    raise MessageTooLarge(f"the next message is larger than the buffer of {room} bytes; it stays first in line")
