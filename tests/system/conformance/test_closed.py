@@ -54,31 +54,19 @@ ACCEPTED = {
 #: What the engine and the context call, of the one twin or the other.
 INNARDS = {
     *(
-        "close_after_fork",
         "attended",
         "begin_close",
+        "close_after_fork",
         "dispatch",
         "end_with_context",
         "end_with_interpreter",
         "finish_close",
         "give_up_close",
         "flush_turn",
-        "recv_queue",
         "lock",
     ),
-    *(
-        "looks",
-        "poller",
-        "published",
-        "readable",
-        "send_queue",
-        "set_drowsy",
-        "set_watched",
-        "sleeps_long",
-        "turn",
-        "watched",
-        "writable",
-    ),
+    *("looks", "poller", "published", "readable", "recv_queue", "send_queue", "set_drowsy", "set_watched", "turn"),
+    *("sleeps_long", "watched", "writable"),
 }
 
 WAYS = ["close", "close of a new one", "stop", "stop of a new one", "term", "term of a new one"]
