@@ -18,6 +18,7 @@ from omq.transport import StreamTransport
 from omq.zmtp import command
 from omq.zmtp.handshake import Handshake, PeerMetadata
 from omq.zmtp.mechanism import Question
+from omq.zmtp.no_handshake import NoHandshake
 
 log = logging.getLogger("omq")
 
@@ -74,7 +75,11 @@ class WireSession(StateMachine[ConnectionState]):
         properties = engine.properties()
         mechanism = engine.authenticator.mechanism()
         self.mechanism = mechanism.name.decode("ascii")
-        self._handshake = Handshake(socket_type=engine.socket_type, mechanism=mechanism, properties=properties)
+        self._handshake = (
+            Handshake(socket_type=engine.socket_type, mechanism=mechanism, properties=properties)
+            if engine.pattern.traits.handshakes
+            else NoHandshake(engine.socket_type)
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -103,7 +108,9 @@ class WireSession(StateMachine[ConnectionState]):
             self._timer = loop.call_later(timeout, self._too_slow, timeout)
         self._watch()
         greeting = self._handshake.start()
-        if self._dialer is None:
+        if self._handshake.done:
+            self._establish()  # there is nothing to be said (a type that speaks no ZMTP)
+        elif self._dialer is None:
             # Where many come at once this one's greeting is here already: what we say to it leaves together.
             self._unsent = greeting
             self._greet()

@@ -1,0 +1,25 @@
+"""No handshake: for the socket type that speaks no ZMTP (STREAM)."""
+
+from omq._core.wire.codec import FrameDecoder
+from omq.types import SocketType
+from omq.zmtp.handshake import Handshake, HandshakeState, PeerMetadata
+from omq.zmtp.null import Null
+
+
+class NoHandshake(Handshake):
+    """Stands where the others have a handshake: it says nothing, and is done before anything has arrived.
+
+    Args:
+        socket_type: The socket's type; nobody knows that of its peers.
+    """
+
+    def __init__(self, socket_type: SocketType) -> None:
+        self._socket_type = socket_type
+        self._mechanism = Null()
+        self._frames = FrameDecoder()
+        self._peer = PeerMetadata((0, 0), socket_type, b"", b"", {})
+        self._failure = b""
+        self._state = HandshakeState.DONE
+
+    def start(self) -> bytes:
+        return b""
