@@ -322,3 +322,13 @@ async def test_what_waits_goes_on_leaving_where_a_signal_handler_has_raised():
         await core.send(messages[-1])
         expected = b"".join(wire([one]) for one in messages)
         assert await core.read(core.others[0], len(expected)) == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 250, 251, 5000])
+async def test_a_command_of_the_patterns_leaves_as_one_frame(size):
+    data = b"g" * size
+    expected = encode_frame(b"\x04JOIN" + data, command=True)
+    with Driven() as core:
+        other = core.link()
+        core.session.peer.command(b"JOIN", data)
+        assert await core.read(other, len(expected)) == expected
