@@ -1,0 +1,283 @@
+"""What a new socket type is made of: a pattern, a row in the table of types, and a line in each twin.
+
+The types that are made here stand where SERVER, CLIENT, RADIO, DISH and STREAM will: their rows are there, and their
+patterns are put together from queues that others use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+from typing import Any
+
+import pytest
+
+import omq
+import omq.asyncio
+import omq.socket
+from omq._core.queues.peer import RecvQueue
+from omq._core.queues.routed import RoutedSendQueue
+from omq._core.queues.send_queue import RoundRobin
+from omq.errors import RemoteProtocolError
+from omq.routing import PATTERNS, Pattern
+from omq.types import SocketType
+from omq.zmtp.command import Command
+from tests.interop import rawpeer
+from tests.waits import BOUND, until
+
+T = SocketType
+
+
+class Numbering(Pattern):
+    """Peers have numbers; one that says NUDGE is nudged back, and one that says CRASH loses its connection."""
+
+    commands = frozenset({b"NUDGE", b"CRASH"})
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        _, options, readable, writable = arguments
+        self.recv_queue = RecvQueue(readable)
+        self.send_queue = RoutedSendQueue(writable, options.send_hwm, True)
+        self._numbers = itertools.count(7)
+        self.nudges = []
+
+    def connected(self, session):
+        session.peer.routing_id = next(self._numbers)
+        super().connected(session)
+
+    def heed(self, session, command):
+        if command.name == b"CRASH":
+            raise RemoteProtocolError("a CRASH")
+        self.nudges.append(command.body)
+        session.peer.command(b"NUDGED", command.body)
+
+
+class Simple(Pattern):
+    """Sends to its peers in turn, takes from all in turn, and nudges each at once."""
+
+    commands = frozenset({b"NUDGED"})
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        _, options, readable, writable = arguments
+        self.recv_queue = RecvQueue(readable)
+        self.send_queue = RoundRobin(writable, options.send_hwm)
+        self.nudged = []
+
+    def connected(self, session):
+        super().connected(session)
+        session.peer.command(b"NUDGE", b"softly")
+        session.peer.command(b"NOVEL", b"which nobody understands")
+
+    def heed(self, session, command):
+        self.nudged.append(command)
+
+
+class Grouping(Numbering):
+    """Every peer is of the group that it names itself by."""
+
+    def connected(self, session):
+        session.peer.identity = b"news"
+        Pattern.connected(self, session)
+
+
+@pytest.fixture(autouse=True)
+def _new_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[SocketType, Any] = {T.SERVER: Numbering, T.RADIO: Grouping, T.CLIENT: Simple, T.DISH: Simple}
+    for kind, pattern in {**made, T.STREAM: Simple}.items():
+        monkeypatch.setitem(PATTERNS, kind, pattern)
+        for twin in (omq.socket, omq.asyncio):
+            base = twin.RoutedSocket if kind in (T.SERVER, T.RADIO) else twin.Socket
+            one = type(base)(kind.value, (base,), {"__module__": twin.__name__}, kind=kind)
+            monkeypatch.setattr(omq if twin is omq.socket else twin, kind.value, one, raising=False)
+
+
+@pytest.fixture
+def server_and_client(twin, endpoint):
+    server = twin("SERVER", bind=endpoint, send_timeout=BOUND, recv_timeout=BOUND)
+    client = twin("CLIENT", connect=server.endpoints[0], send_timeout=BOUND, recv_timeout=BOUND)
+    server.wait_connected(timeout=BOUND)
+    client.wait_connected(timeout=BOUND)
+    return server, client
+
+
+def patterns(*sockets):
+    return [getattr(one, "_socket", one)._engine.pattern for one in sockets]
+
+
+@pytest.mark.parametrize("module", [omq, omq.asyncio], ids=["blocking", "asyncio"])
+def test_its_class_says_what_the_table_says(module):
+    assert "RFC 41" in module.SERVER.__doc__
+    assert module.SERVER.socket_type is T.SERVER
+    assert issubclass(module.SERVER, module.Socket)
+
+
+def test_a_route_goes_out_with_a_message_and_comes_back(server_and_client):
+    server, client = server_and_client
+    client.send(b"question")
+    asked = server.recv_message()
+    assert (asked.body, asked.routing_id, asked.group) == (b"question", 7, None)
+    server.send(b"answer", routing_id=asked.routing_id)
+    server.send_multipart([b"another"], routing_id=asked.routing_id)
+    server.send(bytearray(b"third"), routing_id=asked.routing_id, timeout=BOUND)
+    answer = client.recv_message()
+    assert (answer.body, answer.routing_id, answer.group) == (b"answer", None, None)
+    assert [client.recv(), client.recv()] == [b"another", b"third"]
+
+
+def test_a_group_is_a_route_as_well(twin, endpoint):
+    radio = twin("RADIO", bind=endpoint)
+    dish = twin("DISH", connect=radio.endpoints[0])
+    radio.wait_connected(timeout=BOUND)
+    radio.send(b"one", group="news")
+    radio.send(b"two", group=b"news", timeout=BOUND)
+    assert [dish.recv(timeout=BOUND), dish.recv(timeout=BOUND)] == [b"one", b"two"]
+    with pytest.raises(omq.StateError, match="a RADIO socket takes no routing_id=: that is for SERVER, PEER"):
+        radio.send(b"x", routing_id=1)
+    with pytest.raises(omq.StateError, match="group= is missing"):
+        radio.send(b"x")
+    with pytest.raises(TypeError, match="a group is str or bytes, not int: 7"):
+        radio.send(b"x", group=7)
+
+
+def test_a_route_that_does_not_fit_is_told(server_and_client):
+    server, client = server_and_client
+    with pytest.raises(omq.UnroutableError, match="no connected peer has the routing id 1"):
+        server.send(b"x", routing_id=1)
+    with pytest.raises(omq.StateError, match="a SERVER socket is told whom a message is for: routing_id= is missing"):
+        server.send(b"x")
+    with pytest.raises(omq.StateError, match="a SERVER socket takes no group=: that is for RADIO"):
+        server.send_multipart([b"x"], routing_id=7, group="news")
+    for wrong in ("7", 7.0, True, b"7"):
+        with pytest.raises(TypeError, match="a routing id is a whole number"):
+            server.send(b"x", routing_id=wrong)
+    with pytest.raises(omq.StateError, match="one message at a time"):
+        server.send_many([b"x"])
+    with pytest.raises(TypeError, match="routing_id"):
+        client.send(b"x", routing_id=7)
+    server.send(b"none of these", routing_id=7)
+    assert client.recv() == b"none of these"
+
+
+def fill_peer(server, routing_id):
+    """Sends numbered messages to one peer until there is no room; how many were accepted."""
+    sent = 0
+    with contextlib.suppress(omq.SendTimeout):
+        while True:
+            server.send(b"%d" % sent, routing_id=routing_id, timeout=0)
+            sent += 1
+    return sent
+
+
+def test_who_waits_for_one_peer_is_in_nobody_elses_way(twin, inproc):
+    server = twin("SERVER", bind=inproc, send_hwm=1)
+    full, other = (twin("CLIENT", connect=inproc, recv_hwm=1) for _ in range(2))
+    for one in (full, other):
+        one.send(b"who am I")
+    routes = [server.recv_message(timeout=BOUND).routing_id for _ in range(2)]
+    assert sorted(routes) == [7, 8]
+    taken = fill_peer(server, 7)
+    waiting = [twin.spawn(server, "send", b"late %d" % number, routing_id=7) for number in range(2)]
+    assert not any(call.done(0.05) for call in waiting)
+    server.send(b"at once", routing_id=8, timeout=BOUND)
+    by_route = {}
+    for one in (full, other):
+        by_route[one.recv(timeout=BOUND)] = one
+    assert set(by_route) == {b"0", b"at once"}
+    first = by_route[b"0"]
+    assert [first.recv(timeout=BOUND) for _ in range(taken - 1)] == [b"%d" % number for number in range(1, taken)]
+    assert {first.recv(timeout=BOUND) for _ in range(2)} == {b"late 0", b"late 1"}
+    for call in waiting:
+        call.result()
+
+
+def test_a_message_of_several_parts_is_refused(server_and_client):
+    server, client = server_and_client
+    with pytest.raises(omq.MultipartError, match="a CLIENT socket sends messages of one part, and this one has 2"):
+        client.send_multipart([b"a", b"b"])
+    with pytest.raises(omq.MultipartError, match="a SERVER socket sends messages of one part, and this one has 20"):
+        server.send_multipart([b"x"] * 20, routing_id=7)
+    client.send_multipart([b"alone"])
+    assert server.recv_multipart() == [b"alone"]
+
+
+def test_what_a_pattern_understands_it_is_told(server_and_client):
+    numbering, simple = patterns(*server_and_client)
+    until(lambda: simple.nudged)
+    assert numbering.nudges == [b"softly"]
+    assert simple.nudged == [Command(b"NUDGED", b"softly")]
+
+
+class Stranger:
+    """A peer made by hand, over tcp."""
+
+    def __init__(self, endpoint: str) -> None:
+        host, port = endpoint.removeprefix("tcp://").split(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=BOUND)
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            assert more, data
+            data += more
+        return data
+
+    def all(self) -> bytes:
+        data = b""
+        while more := self._socket.recv(4096):
+            data += more
+        return data
+
+    def __enter__(self) -> Stranger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (rawpeer.frame(b"a", rawpeer.MORE) + rawpeer.frame(b"b"), "more than max_parts=1 parts"),
+        (rawpeer.command(b"CRASH"), "a CRASH"),
+    ],
+    ids=["several parts", "what the pattern refuses"],
+)
+def test_a_peer_that_says_what_it_may_not_loses_its_connection(twin, said, why):
+    server = twin("SERVER", bind="tcp://127.0.0.1:*")
+    monitor = server.monitor()
+    with Stranger(server.endpoints[0]) as peer:
+        peer.send(rawpeer.greeting() + rawpeer.ready("CLIENT") + rawpeer.frame(b"before") + said)
+        peer.all()
+    events = []
+    while not events or events[-1].kind is not omq.EventKind.DISCONNECTED:
+        events.append(twin.wait(lambda: monitor.recv(timeout=BOUND)))
+    assert why in str(events[-1].reason)
+    assert server.recv(timeout=BOUND) == b"before"
+
+
+def test_a_type_without_a_handshake_says_nothing_before_its_messages(twin):
+    stream = twin("STREAM", bind="tcp://127.0.0.1:*")
+    with Stranger(stream.endpoints[0]) as peer:
+        hello = rawpeer.command(b"NUDGE", b"softly") + rawpeer.command(b"NOVEL", b"which nobody understands")
+        assert peer.read(len(hello)) == hello
+        peer.send(rawpeer.frame(b"to it"))
+        assert stream.recv(timeout=BOUND) == b"to it"
+        stream.send(b"from it", timeout=BOUND)
+        assert peer.read(9) == rawpeer.frame(b"from it")
+        assert [one.mechanism for one in stream.peers] == [""]
+    until(lambda: not stream.peers)
+
+
+@pytest.mark.parametrize("kind", ["PUSH", "PUB", "PAIR", "DEALER", "ROUTER", "REQ", "REP", "XPUB", "XSUB"])
+@pytest.mark.parametrize("route", [{"routing_id": 1}, {"group": "news"}], ids=["routing_id", "group"])
+def test_types_that_take_no_route_name_the_word(twin, kind, route):
+    one = twin(kind)
+    for call in (lambda: one.send(b"x", **route), lambda: one.send_multipart([b"x"], **route)):
+        with pytest.raises(TypeError, match=next(iter(route))):
+            call()
