@@ -62,7 +62,7 @@ cdef class Call:
     cdef bint _suspended             # the last step did not finish
     cdef bint _complete              # the last attempt succeeded
     cdef bint _stepping              # it is being served
-    cdef object _address             # whom it is for: its route, or where others wait for peers of theirs; None: not known, or nobody
+    cdef object _address             # whom it is for, by its route or where others wait for peers of theirs; None: nobody knows
     cdef Py_ssize_t _progress        # send_many: messages accepted so far
     cdef object _step(self)
     cdef object _go(self)

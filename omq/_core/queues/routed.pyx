@@ -13,6 +13,7 @@ from omq.errors import StateError, UnroutableError
 
 
 cdef inline object name_of(Peer peer):
+    """What calls know a peer by."""
     return peer.identity if peer.routing_id is None else peer.routing_id
 
 
