@@ -3,7 +3,7 @@
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from omq._core.wire.codec import FrameDecoder, encode_frame
+from omq._core.wire.framing import FrameDecoder, encode_frame
 
 SLAB = 65536  # bytes
 

@@ -7,7 +7,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from omq._core.link.connection import Connection
 from omq._core.link.poller import Poller
-from omq._core.wire.codec import encode_frame
+from omq._core.wire.framing import encode_frame
 from omq._core.wire.pool import Pool
 
 PIECE = 32768  # bytes written before the connection reads

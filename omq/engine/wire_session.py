@@ -242,7 +242,7 @@ class WireSession(StateMachine[ConnectionState]):
             options.max_message_size,
             engine.pattern.max_parts,
             driver.flusher,
-            self._handshake.cipher,
+            self._handshake.codec,
             watcher=engine.context.flusher,
         )
         self.peer.origin = self._dialer or None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Final
 
-from omq._core.wire.codec import encode_frame
+from omq._core.wire.framing import encode_frame
 from omq.errors import LocalProtocolError, RemoteProtocolError
 
 CONTEXT_LIMIT: Final = 16  # bytes of a PING's context (RFC 37, Connection Heartbeating)

@@ -148,7 +148,7 @@ class CurveClient(Mechanism):
         if metadata is None:
             raise RemoteProtocolError("a READY that does not open: altered on its way, or not the server's (RFC 26)")
         self.peer_properties = parse_properties(metadata)
-        self.cipher = CurveCipher(self._key, False, 2, int.from_bytes(nonce, "big"))
+        self.codec = CurveCipher(self._key, False, 2, int.from_bytes(nonce, "big"))
         del self._transient, self._key
 
     steps: ClassVar[Mapping[Enum, Mapping[bytes, Step]]] = {
@@ -261,7 +261,7 @@ class CurveServer(Mechanism):
         nonce = _counter(1)
         box = self._key.seal(b"CurveZMQREADY---" + nonce, encode_properties(self._properties))
         self._frames.append(encode_command(b"READY", nonce + box))
-        self.cipher = CurveCipher(self._key, True, 1, self._nonce)
+        self.codec = CurveCipher(self._key, True, 1, self._nonce)
         self._key = None
         self.phase = CurvePhase.AGREED
 

@@ -17,8 +17,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-from omq._core.wire.codec import FrameDecoder
-from omq._core.wire.crypto import CurveCipher
+from omq._core.wire.codec import Codec
+from omq._core.wire.framing import FrameDecoder
 from omq.errors import HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.types import COMPATIBLE, SENDS_IDENTITY, SocketType
 from omq.zmtp.command import PROPERTIES_LIMIT, Command, encode_properties, error, parse_command, quoted
@@ -161,9 +161,9 @@ class Handshake:
         return self._mechanism.question
 
     @property
-    def cipher(self) -> CurveCipher | None:
-        """What seals and opens the traffic, once `done`; `None` where it goes in the clear."""
-        return self._mechanism.cipher
+    def codec(self) -> Codec | None:
+        """What the traffic goes through, once `done`; `None` where it is plain frames."""
+        return self._mechanism.codec
 
     @property
     def hint(self) -> str:

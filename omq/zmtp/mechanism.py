@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final
 
-from omq._core.wire.crypto import CurveCipher
+from omq._core.wire.codec import Codec
 from omq.errors import AuthenticationError, HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.zmtp.command import Command, error, parse_error, quoted
 
@@ -50,7 +50,7 @@ class Mechanism(ABC):
         question: What the engine has to answer before it goes on, or `None`.
         peer_properties: The peer's metadata by lower-case name, once it has sent them.
         peer_error: The reason of the peer's ERROR command, unescaped, once it has sent one.
-        cipher: What seals and opens the traffic, once both sides have agreed; `None` where it is in the clear.
+        codec: What the traffic goes through, once both sides have agreed; `None` where it is plain frames.
     """
 
     #: The name in the greeting: 1 to 20 of A-Z, digits and "-_.+".
@@ -74,7 +74,7 @@ class Mechanism(ABC):
         self.question: Question | None = None
         self.peer_properties: dict[bytes, bytes] | None = None
         self.peer_error: bytes | None = None
-        self.cipher: CurveCipher | None = None
+        self.codec: Codec | None = None
         self._frames: list[bytes] = []  # to be written, in this order
         self._failure = b""
 

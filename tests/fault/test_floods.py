@@ -22,7 +22,7 @@ from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
 from omq._core.queues.peer import RecvQueue
 from omq._core.queues.wait_queue import WaitQueue
-from omq._core.wire.codec import encode_frame
+from omq._core.wire.framing import encode_frame
 from omq._core.wire.pool import Pool
 from tests.waits import until
 

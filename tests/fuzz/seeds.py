@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha1
 from pathlib import Path
 
-from omq._core.wire.codec import encode_frame
+from omq._core.wire.framing import encode_frame
 from omq.types import SocketType
 from omq.zmtp.command import cancel, encode_command, encode_properties, ping, ready, subscribe
 from omq.zmtp.greeting import Greeting

@@ -8,8 +8,8 @@ import socket
 
 from omq._core.link.connection import Connection
 from omq._core.link.poller import Poller
-from omq._core.wire.codec import encode_frame
 from omq._core.wire.crypto import CurveCipher, Secret
+from omq._core.wire.framing import encode_frame
 from omq._core.wire.pool import Pool
 from omq.errors import RemoteProtocolError
 from omq.zmtp.command import parse_traffic_command

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from omq._core.wire.codec import FrameDecoder
 from omq._core.wire.crypto import CurveCipher, Secret
+from omq._core.wire.framing import FrameDecoder
 from omq.errors import RemoteProtocolError, UsageError
 from omq.zmtp import z85
 from omq.zmtp.command import encode_command, parse_properties, parse_traffic_command

@@ -218,7 +218,7 @@ async def test_a_message_that_comes_twice_or_too_late_1189(fresh: Fresh, late: b
         async with dialled(server.endpoint) as peer:
             stranger = Stranger(peer)
             await stranger.finish()
-            session = stranger.handshake.cipher
+            session = stranger.handshake.codec
             assert session is not None
             first, second = (frame(session.seal(body) or b"") for body in (b"first", b"second"))
             await peer.send(second + first if late else first + first)

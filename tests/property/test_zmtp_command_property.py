@@ -1,7 +1,7 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from omq._core.wire.codec import FrameDecoder
+from omq._core.wire.framing import FrameDecoder
 from omq.errors import RemoteProtocolError
 from omq.zmtp import command
 from omq.zmtp.command import Cancel, Command, Error, Join, Leave, Ping, Pong, Subscribe

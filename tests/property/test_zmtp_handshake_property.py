@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omq._core.wire.codec import encode_frame
+from omq._core.wire.framing import encode_frame
 from omq.errors import HandshakeError, RemoteProtocolError
 from omq.types import COMPATIBLE, SocketType
 from omq.zmtp.command import encode_command, error, ready

@@ -4,7 +4,7 @@ from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
 from omq._core.link.receiver import Receiver
 from omq._core.queues.peer import RecvQueue
-from omq._core.wire.crypto import CurveCipher
+from omq._core.wire.codec import Codec
 from omq._core.wire.pool import Pool
 
 class Connection(Receiver):
@@ -22,7 +22,7 @@ class Connection(Receiver):
         max_size: Bytes that one message may have, all parts together; `None` for no limit.
         max_parts: Parts that one message may have; `None` for 1048576.
         flusher: Who writes what is left behind; `None`: the send queue, when the loop's turn ends.
-        cipher: What seals and opens the traffic (RFC 26); `None`: it goes in the clear.
+        codec: How frames look on the wire; `None`: they are plain ones (RFC 23, Framing).
         watcher: Whose thread answers PINGs while nobody can read; `None`: nobody's.
         ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
     """
@@ -38,7 +38,7 @@ class Connection(Receiver):
         max_size: int | None = None,
         max_parts: int | None = None,
         flusher: Flusher | None = None,
-        cipher: CurveCipher | None = None,
+        codec: Codec | None = None,
         *,
         watcher: Flusher | None = None,
         ceiling: int = ...,

@@ -24,11 +24,11 @@ from omq._core.wire.send_buffer cimport (
     Part,
 )
 from omq._core.wire.frame_reader cimport MESSAGE_CEILING, FrameReader
-from omq._core.wire.codec cimport LONG_HEADER, asking_size, write_asking
+from omq._core.wire.framing cimport LONG_HEADER, asking_size, write_asking
 from omq._core.clock cimport now_ns
 from omq._core.lock cimport take_flag
 from omq._core.kernel cimport NO_FD, EPOLLIN, EPOLLOUT, EPOLLRDHUP
-from omq._core.wire.crypto cimport CurveCipher
+from omq._core.wire.codec cimport Codec
 from omq._core.link.flusher cimport Flusher
 from omq._core.queues.peer cimport RecvQueue
 from omq._core.wire.pool cimport Pool
@@ -88,7 +88,7 @@ cdef class Connection(Receiver):
         recv_queue: Where its messages are taken; None gives them to the send queue or, without one, to `session.on_message`.
         recv_hwm: Messages; 0 for no bound.
         flusher: Who writes what is left behind; None: the send queue, when the loop's turn ends.
-        cipher: What seals and opens the traffic; None: it goes in the clear.
+        codec: How frames look on the wire; None: they are plain ones.
         watcher: Whose thread answers PINGs while nobody can read; None: nobody's.
     """
 
@@ -96,7 +96,7 @@ cdef class Connection(Receiver):
         self.fd = NO_FD
 
     def __init__(self, session, int fd, Poller poller not None, Pool pool not None, RecvQueue recv_queue, recv_hwm,
-                 max_size=None, max_parts=None, Flusher flusher=None, CurveCipher cipher=None, *,
+                 max_size=None, max_parts=None, Flusher flusher=None, Codec codec=None, *,
                  Flusher watcher=None, ceiling=MESSAGE_CEILING):
         self.session = session
         self.fd = fd
@@ -107,8 +107,8 @@ cdef class Connection(Receiver):
         self._hwm = recv_hwm
         self._flusher = flusher
         self._watcher = watcher
-        self._send_buffer.secure(cipher)
-        self._frame_reader.cipher = cipher
+        self._send_buffer.encode_with(codec)
+        self._frame_reader.decode_with(codec)
         self._send_buffer.shared = flusher is not None
         self._send_buffer.fd = fd
         self._send_buffer.interest = EPOLLIN | EPOLLRDHUP
@@ -287,7 +287,7 @@ cdef class Connection(Receiver):
     cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1:
         cdef SendBuffer send_buffer = self._send_buffer
         cdef bint taken
-        if (send_buffer.cipher is not None or self._broken or not self.writable or self.send_queue is None
+        if (send_buffer.codec is not None or self._broken or not self.writable or self.send_queue is None
                 or (send_buffer.shared and not take_flag(&send_buffer._taken))):
             return False
         taken = (
@@ -307,8 +307,8 @@ cdef class Connection(Receiver):
         cdef SendBuffer send_buffer = self._send_buffer
         cdef bint first
         cdef int status
-        if send_buffer.cipher is not None:
-            return self.send(parts, count)  # nobody else can open what is sealed for this peer
+        if send_buffer.codec is not None:
+            return self.send(parts, count)  # what its codec makes of it is for this peer alone
         if self._broken:
             return 0
         send_buffer.hold()

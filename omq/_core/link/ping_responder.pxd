@@ -2,6 +2,7 @@
 
 cimport cython
 
+from omq._core.wire.codec cimport WireFrame
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.lock cimport drop_flag, take_flag
 
@@ -17,7 +18,7 @@ cdef extern from *:
 
 @cython.final
 cdef class PingResponder:
-    cdef SendBuffer send_buffer      # where answers go; its descriptor and its cipher are the connection's
+    cdef SendBuffer send_buffer      # where answers go; its descriptor and its codec are the connection's
     # Guarded by the flag.
     cdef int _taken                  # atomic: somebody reads the descriptor, or looks at what it has
     cdef bint resets                 # a write to a peer that has closed would destroy what it has sent
@@ -37,8 +38,8 @@ cdef class PingResponder:
     cdef long long _with_others(self, long long due, long long patience) noexcept nogil
     cdef long long look(self, long long now, unsigned char *view) noexcept nogil
     cdef void _examine(self, const unsigned char *view, Py_ssize_t size) noexcept nogil
-    cdef Py_ssize_t _ping(self, const unsigned char *body, Py_ssize_t size, unsigned char *context) noexcept nogil
-    cdef int _glance(self, const unsigned char *body, Py_ssize_t size, unsigned char *clear) noexcept nogil
+    cdef int _measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
+    cdef Py_ssize_t _ping(self, const unsigned char *p, const WireFrame *frame, unsigned char *context) noexcept nogil
     cdef bint _open(self) noexcept nogil
     cdef bint _answer(self, const unsigned char *context, Py_ssize_t size) noexcept nogil
 

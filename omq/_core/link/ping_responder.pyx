@@ -15,8 +15,8 @@ from omq._core.clock cimport now_ns
 from omq._core.kernel cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
 from omq._core.link.command_backlog cimport CLEAR, can_reset, outlook
 from omq._core.wire.send_buffer cimport SendBuffer
-from omq._core.wire.codec cimport FLAG_COMMAND, LONG_HEADER, Header, parse_header, write_header
-from omq._core.wire.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_ROOM
+from omq._core.wire.codec cimport GLANCE_LIMIT, OVERHEAD_LIMIT, WireFrame, measure_plain
+from omq._core.wire.framing cimport FLAG_COMMAND, write_header
 
 cdef extern from "<sys/socket.h>" nogil:
     int MSG_PEEK
@@ -92,43 +92,47 @@ cdef class PingResponder:
 
     cdef void _examine(self, const unsigned char *view, Py_ssize_t size) noexcept nogil:
         """Goes through the frames that have arrived and answers the PINGs that are new."""
-        cdef Header header
+        cdef WireFrame frame
         cdef unsigned char context[CONTEXT]
         cdef Py_ssize_t at = <Py_ssize_t>self.boundary if self.boundary <= size else size
         cdef Py_ssize_t has
-        while at < size and parse_header(view + at, size - at, &header) == 1:
-            if header.size > <size_t>(size - at - header.length):
+        while at < size and self._measure(view + at, size - at, &frame) == 1:
+            if frame.size > <size_t>(size - at - frame.length):
                 break
             if at >= self.seen:
-                has = self._ping(view + at + header.length, <Py_ssize_t>header.size, context) if (
-                    header.flags & FLAG_COMMAND or self.send_buffer.cipher is not None) else -1
+                has = self._ping(view + at, &frame, context)
                 if has >= 0:
                     if not self._open() or not self._answer(context, has):
                         return
                     self.ahead += 1
                     self.heard(now_ns())
-                self.seen = at + header.length + <Py_ssize_t>header.size
-            at += header.length + <Py_ssize_t>header.size
+                self.seen = at + frame.length + <Py_ssize_t>frame.size
+            at += frame.length + <Py_ssize_t>frame.size
 
-    cdef Py_ssize_t _ping(self, const unsigned char *body, Py_ssize_t size, unsigned char *context) noexcept nogil:
+    cdef int _measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
+        if self.send_buffer.codec is None:
+            return measure_plain(p, available, frame)
+        return self.send_buffer.codec.measure(p, available, frame)
+
+    cdef Py_ssize_t _ping(self, const unsigned char *p, const WireFrame *frame, unsigned char *context) noexcept nogil:
         """The size of a PING's context, which is copied; -1: this is no PING."""
-        cdef unsigned char clear[PING_SIZE + CONTEXT + 1]
-        if self.send_buffer.cipher is not None:
-            size -= SEALED_EXTRA
-            if size < PING_SIZE or size > PING_SIZE + CONTEXT or self._glance(body, size, clear) < 0:
-                return -1
-            if not clear[0] & SEALED_COMMAND:
-                return -1
-            body = clear + 1
-        elif size < PING_SIZE or size > PING_SIZE + CONTEXT:
+        cdef unsigned char clear[GLANCE_LIMIT]
+        cdef const unsigned char *body = p + frame.length
+        cdef Py_ssize_t size
+        if frame.payload < PING_SIZE or frame.payload > PING_SIZE + CONTEXT:
             return -1
+        if self.send_buffer.codec is None:
+            if not frame.flags & FLAG_COMMAND:
+                return -1
+        else:
+            if self.send_buffer.codec.glance(p, frame, clear) != FLAG_COMMAND:
+                return -1
+            body = clear
         if memcmp(body, b"\4PING", 5) != 0:
             return -1
+        size = <Py_ssize_t>frame.payload
         memcpy(context, body + PING_SIZE, size - PING_SIZE)
         return size - PING_SIZE
-
-    cdef int _glance(self, const unsigned char *body, Py_ssize_t size, unsigned char *clear) noexcept nogil:
-        return self.send_buffer.cipher.glance(body, size + SEALED_EXTRA, clear)
 
     cdef bint _open(self) noexcept nogil:
         """Whether an answer does no harm: the peer has not closed, as far as anybody can know."""
@@ -137,7 +141,7 @@ cdef class PingResponder:
 
     cdef bint _answer(self, const unsigned char *context, Py_ssize_t size) noexcept nogil:
         """Sends a PONG with the context that came (RFC 37, Connection Heartbeating); False: not now."""
-        cdef unsigned char frame[LONG_HEADER + SEALED_ROOM]
+        cdef unsigned char frame[OVERHEAD_LIMIT + PONG_SIZE + CONTEXT]
         cdef unsigned char body[PONG_SIZE + CONTEXT]
         cdef Py_ssize_t length, whole, sent
         cdef bint done = False
@@ -147,17 +151,13 @@ cdef class PingResponder:
                 and self.send_buffer.fd >= 0):
             memcpy(body, b"\4PONG", PONG_SIZE)
             memcpy(body + PONG_SIZE, context, size)
-            if self.send_buffer.cipher is None:
+            if self.send_buffer.codec is None:
                 length = write_header(frame, FLAG_COMMAND, PONG_SIZE + size)
                 memcpy(frame + length, body, PONG_SIZE + size)
                 whole = length + PONG_SIZE + size
-                done = True
             else:
-                length = write_header(frame, 0, SEALED_EXTRA + PONG_SIZE + size)
-                done = self.send_buffer.cipher.seal_frame(
-                    frame + length, SEALED_COMMAND, <const char *>body, PONG_SIZE + size) == 0
-                whole = length + SEALED_EXTRA + PONG_SIZE + size
-            if done:
+                whole = self.send_buffer.codec.encode(frame, FLAG_COMMAND, <const char *>body, PONG_SIZE + size)
+            if whole > 0:
                 sent = send(self.send_buffer.fd, frame, whole, MSG_DONTWAIT | MSG_NOSIGNAL)
                 done = sent == whole
                 if done:

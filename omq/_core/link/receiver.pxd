@@ -43,6 +43,5 @@ cdef class Receiver(Peer):
     cdef int _lose(self, object reason) except -1
     cdef int _cease(self) except -1
     cdef int _read_on(self, bint on) except -1
-    cdef bint _spent(self) noexcept
     cdef int _join(self) except -1
     cdef int _leave(self) except -1

@@ -2,13 +2,12 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM, EPIPE, errno
-from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy
 
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, MSG_DONTWAIT, recv
 from omq._core.wire.send_buffer cimport SendBuffer
-from omq._core.wire.codec cimport SHORT_HEADER
+from omq._core.wire.framing cimport SHORT_HEADER
 from omq._core.wire.frame_reader cimport (
     COMMAND_LIMIT,
     SCAN_COMMAND,
@@ -16,7 +15,8 @@ from omq._core.wire.frame_reader cimport (
     SCAN_ENDLESS,
     SCAN_LARGE,
     SCAN_LARGE_DONE,
-    SCAN_NOT_OPENED,
+    SCAN_OWN,
+    SCAN_REFUSED,
     SCAN_STARVED,
     SCAN_TOO_LARGE,
     SCAN_TOO_MANY_PARTS,
@@ -37,8 +37,7 @@ cdef enum:
 
 import os
 
-from omq._core.wire.crypto import explain
-from omq.errors import LocalProtocolError, RemoteProtocolError
+from omq.errors import RemoteProtocolError
 
 
 cdef class Receiver(Peer):
@@ -67,10 +66,6 @@ cdef class Receiver(Peer):
             self._send_buffer.let_go()
             self._poller.leave(self.fd, self._send_buffer.ticket)
         return 0
-
-    cdef bint _spent(self) noexcept:
-        """No nonce is left, so nothing can be sent any more."""
-        return self._send_buffer.cipher is not None and self._send_buffer.cipher.sent == <uint64_t>-1
 
     # ------------------------------------------------------------------ pausing
 
@@ -180,8 +175,10 @@ cdef class Receiver(Peer):
                 caught_up = True
                 break
             over = True
-            if self._spent():
-                reason = LocalProtocolError("the nonces of this connection are used up (RFC 26, The MESSAGE Command)")
+            if self._frame_reader.codec is not None:
+                reason = self._frame_reader.codec.exhausted()
+            if reason is not None:
+                pass
             elif got == FILL_NO_MEMORY:
                 reason = MemoryError("no memory for what the peer sends")
             elif self._send_buffer.error == ENOMEM:
@@ -240,6 +237,11 @@ cdef class Receiver(Peer):
             elif found == SCAN_LARGE:
                 self._begin_large()
                 continue
+            elif found == SCAN_OWN:
+                body = None
+                answer = frame_reader.codec.answer()
+                if answer is not None:
+                    self.control(answer)
             elif found == SCAN_LARGE_DONE:
                 body = frame_reader.finish_large()
                 if body is not None and self._heed(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)):
@@ -310,8 +312,8 @@ cdef class Receiver(Peer):
             return RemoteProtocolError(f"a message has more than max_parts={self._frame_reader.max_parts} parts")
         if found == SCAN_COMMAND_TOO_LARGE:
             return RemoteProtocolError(f"a command is larger than {COMMAND_LIMIT} bytes")
-        if found == SCAN_NOT_OPENED:
-            return RemoteProtocolError(explain(self._frame_reader.found))
+        if found == SCAN_REFUSED:
+            return self._frame_reader.codec.explain(self._frame_reader.found)
         return RemoteProtocolError("bytes that are no ZMTP frame (RFC 23, Framing)")
 
     cdef int _hand_over(self) except -1:

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 
 from omq._core.wire.send_buffer cimport BATCH_MESSAGES, INLINE_LIMIT, SPARSE_NS, Part
 from omq._core.clock cimport now_ns
-from omq._core.wire.codec cimport FLAG_MORE, LONG_HEADER, write_header
+from omq._core.wire.framing cimport FLAG_MORE, LONG_HEADER, write_header
 from omq._core.queues.recv_queue cimport RequestRecvQueue
 from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.wait_queue cimport WaitQueue

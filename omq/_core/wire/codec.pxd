@@ -1,93 +1,96 @@
-# The ZMTP frame header (RFC 23, "Framing"), parsed and written in place. Leaves: no Python, no allocation.
+# What a connection's traffic looks like on the wire, behind its handshake.
 
 from libc.stdint cimport uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memmove
+
+from omq._core.wire.framing cimport (
+    FLAG_COMMAND,
+    FLAG_MORE,
+    LONG_HEADER,
+    SHORT_HEADER,
+    SHORT_SIZE,
+    Header,
+    parse_header,
+    write_header,
+)
 
 cdef enum:
-    FLAG_MORE = 1        # more frames of this message follow
-    FLAG_LONG = 2        # the size has eight octets instead of one
-    FLAG_COMMAND = 4     # a command, not a part of a message
-    SHORT_HEADER = 2     # bytes
-    LONG_HEADER = 9      # bytes
-    SHORT_SIZE = 255     # bytes of a body that a short header announces at most
+    FLAG_OWN = 8             # beside FLAG_COMMAND, from `decode` and `finish`: a word between codecs; see `answer`
+    FLAGS_UNKNOWN = -1       # WireFrame.flags, while nobody has decoded the frame
+    GLANCE_LIMIT = 32        # octets of payload up to which a frame is glanced at
+    OVERHEAD_LIMIT = 1024    # octets that Codec.overhead may be
 
-cdef struct Header:
-    uint64_t size        # bytes of body that follow the header
-    int length           # bytes of the header itself: 2 or 9
-    int flags            # FLAG_*
-
-
-cdef inline uint64_t long_size(const unsigned char *p) noexcept nogil:
-    """The size that a long header gives."""
-    return ((<uint64_t>p[1] << 56) | (<uint64_t>p[2] << 48) | (<uint64_t>p[3] << 40) | (<uint64_t>p[4] << 32)
-            | (<uint64_t>p[5] << 24) | (<uint64_t>p[6] << 16) | (<uint64_t>p[7] << 8) | <uint64_t>p[8])
+cdef struct WireFrame:       # a frame as it came, at some address p
+    Py_ssize_t length        # octets of its header: they have arrived
+    uint64_t size            # octets behind its header
+    uint64_t payload         # octets of payload among them: at most, before `decode`
+    int flags                # FLAG_MORE, FLAG_COMMAND, or FLAGS_UNKNOWN
+    bint as_is               # where it is large: what is behind its header is the payload, and `finish` has nothing to do
+    # From `decode`.
+    Py_ssize_t whole         # octets that stand at p now in its place: plain frames
+    Py_ssize_t spare         # octets of commands among them, at their beginning, that readers skip
+    Py_ssize_t grown         # octets by which what has arrived is longer now
 
 
-cdef inline int parse_header(const unsigned char *p, Py_ssize_t available, Header *out) noexcept nogil:
-    """1: *out* is filled; 0: more bytes are needed; -1: no ZMTP frame starts like this."""
-    cdef int flags
-    if available < 1:
-        return 0
-    flags = p[0]
-    # RFC 23: bits 7-3 are reserved and SHALL be zero; a command is a single frame (MORE is zero).
-    if flags > 6 or flags == (FLAG_COMMAND | FLAG_MORE):
-        return -1
-    if not flags & FLAG_LONG:
-        if available < SHORT_HEADER:
-            return 0
-        out.size = p[1]
-        out.length = SHORT_HEADER
-        out.flags = flags
-        return 1
-    # The size is 63 bits in practice: a larger one cannot be held, and its arithmetic would overflow.
-    if available >= 2 and p[1] & 0x80:
-        return -1
-    if available < LONG_HEADER:
-        return 0
-    out.size = long_size(p)
-    out.length = LONG_HEADER
-    out.flags = flags
-    return 1
+cdef class Codec:
+    # Settled when it is made.
+    cdef readonly Py_ssize_t overhead  # octets around a payload's own that `encode` may write to
+    cdef readonly Py_ssize_t growth  # octets by which a slab's frames may grow in `decode`, all together
+    cdef readonly bint borrows       # a large payload goes out as it is, behind what `head` writes
+    cdef readonly bint watchable     # `measure`, `glance` and `encode` serve a thread that never takes the GIL
+    # Out.
+    cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil
+    cdef Py_ssize_t head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept nogil
+    cdef object exhausted(self)
+    # In.
+    cdef int measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
+    cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
+    cdef bytes finish(self, bytes body, int *found)
+    cdef int glance(self, const unsigned char *p, const WireFrame *frame, unsigned char *into) noexcept nogil
+    cdef object answer(self)
+    cdef object explain(self, int found)
 
 
-cdef inline int write_header(unsigned char *p, int flags, Py_ssize_t size) noexcept nogil:
-    """Writes the shortest header for a body of *size* bytes; gives the header's length in bytes."""
-    if size < 256:
-        p[0] = <unsigned char>flags
-        p[1] = <unsigned char>size
-        return SHORT_HEADER
-    p[0] = <unsigned char>(flags | FLAG_LONG)
-    p[1] = <unsigned char>(<uint64_t>size >> 56)
-    p[2] = <unsigned char>(<uint64_t>size >> 48)
-    p[3] = <unsigned char>(<uint64_t>size >> 40)
-    p[4] = <unsigned char>(<uint64_t>size >> 32)
-    p[5] = <unsigned char>(<uint64_t>size >> 24)
-    p[6] = <unsigned char>(<uint64_t>size >> 16)
-    p[7] = <unsigned char>(<uint64_t>size >> 8)
-    p[8] = <unsigned char>size
-    return LONG_HEADER
+cdef inline int measure_plain(const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
+    """`Codec.measure` where there is no codec."""
+    cdef Header header
+    cdef int state = parse_header(p, available, &header)
+    if state == 1:
+        frame.length = header.length
+        frame.size = frame.payload = header.size
+        frame.flags = header.flags & (FLAG_MORE | FLAG_COMMAND)
+        frame.as_is = True
+    return state
 
 
-# What a subscriber says, as a frame: a command to peers from ZMTP 3.1 on, a message to older ones (RFC 37, The
-# Publish-Subscribe Pattern; RFC 23, likewise).
+cdef inline void fill_gap(unsigned char *p, Py_ssize_t size) noexcept nogil:
+    """Makes *size* octets, none or at least 2, commands that readers skip."""
+    cdef Py_ssize_t step
+    while size > 0:
+        step = min(size, <Py_ssize_t>(SHORT_HEADER + SHORT_SIZE))
+        if size - step == 1:
+            step -= 1  # no command is that small
+        write_header(p, FLAG_COMMAND, step - SHORT_HEADER)
+        p += step
+        size -= step
 
-cdef inline Py_ssize_t asking_size(Py_ssize_t size, bint by_command, bint subscribe) noexcept nogil:
-    """Bytes of the frame that subscribes to a prefix of *size* bytes, or takes that back."""
-    size += (10 if subscribe else 7) if by_command else 1
-    return size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER)
 
-
-cdef inline Py_ssize_t write_asking(
-    unsigned char *p, const char *prefix, Py_ssize_t size, bint by_command, bint subscribe
-) noexcept nogil:
-    """Writes that frame; gives its size."""
-    cdef const char *name = b"\1" if subscribe else b"\0"
-    cdef int length = 1
-    cdef int header
-    if by_command:
-        name = b"\x09SUBSCRIBE" if subscribe else b"\6CANCEL"
-        length = 10 if subscribe else 7
-    header = write_header(p, FLAG_COMMAND if by_command else 0, length + size)
-    memcpy(p + header, name, length)
-    memcpy(p + header + length, prefix, size)
-    return header + length + size
+cdef inline void leave_plain(unsigned char *p, Py_ssize_t available, const unsigned char *payload, Py_ssize_t size, int flags,
+                             WireFrame *frame) noexcept nogil:
+    """Makes a plain frame of a payload that stands somewhere in a frame that is whole, for `decode`."""
+    cdef int length = SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER
+    cdef Py_ssize_t taken = frame.length + <Py_ssize_t>frame.size
+    cdef Py_ssize_t spare = taken - length - size
+    frame.grown = 0
+    if spare < 0 or spare == 1:
+        # What came behind it moves up: there is room for that, see Codec.growth.
+        frame.grown = 1 if spare == 1 else -spare
+        memmove(p + taken + frame.grown, p + taken, available - taken)
+        spare += frame.grown
+    memmove(p + spare + length, payload, size)
+    write_header(p + spare, flags & (FLAG_MORE | FLAG_COMMAND), size)
+    fill_gap(p, spare)
+    frame.flags = flags
+    frame.payload = size
+    frame.whole = spare + length + size
+    frame.spare = frame.whole if flags & FLAG_COMMAND else spare

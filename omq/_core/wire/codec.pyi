@@ -1,36 +1,18 @@
-def encode_frame(body: bytes, more: bool = False, command: bool = False) -> bytes:
-    """Encodes one frame with the shortest header that fits.
+class Codec:
+    """How one connection's frames look on the wire, both ways; this one does what is done without one.
 
-    Args:
-        body: The frame's content.
-        more: Another frame of the same message follows.
-        command: The frame is a command, not a part of a message.
-
-    Returns:
-        Header and body as they go onto the wire (RFC 23, "Framing").
+    Attributes:
+        overhead: Octets around a payload's own that encoding may write to.
+        growth: Octets by which a slab's frames may grow when they are decoded, all together.
+        borrows: A large payload goes out as it is.
+        watchable: A thread that never takes the GIL may look at what has arrived, and answer.
     """
 
-class FrameDecoder:
-    """Cuts a stream of bytes into frames; used until the handshake is done, and by tests.
-
-    Args:
-        max_size: The largest body in bytes that is waited for; `None` for no limit.
-    """
-
-    def __init__(self, max_size: int | None = None) -> None: ...
     @property
-    def unread(self) -> bytes:
-        """The bytes that were fed and belong to no frame given out so far."""
-
-    def feed(self, data: bytes) -> None:
-        """Appends bytes from the peer."""
-
-    def next_frame(self) -> tuple[int, bytes] | None:
-        """Takes the next whole frame.
-
-        Returns:
-            The flags (bit 0: more, bit 2: command) and the body, or `None` if no whole frame is there.
-
-        Raises:
-            RemoteProtocolError: The bytes are no frame, or the frame is larger than `max_size`.
-        """
+    def overhead(self) -> int: ...
+    @property
+    def growth(self) -> int: ...
+    @property
+    def borrows(self) -> bool: ...
+    @property
+    def watchable(self) -> bool: ...

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport uint64_t
 
-from omq._core.wire.codec cimport Header
+from omq._core.wire.codec cimport Codec, WireFrame
 
 cdef enum:
     KEY = 32                 # octets of a key, public or secret
@@ -20,11 +20,12 @@ cdef enum:
     SEALED_ROOM = 512        # octets from a body's start that sealing may write to, however short it is
 
 cdef enum:
-    # What open_frame found wrong.
+    # What is wrong with what has arrived.
     OPEN_NO_MESSAGE = -1     # not a MESSAGE command
     OPEN_REPLAYED = -2       # its nonce is not above the last one's
     OPEN_FORGED = -3         # the box does not open
     OPEN_BAD_FLAGS = -4      # reserved flags are set
+    OPEN_NO_FRAME = -5       # not a frame of ZMTP
 
 ctypedef int (*box_call)(unsigned char *, const unsigned char *, unsigned long long,
                          const unsigned char *, const unsigned char *) noexcept nogil
@@ -69,7 +70,7 @@ cdef class Secret:
 
 
 @cython.final
-cdef class CurveCipher:
+cdef class CurveCipher(Codec):
     cdef Sodium _sodium
     cdef unsigned char _key[KEY]     # wiped when the object goes
     cdef unsigned char _out_key[KEY]  # what the key and the prefix of our nonces make (XSalsa20); wiped likewise
@@ -83,7 +84,3 @@ cdef class CurveCipher:
     cdef int open_frame(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room,
                         unsigned char *into) noexcept nogil
     cdef int _open_box(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room, unsigned char *into) noexcept nogil
-    cdef int open_in_place(self, unsigned char *frame, Py_ssize_t available, const Header *header,
-                           Py_ssize_t *spare) noexcept nogil
-    cdef int glance(self, const unsigned char *body, Py_ssize_t size, unsigned char *into) noexcept nogil
-    cdef bytes open_large(self, bytes body, int *found)

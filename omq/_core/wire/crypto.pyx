@@ -11,19 +11,21 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
-from omq._core.wire.codec cimport (
+from omq._core.wire.codec cimport FLAGS_UNKNOWN, GLANCE_LIMIT, Codec, WireFrame
+from omq._core.wire.framing cimport (
     FLAG_COMMAND,
     FLAG_MORE,
     LONG_HEADER,
     SHORT_HEADER,
     SHORT_SIZE,
     Header,
+    parse_header,
     write_header,
 )
 
 import os
 
-from omq.errors import UsageError
+from omq.errors import LocalProtocolError, RemoteProtocolError, UsageError
 
 cdef extern from *:
     """
@@ -260,7 +262,7 @@ cdef class Secret:
 @cython.final
 @cython.no_gc
 @cython.auto_pickle(False)
-cdef class CurveCipher:
+cdef class CurveCipher(Codec):
     """The traffic of a CURVE connection (RFC 26, The MESSAGE Command): frames are sealed and opened where they stand.
 
     Args:
@@ -283,6 +285,8 @@ cdef class CurveCipher:
             self._sodium.core(self._in_key, self._in, self._key, NULL)
         self.sent = sent
         self.received = received
+        self.overhead = LONG_HEADER + SEALED_EXTRA + SEALED_ROOM
+        self.borrows = False
 
     def __dealloc__(self):
         if self._sodium is not None:
@@ -377,43 +381,59 @@ cdef class CurveCipher:
             return OPEN_BAD_FLAGS
         return into[0]
 
-    cdef int glance(self, const unsigned char *body, Py_ssize_t size, unsigned char *into) noexcept nogil:
-        """As `open_frame`, for a body that will come: it stays as it is, and so does what is known of the nonces."""
-        cdef unsigned char nonce[NONCE]
-        if memcmp(body, b"\x07MESSAGE", 8) != 0:
+    # ------------------------------------------------------------------ the codec
+
+    cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
+        # libzmq sends MESSAGE in a frame of a message: the frame's own flags are none.
+        cdef int length = write_header(into, 0, SEALED_EXTRA + size)
+        cdef int inside = (SEALED_MORE if flags & FLAG_MORE else 0) | (SEALED_COMMAND if flags & FLAG_COMMAND else 0)
+        if self.seal_frame(into + length, inside, payload, size) < 0:
+            return -1
+        return length + SEALED_EXTRA + size
+
+    cdef object exhausted(self):
+        if self.sent != <uint64_t>-1:
+            return None
+        return LocalProtocolError("the nonces of this connection are used up (RFC 26, The MESSAGE Command)")
+
+    cdef int measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
+        cdef Header header
+        cdef int state = parse_header(p, available, &header)
+        if state <= 0:
+            return OPEN_NO_FRAME if state < 0 else 0
+        # libzmq sends MESSAGE in a frame of a message, the RFC calls it a command: both are taken.
+        if header.size < SEALED_EXTRA or header.flags & FLAG_MORE:
             return OPEN_NO_MESSAGE
-        if get_counter(body + 8) <= self.received:
-            return OPEN_REPLAYED
-        memcpy(nonce, self._in, COUNTER)
-        memcpy(nonce + COUNTER, body + 8, 8)
-        if self._sodium.open(into, body + SEALED_BOX, size - SEALED_BOX, nonce, self._key) != 0:
-            return OPEN_FORGED
-        return into[0]
+        frame.length = header.length
+        frame.size = header.size
+        frame.payload = header.size - SEALED_EXTRA
+        frame.flags = FLAGS_UNKNOWN
+        frame.as_is = False
+        return 1
 
-    cdef int open_in_place(self, unsigned char *frame, Py_ssize_t available, const Header *header,
-                           Py_ssize_t *spare) noexcept nogil:
-        """Opens a whole frame, and leaves a plain one at its end: the flags, or OPEN_*. *available*: octets that are there.
-
-        A sealed frame is longer. What is left over, in front of the plain one, is *spare* octets and becomes the header
-        and the body of a command, which readers skip. A command stays as it is: all of it is spare.
-        """
-        cdef unsigned char *body = frame + header.length
-        cdef Py_ssize_t size = <Py_ssize_t>header.size - SEALED_EXTRA
-        cdef int flags = self.open_frame(body, <Py_ssize_t>header.size, available - header.length, body + SEALED_FLAGS)
-        if flags < 0:
-            return flags
-        if flags & SEALED_COMMAND:
-            frame[0] |= FLAG_COMMAND
-            spare[0] = header.length + <Py_ssize_t>header.size
-            return flags
+    cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
+        """As `Codec.decode`. A sealed frame is longer: what is left over, in front of the plain one, becomes a command."""
+        cdef unsigned char *body = p + frame.length
+        cdef Py_ssize_t size = <Py_ssize_t>frame.payload
+        cdef int inside = self.open_frame(body, <Py_ssize_t>frame.size, available - frame.length, body + SEALED_FLAGS)
+        cdef int flags
+        if inside < 0:
+            return inside
+        frame.grown = 0
+        frame.whole = frame.length + <Py_ssize_t>frame.size
+        if inside & SEALED_COMMAND:
+            p[0] |= FLAG_COMMAND
+            frame.spare = frame.whole
+            return FLAG_COMMAND
+        flags = FLAG_MORE if inside & SEALED_MORE else 0
         body += SEALED_EXTRA - (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER)
-        write_header(body, FLAG_MORE if flags & SEALED_MORE else 0, size)
-        spare[0] = body - frame
-        write_header(frame, FLAG_COMMAND, spare[0] - SHORT_HEADER)
+        write_header(body, flags, size)
+        frame.spare = body - p
+        write_header(p, FLAG_COMMAND, frame.spare - SHORT_HEADER)
         return flags
 
-    cdef bytes open_large(self, bytes body, int *found):
-        """The payload of a large body; *found* gets the flags, or OPEN_*. Other threads may run meanwhile."""
+    cdef bytes finish(self, bytes body, int *found):
+        """As `Codec.finish`. Other threads may run meanwhile."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
         cdef bytes payload = PyBytes_FromStringAndSize(NULL, size - SEALED_EXTRA)
         # The flags come out in front of the payload. The octet there is the end of the object's own head, which nobody
@@ -421,13 +441,43 @@ cdef class CurveCipher:
         cdef unsigned char *into = <unsigned char *>PyBytes_AS_STRING(payload) - 1
         cdef unsigned char before = into[0]
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(body)
+        cdef int inside
         if size > NO_GIL_SIZE:
             with nogil:
-                found[0] = self.open_frame(p, size, 0, into)
+                inside = self.open_frame(p, size, 0, into)
         else:
-            found[0] = self.open_frame(p, size, 0, into)
+            inside = self.open_frame(p, size, 0, into)
         into[0] = before
+        if inside > 0:
+            inside = FLAG_COMMAND if inside & SEALED_COMMAND else FLAG_MORE
+        found[0] = inside
         return payload
+
+    cdef int glance(self, const unsigned char *p, const WireFrame *frame, unsigned char *into) noexcept nogil:
+        cdef const unsigned char *body = p + frame.length
+        cdef unsigned char nonce[NONCE]
+        cdef unsigned char text[1 + GLANCE_LIMIT]
+        if memcmp(body, b"\x07MESSAGE", 8) != 0:
+            return OPEN_NO_MESSAGE
+        if get_counter(body + 8) <= self.received:
+            return OPEN_REPLAYED
+        memcpy(nonce, self._in, COUNTER)
+        memcpy(nonce + COUNTER, body + 8, 8)
+        if self._sodium.open(text, body + SEALED_BOX, frame.size - SEALED_BOX, nonce, self._key) != 0:
+            return OPEN_FORGED
+        memcpy(into, text + 1, <size_t>frame.payload)
+        return FLAG_COMMAND if text[0] & SEALED_COMMAND else FLAG_MORE if text[0] & SEALED_MORE else 0
+
+    cdef object explain(self, int found):
+        return RemoteProtocolError({
+            OPEN_NO_MESSAGE: "traffic that is no MESSAGE command (RFC 26, The MESSAGE Command)",
+            OPEN_REPLAYED: "a MESSAGE whose nonce is not above the last one's: replayed or reordered (RFC 26)",
+            OPEN_FORGED: "a MESSAGE whose box does not open: altered on its way, or of another connection (RFC 26)",
+            OPEN_BAD_FLAGS: "a MESSAGE with reserved flags (RFC 26, The MESSAGE Command)",
+            OPEN_NO_FRAME: "bytes that are no ZMTP frame (RFC 23, Framing)",
+        }[found])
+
+    # ------------------------------------------------------------------ for Python
 
     def seal(self, bytes payload not None, int flags=0):
         """A sealed frame's body, for tests and for what is not in a hurry; None when no nonce is left."""
@@ -454,13 +504,3 @@ def random_octets(int count):
     cdef bytes octets = PyBytes_FromStringAndSize(NULL, count)
     sodium().random(<unsigned char *>PyBytes_AS_STRING(octets), count)
     return octets
-
-
-def explain(int found):
-    """What an OPEN_* says, in words."""
-    return {
-        OPEN_NO_MESSAGE: "traffic that is no MESSAGE command (RFC 26, The MESSAGE Command)",
-        OPEN_REPLAYED: "a MESSAGE whose nonce is not above the last one's: replayed or reordered (RFC 26)",
-        OPEN_FORGED: "a MESSAGE whose box does not open: altered on its way, or of another connection (RFC 26)",
-        OPEN_BAD_FLAGS: "a MESSAGE with reserved flags (RFC 26, The MESSAGE Command)",
-    }[found]

@@ -4,8 +4,8 @@ cimport cython
 from libc.stdint cimport uint64_t
 
 from omq._core.wire.slab_list cimport SlabList, Node
-from omq._core.wire.codec cimport Header
-from omq._core.wire.crypto cimport CurveCipher
+from omq._core.wire.framing cimport Header
+from omq._core.wire.codec cimport Codec, WireFrame
 
 cdef enum:
     LARGE_FRAME = 32768      # a body above this is read by the kernel into the bytes object that the user gets
@@ -31,14 +31,15 @@ cdef enum Scan:
     SCAN_ENDLESS             # the ceiling is reached and the message goes on
     SCAN_TOO_MANY_PARTS
     SCAN_COMMAND_TOO_LARGE
-    SCAN_NOT_OPENED          # a sealed frame is not what it should be: FrameReader.found tells why
+    SCAN_OWN                 # the codec has a word for the other one: Codec.answer, with the GIL
+    SCAN_REFUSED             # the codec refuses what has arrived: FrameReader.found is for Codec.explain
 
 
 @cython.final
 cdef class FrameReader(SlabList):
-    cdef CurveCipher cipher          # opens what arrives; None: it arrives in the clear
-    cdef int found                   # OPEN_* of the frame that did not open, or the flags of the last large one
-    cdef Scan _wrong                 # what is wrong with a large sealed frame; SCAN_STARVED: nothing
+    cdef int found                   # what the codec has said of a frame that it refuses, or the flags of the last large one
+    cdef Scan _wrong                 # what is wrong with a large frame that a codec has finished; SCAN_STARVED: nothing
+    cdef bint _as_is                 # nothing is to be done to a large frame when it is whole
     cdef char *_target               # the caller's memory for the next message, if that is one large frame; NULL: none
     cdef Py_ssize_t _target_size  # bytes
     cdef Node *_aimed                # the large frame that stands in the target; NULL: none
@@ -52,7 +53,8 @@ cdef class FrameReader(SlabList):
     cdef const char *command_data
     cdef Py_ssize_t command_size
     cdef Scan scan(self) noexcept nogil
-    cdef Scan _scan_sealed(self) noexcept nogil
+    cdef void decode_with(self, Codec codec) noexcept
+    cdef Scan _scan_coded(self) noexcept nogil
     cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil
     cdef Scan _judge_large(self) noexcept nogil
     cdef Scan _refuse(self, uint64_t size) noexcept nogil

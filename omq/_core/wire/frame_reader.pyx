@@ -12,7 +12,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from omq._core.wire.slab_list cimport SlabList, Node
-from omq._core.wire.codec cimport (
+from omq._core.wire.framing cimport (
     FLAG_COMMAND,
     FLAG_LONG,
     FLAG_MORE,
@@ -22,14 +22,8 @@ from omq._core.wire.codec cimport (
     long_size,
     parse_header,
 )
-from omq._core.wire.crypto cimport (
-    OPEN_NO_MESSAGE,
-    SEALED_COMMAND,
-    SEALED_EXTRA,
-    SEALED_MORE,
-    CurveCipher,
-)
-from omq._core.wire.pool cimport Pool
+from omq._core.wire.codec cimport FLAG_OWN, Codec, WireFrame
+from omq._core.wire.pool cimport BLOCK_SIZE, Pool
 
 # The same macros as in cpython.bytes, for references that are held as pointers.
 cdef extern from "Python.h" nogil:
@@ -47,6 +41,12 @@ cdef class FrameReader(SlabList):
         self.max_parts = PARTS_CEILING if max_parts is None else max_parts
         self._left = <uint64_t>self.max_size
         self.ceiling = ceiling if max_size is None else NO_LIMIT
+        self._as_is = True
+
+    cdef void decode_with(self, Codec codec) noexcept:
+        """Has what arrives decoded by *codec*; None: it is plain frames. Before anything arrives."""
+        self.codec = codec
+        self._limit = BLOCK_SIZE if codec is None else BLOCK_SIZE - codec.growth
 
     cdef void clear(self):
         SlabList.clear(self)
@@ -62,8 +62,8 @@ cdef class FrameReader(SlabList):
         cdef Header header
         cdef Py_ssize_t available, whole
         cdef int state
-        if self.cipher is not None:
-            return self._scan_sealed()
+        if self.codec is not None:
+            return self._scan_coded()
         if self._large != NULL:
             return self._judge_large()
         tail = self._tail
@@ -127,12 +127,12 @@ cdef class FrameReader(SlabList):
             self._parts = 0
             self._left = <uint64_t>self.max_size
 
-    cdef Scan _scan_sealed(self) noexcept nogil:
-        """As `scan`: opens sealed frames where they stand, and leaves plain ones in their place."""
+    cdef Scan _scan_coded(self) noexcept nogil:
+        """As `scan`: has frames decoded where they stand, which leaves plain ones in their place."""
         cdef Node *tail = self._tail
         cdef unsigned char *p
-        cdef Header header
-        cdef Py_ssize_t available, whole, spare
+        cdef WireFrame frame
+        cdef Py_ssize_t available
         cdef int state, flags
         cdef Scan wrong
         if self._wrong != SCAN_STARVED:
@@ -144,48 +144,53 @@ cdef class FrameReader(SlabList):
         while True:
             p = <unsigned char *>tail.data + self._scan
             available = tail.end - self._scan
-            state = parse_header(p, available, &header)
-            if state <= 0:
+            state = self.codec.measure(p, available, &frame)
+            if state < 0:
+                self.found = state
+                return SCAN_REFUSED
+            if state == 0:
                 self._need = LONG_HEADER
-                if state < 0:
-                    return SCAN_BAD_HEADER
                 self._settle()
                 return SCAN_STARVED
-            # libzmq sends MESSAGE in a frame of a message, the RFC calls it a command: both are taken.
-            if header.size < SEALED_EXTRA or header.flags & FLAG_MORE:
-                self.found = OPEN_NO_MESSAGE
-                return SCAN_NOT_OPENED
-            # Whether it is a command is known when it is open: what is too large for both ends here.
-            if header.size - SEALED_EXTRA > self._left and header.size - SEALED_EXTRA > COMMAND_LIMIT:
-                return self._refuse(header.size - SEALED_EXTRA)
-            whole = header.length + <Py_ssize_t>header.size
-            if header.size > <uint64_t>(available - header.length):
-                if header.size > LARGE_FRAME:
-                    self._header = header
-                    return SCAN_LARGE
-                self._need = whole
-                return SCAN_STARVED
-            flags = self.cipher.open_in_place(p, available, &header, &spare)
-            if flags < 0:
-                self.found = flags
-                return SCAN_NOT_OPENED
-            wrong = self._judge(flags, header.size - SEALED_EXTRA)
+            wrong = self._judge(frame.flags, frame.payload)
             if wrong != SCAN_STARVED:
                 return wrong
+            if frame.size > <uint64_t>(available - frame.length):
+                if frame.size > LARGE_FRAME:
+                    self._header.length = <int>frame.length
+                    self._header.size = frame.size
+                    self._header.flags = frame.flags if frame.as_is else 0
+                    self._as_is = frame.as_is
+                    return SCAN_LARGE
+                self._need = frame.length + <Py_ssize_t>frame.size
+                return SCAN_STARVED
+            flags = self.codec.decode(p, available, &frame)
+            if flags < 0:
+                self.found = flags
+                return SCAN_REFUSED
+            wrong = self._judge(flags, frame.payload)
+            if wrong != SCAN_STARVED:
+                return wrong
+            tail.end += frame.grown
             if tail == self._head and tail.pos == self._scan:
-                tail.pos += spare
+                tail.pos += frame.spare
             else:
-                self._dead += spare
-            self._scan += whole
-            if flags & SEALED_COMMAND:
-                self.command_data = <const char *>p + header.length + SEALED_EXTRA
-                self.command_size = <Py_ssize_t>header.size - SEALED_EXTRA
+                self._dead += frame.spare
+            self._scan += frame.whole
+            if flags & FLAG_COMMAND:
+                if flags & FLAG_OWN:
+                    return SCAN_OWN
+                self.command_data = <const char *>p + frame.whole - <Py_ssize_t>frame.payload
+                self.command_size = <Py_ssize_t>frame.payload
                 return SCAN_COMMAND
-            self._count(flags & SEALED_MORE, header.size - SEALED_EXTRA)
+            self._count(flags & FLAG_MORE, frame.payload)
 
     cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil:
-        """Whether an opened frame is within the limits: SCAN_STARVED, or what is wrong with it."""
-        if flags & SEALED_COMMAND:
+        """Whether a codec's frame is within the limits: SCAN_STARVED, or what is wrong with it."""
+        if flags < 0:
+            # Whether it is a command is known when it is decoded: what is too large for both ends here.
+            return self._refuse(size) if size > self._left and size > COMMAND_LIMIT else SCAN_STARVED
+        if flags & FLAG_COMMAND:
             return SCAN_COMMAND_TOO_LARGE if size > COMMAND_LIMIT else SCAN_STARVED
         return self._refuse(size)
 
@@ -250,15 +255,15 @@ cdef class FrameReader(SlabList):
         if self._spare != NULL:
             self._pool.put(self._spare)
             self._spare = NULL
-        if self.cipher is not None:
-            payload = self.cipher.open_large(<bytes>node.body, &self.found)
-            self._wrong = SCAN_NOT_OPENED if self.found < 0 else self._judge(self.found, PyBytes_GET_SIZE(payload))
+        if not self._as_is:
+            payload = self.codec.finish(<bytes>node.body, &self.found)
+            self._wrong = SCAN_REFUSED if self.found < 0 else self._judge(self.found, PyBytes_GET_SIZE(payload))
             if self._wrong != SCAN_STARVED:
                 return None
             Py_DECREF(<object>node.body)
             Py_INCREF(payload)
             node.body = <PyObject *>payload
-            node.flags = FLAG_COMMAND if self.found & SEALED_COMMAND else FLAG_MORE if self.found & SEALED_MORE else 0
+            node.flags = self.found & (FLAG_MORE | FLAG_COMMAND)
         flags = node.flags
         if flags & FLAG_COMMAND:
             body = <object>node.body
@@ -288,7 +293,7 @@ cdef class FrameReader(SlabList):
 
     cdef bint _fits_target(self, int flags, uint64_t size) noexcept nogil:
         """Whether a large frame can stand in the target: it is the next message, and all of it."""
-        return (self._target != NULL and self._aimed == NULL and self.cipher is None and self.complete == 0
+        return (self._target != NULL and self._aimed == NULL and self._as_is and self.complete == 0
                 and self._parts == 0 and flags == 0 and size <= <uint64_t>self._target_size)
 
     cdef bint aim(self, char *into, Py_ssize_t size) noexcept:

@@ -4,8 +4,8 @@ cimport cython
 from cpython.object cimport PyObject
 
 from omq._core.wire.pool cimport Pool
-from omq._core.wire.codec cimport LONG_HEADER, write_header
-from omq._core.wire.crypto cimport CurveCipher
+from omq._core.wire.framing cimport LONG_HEADER, write_header
+from omq._core.wire.codec cimport Codec
 from omq._core.lock cimport drop_flag, take_flag
 from libc.string cimport memcpy
 
@@ -14,10 +14,10 @@ cdef enum:
     BATCH_BYTES = 65536      # bytes at which a batch leaves
     BATCH_MESSAGES = 256     # messages at which a batch leaves
     SEGMENT_BYTES = 8192     # an arena segment above this is not extended
-    SEALED_INLINE = 65536    # bytes: a sealed payload up to this stands in the arena, a larger one in its own memory
+    CODED_INLINE = 65536     # bytes: what a codec makes of a payload up to this stands in the arena, else in its own memory
     SPARSE_NS = 20000        # nanoseconds since the last write after which a message is written at once
     STARVED_NS = 50000000    # nanoseconds since the last write after which a batch leaves though its caller waits for a core
-    STREAM_NS = 400000       # nanoseconds since a full batch left during which a sealed one is its caller's, while it grows
+    STREAM_NS = 400000       # nanoseconds since a full batch left during which a codec's is its caller's, while it grows
 
 cdef enum:
     FLUSH_DONE = 0           # the kernel has everything
@@ -41,8 +41,8 @@ cdef struct Segment:
 @cython.final
 cdef class SendBuffer:
     cdef Pool _pool
-    cdef CurveCipher cipher          # seals what is put in; None: it leaves in the clear
-    cdef Py_ssize_t quick            # bytes of payload up to which `append` serves; -1: it does not, all is sealed
+    cdef Codec codec                 # encodes what is put in; None: it leaves as plain frames
+    cdef Py_ssize_t quick            # bytes of payload up to which `append` serves; -1: it does not, there is a codec
     cdef char *_arena                # owned; a pooled block while _capacity is BLOCK_SIZE
     cdef Py_ssize_t _capacity  # bytes
     cdef Py_ssize_t _used            # bytes
@@ -81,9 +81,11 @@ cdef class SendBuffer:
     cdef int _put_several(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put(self, const Part *part, int flags) except -1
     cdef void _take_back(self, int segments, Py_ssize_t size, Py_ssize_t unsent) noexcept
-    cdef void secure(self, CurveCipher cipher) noexcept
-    cdef int _put_sealed(self, const Part *part, int flags) except -1
-    cdef int _put_sealed_large(self, const Part *part, int flags) except -1
+    cdef void encode_with(self, Codec codec) noexcept
+    cdef int _put_coded(self, const Part *part, int flags) except -1
+    cdef int _put_coded_large(self, const Part *part, int flags) except -1
+    cdef int _put_head(self, const Part *part, int flags) except -1
+    cdef int _borrow(self, const Part *part) except -1
     cdef int put_frames(self, const char *data, Py_ssize_t size) except -1
     cdef int copy(self, const char *data, Py_ssize_t size) except -1
     cdef void end_message(self) noexcept
@@ -124,7 +126,7 @@ cdef class SendBuffer:
         return True
 
     cdef inline bint append_encoded(self, const char *data, Py_ssize_t size) noexcept:
-        """The same with a whole message that is encoded already, in the clear."""
+        """The same with a whole message that is encoded already, as plain frames."""
         cdef Segment *last
         if self._used + size > self._capacity or self._first == self._count:
             return False

@@ -14,8 +14,8 @@ from libc.string cimport memcpy, memmove, memset
 from posix.time cimport nanosleep, timespec
 
 from omq._core.wire.pool cimport BLOCK_SIZE, Pool
-from omq._core.wire.codec cimport FLAG_COMMAND, FLAG_MORE, LONG_HEADER, Header, parse_header, write_header
-from omq._core.wire.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_MORE, SEALED_ROOM, CurveCipher
+from omq._core.wire.framing cimport FLAG_LONG, FLAG_MORE, LONG_HEADER, Header, parse_header, write_header
+from omq._core.wire.codec cimport Codec
 from omq._core.kernel cimport (
     EPOLL_CTL_MOD,
     EPOLLOUT,
@@ -64,10 +64,10 @@ cdef class SendBuffer:
             while not take_flag(&self._taken):
                 nanosleep(&moment, NULL)
 
-    cdef void secure(self, CurveCipher cipher) noexcept:
-        """Has everything sealed from now on; None: nothing."""
-        self.cipher = cipher
-        self.quick = INLINE_LIMIT if cipher is None else -1
+    cdef void encode_with(self, Codec codec) noexcept:
+        """Has everything encoded by *codec* from now on; None: plain frames."""
+        self.codec = codec
+        self.quick = INLINE_LIMIT if codec is None else -1
 
     cdef void clear(self):
         """Drops everything; what was not sent is gone."""
@@ -249,8 +249,10 @@ cdef class SendBuffer:
         cdef Segment *segment
         cdef unsigned char *p
         cdef int length
-        if self.cipher is not None:
-            return self._put_sealed(part, SEALED_MORE if flags & FLAG_MORE else 0)
+        if self.codec is not None:
+            if part.size > INLINE_LIMIT and self.codec.borrows:
+                return self._put_head(part, flags)
+            return self._put_coded(part, flags)
         self._reserve(LONG_HEADER + inline)
         segment = self._open()
         p = <unsigned char *>self._arena + self._used
@@ -259,78 +261,92 @@ cdef class SendBuffer:
             memcpy(p + length, part.data, inline)
         segment.size += length + inline
         self._used += length + inline
-        self.bytes += length + part.size
-        self.total += length + part.size
+        self.bytes += length + inline
+        self.total += length + inline
         if part.size > INLINE_LIMIT:
-            segment = self._append()
-            segment.base = <char *>part.data
-            segment.size = part.size
-            segment.owner = part.owner
-            if part.owner != NULL:
-                Py_INCREF(<object>part.owner)
-            else:
-                self._foreign = True
+            self._borrow(part)
         return 0
 
-    cdef int _put_sealed(self, const Part *part, int flags) except -1:
-        """Appends one sealed frame; *flags* are SEALED_*. It is encrypted where it stands."""
-        cdef Py_ssize_t size = SEALED_EXTRA + part.size
+    cdef int _borrow(self, const Part *part) except -1:
+        """Appends a payload as it is, by reference."""
+        cdef Segment *segment = self._append()
+        segment.base = <char *>part.data
+        segment.size = part.size
+        segment.owner = part.owner
+        if part.owner != NULL:
+            Py_INCREF(<object>part.owner)
+        else:
+            self._foreign = True
+        self.bytes += part.size
+        self.total += part.size
+        return 0
+
+    cdef int _put_head(self, const Part *part, int flags) except -1:
+        """Appends a large payload as it is, behind what the codec puts in front of it."""
         cdef Segment *segment
-        cdef unsigned char *p
-        cdef int length
-        if part.size > SEALED_INLINE:
-            return self._put_sealed_large(part, flags)
-        self._reserve(LONG_HEADER + size + SEALED_ROOM)
+        cdef Py_ssize_t length
+        self._reserve(self.codec.overhead)
         segment = self._open()
-        p = <unsigned char *>self._arena + self._used
-        length = write_header(p, 0, size)
-        if self.cipher.seal_frame(p + length, flags, part.data, part.size) < 0:
+        length = self.codec.head(<unsigned char *>self._arena + self._used, flags, part.size)
+        if length < 0:
             self.failed = True
             return 0
-        segment.size += length + size
-        self._used += length + size
-        self.bytes += length + size
-        self.total += length + size
+        segment.size += length
+        self._used += length
+        self.bytes += length
+        self.total += length
+        return self._borrow(part)
+
+    cdef int _put_coded(self, const Part *part, int flags) except -1:
+        """Appends one frame that the codec makes, where it stands."""
+        cdef Segment *segment
+        cdef Py_ssize_t length
+        if part.size > CODED_INLINE:
+            return self._put_coded_large(part, flags)
+        self._reserve(part.size + self.codec.overhead)
+        length = self.codec.encode(<unsigned char *>self._arena + self._used, flags, part.data, part.size)
+        if length <= 0:
+            self.failed |= length < 0
+            return 0
+        segment = self._open()
+        segment.size += length
+        self._used += length
+        self.bytes += length
+        self.total += length
         return 0
 
-    cdef int _put_sealed_large(self, const Part *part, int flags) except -1:
-        """As `_put_sealed`, in memory of its own; other threads may run meanwhile."""
-        cdef Py_ssize_t size = SEALED_EXTRA + part.size
-        cdef bytes frame = PyBytes_FromStringAndSize(NULL, LONG_HEADER + size)
+    cdef int _put_coded_large(self, const Part *part, int flags) except -1:
+        """As `_put_coded`, in memory of its own; other threads may run meanwhile."""
+        cdef Codec codec = self.codec
+        cdef bytes frame = PyBytes_FromStringAndSize(NULL, part.size + codec.overhead)
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(frame)
-        cdef CurveCipher cipher = self.cipher
         cdef Segment *segment
-        cdef int status
-        write_header(p, 0, size)
+        cdef Py_ssize_t length
         with nogil:
-            status = cipher.seal_frame(p + LONG_HEADER, flags, part.data, part.size)
-        if status < 0:
-            self.failed = True
+            length = codec.encode(p, flags, part.data, part.size)
+        if length <= 0:
+            self.failed |= length < 0
             return 0
         segment = self._append()
         segment.base = <char *>p
-        segment.size = LONG_HEADER + size
+        segment.size = length
         segment.owner = <PyObject *>frame
         Py_INCREF(frame)
-        self.bytes += LONG_HEADER + size
-        self.total += LONG_HEADER + size
+        self.bytes += length
+        self.total += length
         return 0
 
     cdef int put_frames(self, const char *data, Py_ssize_t size) except -1:
-        """Appends whole frames that are encoded in the clear: as they are, or sealed one by one."""
+        """Appends whole plain frames: as they are, or encoded one by one."""
         cdef Header header
         cdef Part part
-        cdef int flags
-        if self.cipher is None:
+        if self.codec is None:
             return self.copy(data, size)
         while parse_header(<const unsigned char *>data, size, &header) == 1:
             part.data = data + header.length
             part.size = <Py_ssize_t>header.size
             part.owner = NULL
-            flags = SEALED_COMMAND if header.flags & FLAG_COMMAND else 0
-            if header.flags & FLAG_MORE:
-                flags |= SEALED_MORE
-            self._put_sealed(&part, flags)
+            self._put_coded(&part, header.flags & ~FLAG_LONG)
             data += header.length + part.size
             size -= header.length + part.size
         return 0
@@ -348,7 +364,7 @@ cdef class SendBuffer:
         return 0
 
     cdef void end_message(self) noexcept:
-        if self._count:  # otherwise no nonce was left for it
+        if self._count:  # otherwise the codec has sent nothing for it
             self._segments[self._count - 1].messages += 1
             self.messages += 1
 
@@ -469,7 +485,7 @@ cdef class SendBuffer:
         idle = self.bytes == 0 or self.stuck
         if self.fd < 0 or self.failed:
             pass
-        elif self.cipher is not None and now - self.last_full < STREAM_NS and (idle or self.total != self._seen):
+        elif self.codec is not None and now - self.last_full < STREAM_NS and (idle or self.total != self._seen):
             # A stream whose sender seals all the time, and has no moment to spare for being interrupted.
             again = True
             self._seen = self.total

@@ -3,6 +3,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 
+from omq._core.wire.codec cimport Codec
 from omq._core.wire.pool cimport Pool
 
 cdef enum:
@@ -22,6 +23,8 @@ cdef struct Node:
 
 cdef class SlabList:
     cdef Pool _pool
+    cdef Codec codec                 # decodes what arrives; None: plain frames arrive
+    cdef Py_ssize_t _limit           # bytes that a slab is filled with at most: where they may grow there is room behind
     cdef Node *_head                 # first unread; owned
     cdef Node *_tail                 # where bytes arrive
     cdef Py_ssize_t _scan            # offset in the tail slab of the first byte not yet looked at

@@ -12,7 +12,8 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy, memmove, memset
 
 from omq._core.kernel cimport MSG_DONTWAIT, iovec, msghdr, recv, recvmsg
-from omq._core.wire.codec cimport FLAG_COMMAND, Header, parse_header
+from omq._core.wire.codec cimport Codec, WireFrame, measure_plain
+from omq._core.wire.framing cimport FLAG_COMMAND, Header, parse_header
 from omq._core.wire.pool cimport BLOCK_SIZE, NODE_SIZE, Pool
 
 cdef enum:
@@ -31,6 +32,7 @@ cdef inline Node *slab(char *block) noexcept nogil:
 cdef class SlabList:
     def __cinit__(self, Pool pool not None, *_, **__):
         self._pool = pool
+        self._limit = BLOCK_SIZE
 
     def __dealloc__(self):
         self.clear()
@@ -75,7 +77,7 @@ cdef class SlabList:
             partial = tail.end - self._scan
             if self._need - partial > wanted:
                 wanted = self._need - partial
-            if BLOCK_SIZE - tail.end >= wanted:
+            if self._limit - tail.end >= wanted:
                 return True
             if tail == self._head and tail.pos == self._scan:
                 memmove(tail.data, tail.data + self._scan, partial)
@@ -84,7 +86,7 @@ cdef class SlabList:
                 return True
             if self._dead >= BLOCK_SIZE // 4:
                 self._compact()
-                if BLOCK_SIZE - tail.end >= wanted:
+                if self._limit - tail.end >= wanted:
                     return True
         block = self._pool.get()
         if block == NULL:
@@ -141,7 +143,7 @@ cdef class SlabList:
             if not self._make_room():
                 return FILL_NO_MEMORY
             node = self._tail
-            self.asked = BLOCK_SIZE - node.end
+            self.asked = self._limit - node.end
             got = recv(fd, node.data + node.end, self.asked, MSG_DONTWAIT)
             while got < 0 and errno == EINTR:
                 got = recv(fd, node.data + node.end, self.asked, MSG_DONTWAIT)
@@ -188,9 +190,13 @@ cdef class SlabList:
         return FILL_EMPTY if self.error == EAGAIN else FILL_ERROR
 
     cdef long long boundary(self) noexcept nogil:
-        """Bytes still to be read before the next frame begins; -1: its header is not whole, so nobody knows."""
-        cdef Header header
+        """Bytes still to be read before the next frame begins; -1: its header is not whole, or nobody can know."""
+        cdef WireFrame frame
+        cdef const unsigned char *p
         cdef Py_ssize_t partial
+        cdef int state
+        if self.codec is not None and not self.codec.watchable:
+            return -1
         if self._large != NULL:
             return <long long>self._size - self._have
         if self._tail == NULL or self._tail.data == NULL:
@@ -198,9 +204,9 @@ cdef class SlabList:
         partial = self._tail.end - self._scan
         if partial == 0:
             return 0
-        if parse_header(<const unsigned char *>self._tail.data + self._scan, partial, &header) != 1:
-            return -1
-        return header.length + <long long>header.size - partial
+        p = <const unsigned char *>self._tail.data + self._scan
+        state = measure_plain(p, partial, &frame) if self.codec is None else self.codec.measure(p, partial, &frame)
+        return frame.length + <long long>frame.size - partial if state == 1 else -1
 
     cdef int feed(self, const char *data, Py_ssize_t size) except -1:
         """Appends bytes that somebody else has read; only while no large frame is under way."""
@@ -208,7 +214,7 @@ cdef class SlabList:
         while size > 0:
             if not self._make_room():
                 raise MemoryError()
-            chunk = min(size, BLOCK_SIZE - self._tail.end)
+            chunk = min(size, self._limit - self._tail.end)
             memcpy(self._tail.data + self._tail.end, data, chunk)
             self._tail.end += chunk
             data += chunk

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from omq._core.link.connection import Connection
-from omq._core.wire.codec import encode_frame
+from omq._core.wire.framing import encode_frame
 from tests.unit.conftest import until
 from tests.unit.core.driven import Driven, Session
 

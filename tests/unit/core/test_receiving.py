@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from omq._core.wire.codec import encode_frame
+from omq._core.wire.framing import encode_frame
 from omq.errors import MultipartError, RemoteProtocolError
 from tests.unit.conftest import until
 from tests.unit.core.driven import Driven

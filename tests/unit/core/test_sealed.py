@@ -13,8 +13,8 @@ import pytest
 
 from omq._core.link.connection import Connection
 from omq._core.link.poller import Poller
-from omq._core.wire.codec import FrameDecoder, encode_frame
 from omq._core.wire.crypto import CurveCipher, Secret
+from omq._core.wire.framing import FrameDecoder, encode_frame
 from omq._core.wire.pool import Pool
 from omq.zmtp.command import ping
 

@@ -15,8 +15,8 @@ import time
 import pytest
 
 from omq._core.link.connection import Connection
-from omq._core.wire.codec import FrameDecoder, encode_frame
 from omq._core.wire.crypto import CurveCipher, Secret
+from omq._core.wire.framing import FrameDecoder, encode_frame
 from omq.errors import SendTimeout
 from tests.unit.conftest import needs_address_space, until
 from tests.unit.core.driven import Driven, Session
@@ -273,7 +273,7 @@ async def test_a_message_that_memory_is_short_for_is_not_sent_in_part(little_mem
     key = Secret()
     ours, theirs = CurveCipher(key, True, 0, 0), CurveCipher(key, False, 0, 0)
     with Driven() as core:
-        other = core.link(cipher=ours)
+        other = core.link(codec=ours)
         parts = [b"head", bytes(MUCH)]
         little_memory(LITTLE)
         with pytest.raises(MemoryError):

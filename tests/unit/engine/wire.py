@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import Self
 
-from omq._core.wire.codec import FrameDecoder, encode_frame
+from omq._core.wire.framing import FrameDecoder, encode_frame
 
 GREETING = bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0x7F, 3, 1]) + b"NULL".ljust(20, b"\0") + bytes(32)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from omq._core.wire.codec import FrameDecoder
+from omq._core.wire.framing import FrameDecoder
 from omq.types import SocketType
 from omq.zmtp.handshake import Handshake
 from omq.zmtp.mechanism import Mechanism

@@ -1,6 +1,6 @@
 import pytest
 
-from omq._core.wire.codec import FrameDecoder
+from omq._core.wire.framing import FrameDecoder
 from omq.errors import LocalProtocolError, RemoteProtocolError
 from omq.zmtp import command
 from omq.zmtp.command import Cancel, Command, Error, Join, Leave, Ping, Pong, Subscribe

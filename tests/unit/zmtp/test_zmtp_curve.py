@@ -2,8 +2,8 @@
 
 import pytest
 
-from omq._core.wire.codec import encode_frame
 from omq._core.wire.crypto import CurveCipher, Secret
+from omq._core.wire.framing import encode_frame
 from omq.errors import AuthenticationError, HandshakeError, MechanismError, RemoteProtocolError
 from omq.types import SocketType
 from omq.zmtp.command import Command, encode_command, encode_properties, parse_command
@@ -76,7 +76,7 @@ def test_sizes_on_the_wire() -> None:
 
 def test_both_sides_open_what_the_other_seals() -> None:
     exchange = run(client, server)
-    theirs, ours = exchange.client.cipher, exchange.server.cipher
+    theirs, ours = exchange.client.codec, exchange.server.codec
     assert theirs is not None
     assert ours is not None
     for number in range(3):

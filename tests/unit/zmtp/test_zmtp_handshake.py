@@ -1,6 +1,6 @@
 import pytest
 
-from omq._core.wire.codec import encode_frame
+from omq._core.wire.framing import encode_frame
 from omq.errors import (
     AuthenticationError,
     HandshakeError,

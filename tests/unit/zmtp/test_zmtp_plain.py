@@ -2,7 +2,7 @@
 
 import pytest
 
-from omq._core.wire.codec import encode_frame
+from omq._core.wire.framing import encode_frame
 from omq.errors import AuthenticationError, HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.types import SocketType
 from omq.zmtp.command import encode_command, encode_properties, ready
@@ -49,7 +49,7 @@ def test_what_goes_over_the_wire() -> None:
     ]
     assert exchange.server.peer.identity == b"me"
     assert exchange.client.peer.socket_type is SocketType.ROUTER
-    assert exchange.client.cipher is None
+    assert exchange.client.codec is None
 
 
 def test_the_server_asks_with_user_name_and_password() -> None:

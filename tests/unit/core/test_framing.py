@@ -2,7 +2,7 @@
 
 import pytest
 
-from omq._core.wire.codec import FrameDecoder, encode_frame
+from omq._core.wire.framing import FrameDecoder, encode_frame
 from omq.errors import RemoteProtocolError
 
 MORE, LONG, COMMAND = 1, 2, 4

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from omq._core.wire.codec import FrameDecoder, encode_frame
+from omq._core.wire.framing import FrameDecoder, encode_frame
 from omq.errors import RemoteProtocolError
 
 MORE, COMMAND = 1, 4

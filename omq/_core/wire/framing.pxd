@@ -1,0 +1,93 @@
+# The ZMTP frame header (RFC 23, "Framing"), parsed and written in place. Leaves: no Python, no allocation.
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+cdef enum:
+    FLAG_MORE = 1        # more frames of this message follow
+    FLAG_LONG = 2        # the size has eight octets instead of one
+    FLAG_COMMAND = 4     # a command, not a part of a message
+    SHORT_HEADER = 2     # bytes
+    LONG_HEADER = 9      # bytes
+    SHORT_SIZE = 255     # bytes of a body that a short header announces at most
+
+cdef struct Header:
+    uint64_t size        # bytes of body that follow the header
+    int length           # bytes of the header itself: 2 or 9
+    int flags            # FLAG_*
+
+
+cdef inline uint64_t long_size(const unsigned char *p) noexcept nogil:
+    """The size that a long header gives."""
+    return ((<uint64_t>p[1] << 56) | (<uint64_t>p[2] << 48) | (<uint64_t>p[3] << 40) | (<uint64_t>p[4] << 32)
+            | (<uint64_t>p[5] << 24) | (<uint64_t>p[6] << 16) | (<uint64_t>p[7] << 8) | <uint64_t>p[8])
+
+
+cdef inline int parse_header(const unsigned char *p, Py_ssize_t available, Header *out) noexcept nogil:
+    """1: *out* is filled; 0: more bytes are needed; -1: no ZMTP frame starts like this."""
+    cdef int flags
+    if available < 1:
+        return 0
+    flags = p[0]
+    # RFC 23: bits 7-3 are reserved and SHALL be zero; a command is a single frame (MORE is zero).
+    if flags > 6 or flags == (FLAG_COMMAND | FLAG_MORE):
+        return -1
+    if not flags & FLAG_LONG:
+        if available < SHORT_HEADER:
+            return 0
+        out.size = p[1]
+        out.length = SHORT_HEADER
+        out.flags = flags
+        return 1
+    # The size is 63 bits in practice: a larger one cannot be held, and its arithmetic would overflow.
+    if available >= 2 and p[1] & 0x80:
+        return -1
+    if available < LONG_HEADER:
+        return 0
+    out.size = long_size(p)
+    out.length = LONG_HEADER
+    out.flags = flags
+    return 1
+
+
+cdef inline int write_header(unsigned char *p, int flags, Py_ssize_t size) noexcept nogil:
+    """Writes the shortest header for a body of *size* bytes; gives the header's length in bytes."""
+    if size < 256:
+        p[0] = <unsigned char>flags
+        p[1] = <unsigned char>size
+        return SHORT_HEADER
+    p[0] = <unsigned char>(flags | FLAG_LONG)
+    p[1] = <unsigned char>(<uint64_t>size >> 56)
+    p[2] = <unsigned char>(<uint64_t>size >> 48)
+    p[3] = <unsigned char>(<uint64_t>size >> 40)
+    p[4] = <unsigned char>(<uint64_t>size >> 32)
+    p[5] = <unsigned char>(<uint64_t>size >> 24)
+    p[6] = <unsigned char>(<uint64_t>size >> 16)
+    p[7] = <unsigned char>(<uint64_t>size >> 8)
+    p[8] = <unsigned char>size
+    return LONG_HEADER
+
+
+# What a subscriber says, as a frame: a command to peers from ZMTP 3.1 on, a message to older ones (RFC 37, The
+# Publish-Subscribe Pattern; RFC 23, likewise).
+
+cdef inline Py_ssize_t asking_size(Py_ssize_t size, bint by_command, bint subscribe) noexcept nogil:
+    """Bytes of the frame that subscribes to a prefix of *size* bytes, or takes that back."""
+    size += (10 if subscribe else 7) if by_command else 1
+    return size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER)
+
+
+cdef inline Py_ssize_t write_asking(
+    unsigned char *p, const char *prefix, Py_ssize_t size, bint by_command, bint subscribe
+) noexcept nogil:
+    """Writes that frame; gives its size."""
+    cdef const char *name = b"\1" if subscribe else b"\0"
+    cdef int length = 1
+    cdef int header
+    if by_command:
+        name = b"\x09SUBSCRIBE" if subscribe else b"\6CANCEL"
+        length = 10 if subscribe else 7
+    header = write_header(p, FLAG_COMMAND if by_command else 0, length + size)
+    memcpy(p + header, name, length)
+    memcpy(p + header + length, prefix, size)
+    return header + length + size

@@ -1,0 +1,50 @@
+# cython: language_level=3
+"""Frames as Python values: for handshakes and tests. The hot path uses the inline leaves of framing.pxd."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.string cimport memcpy
+
+from omq.errors import RemoteProtocolError
+
+
+def encode_frame(bytes body not None, bint more=False, bint command=False):
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
+    cdef unsigned char header[9]
+    cdef int length = write_header(header, (FLAG_MORE if more else 0) | (FLAG_COMMAND if command else 0), size)
+    frame = PyBytes_FromStringAndSize(NULL, length + size)
+    memcpy(PyBytes_AS_STRING(frame), header, length)
+    memcpy(PyBytes_AS_STRING(frame) + length, PyBytes_AS_STRING(body), size)
+    return frame
+
+
+cdef class FrameDecoder:
+    cdef bytes _buffer          # bytes received and not yet given out as frames
+    cdef object _limit          # bytes a body may have, or None
+
+    def __init__(self, max_size=None):
+        self._buffer = b""
+        self._limit = max_size
+
+    @property
+    def unread(self):
+        return self._buffer
+
+    def feed(self, data):
+        self._buffer += data
+
+    def next_frame(self):
+        cdef Header header
+        cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(self._buffer)
+        cdef Py_ssize_t available = PyBytes_GET_SIZE(self._buffer)
+        cdef int state = parse_header(p, available, &header)
+        if state == 0:
+            return None
+        if state < 0:
+            raise RemoteProtocolError(f"not a ZMTP frame header: {self._buffer[:9].hex(' ')} (RFC 23, Framing)")
+        if self._limit is not None and header.size > <uint64_t>self._limit:
+            raise RemoteProtocolError(f"a frame announces {header.size} bytes, more than the {self._limit} allowed here")
+        if header.size > <uint64_t>(available - header.length):
+            return None
+        body = PyBytes_FromStringAndSize(<const char *>p + header.length, <Py_ssize_t>header.size)
+        self._buffer = self._buffer[header.length + <Py_ssize_t>header.size:]
+        return header.flags & ~FLAG_LONG, body
