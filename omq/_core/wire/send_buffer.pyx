@@ -286,15 +286,16 @@ cdef class SendBuffer:
         cdef Segment *segment
         cdef Py_ssize_t length
         self._reserve(self.codec.overhead)
-        segment = self._open()
         length = self.codec.head(<unsigned char *>self._arena + self._used, flags, part.size)
         if length < 0:
             self.failed = True
             return 0
-        segment.size += length
-        self._used += length
-        self.bytes += length
-        self.total += length
+        if length:
+            segment = self._open()
+            segment.size += length
+            self._used += length
+            self.bytes += length
+            self.total += length
         return self._borrow(part)
 
     cdef int _put_coded(self, const Part *part, int flags) except -1:

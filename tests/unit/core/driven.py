@@ -69,19 +69,24 @@ class Driven(AsyncCore):
             for sock in (ours, theirs):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        ours.setblocking(False)
         theirs.settimeout(10)
+        self.others.append(theirs)
+        self.attach(ours, recv_hwm, start=start, **limits)
+        return theirs
+
+    def attach(self, ours: socket.socket, recv_hwm: int = 0, *, start: bytes = b"", **limits: Any) -> Session:
+        """Adds a connection over this socket, which is its own from here on."""
+        ours.setblocking(False)
         session = Session()
         session.peer = Connection(
             session, ours.detach(), self.poller, self.pool, self.recv_queue if self._queue else None, recv_hwm, **limits
         )
         self.sessions.append(session)
-        self.others.append(theirs)
         assert self.send_queue is not None
         if self._queue:
             self.send_queue.add(session.peer)
         session.peer.start(start)
-        return theirs
+        return session
 
     @property
     def session(self) -> Session:

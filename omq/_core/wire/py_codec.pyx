@@ -1,0 +1,133 @@
+"""A codec in Python: to try out what a wire looks like, and for tests. Nothing in the package uses it.
+
+It stands among the compiled modules because a class in Python cannot override what only C calls, and so that every build
+(sanitizers, races, coverage) has it as it has the others. Who does not import it does not load it.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.string cimport memcpy
+
+from omq._core.wire.codec cimport FLAGS_UNKNOWN, OVERHEAD_LIMIT, Codec, WireFrame, leave_plain
+
+cdef enum:
+    RAISED = -1000           # a method has raised something: `explain` gives it
+
+
+@cython.auto_pickle(False)
+cdef class PyCodec(Codec):
+    cdef object _raised              # what a method has raised where nobody could hear it; None: nothing
+
+    def __init__(self, *, Py_ssize_t overhead=0, Py_ssize_t growth=0, bint borrows=False):
+        if not 0 <= overhead <= OVERHEAD_LIMIT:
+            raise ValueError(overhead)
+        self.overhead = overhead
+        self.growth = growth
+        self.borrows = borrows
+        self.watchable = False  # Python needs the GIL
+
+    cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
+        with gil:
+            return self._encode(into, flags, payload, size)
+
+    cdef Py_ssize_t _encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept:
+        cdef bytes frame
+        try:
+            frame = self.encode_frame(flags, PyBytes_FromStringAndSize(payload, size))
+            if PyBytes_GET_SIZE(frame) > size + self.overhead:
+                raise ValueError(PyBytes_GET_SIZE(frame))
+        except BaseException as error:
+            self._raised = error
+            return -1
+        memcpy(into, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame))
+        return PyBytes_GET_SIZE(frame)
+
+    cdef Py_ssize_t head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept nogil:
+        with gil:
+            return self._head(into, flags, size)
+
+    cdef Py_ssize_t _head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept:
+        cdef bytes head
+        try:
+            head = self.encode_head(flags, size)
+            if PyBytes_GET_SIZE(head) > self.overhead:
+                raise ValueError(PyBytes_GET_SIZE(head))
+        except BaseException as error:
+            self._raised = error
+            return -1
+        memcpy(into, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
+        return PyBytes_GET_SIZE(head)
+
+    cdef object exhausted(self):
+        return self._raised
+
+    cdef int measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
+        with gil:
+            return self._measure(p, available, frame)
+
+    cdef int _measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept:
+        try:
+            found = self.measure_frame(PyBytes_FromStringAndSize(<const char *>p, available))
+            if found is None:
+                return 0
+            if isinstance(found, int):
+                return found
+            frame.length, frame.size, frame.payload, flags, frame.as_is = found
+            frame.flags = FLAGS_UNKNOWN if flags is None else flags
+        except BaseException as error:
+            self._raised = error
+            return RAISED
+        return 1
+
+    cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
+        with gil:
+            return self._decode(p, available, frame)
+
+    cdef int _decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept:
+        cdef bytes payload
+        cdef int flags
+        try:
+            found = self.decode_frame(PyBytes_FromStringAndSize(<const char *>p, frame.length + <Py_ssize_t>frame.size))
+            if isinstance(found, int):
+                return found
+            flags, payload = found
+        except BaseException as error:
+            self._raised = error
+            return RAISED
+        leave_plain(p, available, <const unsigned char *>PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), flags, frame)
+        return flags
+
+    cdef bytes finish(self, bytes body, int *found):
+        given = self.finish_body(body)
+        if isinstance(given, int):
+            found[0] = given
+            return body
+        found[0], payload = given
+        return payload
+
+    cdef object answer(self):
+        return self.answer_own()
+
+    cdef object explain(self, int found):
+        return self._raised if found == RAISED else self.explain_error(found)
+
+    def encode_frame(self, int flags, bytes payload):
+        raise NotImplementedError
+
+    def encode_head(self, int flags, Py_ssize_t size):
+        raise NotImplementedError
+
+    def measure_frame(self, bytes arrived):
+        raise NotImplementedError
+
+    def decode_frame(self, bytes frame):
+        raise NotImplementedError
+
+    def finish_body(self, bytes body):
+        raise NotImplementedError
+
+    def answer_own(self):
+        return None
+
+    def explain_error(self, int found):
+        raise NotImplementedError
