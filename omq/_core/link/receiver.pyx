@@ -9,21 +9,17 @@ from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP,
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.wire.framing cimport SHORT_HEADER
 from omq._core.wire.frame_reader cimport (
-    COMMAND_LIMIT,
+    FILL_EMPTY,
+    FILL_EOF,
+    FILL_NO_MEMORY,
     SCAN_COMMAND,
-    SCAN_COMMAND_TOO_LARGE,
-    SCAN_ENDLESS,
     SCAN_LARGE,
     SCAN_LARGE_DONE,
     SCAN_OWN,
-    SCAN_REFUSED,
     SCAN_STARVED,
-    SCAN_TOO_LARGE,
-    SCAN_TOO_MANY_PARTS,
     Scan,
     FrameReader,
 )
-from omq._core.wire.slab_list cimport FILL_EMPTY, FILL_EOF, FILL_NO_MEMORY
 from omq._core.link.ping_responder cimport PingResponder
 from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, RecvQueue, Peer
 
@@ -36,8 +32,6 @@ cdef enum:
     SCRATCH = 32768          # bytes thrown away at once
 
 import os
-
-from omq.errors import RemoteProtocolError
 
 
 cdef class Receiver(Peer):
@@ -249,7 +243,7 @@ cdef class Receiver(Peer):
             else:
                 self.messages_in += frame_reader.complete - before
                 self._hand_over()
-                self._lose(self._complaint(found))
+                self._lose(frame_reader.complaint(found))
                 return 1
             if body is not None and self.untold < MOST_UNTOLD:
                 # A peer that talks faster than that fills no memory, and keeps no loop from its work. Where the session hears
@@ -301,20 +295,6 @@ cdef class Receiver(Peer):
             self.messages_in += waiting - self._frame_reader.complete
             return self.lost or self.send_queue.heed(self, PyBytes_AS_STRING(own), size)
         return self.send_queue.heed(self, body, size)
-
-    def _complaint(self, int found):
-        if found == SCAN_TOO_LARGE:
-            return RemoteProtocolError(f"a message is larger than max_message_size={self._frame_reader.max_size} bytes")
-        if found == SCAN_ENDLESS:
-            ceiling = self._frame_reader.ceiling
-            return RemoteProtocolError(f"a message goes on after {ceiling} bytes, and max_message_size does not allow more")
-        if found == SCAN_TOO_MANY_PARTS:
-            return RemoteProtocolError(f"a message has more than max_parts={self._frame_reader.max_parts} parts")
-        if found == SCAN_COMMAND_TOO_LARGE:
-            return RemoteProtocolError(f"a command is larger than {COMMAND_LIMIT} bytes")
-        if found == SCAN_REFUSED:
-            return self._frame_reader.codec.explain(self._frame_reader.found)
-        return RemoteProtocolError("bytes that are no ZMTP frame (RFC 23, Framing)")
 
     cdef int _hand_over(self) except -1:
         """Makes whole messages known to whoever takes them."""
