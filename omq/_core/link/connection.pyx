@@ -27,7 +27,7 @@ from omq._core.wire.frame_reader cimport MESSAGE_CEILING, FrameReader
 from omq._core.wire.framing cimport LONG_HEADER, asking_size, write_asking
 from omq._core.clock cimport now_ns
 from omq._core.lock cimport take_flag
-from omq._core.kernel cimport NO_FD, EPOLLIN, EPOLLOUT, EPOLLRDHUP
+from omq._core.kernel cimport NO_FD, EPOLLOUT
 from omq._core.wire.codec cimport Codec
 from omq._core.link.flusher cimport Flusher
 from omq._core.queues.peer cimport RecvQueue
@@ -42,7 +42,6 @@ from omq._core.link.command_backlog cimport (
     LOOKS,
     Outlook,
     CommandBacklog,
-    can_reset,
     has_unread,
     outlook,
 )
@@ -92,27 +91,18 @@ cdef class Connection(Receiver):
         watcher: Whose thread answers PINGs while nobody can read; None: nobody's.
     """
 
-    def __cinit__(self, *_, **__):
-        self.fd = NO_FD
-
     def __init__(self, session, int fd, Poller poller not None, Pool pool not None, RecvQueue recv_queue, recv_hwm,
                  max_size=None, max_parts=None, Flusher flusher=None, Codec codec=None, *,
                  Flusher watcher=None, ceiling=MESSAGE_CEILING):
-        self.session = session
-        self.fd = fd
-        self.recv_queue = recv_queue
-        self._poller = poller
-        self._send_buffer = SendBuffer(pool)
-        self._frame_reader = FrameReader(pool, max_size, max_parts, ceiling)
-        self._hwm = recv_hwm
-        self._flusher = flusher
-        self._watcher = watcher
-        self._send_buffer.encode_with(codec)
-        self._frame_reader.decode_with(codec)
-        self._send_buffer.shared = flusher is not None
-        self._send_buffer.fd = fd
-        self._send_buffer.interest = EPOLLIN | EPOLLRDHUP
-        self._resets = can_reset(fd)
+        cdef SendBuffer send_buffer
+        cdef FrameReader frame_reader
+        self.fd = fd  # whatever fails from here on, it is closed
+        send_buffer = SendBuffer(pool)
+        frame_reader = FrameReader(pool, max_size, max_parts, ceiling)
+        send_buffer.encode_with(codec)
+        send_buffer.shared = flusher is not None
+        frame_reader.decode_with(codec)
+        self._set_up(session, fd, poller, send_buffer, frame_reader, recv_queue, recv_hwm, flusher, watcher)
         self.writable = True
 
     def __dealloc__(self):

@@ -3,7 +3,7 @@
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.wire.frame_reader cimport FrameReader
 from omq._core.link.flusher cimport Flusher
-from omq._core.queues.peer cimport Peer
+from omq._core.queues.peer cimport Peer, RecvQueue
 from omq._core.link.poller cimport Poller
 from omq._core.link.ping_responder cimport PingResponder
 
@@ -28,6 +28,8 @@ cdef class Receiver(Peer):
     cdef readonly long long pings    # PINGs that have come
     cdef public int untold           # commands that the session has been sent and has not heard of; it counts them down
     cdef int _ttl                    # tenths of a second of silence that the last of them allows; 0: no such hint
+    cdef int _set_up(self, object session, int fd, Poller poller, SendBuffer send_buffer, FrameReader frame_reader,
+                     RecvQueue recv_queue, Py_ssize_t hwm, Flusher flusher, Flusher watcher) except -1
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1
     cdef bint _pass_on(self, const char *body, Py_ssize_t size) except -1
     cdef bint _filled(self) noexcept

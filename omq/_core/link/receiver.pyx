@@ -5,7 +5,7 @@ from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM, EPIPE, errno
 from libc.string cimport memcmp, memcpy
 
 from omq._core.clock cimport now_ns
-from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, MSG_DONTWAIT, recv
+from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, MSG_DONTWAIT, NO_FD, recv
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.wire.framing cimport SHORT_HEADER
 from omq._core.wire.frame_reader cimport (
@@ -20,7 +20,10 @@ from omq._core.wire.frame_reader cimport (
     Scan,
     FrameReader,
 )
+from omq._core.link.command_backlog cimport can_reset
+from omq._core.link.flusher cimport Flusher
 from omq._core.link.ping_responder cimport PingResponder
+from omq._core.link.poller cimport Poller
 from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, RecvQueue, Peer
 
 cdef enum:
@@ -35,7 +38,30 @@ import os
 
 
 cdef class Receiver(Peer):
-    """A descriptor in the epoll set of its socket, as far as reading goes; `Connection` makes it whole."""
+    """A descriptor in the epoll set of its socket, as far as reading goes.
+
+    `Connection` is one that sends, too. What it is asked for from here is what any `Peer` does (`control`, `flush`), and
+    `_look_back`.
+    """
+
+    def __cinit__(self, *_, **__):
+        self.fd = NO_FD
+
+    cdef int _set_up(self, object session, int fd, Poller poller, SendBuffer send_buffer, FrameReader frame_reader,
+                     RecvQueue recv_queue, Py_ssize_t hwm, Flusher flusher, Flusher watcher) except -1:
+        """Takes what it reads with, and for whom."""
+        self.session = session
+        self.fd = send_buffer.fd = fd
+        self._poller = poller
+        self._send_buffer = send_buffer
+        self._frame_reader = frame_reader
+        self.recv_queue = recv_queue
+        self._hwm = hwm
+        self._flusher = flusher
+        self._watcher = watcher
+        self._resets = can_reset(fd)
+        send_buffer.interest = EPOLLIN | EPOLLRDHUP
+        return 0
 
     # ------------------------------------------------------------------ the epoll set
 
