@@ -35,7 +35,7 @@ cdef struct WireFrame:       # a frame as it came, at some address p
 cdef class Codec:
     # Settled when it is made.
     cdef readonly Py_ssize_t overhead  # octets around a payload's own that `encode` may write to
-    cdef readonly Py_ssize_t growth  # octets by which a slab's frames may grow in `decode`, all together
+    cdef readonly Py_ssize_t growth  # octets by which what one slab receives may grow in `decode`: half a block at most
     cdef readonly bint borrows       # a large payload goes out as it is, behind what `head` writes
     cdef readonly bint watchable     # `measure`, `glance` and `encode` serve a thread that never takes the GIL
     # Out.

@@ -370,9 +370,10 @@ cdef class FrameReader:
                 self._need = LONG_HEADER
                 self._settle()
                 return SCAN_STARVED
-            wrong = self._judge(frame.flags, frame.payload)
-            if wrong != SCAN_STARVED:
-                return wrong
+            if frame.flags >= 0 or frame.payload > self._left:
+                wrong = self._judge(frame.flags, frame.payload)
+                if wrong != SCAN_STARVED:
+                    return wrong
             if frame.size > <uint64_t>(available - frame.length):
                 if frame.size > LARGE_FRAME:
                     self._header.length = <int>frame.length
@@ -386,9 +387,10 @@ cdef class FrameReader:
             if flags < 0:
                 self.found = flags
                 return SCAN_REFUSED
-            wrong = self._judge(flags, frame.payload)
-            if wrong != SCAN_STARVED:
-                return wrong
+            if flags & FLAG_COMMAND or frame.payload > self._left or self._parts >= self.max_parts:
+                wrong = self._judge(flags, frame.payload)
+                if wrong != SCAN_STARVED:
+                    return wrong
             tail.end += frame.grown
             if tail == self._head and tail.pos == self._scan:
                 tail.pos += frame.spare
