@@ -32,7 +32,7 @@ cdef class Codec:
     # ------------------------------------------------------------------ out
 
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
-        """Writes a whole frame; *into* has `size + overhead` octets, all of which may be written to.
+        """Writes a whole frame; *into* has `size + overhead` octets, all of which may be written to. Of none it may be NULL.
 
         Returns:
             Octets of the frame, which begins at *into*. 0: nothing is sent for this; -1: nothing can be sent any more.

@@ -39,7 +39,8 @@ cdef class PyCodec(Codec):
         except BaseException as error:
             self._raised = error
             return -1
-        memcpy(into, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame))
+        if frame:  # else there may be no memory for it, either
+            memcpy(into, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame))
         return PyBytes_GET_SIZE(frame)
 
     cdef Py_ssize_t head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept nogil:
@@ -55,7 +56,8 @@ cdef class PyCodec(Codec):
         except BaseException as error:
             self._raised = error
             return -1
-        memcpy(into, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
+        if head:
+            memcpy(into, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
         return PyBytes_GET_SIZE(head)
 
     cdef object exhausted(self):
