@@ -1,6 +1,6 @@
 """No handshake: for the socket type that speaks no ZMTP (STREAM)."""
 
-from omq._core.wire.codec import FrameDecoder
+from omq._core.wire.framing import FrameDecoder
 from omq.types import SocketType
 from omq.zmtp.handshake import Handshake, HandshakeState, PeerMetadata
 from omq.zmtp.null import Null

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 
 from omq._core.clock cimport now_ns, tick, worked_ns
 from omq._core.queues.wait_queue cimport WaitQueue
-from omq._core.wire.codec cimport FLAG_COMMAND, LONG_HEADER, SHORT_HEADER, SHORT_SIZE, write_header
+from omq._core.wire.framing cimport FLAG_COMMAND, LONG_HEADER, SHORT_HEADER, SHORT_SIZE, write_header
 from omq._core.wire.send_buffer cimport BATCH_MESSAGES, Part
 
 import logging
