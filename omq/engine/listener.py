@@ -6,6 +6,7 @@ import errno
 import socket
 from typing import Any
 
+from omq._core.link.handshake_io import accept
 from omq.engine.connection_limiter import MOMENT, ConnectionLimiter
 from omq.engine.lifecycle import ListenerState, StateMachine
 from omq.engine.views import AcceptingSocket
@@ -35,9 +36,11 @@ class Listener(StateMachine[ListenerState]):
     def start(self) -> None:
         """Begins to accept."""
         if self.state is not ListenerState.CLOSED:
+            self.engine.handshakes.open()
             self.move(ListenerState.ACCEPTING)
             for sock in self._sockets:
-                self.engine.loop.add_reader(sock.fileno(), self._accept, sock)
+                kind = (int(sock.family), int(sock.type), sock.proto)
+                self.engine.loop.add_reader(sock.fileno(), self._accept, sock.fileno(), kind)
 
     def _pause(self) -> None:
         """A level-triggered loop would spin on what cannot be accepted now."""
@@ -54,14 +57,12 @@ class Listener(StateMachine[ListenerState]):
             self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
             self._pause()
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listening: int, kind: tuple[int, int, int]) -> None:
         for _ in range(_ACCEPTS):
             if self.state is not ListenerState.ACCEPTING:
                 return
             try:
-                sock, _address = listening.accept()
-            except (BlockingIOError, InterruptedError):
-                return
+                accepted = accept(listening)
             except ConnectionAbortedError:
                 continue
             except OSError as error:
@@ -72,20 +73,24 @@ class Listener(StateMachine[ListenerState]):
                 if scarce:
                     self._pause()
                 return
+            if accepted is None:
+                return
+            fd, address = accepted
+            sock = socket.socket(*kind, fileno=fd)
             refusal = self._limiter.refusal
             if refusal is not None:
                 sock.close()
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=refusal)
                 continue
             try:
-                sock.setblocking(False)
                 self._transport.tune(sock, self.engine.options)
             except OSError as error:
                 # The peer reset the connection before it was accepted.
                 sock.close()
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 continue
-            self.engine.adopt(sock, self._transport, self.endpoint, None, self._limiter)
+            remote = None if address is None else self._transport.endpoint_of(address)
+            self.engine.adopt(sock, self._transport, self.endpoint, None, self._limiter, remote)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""

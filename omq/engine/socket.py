@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
 
+from omq._core.link.handshake_io import HandshakePoller
 from omq.engine.driver import Driver
 from omq.engine.endpoints import Endpoints
-from omq.engine.handshake_poller import HandshakePoller
 from omq.engine.heartbeat import Heartbeat
 from omq.engine.lifecycle import ConnectionState, SocketState, StateMachine
 from omq.engine.linger import Linger
@@ -111,7 +111,7 @@ class Engine(StateMachine[SocketState]):
         self.has_loop = True
         self._thread = threading.get_ident()
         self.driver.start(loop)
-        self.handshakes = HandshakePoller(loop)
+        self.handshakes = HandshakePoller(loop.add_reader, self._forget_descriptor, self._report_handshake)
         if self._parent is not None:
             self._over: asyncio.Future[None] = loop.create_future()
             supervision = self._supervise()
@@ -228,9 +228,10 @@ class Engine(StateMachine[SocketState]):
         endpoint: str,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
+        remote_address: str | None = None,
     ) -> Session:
         """Takes a connected descriptor over: of a dialer, or of a listener, which has the say whom it admits."""
-        session = WireSession(self, sock, transport, endpoint, dialer, limiter)
+        session = WireSession(self, sock, transport, endpoint, dialer, limiter, remote_address)
         if limiter is not None:
             limiter.enter(session)
         self._sessions[session] = None
@@ -436,6 +437,13 @@ class Engine(StateMachine[SocketState]):
             self.driver.stop,
         ]
         return [*steps, self._leave_parent, self.changed, self.reporter.stop]
+
+    def _forget_descriptor(self, fd: int) -> None:
+        if self.in_loop:
+            self.loop.remove_reader(fd)
+
+    def _report_handshake(self, error: Exception) -> None:
+        self.loop.call_exception_handler({"message": "a handshake raised", "exception": error})
 
     def _close_handshakes(self) -> None:
         if self.has_loop:

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from omq._core.calls.leader import ForkGuard
 from omq._core.link.connection import Connection
 from omq._core.link.flusher import Flusher
+from omq._core.link.handshake_io import HandshakePoller
 from omq._core.queues.names import Names
 from omq._core.wire.pool import Pool
 from omq.engine.driver import Driver
-from omq.engine.handshake_poller import HandshakePoller
 from omq.engine.lifecycle import ConnectionState
 from omq.engine.verdict import Verdict
 from omq.event import EventKind
@@ -199,6 +199,11 @@ class ReportingSocket(RunningSocket, Protocol):
 class AcceptingSocket(ReportingSocket, Protocol):
     """What takes over the descriptors that its listeners and dialers bring."""
 
+    @property
+    def handshakes(self) -> HandshakePoller:
+        """What watches accepted connections during their handshakes."""
+        ...
+
     def adopt(
         self,
         sock: socket.socket,
@@ -206,6 +211,7 @@ class AcceptingSocket(ReportingSocket, Protocol):
         endpoint: str,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
+        remote_address: str | None = None,
     ) -> Session:
         """Takes a connected descriptor over: of a dialer, or of a listener, which has the say whom it admits."""
         ...

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from omq._core.link import handshake_io
 from omq._core.link.connection import Connection
 from omq.engine.lifecycle import ConnectionState, StateMachine
 from omq.engine.views import LimiterView, Origin, WiredSocket
@@ -24,7 +25,6 @@ log = logging.getLogger("omq")
 
 _MOMENT = 0.05  # seconds after which a peer's kernel has told what it still has
 _GLANCE, _LONG_GLANCE = 0.002, 0.1  # seconds between two looks at whether a peer's kernel has everything
-_READ = 4096  # bytes: more than any handshake message of the mechanisms that libzmq speaks
 
 
 class WireSession(StateMachine[ConnectionState]):
@@ -51,6 +51,7 @@ class WireSession(StateMachine[ConnectionState]):
         endpoint: str,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
+        remote_address: str | None = None,
     ) -> None:
         self.state = ConnectionState.CONNECTING
         self.engine = engine
@@ -58,7 +59,7 @@ class WireSession(StateMachine[ConnectionState]):
         self.identity = b""
         self.info: PeerMetadata | None = None
         self.since = 0.0
-        self.remote_address = transport.remote_address(sock)
+        self.remote_address = transport.remote_address(sock) if remote_address is None else remote_address
         self.dropped_told = 0
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._transport = transport
@@ -141,12 +142,12 @@ class WireSession(StateMachine[ConnectionState]):
         """Reads what the peer says before traffic may flow."""
         assert self._sock is not None
         try:
-            data = self._sock.recv(_READ)
-        except BlockingIOError:
-            self._write(b"")
-            return
+            data = handshake_io.receive(self._sock.fileno())
         except OSError as error:
             self.end(error)
+            return
+        if data is None:
+            self._write(b"")
             return
         if not data:
             hint = self._handshake.hint
@@ -197,9 +198,7 @@ class WireSession(StateMachine[ConnectionState]):
             return
         self._unsent += data
         try:
-            sent = self._sock.send(self._unsent, socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            sent = 0
+            sent = handshake_io.transmit(self._sock.fileno(), self._unsent)
         except OSError as error:
             self.end(error)
             return

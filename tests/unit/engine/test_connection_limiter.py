@@ -1,10 +1,12 @@
 """Who is let in: silent and surplus connections do not keep good ones out (GHSA-25wp)."""
 
 import errno
+from typing import Any
 
 import pytest
 
 import omq.asyncio as omq
+from omq._core.link import handshake_io
 from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.wire import GREETING, RawPeer, frames, ready
 
@@ -68,25 +70,14 @@ async def test_short_descriptors_are_taken_from_who_is_silent(make, monkeypatch)
     for raw in silent:
         await raw.read_exactly(64)
     (listener,) = pull._engine.endpoints.listeners.values()
-    (real,) = listener._sockets
     monkeypatch.setattr("omq.engine.listener.MOMENT", 0.2)
 
-    class Scarce:
-        def fileno(self):
-            return real.fileno()
+    def scarce(fd: int) -> Any:
+        if len(listener._limiter._strangers) > 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return handshake_io.accept(fd)
 
-        def close(self):
-            real.close()
-
-        def accept(self):
-            if len(listener._limiter._strangers) > 1:
-                raise OSError(errno.EMFILE, "Too many open files")
-            return real.accept()
-
-    scarce = Scarce()
-    pull._engine.loop.remove_reader(real.fileno())
-    listener._sockets = [scarce]
-    pull._engine.loop.add_reader(real.fileno(), listener._accept, scarce)
+    monkeypatch.setattr("omq.engine.listener.accept", scarce)
     push = make(omq.PUSH, connect=pull.endpoints[0])
     await push.send(b"good")
     assert await pull.recv(timeout=5) == b"good"

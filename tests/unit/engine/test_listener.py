@@ -3,10 +3,12 @@
 import errno
 import socket
 import stat
+from typing import Any
 
 import pytest
 
 import omq.asyncio as omq
+from omq._core.link import handshake_io
 from omq.engine import listener
 from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.wire import RawPeer
@@ -89,23 +91,15 @@ async def test_running_out_of_descriptors_pauses_and_goes_on(make, monkeypatch, 
     (inner,) = pull._engine.endpoints.listeners.values()
     calls = 0
     monkeypatch.setattr(listener, "_BREATH", 0.02)
-    (real,) = inner._sockets
 
-    class Scarce:
-        def fileno(self):
-            return real.fileno()
+    def scarce(fd: int) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls < 4:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return handshake_io.accept(fd)
 
-        def close(self):
-            real.close()
-
-        def accept(self):
-            nonlocal calls
-            calls += 1
-            if calls < 4:
-                raise OSError(errno.EMFILE, "Too many open files")
-            return real.accept()
-
-    inner._sockets = [Scarce()]
+    monkeypatch.setattr(listener, "accept", scarce)
     inner._pause()
     push = make(omq.PUSH, connect=pull.endpoints[0])
     await push.send(b"x")

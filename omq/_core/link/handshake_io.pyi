@@ -1,0 +1,71 @@
+from collections.abc import Callable
+
+def accept(listening: int) -> tuple[int, tuple[str, int] | None] | None:
+    """Accepts a connection; `None` where nobody waits.
+
+    Returns:
+        Its descriptor, which does not block, and the peer's address and port; `None` for one that has none.
+
+    Raises:
+        OSError: The connection is gone, or the system refuses.
+    """
+
+def receive(fd: int) -> bytes | None:
+    """Reads what is there, 4 KiB at most; `None` where nothing is, and empty at the end.
+
+    Raises:
+        OSError: The connection is broken.
+    """
+
+def transmit(fd: int, data: bytes) -> int:
+    """Writes as many bytes as the kernel takes; gives their number.
+
+    Raises:
+        OSError: The connection is broken.
+    """
+
+class HandshakePoller:
+    """Who speaks during a handshake: one epoll set for all accepted connections of a socket.
+
+    A connection is watched for its handshake only, and joins another epoll set afterwards. An event loop makes an
+    object for each descriptor, and needs seven system calls to watch it and to cease; a set of our own needs two.
+
+    Args:
+        watch: Has a descriptor watched: what is to be called when it is readable comes with it.
+        unwatch: Ends that.
+        report: Called with what a reader has raised.
+    """
+
+    fd: int
+
+    def __init__(
+        self,
+        watch: Callable[[int, Callable[[], None]], object],
+        unwatch: Callable[[int], object],
+        report: Callable[[Exception], object],
+    ) -> None: ...
+    def open(self) -> None:
+        """Makes the epoll set, unless it is there.
+
+        Raises:
+            OSError: The system gives no descriptor.
+        """
+
+    def add(self, fd: int, reader: Callable[[], None]) -> None:
+        """Calls *reader* whenever a descriptor can be read; after `open`.
+
+        Raises:
+            OSError: The system watches no more of them.
+        """
+
+    def remove(self, fd: int) -> None:
+        """Ceases to watch a descriptor; one that is not watched is none of its business."""
+
+    def serve(self) -> None:
+        """Calls the readers of what can be read, 64 of them at most."""
+
+    def close_after_fork(self) -> None:
+        """In a forked child: closes the set, which the parent has too."""
+
+    def close(self) -> None:
+        """Watches nothing any more. Idempotent."""

@@ -1,0 +1,167 @@
+"""System calls of handshakes that do not wait, and so keep the GIL.
+
+Python's own let it go around each of them: a thread that waits for the GIL takes it then, and the I/O thread waits in turn,
+several times for each connection that comes.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport EAGAIN, EINTR, errno
+
+from omq._core.kernel cimport (
+    EPOLLIN,
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL,
+    MSG_DONTWAIT,
+    MSG_NOSIGNAL,
+    NO_FD,
+    epoll_create1,
+    epoll_ctl,
+    epoll_event,
+    epoll_wait,
+    recv,
+    send,
+)
+
+import os
+
+cdef extern from "<sys/socket.h>" nogil:
+    struct sockaddr:
+        unsigned short sa_family
+    struct sockaddr_storage:
+        pass
+    ctypedef unsigned int socklen_t
+    int accept4(int, sockaddr *, socklen_t *, int)
+    int SOCK_CLOEXEC, SOCK_NONBLOCK, AF_INET, AF_INET6
+
+cdef extern from "<netdb.h>" nogil:
+    int getnameinfo(const sockaddr *, socklen_t, char *, socklen_t, char *, socklen_t, int)
+    int NI_NUMERICHOST, NI_NUMERICSERV
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int)
+
+cdef enum:
+    HOST = 128               # bytes of a numeric address, its zone included
+    SERVICE = 16             # bytes of a port in digits
+    READ = 4096              # bytes: more than any handshake message of the mechanisms that libzmq speaks
+    AT_ONCE = 64             # descriptors that are served in one turn of the loop
+
+
+cdef object _failure(int code):
+    return OSError(code, os.strerror(code))
+
+
+def accept(int listening):
+    cdef sockaddr_storage peer
+    cdef sockaddr *address = <sockaddr *>&peer
+    cdef socklen_t size = sizeof(peer)
+    cdef char host[HOST]
+    cdef char service[SERVICE]
+    cdef int fd
+    address.sa_family = 0
+    fd = accept4(listening, address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK)
+    if fd < 0:
+        if errno in (EAGAIN, EINTR):
+            return None
+        raise _failure(errno)
+    # What is numeric is not looked up anywhere.
+    if address.sa_family in (AF_INET, AF_INET6) and getnameinfo(
+            address, size, host, HOST, service, SERVICE, NI_NUMERICHOST | NI_NUMERICSERV) == 0:
+        return fd, ((<bytes>host).decode("ascii", "replace"), int(<bytes>service))
+    return fd, None
+
+
+def receive(int fd):
+    cdef char into[READ]
+    cdef Py_ssize_t size
+    while True:
+        size = recv(fd, into, READ, MSG_DONTWAIT)
+        if size >= 0:
+            return PyBytes_FromStringAndSize(into, size)
+        if errno == EAGAIN:
+            return None
+        if errno != EINTR:
+            raise _failure(errno)
+
+
+def transmit(int fd, bytes data not None):
+    cdef Py_ssize_t size
+    while True:
+        size = send(fd, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), MSG_DONTWAIT | MSG_NOSIGNAL)
+        if size >= 0:
+            return size
+        if errno == EAGAIN:
+            return 0
+        if errno != EINTR:
+            raise _failure(errno)
+
+
+cdef class HandshakePoller:
+    cdef readonly int fd             # the epoll set; owned; -1 before open() and once closed
+    cdef dict _readers               # by descriptor: what is called when it can be read
+    cdef object _watch, _unwatch     # begin, and cease, to call `serve` when `fd` is readable
+    cdef object _report              # called with what a reader has raised
+
+    def __cinit__(self, *_):
+        self.fd = NO_FD
+        self._readers = {}
+
+    def __init__(self, watch not None, unwatch not None, report not None):
+        self._watch = watch
+        self._unwatch = unwatch
+        self._report = report
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close(self.fd)
+
+    def open(self):
+        if self.fd >= 0:
+            return
+        self.fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.fd < 0:
+            raise _failure(errno)
+        try:
+            self._watch(self.fd, self.serve)
+        except BaseException:
+            close(self.fd)
+            self.fd = NO_FD
+            raise
+
+    def add(self, int fd, reader not None):
+        cdef epoll_event event
+        event.events = EPOLLIN
+        event.data.u64 = <unsigned long long>fd
+        if epoll_ctl(self.fd, EPOLL_CTL_ADD, fd, &event) < 0:
+            raise _failure(errno)
+        self._readers[fd] = reader
+
+    def remove(self, int fd):
+        cdef epoll_event event
+        if self._readers.pop(fd, None) is not None and self.fd >= 0:
+            epoll_ctl(self.fd, EPOLL_CTL_DEL, fd, &event)
+
+    def serve(self):
+        cdef epoll_event events[AT_ONCE]
+        cdef int i
+        cdef int n = epoll_wait(self.fd, events, AT_ONCE, 0) if self.fd >= 0 else 0
+        for i in range(n):
+            reader = self._readers.get(<int>events[i].data.u64)  # None: another one's end was its own
+            if reader is not None:
+                try:
+                    reader()
+                except Exception as error:
+                    self._report(error)
+
+    def close_after_fork(self):
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = NO_FD
+
+    def close(self):
+        if self.fd >= 0:
+            self._unwatch(self.fd)
+            close(self.fd)
+            self.fd = NO_FD
+        self._readers.clear()
