@@ -6,7 +6,16 @@ from enum import Enum
 from typing import Any, ClassVar, Final
 
 
-class SocketType(Enum):
+class Kind(Enum):
+    """An enumeration that tables are looked up by, again and again: a member's hash is that of the object it is.
+
+    The usual hash of a member is that of its name, and a function in Python: two dozen calls for each connection.
+    """
+
+    __hash__ = object.__hash__
+
+
+class SocketType(Kind):
     """A ZeroMQ socket type; the value is its name on the wire (RFC 23, section "The NULL Mechanism")."""
 
     PAIR = "PAIR"

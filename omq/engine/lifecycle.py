@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from omq._core.debug import DEBUG
 from omq.event import EventKind
+from omq.types import Kind
 
 log = logging.getLogger("omq")
 
@@ -23,7 +23,7 @@ STRICT: Final = DEBUG or "OMQ_STRICT" in os.environ
 # The values say what a state means. A part begins in the first one, and ends in the last.
 
 
-class SocketState(Enum):
+class SocketState(Kind):
     """A socket of either twin."""
 
     NEW = "it was made, and may have endpoints, but no loop to serve them yet"
@@ -32,7 +32,7 @@ class SocketState(Enum):
     CLOSED = "nothing of it lives; what had arrived is gone"
 
 
-class ListenerState(Enum):
+class ListenerState(Kind):
     """A bound endpoint."""
 
     BOUND = "the kernel lets peers connect, but nobody accepts them yet"
@@ -41,7 +41,7 @@ class ListenerState(Enum):
     CLOSED = "the name is free"
 
 
-class DialerState(Enum):
+class DialerState(Kind):
     """A connected endpoint."""
 
     NEW = "there is no loop to dial in yet"
@@ -52,7 +52,7 @@ class DialerState(Enum):
     CLOSED = "it dials no more"
 
 
-class ConnectionState(Enum):
+class ConnectionState(Kind):
     """A connection, accepted or dialled; over inproc one end of a pipe."""
 
     CONNECTING = "it was made; over inproc the other socket has not answered yet"

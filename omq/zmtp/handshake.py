@@ -13,14 +13,13 @@ Nothing may be written behind our last command before `done`: libzmq drops a pee
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import lru_cache
 from typing import Final
 
 from omq._core.wire.codec import Codec
 from omq._core.wire.framing import FrameDecoder
 from omq.errors import HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
-from omq.types import COMPATIBLE, SENDS_IDENTITY, SocketType
+from omq.types import COMPATIBLE, SENDS_IDENTITY, Kind, SocketType
 from omq.zmtp.command import PROPERTIES_LIMIT, Command, encode_properties, error, parse_command, quoted
 from omq.zmtp.greeting import VERSION, Greeting, GreetingParser
 from omq.zmtp.mechanism import Mechanism, Question
@@ -38,7 +37,7 @@ _SOCKET_TYPE: Final = b"Socket-Type"
 _IDENTITY: Final = b"Identity"
 
 
-class HandshakeState(Enum):
+class HandshakeState(Kind):
     """Where a handshake stands."""
 
     NEW = "nothing is sent"
@@ -49,7 +48,7 @@ class HandshakeState(Enum):
     FAILED = "the connection is to be closed"
 
 
-class HandshakeEvent(Enum):
+class HandshakeEvent(Kind):
     """What moves a handshake."""
 
     START = "we sent our greeting"

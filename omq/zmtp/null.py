@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
+from omq.types import Kind
 from omq.zmtp.command import parse_properties, ready
 from omq.zmtp.mechanism import Mechanism, Question, Step
 
 
-class NullPhase(Enum):
+class NullPhase(Kind):
     """Where a NULL handshake stands."""
 
     START = "the greetings are still under way"
