@@ -169,7 +169,8 @@ def fan_in(peer: str, load: Load, senders: int) -> Sample:
                 push.order(burst=each)
             return float(pull.hear("seconds"))
 
-        count, took = calibrated(burst, load.seconds, 10 * senders)
+        burst(10 * senders)  # all of them have started, then, and are connected
+        count, took = calibrated(burst, load.seconds, 1000 * senders)
     return _rates(count, took, load.size)
 
 
