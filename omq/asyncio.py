@@ -118,7 +118,7 @@ class Socket(SocketBase, AsyncCore):
             The endpoint with its real address and port.
 
         Raises:
-            EndpointError: It cannot be understood.
+            EndpointError: The endpoint cannot be understood.
             BindError: The system refuses.
             ClosedError: The socket is closed.
         """
@@ -127,14 +127,14 @@ class Socket(SocketBase, AsyncCore):
     def connect(self, endpoint: str) -> str:
         """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
 
-        A socket that is told so twice has two connections there; but SUB, PUB, DEALER and REQ, to which the second one
-        would only do harm, have one over tcp and ipc.
+        A second call makes a second connection. But SUB, PUB, DEALER and REQ keep one over tcp and ipc, because a
+        second one would only do harm.
 
         Returns:
             The endpoint.
 
         Raises:
-            EndpointError: It cannot be understood.
+            EndpointError: The endpoint cannot be understood.
             ClosedError: The socket is closed.
         """
         return str(self._endpoint_call(self._engine.endpoints.connect, endpoint))
@@ -149,7 +149,7 @@ class Socket(SocketBase, AsyncCore):
             timeout: Seconds; `None` for ever.
 
         Raises:
-            Timeout: Fewer have.
+            Timeout: There are fewer.
             ClosedError: The socket was closed.
         """
         await self._wait(lambda: self._engine.peer_count >= n, f"{n} connected peers", timeout)
@@ -172,13 +172,13 @@ class Socket(SocketBase, AsyncCore):
     async def flush(self, timeout: float | None = None) -> None:
         """Waits until everything that was accepted has left: the kernel has it or, over inproc, the peer.
 
-        What others send meanwhile is waited for, too. Without a peer it waits for one to come.
+        The call also waits for what other tasks send meanwhile, and, without a peer, for one to come.
 
         Args:
             timeout: Seconds; `None` for ever.
 
         Raises:
-            SendTimeout: Something has not left in time. Nothing is lost by that.
+            SendTimeout: Something has not left in time. Nothing is lost.
             StateError: The type does not send.
             ClosedError: The socket is closed, or was closed meanwhile.
         """
@@ -200,7 +200,7 @@ class Socket(SocketBase, AsyncCore):
         """Tells what happens to the socket and its connections from now on, also before the first bind or connect.
 
         Args:
-            limit: Events that wait at most; a reader that falls behind is told how many it has missed.
+            limit: Events that may wait; a reader that falls behind is told how many it has missed.
 
         Returns:
             An asynchronous iterator of `Event`s that ends when the socket is closed. Several may be in use.
@@ -224,7 +224,7 @@ class Socket(SocketBase, AsyncCore):
             self._refuse_elsewhere()
 
     def _refuse_elsewhere(self) -> None:
-        """Raises while the socket's loop runs in another thread: nobody else touches its descriptors."""
+        """Raises while the socket's loop runs in another thread: only that thread touches the descriptors."""
         if self._engine.runs_elsewhere:
             raise StateError(
                 f"this {self.socket_type.value} socket belongs to an event loop that runs in another thread; "
@@ -254,22 +254,22 @@ class Socket(SocketBase, AsyncCore):
         try:
             self._engine.attach(loop)
         except BaseException:
-            self.stop()  # half of it would go on, and without its owner
+            self.stop()  # else half of the socket would go on without its owner
             raise
 
     async def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait raise `ClosedError`.
 
-        Cancelled, it drops what has not left. Of several calls at once the least patient decides; one that is cancelled
-        ends nothing as long as another waits.
+        A call that is cancelled drops what has not left, unless another one waits. Of several calls at once the least
+        patient decides.
 
         Args:
             linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
 
         Raises:
-            OptionError: `linger` is neither; the socket stays open.
-            StateError: The socket's loop runs in another thread, or it is another one than this and something that was
-                accepted has not left; the socket stays open.
+            OptionError: `linger` does not fit; the socket stays open.
+            StateError: The socket's loop runs in another thread; or this is another loop, and something that was
+                accepted has not left. The socket stays open.
         """
         engine = self._engine
         if engine.fork_guard.stale:
@@ -290,11 +290,11 @@ class Socket(SocketBase, AsyncCore):
         await engine.close(patience)
 
     def stop(self) -> None:
-        """Closes the socket at once; what has not left is dropped. Called in another thread, it has the loop do it."""
+        """Closes the socket at once; what has not left is dropped. The loop does it where another thread calls."""
         if self._engine.fork_guard.stale:
             return
         if self._engine.runs_elsewhere:
-            # A loop's descriptors are the loop's: to close one under its eyes may end the process.
+            # Only the loop closes its descriptors: one that another thread closes may end the process.
             self._engine.post(self.stop)
             return
         self._mark_closed()
@@ -316,7 +316,7 @@ class Socket(SocketBase, AsyncCore):
         self._engine.context.release(self)
 
     def end_with_context(self, linger: Any) -> None:
-        """The context is terminated, by whatever thread: the socket's loop closes it, if there is one that runs."""
+        """The context is terminated, by any thread: the loop of the socket closes it, if it runs."""
         engine = self._engine
         if engine.closed:
             return
@@ -334,7 +334,7 @@ class Socket(SocketBase, AsyncCore):
     def end_with_interpreter(self) -> None:
         """The interpreter ends: a loop of a daemon thread works until then, and its tasks are told nothing.
 
-        But it stops listening, for no file is to stay behind, if it has a turn soon.
+        But the socket stops listening, if the loop has a turn soon: no file is to stay behind.
         """
         engine = self._engine
         if not engine.runs_elsewhere:
@@ -367,7 +367,7 @@ class Monitor(MonitorBase):
     """The events of a socket, in their order: iterate over it with `async for`, or await `recv`.
 
     It holds at most `limit` events: a reader that falls behind loses the oldest and finds an event `missed`, with
-    their number, in their place. The socket never waits for a monitor, and does not keep one that nobody holds.
+    their number, in their place. The socket never waits for a monitor, and does not keep a monitor alive.
     The last event is `monitor_stopped`, when the socket is closed.
     """
 
@@ -386,7 +386,7 @@ class Monitor(MonitorBase):
         self._wake()
 
     def _wake(self) -> None:
-        """There is something for those who wait."""
+        """Wakes the calls that wait."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done() and not waiter.get_loop().is_closed():
@@ -399,7 +399,7 @@ class Monitor(MonitorBase):
             timeout: Seconds; `None` for ever, 0 never.
 
         Raises:
-            ReceiveTimeout: None came in time.
+            ReceiveTimeout: No event came in time.
             ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
             StateError: The process has forked.
         """
@@ -446,7 +446,7 @@ def _nothing() -> None:
 
 
 def _refuse_spinning(options: dict[str, Any]) -> None:
-    """No option is accepted and ignored: an event loop sleeps as it likes."""
+    """Refuses `busy_poll`: an event loop sleeps as it likes, and no option is accepted and ignored."""
     if "busy_poll" in options:
         raise OptionError("option 'busy_poll' is for blocking sockets: an event loop does not spin for a socket")
 

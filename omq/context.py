@@ -77,7 +77,7 @@ class Context:
 
     @classmethod
     def default(cls) -> Context:
-        """The context of those who do not care; made on first use, and made anew in a forked child."""
+        """The context of sockets that are given none; made on first use, and made anew in a forked child."""
         found = cls._default.value
         while found is None or found.fork_guard.stale or found._terminated:
             # Another thread, or a signal handler, may have come first.
@@ -135,20 +135,20 @@ class Context:
         self._dropped.add(socket)
 
     def release(self, socket: Any) -> None:
-        """It is."""
+        """Lets go of a socket that `keep` holds."""
         self._dropped.discard(socket)
 
     def term(self, linger: Any = None) -> None:
         """Closes every socket and ends the threads (`zmq_ctx_term(3)`). Idempotent; goes on if interrupted.
 
-        It waits for blocking sockets. Calls on asyncio sockets raise `ClosedError` too, but their loop closes them,
-        which may be this thread's: it is not waited for.
+        The call waits for blocking sockets. Calls on asyncio sockets raise `ClosedError` too, but their loop closes
+        them. It may be this thread's, so the call does not wait for it.
 
         Args:
-            linger: Seconds that each socket has for what was accepted; `None` lets each one's own option hold.
+            linger: Seconds that each socket has for what was accepted; `None` for the option of each socket.
 
         Raises:
-            OptionError: `linger` is neither; nothing has ended.
+            OptionError: `linger` does not fit; nothing has ended.
         """
         if self._ended or self.fork_guard.stale:
             return
@@ -156,7 +156,7 @@ class Context:
         self._terminated = True
         for guest in self._guests:
             guest.end_with_context(linger)
-        # All of them at once: the last one is not to wait for the sum.
+        # All sockets close at once: their times are not to add up.
         closing = [(socket, socket.begin_close(linger)) for socket in self._sockets]
         while closing:
             socket, future = closing.pop()
@@ -210,10 +210,10 @@ def _after_fork() -> None:
 
 
 def _end_daemons() -> None:
-    """Has daemon threads end, without a word, where their call is told that its socket is closed.
+    """Ends daemon threads silently where a call of theirs would raise that its socket is closed.
 
-    They are all that is left beside this one, and nobody has asked them. An error would be printed; a worker that logs
-    each and tries again would fill the screen. Whoever raises the error of an end ends instead, as by `sys.exit()`.
+    Beside this thread only daemon threads are left. An error would be printed; a worker that logs each error and tries
+    again would fill the screen. A thread that makes such an error ends instead, as by `sys.exit()`.
     """
     here = threading.get_ident()
 

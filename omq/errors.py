@@ -33,7 +33,7 @@ __all__ = [
 
 
 class OmqError(Exception):
-    """The root: whatever omq raises on purpose is one of these."""
+    """The root of every exception that omq raises on purpose."""
 
 
 class UsageError(OmqError, ValueError):

@@ -15,7 +15,7 @@ class PeerInfo:
         endpoint: The endpoint that it came through or was reached at.
         mechanism: The security mechanism in force, `"NULL"` for none; empty over inproc.
         identity: The name that it gave itself, or that a ROUTER gave it; empty for none.
-        user_id: Who it is, as authentication found; `None` without authentication.
+        user_id: The name that authentication found for it; `None` without authentication.
         properties: Its metadata, by lower-case name.
         messages_in: Messages received from it.
         messages_out: Messages accepted for it.
@@ -44,7 +44,7 @@ class Message:
 
     Attributes:
         parts: Its parts, as `recv_multipart` gives them.
-        peer: Who sent it.
+        peer: Its sender.
         group: The group of a RADIO message, else `None`.
         routing_id: The sender's number on SERVER and PEER, else `None`.
     """

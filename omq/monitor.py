@@ -28,7 +28,7 @@ class MonitorBase(EventQueue):
         engine.reporter.add(self)
 
     def close(self) -> None:
-        """Ends the monitor and forgets what waits; who waits for an event is told. Idempotent."""
+        """Ends the monitor and forgets what waits; calls that wait for an event raise. Idempotent."""
         if self._engine.fork_guard.stale:
             return
         self._engine.reporter.remove(self)
@@ -46,7 +46,7 @@ class Monitor(MonitorBase, SyncEventQueue):
     """The events of a blocking socket, in their order; iterate over it, or call `recv`. Threads may share it.
 
     It holds at most `limit` events: a reader that falls behind loses the oldest and finds an event `missed`, with
-    their number, in their place. The socket never waits for a monitor, and does not keep one that nobody holds.
+    their number, in their place. The socket never waits for a monitor, and does not keep a monitor alive.
     The last event is `monitor_stopped`, when the socket is closed.
     """
 

@@ -48,7 +48,7 @@ _KEY_TEXT = 40  # characters of a key in Z85
 
 
 class PlainServer(Security):
-    """Lets in who has a user name and its password.
+    """Lets in clients with a user name and its password.
 
     Args:
         authenticate: A function, or coroutine function, of user name and password (bytes) that says whether they fit;
@@ -108,7 +108,7 @@ class PlainClient(Security):
 
 
 class CurveServer(Security):
-    """Lets in who knows our public key, and holds the secret half of a key that is authorized.
+    """Lets in clients that know our public key, and hold the secret half of an authorized key.
 
     Args:
         secret_key: Our permanent secret key.
@@ -203,7 +203,7 @@ def curve_public(secret_key: bytes | str) -> bytes:
     """The public key that belongs to a secret key (`zmq_curve_public(3)`), as 40 characters of Z85.
 
     Raises:
-        UsageError: It is neither 32 bytes nor 40 characters of Z85.
+        UsageError: The key is neither 32 bytes nor 40 characters of Z85.
     """
     return z85.encode(_own(secret_key).public())
 
@@ -221,14 +221,14 @@ def z85_decode(text: bytes | str) -> bytes:
     """Decodes what `z85_encode` gives (`zmq_z85_decode(3)`).
 
     Raises:
-        UsageError: It is not Z85.
+        UsageError: The text is not Z85.
     """
     return z85.decode(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What stands in a certificate file.
+    """The content of a certificate file.
 
     Attributes:
         public_key: The public key, as Z85.
@@ -279,7 +279,7 @@ def load_certificate(path: str | os.PathLike[str]) -> Certificate:
 
     Raises:
         UsageError: The file has no public key.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     section = ""
     found: dict[str, dict[str, str]] = {"curve": {}, "metadata": {}}
@@ -346,7 +346,7 @@ def _credential(name: str, value: bytes | str) -> bytes:
 
 
 def _fits(passwords: Mapping[Any, Any], username: bytes, password: bytes) -> bool:
-    """Whether the password is the user's; takes as long for a user that there is not."""
+    """Whether the password is the user's; takes as long for an unknown user."""
     known = passwords.get(username)
     if known is None:
         try:

@@ -90,7 +90,7 @@ class Socket(SocketBase, SyncCore):
             The endpoint with its real address and port.
 
         Raises:
-            EndpointError: It cannot be understood.
+            EndpointError: The endpoint cannot be understood.
             BindError: The system refuses.
             ClosedError: The socket is closed.
         """
@@ -99,14 +99,14 @@ class Socket(SocketBase, SyncCore):
     def connect(self, endpoint: str) -> str:
         """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
 
-        A socket that is told so twice has two connections there; but SUB, PUB, DEALER and REQ, to which the second one
-        would only do harm, have one over tcp and ipc.
+        A second call makes a second connection. But SUB, PUB, DEALER and REQ keep one over tcp and ipc, because a
+        second one would only do harm.
 
         Returns:
             The endpoint.
 
         Raises:
-            EndpointError: It cannot be understood.
+            EndpointError: The endpoint cannot be understood.
             ClosedError: The socket is closed.
         """
         return str(self._endpoint_call(self._engine.endpoints.connect, endpoint))
@@ -133,7 +133,7 @@ class Socket(SocketBase, SyncCore):
 
     def _change_options(self, options: dict[str, Any]) -> None:
         super()._change_options(options)
-        self._take_options()  # here, too: all of it happens, whatever a signal handler does to the call
+        self._take_options()  # on this thread, too: no signal handler leaves it half done
 
     def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         # Python code that holds the socket's lock, or must not come apart, runs where no signal handler does.
@@ -158,7 +158,7 @@ class Socket(SocketBase, SyncCore):
             timeout: Seconds; `None` for ever.
 
         Raises:
-            Timeout: Fewer have.
+            Timeout: There are fewer.
             ClosedError: The socket was closed.
         """
         self._wait(lambda: self._engine.peer_count >= n, f"{n} connected peers", timeout)
@@ -181,13 +181,13 @@ class Socket(SocketBase, SyncCore):
     def flush(self, timeout: float | None = None) -> None:
         """Waits until everything that was accepted has left: the kernel has it or, over inproc, the peer.
 
-        What others send meanwhile is waited for, too. Without a peer it waits for one to come.
+        The call also waits for what other threads send meanwhile, and, without a peer, for one to come.
 
         Args:
             timeout: Seconds; `None` for ever.
 
         Raises:
-            SendTimeout: Something has not left in time. Nothing is lost by that.
+            SendTimeout: Something has not left in time. Nothing is lost.
             StateError: The type does not send.
             ClosedError: The socket is closed, or was closed meanwhile.
         """
@@ -205,13 +205,13 @@ class Socket(SocketBase, SyncCore):
         self._io.run(self._start)
 
     def _show_room(self, room: ReadableEvent, stack: contextlib.ExitStack[Any]) -> None:
-        """Has *room* become readable whenever the socket may have got room for a message, until the stack unwinds."""
+        """Makes *room* readable whenever the socket may have got room for a message, until the stack unwinds."""
         self._refuse_unless_sending()
         self._begin()
         wait_queue = self.writable
         stack.callback(wait_queue.hide, room)
         wait_queue.show(room)
-        # Nobody calls now: the I/O thread is to see at once that a peer has made room.
+        # No call is under way: the I/O thread is to see at once that a peer has made room.
         self._engine_call(self._engine.driver.take_over)
 
     def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
@@ -226,7 +226,7 @@ class Socket(SocketBase, SyncCore):
         """Tells what happens to the socket and its connections from now on, also before the first bind or connect.
 
         Args:
-            limit: Events that wait at most; a reader that falls behind is told how many it has missed.
+            limit: Events that may wait; a reader that falls behind is told how many it has missed.
 
         Returns:
             An iterator of `Event`s that ends when the socket is closed. Several may be in use.
@@ -250,20 +250,20 @@ class Socket(SocketBase, SyncCore):
     def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait, in whatever thread, raise `ClosedError`.
 
-        It returns when what was accepted has left, or `linger` is over. Where nothing can be waited for (in omq's own
-        thread, which runs what the garbage collector finds there) that goes on in the background. Of several calls at
-        once the least patient decides; one that a signal interrupts ends nothing as long as another waits.
+        The call returns when what was accepted has left, or `linger` is over. It cannot wait on omq's own thread, which
+        runs what the garbage collector finds there: the socket then closes in the background. Of several calls at
+        once the least patient decides; a call that a signal interrupts ends nothing as long as another waits.
 
         Args:
             linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
 
         Raises:
-            OptionError: `linger` is neither; the socket stays open.
+            OptionError: `linger` does not fit; the socket stays open.
         """
         self.finish_close(self.begin_close(linger))
 
     def begin_close(self, linger: Any) -> Job | None:
-        """The part of `close` that does not wait: what to wait for, or `None`."""
+        """The part of `close` that does not wait. Gives the job to wait for, or `None`."""
         if self._context.fork_guard.stale:
             return None
         patience = self._linger(linger)
@@ -297,7 +297,7 @@ class Socket(SocketBase, SyncCore):
             raise
 
     def give_up_close(self, future: Job | None) -> None:
-        """What is left of an interrupted `close`: the end, unless another thread closes it, too, and still waits."""
+        """Ends the socket after an interrupted `close`, unless another thread still waits in its own `close`."""
         if future is None:
             return
         future.give_up(self._io)
@@ -323,7 +323,7 @@ class Socket(SocketBase, SyncCore):
         self._engine.post(self._close_here, self.options.linger)
 
     def _keep(self) -> None:
-        """Has it live until it is closed in the background."""
+        """Keeps the socket alive until it is closed in the background."""
         self._context.keep(self)
         self._context.register(self)  # the garbage collector may have taken it out
         self._engine.driver.hold(self)
@@ -357,18 +357,18 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
     """Waits until a message can be received from one of several sockets, or sent.
 
     Args:
-        sockets: Which. With `POLL_IN` alone each receives; with `POLL_OUT` alone each sends.
+        sockets: The sockets. With `POLL_IN` alone each receives; with `POLL_OUT` alone each sends.
         timeout: Seconds; `None` for ever.
-        events: `POLL_IN`, `POLL_OUT` or both: what a socket has to be ready for, either of the two suffices.
+        events: `POLL_IN`, `POLL_OUT` or both. A socket is ready if it is ready for one of them.
 
     Returns:
-        Those that are ready; empty if the time was up.
+        The sockets that are ready; none if the time was up.
 
     Raises:
         StateError: A socket does not receive, or does not send, and nothing else was asked for.
         ClosedError: A socket is closed.
         ValueError: The timeout is below 0, or no number; or the events are others.
-        TypeError: One of them is no blocking socket.
+        TypeError: One of *sockets* is no blocking socket.
     """
     import selectors
 
@@ -385,7 +385,7 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
         for one in distinct:
             if not isinstance(one, Socket):
                 raise TypeError(f"omq.wait takes blocking sockets, not {one!r}")
-            # The calls of the core: a subclass may have made others of them, for uses of its own.
+            # The core's own calls: a subclass may have overridden them.
             if events == POLL_IN or (events & POLL_IN and one.recv_queue is not None):
                 selector.register(SyncCore.fileno(one), selectors.EVENT_READ, one)
             if events & POLL_OUT and (one.send_queue is not None or events == POLL_OUT):
@@ -408,7 +408,7 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
 
 
 def _left(deadline: float | None) -> float | None:
-    """Seconds until then that a selector can be told."""
+    """Seconds until the deadline, as many as a selector can be told."""
     return None if deadline is None else min(max(deadline - time.monotonic(), 0), _LONGEST)
 
 

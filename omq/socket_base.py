@@ -1,4 +1,4 @@
-"""What the faces of the two twins have in common: options, subscriptions, peers."""
+"""What the sockets of both twins have in common: options, subscriptions, peers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SocketBase:
     _engine: Engine
 
     def __init_subclass__(cls, kind: SocketType | None = None, **rest: Any) -> None:
-        """Makes the class that of a socket type, and takes what it says of itself from the table of types."""
+        """Gives the class its socket type, and its text from the table of types."""
         super().__init_subclass__(**rest)
         if kind is not None:
             cls.socket_type = kind
@@ -39,7 +39,7 @@ class SocketBase:
         return self._engine.closing
 
     def _closed_error(self, why: str = "is closed") -> ClosedError:
-        """What a call on a closed socket raises."""
+        """The error of a call on a closed socket."""
         text = f"the {self.socket_type.value} socket {why}"
         if self._engine.context.closed:
             return ContextTerminated(f"{text}: its context has been terminated")
@@ -74,7 +74,7 @@ class SocketBase:
             warnings.warn(complaint, ResourceWarning, stacklevel=2, source=self)
 
     def _end_dropped(self) -> None:
-        """Has the loop close the socket, with its linger, and lives until it is."""
+        """Closes the socket in its loop, with its linger; the socket lives until then."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ options
@@ -108,15 +108,15 @@ class SocketBase:
             self._engine.reconfigure(changed)
 
     def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Runs a call that touches what the engine has, where the engine lives."""
+        """Makes a call into the engine, on the engine's thread."""
         return call(*arguments)
 
     def _equip(self) -> None:
-        """Takes the queues of the engine into use."""
+        """Begins to use the queues of the engine."""
         raise NotImplementedError
 
     def _take_options(self) -> None:
-        """Has the calls heed what they need of the options."""
+        """Sets what the calls need of the options."""
         raise NotImplementedError
 
     @property
@@ -145,14 +145,14 @@ class SocketBase:
     # ------------------------------------------------------------------ endpoints
 
     def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
-        """Runs a call that changes endpoints where the engine lives."""
+        """Makes a call that changes endpoints, on the engine's thread."""
         return call(endpoint)
 
     def unbind(self, endpoint: str) -> None:
         """Stops listening; connections that came in stay.
 
         Raises:
-            EndpointError: It is not bound.
+            EndpointError: The endpoint is not bound.
             ClosedError: The socket is closed.
         """
         self._endpoint_call(self._engine.endpoints.unbind, endpoint)
@@ -161,21 +161,21 @@ class SocketBase:
         """Stops dialling an endpoint and ends its connection.
 
         The connection gets nothing new. It ends in the background, when what was accepted for it has left or `linger`
-        has passed; `close` waits for that, too. What waits for any peer stays for the others, if there are any; else it
-        leaves with this one. For that an endpoint without a connection is dialled on, in the background as well.
+        has passed; `close` waits for that, too. Messages that wait for any peer stay for the others. If there are no
+        others, the messages leave with this connection; an endpoint that has none yet is dialled on for them, in the
+        background.
 
         Raises:
-            EndpointError: It is not connected.
+            EndpointError: The endpoint is not connected.
             ClosedError: The socket is closed.
         """
         self._endpoint_call(self._engine.endpoints.disconnect, endpoint)
 
     @property
     def endpoints(self) -> list[str]:
-        """What is bound, resolved; nothing once the socket is closed.
+        """The bound endpoints, resolved; none once the socket is closed.
 
-        A socket whose `close` waits still listens, for peers that come for what it has: until then its endpoints are
-        there.
+        A socket whose `close` waits still listens, for peers that come for its messages, and still has its endpoints.
         """
         return self._engine.endpoints.bound
 
@@ -220,12 +220,12 @@ class SocketBase:
         raise NotImplementedError
 
     def _not_in_time(self, what: str, timeout: float | None) -> Timeout:
-        """What a wait for peers or subscriptions raises; it says what went wrong last, if anything did."""
+        """The error of a wait for peers or subscriptions; its text has the last failure, if there was one."""
         trouble = self._engine.reporter.trouble
         return Timeout(f"not {what} within {timeout} s" + (f"; last failure: {trouble}" if trouble else ""))
 
     def _not_flushed(self, timeout: float | None) -> Exception:
-        """What a `flush` raises that has not come to its end."""
+        """The error of a `flush` that has not come to its end."""
         if self.closed:
             return self._closed_error("was closed while a call waited")
         return SendTimeout(f"not everything that was accepted has left within {timeout} s")
@@ -256,7 +256,7 @@ class SocketBase:
 
     @property
     def peers(self) -> list[PeerInfo]:
-        """A snapshot of the peers that have finished the handshake; nobody once the socket is closed."""
+        """A snapshot of the peers that have finished the handshake; none once the socket is closed."""
         return [snapshot(session) for session in self._engine.sessions]
 
     def __repr__(self) -> str:

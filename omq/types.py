@@ -44,7 +44,7 @@ _T = SocketType
 
 
 class Route(Enum):
-    """What `send` says, beside the message, of whom it is for; the value is the keyword that says it."""
+    """The keyword by which `send` says whom a message is for."""
 
     ROUTING_ID = "routing_id"  # a peer's number (RFC 41, RFC 51)
     GROUP = "group"  # all peers that have joined it (RFC 48)
@@ -55,7 +55,7 @@ class Traits:
     """What sets one socket type apart from the others, beside its pattern (`omq.routing.PATTERNS`).
 
     Attributes:
-        text: What its classes say of themselves.
+        text: The docstring of its classes.
         accepts: Which types its peers may have; none where `handshakes` is false.
         handshakes: Whether it speaks ZMTP; STREAM has no handshake that could go wrong.
         sends_identity: It names itself to its peers with the Identity property (RFC 37, "The NULL Mechanism").
@@ -64,7 +64,7 @@ class Traits:
             socket_base.cpp).
         single_part: Its messages have one part: more are refused, and cost a peer its connection.
         envelope: Frames that stand before the part on the wire, where `single_part` holds.
-        route: What `send` has to say of whom a message is for, where that is no part of it.
+        route: The keyword that `send` needs, where no part of the message says whom it is for.
         options: The options that are for some types only, and for this one among them.
     """
 
@@ -173,7 +173,7 @@ ONE_CONNECTION: Final = frozenset(kind for kind, traits in TRAITS.items() if tra
 
 
 def types_with(option: str) -> frozenset[SocketType]:
-    """The types that an option is for which is not for all."""
+    """The types that have an option which not all have."""
     return frozenset(kind for kind, traits in TRAITS.items() if option in traits.options)
 
 
@@ -212,7 +212,7 @@ class Security(ABC):
         """A fresh mechanism for one connection.
 
         Args:
-            cookies: What locks the cookies of one socket's connections (`omq.zmtp.curve.CookieKeys`).
+            cookies: The keys of the cookies of one socket's connections (`omq.zmtp.curve.CookieKeys`).
         """
 
     def judge(self, credentials: tuple[bytes, ...]) -> Any:
@@ -223,5 +223,5 @@ class Security(ABC):
         return None
 
     def user_of(self, credentials: tuple[bytes, ...]) -> str | None:
-        """Who a peer with these credentials is."""
+        """The user id of a peer with these credentials."""
         return None

@@ -12,10 +12,10 @@ MOMENT = 1.0
 class ConnectionLimiter:
     """The connections that one listener has accepted.
 
-    A connection costs a stranger nothing: until it has finished its handshake it has no claim to its place. So the
-    oldest of those goes when there are too many, or when descriptors are short, and a good client, which needs a
-    moment only, gets through: where descriptors are short each connection has that moment (`MOMENT`), or those that
-    come together would keep each other out for ever.
+    A connection costs a stranger nothing: until its handshake is done it has no claim to its place. When there are too
+    many such connections, or descriptors are short, the oldest goes. A good client needs a moment only, and gets
+    through. Where descriptors are short each connection has that moment (`MOMENT`): clients that come together would
+    else keep each other out for ever.
 
     Args:
         engine: The socket; its `max_handshakes` and `max_connections` apply.

@@ -19,7 +19,7 @@ from omq.transport import AddrInfo, Endpoint, Lookup, Route, StreamTransport, re
 
 _STAGGER: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
 
-#: What says that nobody listens; where endpoints are files, one may be missing, too.
+#: The errors that say that nobody listens: where endpoints are files, one may be missing.
 _REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 
 
@@ -62,7 +62,7 @@ class Dialer(DialerBase):
         try:
             sock = await self._connect()
         except Exception as error:
-            # Whatever it is (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
+            # Of any kind (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
             self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
             return "refused" if isinstance(error, OSError) and error.errno in _REFUSED else "failed"
         self.go_on(DialerState.CONNECTED)
@@ -109,7 +109,7 @@ class Dialer(DialerBase):
                     running.discard(attempt)
                     error = attempt.exception()
                     if error is None:
-                        # Others that have just connected, too, are called off below.
+                        # Other attempts that have just connected, too, end below.
                         running.update(done - {attempt})
                         return attempt.result()
                     failures.append(error)
@@ -153,6 +153,6 @@ class Dialer(DialerBase):
 
 
 def _discard(attempt: asyncio.Task[socket.socket]) -> None:
-    """Closes what an attempt that is called off has connected all the same."""
+    """Closes the socket of an attempt that has connected although it was cancelled."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()

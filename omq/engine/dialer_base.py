@@ -11,7 +11,7 @@ from omq.options import Options
 
 
 class Backoff:
-    """How long a dialer waits before its next attempt: `reconnect_interval`, with jitter.
+    """The pauses of a dialer between two attempts: `reconnect_interval`, with jitter.
 
     Args:
         engine: The socket that dials.
@@ -74,7 +74,7 @@ class DialerBase(StateMachine[DialerState]):
         return bool(self.messages) if self.leaving else self.engine.wants_peers
 
     def revive(self) -> None:
-        """Dials on if whoever ends a program has cancelled all tasks of the loop, this one's, too."""
+        """Dials on if the end of the program has cancelled all tasks of the loop, this dialer's, too."""
 
     def go_on(self, target: DialerState) -> None:
         """Goes over to another state, if it is still an endpoint."""
@@ -94,7 +94,7 @@ class DialerBase(StateMachine[DialerState]):
             self.close()
 
     def _may_carry(self, session: Session | None) -> bool:
-        """Whether something waits that nobody but this dialer could deliver."""
+        """Whether something waits that only this dialer could deliver."""
         engine = self.engine
         if self.state is DialerState.CLOSED or not engine.in_loop or engine.pattern.idle:
             return False
@@ -102,7 +102,7 @@ class DialerBase(StateMachine[DialerState]):
 
     def _leave(self) -> None:
         linger = self.engine.options.linger
-        # The messages last: if a signal handler raises here, one that leaves and has none ends by itself.
+        # The messages come last: if a signal handler raises here, a dialer that leaves without messages ends by itself.
         self.move(DialerState.LEAVING)
         if linger:
             self._timer = self.engine.loop.call_later(linger, self.close)
@@ -112,7 +112,7 @@ class DialerBase(StateMachine[DialerState]):
             self.close()
 
     def give_up(self) -> None:
-        """It dials no more, for there is no reason to, or none any more."""
+        """Dials no more, because there is no reason to."""
         self._end()
         self.engine.endpoints.dialer_over(self)
 

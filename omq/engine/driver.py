@@ -39,7 +39,7 @@ class WatchableWaitQueue(Protocol):
 
 
 class Driver(Protocol):
-    """What the engine needs of whoever drives it.
+    """A driver, as the engine sees it.
 
     Attributes:
         lock: Held while queues and peers are touched.
@@ -78,13 +78,13 @@ class Driver(Protocol):
         """The loop runs in this thread from now on."""
 
     def take_over(self) -> None:
-        """No calls are to come: the loop does all the work from now on."""
+        """The loop does all the work from now on: no calls are to come."""
 
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A Future that is done when something has left."""
 
     def hold(self, core: Any) -> None:
-        """Keeps the socket from now on: its owner has dropped it, and its last messages are to leave."""
+        """Keeps the socket alive from now on: its owner has dropped it, and its last messages are to leave."""
 
     def stop(self) -> None:
         """Nothing is to be driven any more."""
@@ -93,7 +93,7 @@ class Driver(Protocol):
 class LoopDriver:
     """The asyncio twin: everything happens in the caller's loop, under no lock.
 
-    The loop does not hold the socket by it: one that its owner drops is to be closed.
+    The driver has no reference to the socket, which is to be closed when its owner drops it.
     """
 
     has_thread = False
@@ -159,12 +159,12 @@ class CallerDriver:
     """The blocking twin: callers drive the socket, and the I/O thread while none of them does.
 
     The I/O thread watches the epoll set until a caller sleeps in it, or looks at it often enough while messages wait.
-    Then it looks every 10 ms whether somebody still does; where nobody has since, the owner is away, or works, and the
-    I/O thread watches again. So an event waits for 20 ms at most. While a caller sleeps on and on it looks ever more
-    rarely, and the call that ends the sleep has it look again a little later; without waking it, for it would wake on
-    the caller's core.
+    Then it checks every 10 ms whether a caller has looked since. If none has, the owner is away, or works, and the
+    I/O thread watches again. So an event waits for 20 ms at most. During a long sleep of a caller the I/O thread
+    checks ever more rarely. The call that ends the sleep makes it check again a little later, and does not wake it
+    for that: it would wake on the caller's core.
 
-    The I/O thread does not hold the socket by it: one that its owner drops is to be closed.
+    The driver has a weak reference to the socket, which is to be closed when its owner drops it.
     """
 
     has_thread = True
@@ -234,14 +234,14 @@ class CallerDriver:
     def _dispatch(self) -> None:
         core = self._core()
         if core is None:
-            return  # it is being dropped at this very moment, and will be held
+            return  # the socket is being dropped at this very moment, and will be held
         if core.attended and not core.published:
             self._give_way()
         else:
             core.dispatch()
 
     def _give_way(self) -> None:
-        """A caller is there and does the work."""
+        """A caller does the work: the loop ceases to watch."""
         assert self._loop is not None
         core = self._core()
         if core is None or self._stopped or not self._watches or core.published:
@@ -258,7 +258,7 @@ class CallerDriver:
         self._timer = self._loop.call_later(pause, self._look)
 
     def _look(self) -> None:
-        """Does anybody serve the epoll set?"""
+        """Checks whether a caller still serves the epoll set."""
         self._timer = None
         core = self._core()
         if core is None or self._stopped or self._watches:
@@ -292,7 +292,7 @@ class CallerDriver:
             if core.published:
                 self._watch()
             else:
-                self._looks = core.looks  # what was looked at before the sleep ended does not count
+                self._looks = core.looks  # looks before the end of the sleep do not count
                 self._look_again(_AWAY)
 
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
@@ -309,5 +309,5 @@ class CallerDriver:
             if core is not None:
                 core.set_watched(False)
         if core is not None:
-            core._mark_closed()  # whoever ended it: nobody is to wait any more
+            core._mark_closed()  # no call is to wait any more, whatever ended the socket
             core._close_descriptors()

@@ -64,7 +64,7 @@ class Endpoints:
         except BindError as error:
             self._engine.emit(EventKind.BIND_FAILED, text, reason=error)
             raise
-        # Whoever has deleted the file of an ipc endpoint has made its path free: the new listener takes over from ours.
+        # Somebody has deleted the file of an ipc endpoint, and its path is free: the new listener replaces ours.
         before = self.listeners.pop(listener.endpoint, None)
         if before is not None:
             self._unlisten(before, "bound anew: its file was gone")
@@ -103,7 +103,7 @@ class Endpoints:
 
     @property
     def bound(self) -> list[str]:
-        """What is bound, resolved."""
+        """The bound endpoints, resolved."""
         return list(self.listeners)
 
     # ------------------------------------------------------------------ connected
@@ -142,7 +142,7 @@ class Endpoints:
         if not dialers:
             known = ", ".join(self.dialers) or "nothing"
             raise EndpointError(f"{text!r} is not connected; connected is {known}")
-        # First: where a signal handler raises it is not left to nobody.
+        # First, so that a signal handler that raises leaves no dialer without an owner.
         self.leaving.add(dialers[-1])
         dialer = dialers.pop()
         if not dialers:
@@ -164,7 +164,7 @@ class Endpoints:
             self._engine.changed()
 
     def _forget_spent(self) -> None:
-        """Who connects again and again without reconnecting leaves dialers that only `disconnect` would take out."""
+        """Forgets dialers that have ended by themselves: else only `disconnect` would take them out."""
         self._spent = 0
         for name, dialers in list(self.dialers.items()):
             dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
@@ -191,7 +191,7 @@ class Endpoints:
     # ------------------------------------------------------------------ the end
 
     def revive(self) -> None:
-        """Dials on if whoever ends a program has cancelled all tasks of the loop."""
+        """Dials on if the end of the program has cancelled all tasks of the loop."""
         for dialer in [*self._dialling(), *self.leaving]:
             dialer.revive()
 

@@ -21,7 +21,7 @@ _CROWD: Final = 32  # connections above which some are looked at a little late, 
 _LATE: Final = 0.02  # seconds; with a short interval, a fiftieth of it
 _EARLY: Final = 0.0005  # seconds: the loop's timers count milliseconds
 _TURN: Final = 200  # connections looked at in one go: the loop has other things to do
-_UNSENT: Final = 65536  # bytes that wait for a peer above which it gets no more of ours: it does not read
+_UNSENT: Final = 65536  # bytes that wait for a peer above which it gets no more PINGs: it does not read
 
 
 class PeerLiveness:
@@ -68,7 +68,7 @@ class Heartbeat:
     def begin(self, session: ConnectedSession) -> None:
         """A handshake is done: the first PING goes out after a whole interval. On the loop's thread."""
         interval = self._engine.options.heartbeat_interval
-        # RFC 23 knows no PING: to a peer of ZMTP 3.0 its silence would be held against it.
+        # RFC 23 knows no PING: a peer of ZMTP 3.0 would not answer, and be given up for that.
         if interval is not None and _knows_ping(session):
             self._ping = command.ping(round((self._engine.options.heartbeat_ttl or 0) * 10))
             liveness = self._livenesses[session] = PeerLiveness(session, time.monotonic() + interval)
@@ -120,7 +120,7 @@ class Heartbeat:
             heapq.heappush(self._heap, (liveness.due, liveness))
 
     def _arm(self) -> None:
-        """Sees to it that the timer goes off when the first connection is due, and not much later."""
+        """Sets the timer for when the first connection is due, or a little later."""
         heap = self._heap
         while heap and heap[0][0] != heap[0][1].due:
             heapq.heappop(heap)  # looked at earlier, or over
@@ -148,7 +148,7 @@ class Heartbeat:
                     continue
                 try:
                     reason = self._look_at(liveness, now)
-                except Exception as error:  # no memory, say: one connection's failure is not the others'
+                except Exception as error:  # no memory, for example: one connection's failure is not the others'
                     reason = error
                 if reason is None:
                     self._put(liveness)
@@ -167,13 +167,13 @@ class Heartbeat:
         """Sends a PING if it is time. Gives the reason why the connection is to end, or `None`."""
         peer = liveness.session.peer
         asked_for = now - liveness.asked >= self._timeout
-        # What the kernel has of this peer shows that it lives, and that we are slow; nobody is asked meanwhile.
+        # Unread bytes in the kernel show that the peer lives, and that we are slow: it is not asked meanwhile.
         if peer.bytes_in != liveness.bytes_in or ((asked_for or now - liveness.heard >= liveness.ttl) and peer.unheard):
             liveness.bytes_in = peer.bytes_in
             liveness.heard = now
             liveness.asked = math.inf
         elif asked_for and peer.held_up:
-            liveness.asked = now  # it cannot even read that it is asked: what waits for it is not given up for that
+            liveness.asked = now  # the peer has no room for the PING, so its silence says nothing
         elif asked_for:
             return TransportError(f"no sign of life within heartbeat_timeout={self._timeout} s of a PING")
         elif now - liveness.heard >= liveness.ttl:
@@ -184,7 +184,7 @@ class Heartbeat:
             if peer.unsent_bytes >= _UNSENT or peer.probe(self._ping):
                 liveness.asked = min(liveness.asked, now)
             liveness.next_ping += interval
-            if liveness.next_ping <= now:  # the loop was held up: what was missed is not made up for
+            if liveness.next_ping <= now:  # the loop was held up: PINGs that were missed are not sent now
                 liveness.next_ping = now + interval
         return None
 

@@ -37,7 +37,7 @@ class PipeSession(StateMachine[ConnectionState]):
         self._early: list[bytes] = []  # commands that came before this end took part
         self._partner: PipeSession | None = None
         pattern = engine.pattern
-        # What the other end sends before this one is ready waits apart: this one may be refused yet.
+        # Messages that the other end sends before this one is ready wait apart: this one may still be refused.
         recv_queue = RecvQueue(WaitQueue()) if pattern.queues_messages else None
         conflate = engine.options.conflate and recv_queue is not None
         recv_hwm = engine.options.recv_hwm if not engine.options.conflate else 0
@@ -71,7 +71,7 @@ class PipeSession(StateMachine[ConnectionState]):
     def ready(self) -> None:
         """This end takes part in routing."""
         if self.is_over:
-            # It ended in its thread while the ends were joined in the other one, which cannot know.
+            # This end ended in its own thread while the other thread, which could not know, joined the two.
             partner, self._partner = self._partner, None
             if partner is not None:
                 partner.engine.call(partner.end, None)
@@ -94,7 +94,7 @@ class PipeSession(StateMachine[ConnectionState]):
         self.end(HandshakeError(refusal))
 
     def on_command(self, body: bytes) -> None:
-        """The other end's pattern says something to this one's; in this one's thread."""
+        """The other end's pattern sends this one's a command; in this one's thread."""
         if self.is_ready:
             try:
                 with self.engine.lock:
@@ -105,7 +105,7 @@ class PipeSession(StateMachine[ConnectionState]):
             self._early.append(body)
 
     def _deliver(self, dialer: InprocDialer) -> None:
-        """Hands over what a dialer has that leaves, and ends; what the other end had for this one can be taken."""
+        """Hands over the messages of a dialer that leaves, and ends; messages for this end can still be taken."""
         engine = self.engine
         engine.session_ready(self, routed=False)
         with engine.lock:
@@ -123,7 +123,7 @@ class PipeSession(StateMachine[ConnectionState]):
         self.end(None)
 
     def _open_recv_queue(self) -> None:
-        """What has arrived, and will, can be taken; unless the peer is one of those that wait to be admitted."""
+        """Messages that have arrived, and will, can be taken, unless the peer still waits for its identity (ROUTER)."""
         pattern = self.engine.pattern
         if not pattern.queues_messages:
             self.peer.arrive()

@@ -67,7 +67,7 @@ class IoThread:
     """One thread with an event loop. It starts with the first `begin`, and ends with `stop`.
 
     Args:
-        alarm: Rings on the thread.
+        deferred_calls: Are made on the thread.
         bell: Is answered there.
 
     Attributes:
@@ -171,7 +171,7 @@ class IoThread:
             try:
                 self.loop.run_forever()
             except BaseException as error:
-                # Such as the SystemExit of a function that decides who may come in. What it says may be secret.
+                # For example the SystemExit of an `authorize` function. Its text may be secret.
                 log.error("the I/O thread goes on after a callback that raised %s", type(error).__name__)
         self.loop.remove_reader(self._deferred_calls.fd)
         self.loop.remove_reader(self._bell.fd)
@@ -187,7 +187,7 @@ class IoThread:
             self.loop.stop()
 
     def _close(self) -> None:
-        # Nobody is to wait for ever for what no longer runs.
+        # No call is to wait for ever for work that no longer runs.
         self._complete(self._cancel_all())
         self._dismiss()
         # A socket may have begun while the others were closed: its descriptors go with the thread.
@@ -215,7 +215,7 @@ class IoThread:
             await asyncio.wait(tasks, timeout=_LAST_STEPS)
 
     def _dismiss(self) -> None:
-        """What has not begun never will."""
+        """Fails the jobs that have not begun: they never will."""
         for job in tuple(self._jobs):
             job.fail()
             self.forget(job)
@@ -224,7 +224,7 @@ class IoThread:
         """Ends the thread, and waits for that. Idempotent; goes on by itself if interrupted."""
         self._stopping = True
         if not self._chosen.locked():
-            return  # it has not been started, and whoever starts it now finds that it is to end
+            return  # it has not been started; a start from now on finds that it is to end
         self._up.wait()
         if not self.over:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -239,7 +239,7 @@ class IoThread:
     # ------------------------------------------------------------------ what it does for others
 
     def look_after(self, ward: Stoppable) -> None:
-        """Has a thing stopped when the thread ends, if it lives here until then."""
+        """Stops *ward* when the thread ends, if it still lives."""
         self._wards.add(ward)
 
     def forget(self, job: Job) -> None:
@@ -268,7 +268,7 @@ class IoThread:
         return job.result()
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> Job:
-        """Has a call made; see `run`."""
+        """Posts a call; see `run`."""
         job = Job(function, arguments)
         self._post(job)
         return job
@@ -284,7 +284,7 @@ class IoThread:
                 raise terminated()
             raise StateError("a callback of the I/O thread cannot wait for the I/O thread")
         self.start()
-        # Noted first: whoever ends the thread says so, and then looks through the notes.
+        # Noted first: the end of the thread sets `over`, and then goes through the jobs that are noted.
         self._jobs[job] = None
         try:
             if not self.over:

@@ -1,6 +1,6 @@
-"""Calls that one thread makes for another one, which waits: in the I/O thread, or apart from everything.
+"""Calls that one thread makes for another one, which waits: on the I/O thread, or on one of their own.
 
-Whoever waits may be interrupted by a signal handler, at any bytecode. So there is no lock here: what must not come
+A signal handler may interrupt the thread that waits, at any bytecode. So there is no lock here: what must not come
 apart is one step (`omq._core.atomic`).
 """
 
@@ -41,11 +41,11 @@ class Job:
         self.done = Latch()
         self._function = function
         self._arguments = arguments
-        self._fate: Slot[str] = Slot()  # "made" or "given up", whoever comes first
+        self._fate: Slot[str] = Slot()  # "made" or "given up", whichever comes first
         self._result: Any = None
         self._error: BaseException | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._begun = Latch()  # it has been made, but what it gave may be awaited yet
+        self._begun = Latch()  # it has been made, but its coroutine may not be done yet
 
     def run(self) -> None:
         """Makes the call, in a thread that no signal handler interrupts."""
@@ -71,7 +71,7 @@ class Job:
             return False
         try:
             self._result = self._function(*self._arguments)
-        except BaseException as error:  # the caller's affair, whatever it is
+        except BaseException as error:  # of any kind: the caller gets it
             self._error = error
         return True
 
@@ -110,7 +110,7 @@ class Job:
             self._task.cancel()
 
     def result(self) -> Any:
-        """What it gave, or raised; once it is done."""
+        """Its result, or its exception, once it is done."""
         error = self._error
         if error is None:
             return self._result
@@ -124,7 +124,7 @@ class Job:
 
 
 def terminated() -> ContextTerminated:
-    """What a call raises that is not made any more."""
+    """The error of a call that is not made any more."""
     return ContextTerminated("the context has been terminated")
 
 

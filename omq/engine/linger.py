@@ -16,7 +16,7 @@ _GLANCE = 0.002  # seconds between two looks at them
 
 
 class Linger:
-    """The patience of one socket that closes, or is flushed; several may wait at once."""
+    """The waits of one socket that closes, or is flushed; several calls may wait at once."""
 
     def __init__(self, engine: LingeringSocket) -> None:
         self._engine = engine
@@ -59,7 +59,7 @@ class Linger:
         while not engine.closed and worthwhile():
             with engine.lock:
                 if engine.drained:
-                    self._hand_over(send_queue)  # what was queued stands in a batch by now
+                    self._hand_over(send_queue)  # messages that were queued stand in a batch by now
                     if engine.drained:
                         return True
                 watcher = engine.driver.watch_writable(engine.loop)
@@ -67,7 +67,7 @@ class Linger:
             self._waiting.append(watcher)
             try:
                 async with asyncio.timeout(left):
-                    # Others may wait for the same.
+                    # Other calls may wait for the same.
                     await asyncio.shield(watcher)
             except TimeoutError:
                 return False
@@ -84,8 +84,8 @@ class Linger:
     async def _say_goodbye(self, deadline: float | None) -> None:
         """Waits until the kernels of the peers have what has left.
 
-        Ours goes on after the descriptor is closed, for as long as the peer says nothing: to the first word of its it
-        answers with a reset, and that destroys the rest. So for a peer that speaks we stay until it has everything.
+        Our kernel goes on after the descriptor is closed, as long as the peer is silent. It answers bytes of the peer's
+        with a reset, and that destroys the rest. So a peer that speaks is waited for until its kernel has everything.
         """
         engine = self._engine
         loop = engine.loop
@@ -99,13 +99,13 @@ class Linger:
             if now >= (limit if deadline is None else min(limit, deadline)):
                 return
             ends = [session.ended for session in engine.parting]
-            if ends:  # the peer's own end comes sooner than the next look, mostly
+            if ends:  # mostly the peer's own end comes before the next look
                 await asyncio.wait(ends, timeout=_GLANCE, return_when=asyncio.FIRST_COMPLETED)
             else:
                 await asyncio.sleep(_GLANCE)
 
     def look(self) -> None:
-        """Peers have gone, or the socket is closed: whoever waits looks whether it still has a reason to."""
+        """Peers have gone, or the socket is closed: calls that wait look whether they still have a reason to."""
         for watcher in self._waiting:
             if not watcher.done() and not watcher.get_loop().is_closed():
                 watcher.set_result(None)

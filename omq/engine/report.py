@@ -23,13 +23,13 @@ _TALLY = 0.5  # seconds between two looks at what was dropped, while somebody mo
 
 
 class Monitor(Protocol):
-    """Who takes events, from whatever thread; it must not wait."""
+    """Takes events, from any thread; must not wait."""
 
     def put(self, event: Event) -> None: ...
 
 
 class Reporter:
-    """The monitors of one socket. It does not keep them: one that nobody holds is gone.
+    """The monitors of one socket, by weak references: the user keeps them alive.
 
     Attributes:
         trouble: Why the last attempt at a connection has failed; empty once one succeeds.
@@ -42,14 +42,14 @@ class Reporter:
         self.trouble = ""
 
     def add(self, monitor: Monitor) -> None:
-        """Has a monitor told from now on."""
+        """Tells a monitor from now on."""
         if not self._monitors:
             for session in self._engine.sessions:
                 session.dropped_told = session.peer.dropped
         self._monitors.append(weakref.ref(monitor, self._forget))
         self.tune()
         if self._engine.closed:
-            # The other thread has closed it since its caller looked, and tells only those who were there.
+            # Another thread has closed the socket since the caller looked, and has told the monitors of then.
             monitor.put(Event(kind=EventKind.MONITOR_STOPPED, time=time.time()))
         if self._engine.has_loop:
             self._engine.call(self.start)
@@ -66,7 +66,7 @@ class Reporter:
         self.tune()
 
     def tune(self) -> None:
-        """Has subscriptions reported, which are many, only if somebody wants to hear of them."""
+        """Turns reports of subscriptions, which are many, on only while they are read."""
         self._engine.pattern.monitor(bool(self._monitors) or log.isEnabledFor(logging.DEBUG))
 
     def emit(

@@ -57,7 +57,7 @@ def _connected(sock: socket.socket, done: asyncio.Future[None]) -> None:
 
 
 class Resolver:
-    """Looks names up, each in a thread of its own: no resolver that hangs keeps anything else, or the end, waiting.
+    """Looks names up, each in a thread of its own, so that nothing else waits for a resolver that hangs.
 
     A question that is asked again while it has no answer yet waits for the one that is under way.
     """
@@ -81,10 +81,10 @@ class Resolver:
             answer = loop.create_future()
             work = threading.Thread(target=_look_up, args=(loop, answer, lookup), name="omq-resolve", daemon=True)
             work.start()
-            # Only now: for a thread that the system does not give everybody would wait for ever.
+            # Only now: if the system gives no thread, nobody is to wait for its answer.
             self._asked[question] = answer
             answer.add_done_callback(lambda _: self._asked.pop(question, None))
-        # Whoever gives up waiting does not end it for the next one.
+        # A caller that gives up does not end the look-up for the others.
         return await asyncio.shield(answer)
 
 
@@ -107,4 +107,4 @@ def _settle(answer: asyncio.Future[list[AddrInfo]], found: list[AddrInfo], failu
         answer.set_result(found)
     else:
         answer.set_exception(failure)
-        answer.exception()  # it is told to whoever waits, if somebody does
+        answer.exception()  # so that asyncio does not complain where nobody waits

@@ -39,7 +39,7 @@ class Parent(Protocol):
 
 
 class Engine(StateMachine[SocketState]):
-    """One socket, without its face.
+    """One socket, without its calls.
 
     Args:
         socket_type: The type.
@@ -105,7 +105,7 @@ class Engine(StateMachine[SocketState]):
     # ------------------------------------------------------------------ the loop
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Everything begins to run, in this loop."""
+        """Begins to run, in this loop."""
         self.move(SocketState.RUNNING)
         self.loop = loop
         self.has_loop = True
@@ -128,7 +128,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def in_loop(self) -> bool:
-        """Whether there is a loop that can still be told something."""
+        """Whether there is a loop that still takes calls."""
         return self.has_loop and not self.loop.is_closed()
 
     async def _supervise(self) -> None:
@@ -188,7 +188,7 @@ class Engine(StateMachine[SocketState]):
         return not self.closed and not (self.closing and self.pattern.idle)
 
     def is_last(self, session: Session | None) -> bool:
-        """Whether nobody but this session, or who has dialled for it, could take what waits for any peer."""
+        """Whether only this session, or its dialer, could take what waits for any peer."""
         return not self.endpoints.may_bring_peers and all(one is session for one in self.pattern.sessions)
 
     @property
@@ -218,7 +218,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def peer_count(self) -> int:
-        """How many they are."""
+        """The number of peers that take part in routing."""
         return len(self.pattern.sessions)
 
     def adopt(
@@ -230,7 +230,7 @@ class Engine(StateMachine[SocketState]):
         limiter: LimiterView | None = None,
         remote_address: str | None = None,
     ) -> Session:
-        """Takes a connected descriptor over: of a dialer, or of a listener, which has the say whom it admits."""
+        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay."""
         session = WireSession(self, sock, transport, endpoint, dialer, limiter, remote_address)
         if limiter is not None:
             limiter.enter(session)
@@ -298,7 +298,7 @@ class Engine(StateMachine[SocketState]):
         self.emit(EventKind.SUBSCRIBED if subscribe else EventKind.UNSUBSCRIBED, session=session, prefix=prefix)
 
     def changed(self) -> None:
-        """Peers, dialers or subscriptions have changed: whoever waits for a state looks again."""
+        """Peers, dialers or subscriptions have changed: calls that wait for a state look again."""
         if not self.on_loop_thread:
             if self.has_loop:
                 self.post(self.changed)
@@ -313,7 +313,7 @@ class Engine(StateMachine[SocketState]):
         """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
         deadline = None if timeout is None else self.loop.time() + timeout
         while True:
-            # Before the look: what changes after it is told of.
+            # Before the look, so that each later change is told.
             self.pattern.watch()
             if reached():
                 return True
@@ -344,7 +344,7 @@ class Engine(StateMachine[SocketState]):
             self.pattern.reconfigure(options)
 
     def remake(self, options: Options) -> None:
-        """Options have changed before the first use: what they shape is made anew; subscriptions stay.
+        """Options have changed before the first use: the queues are made anew; subscriptions stay.
 
         Raises:
             StateError: Messages wait to be sent.
@@ -360,7 +360,7 @@ class Engine(StateMachine[SocketState]):
     # ------------------------------------------------------------------ the end
 
     def begin_closing(self) -> None:
-        """No call is served any more."""
+        """Serves no call any more."""
         if self.state is SocketState.RUNNING:
             self.move(SocketState.CLOSING)
 
@@ -383,7 +383,7 @@ class Engine(StateMachine[SocketState]):
         tasks = tuple(self._tasks)
         self.stop()
         if tasks:
-            # They are cancelled; but what the user gave to decide who may come in may not heed that.
+            # They are cancelled, but an `authorize` or `authenticate` of the user's may ignore that.
             _, left = await asyncio.wait(tasks, timeout=_LAST_STEPS)
             for task in left:
                 log.warning("%s: %s goes on, although it was cancelled", self.socket_type.value, task.get_name())
@@ -393,25 +393,25 @@ class Engine(StateMachine[SocketState]):
         return await self._linger.flush(timeout)
 
     def stop_unless_awaited(self) -> None:
-        """One that closed has lost its patience: this is the end, unless somebody else still waits in `close`."""
+        """A call of `close` has given up: ends everything, unless another call still waits in `close`."""
         if not self._closers:
             self.stop()
 
     @property
     def heard(self) -> int:
-        """Bytes that have come from the peers to which goodbye has been said."""
+        """Bytes that have come from the peers of half closed connections."""
         return sum(session.peer.bytes_in for session in self.parting)
 
     @property
     def parting(self) -> list[Session]:
-        """The connections to whose peers goodbye has been said."""
+        """The connections that are half closed: our side of the stream has ended."""
         return [session for session in tuple(self._sessions) if session.state is ConnectionState.CLOSING]
 
     def half_close(self) -> bool:
         """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
         if self.closed:
             return True
-        # Every one of them is asked, each time.
+        # Every connection is asked, each time.
         with self.lock:
             gone = [session.half_close() for session in tuple(self._sessions)]
         return all(gone)
@@ -421,7 +421,7 @@ class Engine(StateMachine[SocketState]):
         if self.closed:
             return
         self.move(SocketState.CLOSED)
-        # The last one in is the first one out; each happens, whatever those before it raise.
+        # The stack runs the last step first, and each step, whatever the others raise.
         with contextlib.ExitStack() as steps:
             for step in reversed(self._last_steps()):
                 steps.callback(step)

@@ -1,7 +1,7 @@
-"""The socket, as each of its parts sees it: what that part really uses of it, and no more.
+"""The socket, as each of its parts sees it: what that part uses of it, and no more.
 
-`omq.engine.socket.Engine` is all of these. It makes its parts, and they know it by these views only: so none of them
-imports it, and each can be read, and tested, without it.
+`omq.engine.socket.Engine` is all of these. It makes its parts, and the parts know it by these views only. So no part
+imports it, and each part can be read, and tested, without it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Shared(Protocol):
         """Holds a socket that its owner has dropped until it is closed."""
 
     def release(self, socket: Any) -> None:
-        """It is."""
+        """Lets go of a socket that `keep` holds."""
 
 
 # ---------------------------------------------------------------------- peers
@@ -121,7 +121,7 @@ class ConnectedSession(Session, Protocol):
 
 
 class Origin(Protocol):
-    """Who has dialled for a session.
+    """The dialer of a session, as the session sees it.
 
     Attributes:
         messages: What was accepted for nobody but its endpoint.
@@ -153,7 +153,7 @@ class RunningSocket(Protocol):
 
     @property
     def in_loop(self) -> bool:
-        """Whether there is a loop that can still be told something."""
+        """Whether there is a loop that still takes calls."""
         ...
 
 
@@ -197,7 +197,7 @@ class ReportingSocket(RunningSocket, Protocol):
 
 
 class AcceptingSocket(ReportingSocket, Protocol):
-    """What takes over the descriptors that its listeners and dialers bring."""
+    """What takes over the descriptors of its listeners and dialers."""
 
     @property
     def handshakes(self) -> HandshakePoller:
@@ -213,12 +213,12 @@ class AcceptingSocket(ReportingSocket, Protocol):
         limiter: LimiterView | None = None,
         remote_address: str | None = None,
     ) -> Session:
-        """Takes a connected descriptor over: of a dialer, or of a listener, which has the say whom it admits."""
+        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay."""
         ...
 
 
 class EndpointsView(Protocol):
-    """Where a dialer stands while it dials."""
+    """The endpoints of a socket, as a dialer sees them."""
 
     def dialer_over(self, dialer: object) -> None:
         """A dialer has ended by itself."""
@@ -232,7 +232,7 @@ class DiallingSocket(AcceptingSocket, RoutingSocket, Protocol):
 
     @property
     def endpoints(self) -> EndpointsView:
-        """Who is told of the end of a dialer."""
+        """What is told of the end of a dialer."""
         ...
 
     @property
@@ -241,7 +241,7 @@ class DiallingSocket(AcceptingSocket, RoutingSocket, Protocol):
         ...
 
     def is_last(self, session: Session | None) -> bool:
-        """Whether nobody but this session, or who has dialled for it, could take what waits for any peer."""
+        """Whether only this session, or its dialer, could take what waits for any peer."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -275,7 +275,7 @@ class MeetingSocket(RoutingSocket, Protocol):
         ...
 
     def is_last(self, session: Session | None) -> bool:
-        """Whether nobody but this session, or who has dialled for it, could take what waits for any peer."""
+        """Whether only this session, or its dialer, could take what waits for any peer."""
         ...
 
     def session_met(self, session: Session, *, dialled: bool) -> None:
@@ -340,7 +340,7 @@ class AddressedSocket(JoiningSocket, Protocol):
     has_loop: bool
 
     def changed(self) -> None:
-        """Peers, dialers or subscriptions have changed: whoever waits for a state looks again."""
+        """Peers, dialers or subscriptions have changed: calls that wait for a state look again."""
 
 
 class MonitoredSocket(LivingSocket, ReportingSocket, Protocol):
@@ -374,12 +374,12 @@ class LingeringSocket(LivingSocket, Protocol):
 
     @property
     def parting(self) -> list[Session]:
-        """The connections to whose peers goodbye has been said."""
+        """The connections that are half closed: our side of the stream has ended."""
         ...
 
     @property
     def heard(self) -> int:
-        """Bytes that have come from the peers to which goodbye has been said."""
+        """Bytes that have come from the peers of half closed connections."""
         ...
 
     @property
@@ -398,7 +398,7 @@ class LingeringSocket(LivingSocket, Protocol):
 
 
 class GuardedSocket(RunningSocket, Protocol):
-    """What lets in whom the user, or a ZAP handler, knows.
+    """What lets in the peers that the user, or a ZAP handler, admits.
 
     Attributes:
         context: Where the handler may be.
@@ -431,7 +431,7 @@ class AskingSocket(Protocol):
         ...
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Everything begins to run, in this loop."""
+        """Begins to run, in this loop."""
 
     async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
         """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
@@ -453,7 +453,7 @@ class Connectable(Protocol):
 
 
 class LimiterView(Protocol):
-    """Who has a say at a bound endpoint."""
+    """What limits the connections of a bound endpoint."""
 
     def enter(self, session: Session) -> None:
         """A connection has been accepted; its handshake is to begin."""

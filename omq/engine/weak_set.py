@@ -1,4 +1,4 @@
-"""Who is there, without keeping anybody, for threads and signal handlers that come and go at any time."""
+"""A set of weak references that threads and signal handlers may use at any time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 class WeakIdentitySet(Generic[_T]):
-    """Objects that compare by identity. (`weakref.WeakSet` fails where one comes while it is looked through.)"""
+    """Objects that compare by identity. (`weakref.WeakSet` fails if an object is added during an iteration.)"""
 
     def __init__(self) -> None:
         self._found: dict[weakref.ref[_T], None] = {}
@@ -21,7 +21,7 @@ class WeakIdentitySet(Generic[_T]):
         self._found[weakref.ref(one, self._found.pop)] = None
 
     def __iter__(self) -> Iterator[_T]:
-        """Who is there now."""
+        """The objects that are there now."""
         return iter([one for found in tuple(self._found) if (one := found()) is not None])
 
     def __len__(self) -> int:

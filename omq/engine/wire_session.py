@@ -112,7 +112,7 @@ class WireSession(StateMachine[ConnectionState]):
         if self._handshake.done:
             self._establish()  # there is nothing to be said (a type that speaks no ZMTP)
         elif self._dialer is None:
-            # Where many come at once this one's greeting is here already: what we say to it leaves together.
+            # Where many peers come at once this one's greeting is here already: our answers to it leave together.
             self._unsent = greeting
             self._greet()
         else:
@@ -169,7 +169,7 @@ class WireSession(StateMachine[ConnectionState]):
         engine = self.engine
         engine.authenticator.watch_cookies()
         if self._handshake.done or self._handshake.question is not None:
-            # What follows is traffic, or belongs to an answer that is not given: it waits in the kernel.
+            # What follows is traffic, or waits for an answer that is not given yet: it stays in the kernel.
             self._unwatch()
         if self._handshake.question is not None:
             self._deciding = engine.spawn(self._decide(self._handshake.question), "omq admission")
@@ -177,7 +177,7 @@ class WireSession(StateMachine[ConnectionState]):
             self._establish()
 
     async def _decide(self, question: Question) -> None:
-        """Has the mechanism's question answered, however long that takes within the handshake's time."""
+        """Answers the mechanism's question; only the handshake's own timeout ends the wait."""
         try:
             ip = self._transport.remote_ip(self._sock) if self._sock is not None else ""
             verdict = await self.engine.authenticator.decide(question, ip)
@@ -249,7 +249,7 @@ class WireSession(StateMachine[ConnectionState]):
         self.peer.by_command = info.subscribes_by_command
         self._sock = None
         unread = self._handshake.unread
-        del self._handshake  # for each of thousands of idle connections some objects less
+        del self._handshake  # fewer objects for each of thousands of idle connections
         self.info = info
         if self._metadata:
             self.info = dataclasses.replace(info, properties={**info.properties, **self._metadata})
@@ -338,7 +338,7 @@ class WireSession(StateMachine[ConnectionState]):
         """The descriptor has come to its end."""
         if reason is None and self.state is not ConnectionState.CLOSING:
             reason = EOFError("the peer closed the connection")
-        self.end(reason)  # once we have said goodbye, the peer's is the answer
+        self.end(reason)  # after our half close the peer's end is the answer
 
     # ------------------------------------------------------------------ the end
 
@@ -357,7 +357,7 @@ class WireSession(StateMachine[ConnectionState]):
                 send_queue.entrust(self.peer)
             self._withdraw()
         if not self.peer.unsent_bytes:
-            self._part(_GLANCE)  # at once: what goes on coming is not for whoever has disconnected
+            self._part(_GLANCE)  # at once: the user has disconnected, and wants nothing more of it
 
     def _withdraw(self) -> None:
         """Out of routing; what was accepted leaves."""

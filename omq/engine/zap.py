@@ -34,7 +34,7 @@ _TEXT_LIMIT: Final = 255  # octets of a string field
 
 
 class Authenticator:
-    """The door of one socket.
+    """Decides who may come in at one socket.
 
     Args:
         engine: The socket.
@@ -57,7 +57,7 @@ class Authenticator:
         return mechanism
 
     def watch_cookies(self) -> None:
-        """Has the cookie keys forgotten in time; called when a handshake has gone on."""
+        """Sees that the cookie keys are forgotten in time; called when a handshake has gone on."""
         if self._timer is None and self._cookies is not None and self._cookies.in_use:
             self._timer = self._engine.loop.call_later(CookieKeys.LIFETIME, self._rotate)
 
@@ -75,7 +75,7 @@ class Authenticator:
         self._cookies = None
 
     async def decide(self, question: Question, address: str) -> Verdict:
-        """Whether a peer may come in. Who asks has a timeout of its own.
+        """Whether a peer may come in. The caller has a timeout of its own.
 
         Args:
             question: What its mechanism wants to know.

@@ -35,15 +35,15 @@ class Pattern:
     Attributes:
         recv_queue: Where received messages are taken; `None` if the type does not receive.
         send_queue: Where messages are accepted; `None` if the type does not send.
-        book: Where the user subscribes; `None` if that makes no sense.
-        sessions: Every peer that takes part, in the order of their coming.
+        book: Where the user subscribes; `None` if the type has no subscriptions.
+        sessions: Every peer that takes part, in the order of arrival.
     """
 
     #: Whether messages of peers wait in the receive queue; if not, the send queue hears each at once.
     queues_messages = True
 
     #: The commands that its peers may send beside messages, by name; all others are ignored (RFC 23, Commands). `heed`
-    #: gets those that the send queue does not heed itself, in their order with the messages (`SendQueue.heeds`).
+    #: gets them, except those that the send queue heeds, in their order with the messages (`SendQueue.heeds`).
     commands: ClassVar[frozenset[bytes]] = frozenset()
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
@@ -55,22 +55,22 @@ class Pattern:
         self.sessions: dict[Session, None] = {}
 
     def share(self, lock: SocketLock | None) -> None:
-        """Threads share the socket, and what its user calls takes this lock; `None`: one thread makes all calls."""
+        """Sets the lock that the user's calls take if threads share the socket; `None`: one thread makes all."""
 
     def listen(self, on_change: Callable[[], None], on_subscribed: Callable[[Any, bytes, bool], None]) -> None:
-        """Sets whom to tell of subscriptions; only publishers have some.
+        """Sets the functions that hear of subscriptions; only publishers have any.
 
         Args:
             on_change: Called when they have changed, once for each `watch`.
-            on_subscribed: Called with each change, while somebody monitors: the session, the prefix, and whether the
-                subscription begins.
+            on_subscribed: Called with each change, while the socket is monitored: the session, the prefix, and whether
+                the subscription begins.
         """
 
     def watch(self) -> None:
-        """Somebody waits for subscriptions."""
+        """A call waits for subscriptions: the next change is to be told."""
 
     def monitor(self, on: bool) -> None:
-        """Whether somebody wants to hear of each of them."""
+        """Sets whether each change of a subscription is to be told."""
 
     def refusal(self, identity: bytes) -> str | None:
         """Why one more peer cannot be admitted now, or `None` if it can."""
@@ -98,33 +98,33 @@ class Pattern:
         """A peer has sent a command that is the pattern's business: neither a sign of life nor an error.
 
         Raises:
-            RemoteProtocolError: It asks for what it may not; that costs it its connection.
+            RemoteProtocolError: The peer asks for what it may not; that ends its connection.
         """
         if command.name in self.commands and session in self.sessions:
             self.heed(session, command)
 
     def heed(self, session: Session, command: TrafficCommand) -> None:
-        """Does what one of `commands` asks for, of a peer that takes part; raises as `obey`. `Peer.command` answers."""
+        """Does what one of `commands` asks for; raises as `obey`. `Peer.command` sends an answer."""
 
     def surrender(self, messages: list[Any]) -> None:
-        """Moves what waits for any peer to the end of *messages*; types that choose one have a queue for that."""
+        """Moves the messages that wait for any peer to the end of *messages*; types that choose one have some."""
         if isinstance(self.send_queue, RoundRobin):
             self.send_queue.surrender(messages)
 
     def deliver(self, session: Session, messages: list[Any]) -> None:
-        """Gives a peer that takes no part in routing what was surrendered; what it cannot take stays in the list."""
+        """Gives surrendered messages to a peer that takes no part in routing; what it cannot take stays in the list."""
         if isinstance(self.send_queue, RoundRobin):
             self.greet(session)
             self.send_queue.deliver(session.peer, messages)
 
     @property
     def traits(self) -> Traits:
-        """What the table of types says of this one."""
+        """The row of this type in the table of types."""
         return TRAITS[self.socket_type]
 
     @property
     def max_parts(self) -> int | None:
-        """Frames that a message of a peer's may have; more end its connection. `None` for as many as the core takes."""
+        """Frames that a peer's message may have; more end its connection. `None` for as many as the core takes."""
         return 1 + self.traits.envelope if self.traits.single_part else self.options.max_parts
 
     def reconfigure(self, options: Options) -> None:
@@ -136,10 +136,10 @@ class Pattern:
             self.send_queue.set_hwm(options.send_hwm)
 
     def inherit(self, before: Pattern) -> None:
-        """Takes over what the user has told the pattern that this one replaces; no peer was there yet."""
+        """Takes over the subscriptions of the pattern that this one replaces; it has had no peer yet."""
 
     def _tune(self, session: Session) -> None:
-        """The marks have changed."""
+        """Gives a peer the marks in force."""
         session.peer.set_hwm_granularity(_hwm_granularity(self.options.send_hwm))
         session.peer.set_recv_hwm(0 if self.options.conflate else self.options.recv_hwm)
 

@@ -28,14 +28,14 @@ class Dealer(Pattern):
 
 
 class Router(Pattern):
-    """Each peer has an identity; it stands before what the peer sends and names whom a message goes to."""
+    """Each peer has an identity: the first part of a message names its sender, or the peer that it is for."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
         self.recv_queue = RouterRecvQueue(readable)
         self.send_queue: RoutedSendQueue = RoutedSendQueue(writable, options.send_hwm, options.router_mandatory)
-        # The next name for a peer that has none, begun at random as in libzmq: what a worker still holds for a peer of
-        # an earlier socket is not to reach a stranger of this one.
+        # The number in the next name for a peer that has none. It begins at random, as in libzmq: a late answer to a
+        # peer of an earlier socket is not to reach a stranger of this one.
         self._serial = int.from_bytes(os.urandom(4), "big")
         # Peers whose identity another peer has: they wait, unread, until it is free.
         self._waiting: list[Session] = []
@@ -51,7 +51,7 @@ class Router(Pattern):
                 session.peer.hand_to(RecvQueue(self._nobody))
                 return
             holder.session.end(None)
-            # Where its own thread is to end it, that comes later; the name is free now.
+            # A session of another thread ends later; the name is free now.
             self.disconnected(holder.session)
         session.peer.identity = identity
         super().connected(session)

@@ -46,7 +46,7 @@ class Publisher(Pattern):
 
     @property
     def matcher(self) -> Matcher:
-        """What is in force."""
+        """The subscriptions in force."""
         return self.send_queue.matcher
 
     def share(self, lock: SocketLock | None) -> None:
@@ -82,7 +82,7 @@ class Publisher(Pattern):
 
 
 class Subscriber(Pattern):
-    """SUB and XSUB: tells every publisher what it wants, and takes what comes."""
+    """SUB and XSUB: tells every publisher its subscriptions, and receives from all."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
@@ -102,7 +102,7 @@ class Subscriber(Pattern):
 
     @property
     def matcher(self) -> Matcher:
-        """What is wanted."""
+        """Our subscriptions."""
         return self.own_subscriptions.matcher
 
     def share(self, lock: SocketLock | None) -> None:

@@ -1,6 +1,6 @@
 """How bytes reach a peer: one transport a scheme. Nothing here awaits, or knows what ZMTP is.
 
-Everybody else imports from here, and from no module inside: so nobody knows a scheme, or what a single transport has.
+All other code imports from here, and from no module inside: so it knows no scheme, and nothing of a single transport.
 The syntax of endpoints is libzmq's (`zmq_tcp(7)`, `zmq_ipc(7)`, `zmq_inproc(7)`), read strictly: what libzmq would
 resolve to something else than was meant (`tcp://host:5555x`, a port above 65535) is an error here.
 """

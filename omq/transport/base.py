@@ -1,7 +1,7 @@
-"""What a transport is to everybody else: one object a scheme, of one of two kinds, and the endpoints that it reads.
+"""What the engine knows of a transport: one object a scheme, of one of two kinds, and the endpoints that it reads.
 
-Whoever opens sockets asks the object, and never the scheme. What serves a kind (listens, dials, accepts) is in the
-engine; a transport says how, and neither awaits nor knows what is spoken over it.
+The engine asks the object, and never the scheme. It listens, accepts and dials for all transports of a kind; the
+transport says how, and neither awaits nor knows the protocol that is spoken over it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class StreamTransport(Transport[EndpointT]):
 
     @abstractmethod
     def tune(self, sock: socket.socket, options: Options) -> None:
-        """Sets what a connection needs on a socket that was accepted.
+        """Sets the options of a connection on a socket that was accepted.
 
         Raises:
             OSError: The system refused; the connection may be gone.

@@ -198,12 +198,12 @@ def _listen_in_private(options: Options) -> tuple[socket.socket, str, Callable[[
 #   Whatever omq puts at a path is therefore in use from its first moment (between bind(2) and listen(2) a
 #   socket looks exactly like a stale one), and link fails where something already is.
 # - unlink(2) takes a name, not a file: what was stale when it was looked at may be another's new socket by
-#   now. So only who holds the right to remove that very file does, and looks again before. The right is an
+#   now. So only a process with the right to remove that very file does, and looks again before. The right is an
 #   abstract name made of the file's number: the system gives it to one process, never makes anybody wait
-#   for it, and takes it back when that process ends. Who does not get it has lost the race for the path.
+#   for it, and takes it back when that process ends. One that does not get it has lost the race for the path.
 #
-# This holds among processes of one network namespace (abstract names end there), and against none that
-# deletes whatever it finds.
+# This holds among processes of one network namespace (abstract names end there), and not against a process
+# that deletes any file.
 
 
 def _listen_at(path: str, options: Options) -> tuple[socket.socket, tuple[int, int]]:

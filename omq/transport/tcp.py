@@ -1,8 +1,7 @@
 """TCP: its endpoints, sockets that listen, sockets ready to connect, and how each is tuned (`zmq_tcp(7)`, `tcp(7)`).
 
-Nothing here waits, with one exception: `listen` asks the system's resolver when the host is a name. Who
-connects resolves by itself, puts the addresses in order with `candidates`, and makes a socket for each with
-`prepare`."""
+Nothing here waits, with one exception: `listen` asks the system's resolver when the host is a name. A dialer
+asks the resolver by itself; `candidates` puts its answers in order, and `prepare` makes a socket for each."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _MAX_HOST: Final = 255
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
 #: Times that a port is looked for that is free on all addresses of a name.
 _PORT_ATTEMPTS: Final = 16
-#: What an address gives that the machine does not have: tolerable while the name has others.
+#: The errors of an address that the machine does not have: tolerable while the name has others.
 _NOT_HERE: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 
@@ -90,7 +89,7 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
 
     def verify(self, sock: socket.socket) -> None:
         if _leads_to_itself(sock):
-            # To let it stand would keep the server out of its port, and so would a port in TIME-WAIT: it is reset.
+            # Open, or in TIME-WAIT, the connection would keep the server out of its port: it is reset.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             raise OSError(errno.ECONNREFUSED, "nobody listens, the connection led to itself")
 

@@ -2,7 +2,7 @@
 
 A command is one frame whose body is a counted name and data. The functions named like a command give the
 whole frame; `parse_command` takes a frame's body apart, and the `parse_...` functions read the data of each
-command. What this side gets wrong raises `LocalProtocolError`, what the peer does `RemoteProtocolError`.
+command. This side's mistakes raise `LocalProtocolError`, the peer's `RemoteProtocolError`.
 """
 
 import re

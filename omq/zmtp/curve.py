@@ -50,7 +50,7 @@ class CurvePhase(Kind):
 
 
 class CookieKeys:
-    """What a server locks its cookies with. Whoever has a clock calls `rotate` while they are `in_use`."""
+    """The keys of a server's cookies. The engine, which has a clock, calls `rotate` while they are `in_use`."""
 
     #: Seconds between two rotations. A cookie opens until the second one after it was made (RFC 26, The WELCOME
     #: Command: "discard the cookie key after a short interval, for example 60 seconds").
@@ -173,7 +173,7 @@ class CurveClient(Mechanism):
 
 
 class CurveServer(Mechanism):
-    """The server's side. What it asks is whether the client's permanent public key may come in.
+    """The server's side. Its question is whether the client's permanent public key may come in.
 
     Args:
         public_key: Our permanent public key, S.
@@ -191,7 +191,7 @@ class CurveServer(Mechanism):
         self._secret_key = secret_key
         self._cookies = cookies
         self._properties: Mapping[bytes, bytes] = {}
-        # All that we keep of a client between WELCOME and INITIATE: which cookie it got. It proves that the answer
+        # All that we keep of a client between WELCOME and INITIATE: its cookie's nonce. It proves that the answer
         # belongs to this connection, so that one recorded from another is refused.
         self._baked = b""
         self._nonce = 0  # the client's last short nonce
@@ -235,7 +235,7 @@ class CurveServer(Mechanism):
         nonce = int.from_bytes(rest[:_SHORT_NONCE], "big")
         _expect(nonce > self._nonce, "an INITIATE whose nonce is not above that of HELLO")
         key = transient.shared(client)
-        if key is None:  # only who knows the cookie's key gets here: HELLO has been through the same
+        if key is None:  # only with a forged cookie: HELLO has passed the same check
             raise RemoteProtocolError("the client's transient key has a low order")
         opened = key.open(b"CurveZMQINITIATE" + rest[:_SHORT_NONCE], rest[_SHORT_NONCE:])
         if opened is None:
@@ -247,7 +247,7 @@ class CurveServer(Mechanism):
         self.question = Question(self.name, (permanent,))
 
     def _check_vouch(self, transient: Secret, client: bytes, permanent: bytes, vouch: bytes) -> None:
-        """Whether who holds the permanent key has made the transient one, and for us (RFC 26, The INITIATE Command)."""
+        """Whether the holder of the permanent key made the transient one, and for us (RFC 26, The INITIATE Command)."""
         key = transient.shared(permanent)
         if key is None:
             raise RemoteProtocolError("the client's permanent key has a low order")

@@ -156,17 +156,17 @@ class Handshake:
 
     @property
     def question(self) -> Question | None:
-        """What `answer` is waited for, or `None`. Stop reading meanwhile: the room for more is small."""
+        """The question that waits for `answer`, or `None`. Stop reading meanwhile: the room for more is small."""
         return self._mechanism.question
 
     @property
     def codec(self) -> Codec | None:
-        """What the traffic goes through, once `done`; `None` where it is plain frames."""
+        """The codec of the traffic, once `done`; `None` for plain frames."""
         return self._mechanism.codec
 
     @property
     def hint(self) -> str:
-        """What the peer's silence, or its hanging up, most likely means now; empty for nothing in particular."""
+        """The most likely meaning of the peer's silence, or of its end, now; empty for none in particular."""
         if self._state is _S.GREETING and self._mechanism.has_roles:
             # libzmq hangs up on a greeting that names another mechanism, before it has sent all of its own.
             return f"it may have another mechanism than {self._mechanism.name.decode()}"

@@ -50,7 +50,7 @@ class Mechanism(ABC):
         question: What the engine has to answer before it goes on, or `None`.
         peer_properties: The peer's metadata by lower-case name, once it has sent them.
         peer_error: The reason of the peer's ERROR command, unescaped, once it has sent one.
-        codec: What the traffic goes through, once both sides have agreed; `None` where it is plain frames.
+        codec: The codec of the traffic, once both sides have agreed; `None` for plain frames.
     """
 
     #: The name in the greeting: 1 to 20 of A-Z, digits and "-_.+".
@@ -61,7 +61,7 @@ class Mechanism(ABC):
     agreed: ClassVar[Enum]
     #: For each phase the commands that the peer may send in it. Every phase is a key.
     steps: ClassVar[Mapping[Enum, Mapping[bytes, Step]]]
-    #: For a phase: what its end without an answer most likely means.
+    #: For a phase: the most likely meaning of its end without an answer.
     hints: ClassVar[Mapping[Enum, str]] = {}
     #: Whether an ERROR of ours may follow what the peer has sent last.
     reports: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class Mechanism(ABC):
 
     @property
     def hint(self) -> str:
-        """What the peer's silence, or its hanging up, most likely means now; empty for nothing in particular."""
+        """The most likely meaning of the peer's silence, or of its end, now; empty for none in particular."""
         return self.hints.get(self.phase, "")
 
     def outgoing(self) -> bytes:

@@ -7,10 +7,10 @@ from omq.zmtp.null import Null
 
 
 class NoHandshake(Handshake):
-    """Stands where the others have a handshake: it says nothing, and is done before anything has arrived.
+    """Stands in the place of a handshake: it sends nothing, and is done before anything has arrived.
 
     Args:
-        socket_type: The socket's type; nobody knows that of its peers.
+        socket_type: The socket's type; its peers' types are unknown.
     """
 
     def __init__(self, socket_type: SocketType) -> None:

@@ -82,7 +82,7 @@ class PlainClient(Mechanism):
 
 
 class PlainServer(Mechanism):
-    """The server's side. What it asks is whether user name and password fit (`Question.credentials`)."""
+    """The server's side. Its question is whether user name and password fit (`Question.credentials`)."""
 
     name = b"PLAIN"
     has_roles = True
