@@ -59,7 +59,7 @@ class Socket(SocketBase, AsyncCore):
         context: What it shares with others; `None` for the default context.
         bind: The endpoint, or endpoints, to listen on.
         connect: The endpoint, or endpoints, to dial.
-        parent: Who owns its tasks: a `TaskGroup`, or anything with `create_task`; `None` for the loop.
+        parent: Owns its tasks: a `TaskGroup`, or anything with `create_task`; `None` for the loop.
         **options: See `omq.Options`.
 
     Raises:

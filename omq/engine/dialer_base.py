@@ -51,7 +51,7 @@ class DialerBase(StateMachine[DialerState]):
 
     Attributes:
         session: The connection, while there is one.
-        messages: What was accepted for nobody but the endpoint, once this one leaves.
+        messages: What was accepted for the endpoint only, once this dialer leaves.
     """
 
     session: Session | None

@@ -1,4 +1,4 @@
-"""Who drives a socket's descriptors: the caller's event loop, or the threads that call."""
+"""What drives a socket's descriptors: the caller's event loop, or the threads that call."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Driver(Protocol):
         poller: The epoll set of the socket's connections.
         readable: Where calls wait for messages.
         writable: Where calls wait for room.
-        flusher: Who writes what callers left behind; `None` where the loop's turn ends it.
+        flusher: Writes what callers left behind; `None` where the loop's turn ends it.
         has_thread: Whether the loop has a thread of its own, for good.
     """
 

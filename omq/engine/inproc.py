@@ -176,7 +176,7 @@ class InprocListener(StateMachine[ListenerState]):
         engine.context.inproc.bind(endpoint, self)
 
     def start(self) -> None:
-        """Lets in those who connected before the bind."""
+        """Lets in the dialers that came before the bind."""
         self.move(ListenerState.ACCEPTING)
         for dialer in self.engine.context.inproc.open(self.endpoint):
             dialer.engine.call(dialer.dial)

@@ -33,8 +33,8 @@ class JobThread(Protocol):
 class Job:
     """A call that the I/O thread makes for another thread.
 
-    A coroutine that it gives is awaited there. (A `concurrent.futures.Future` would not do: whoever waits for one holds
-    its lock at some bytecodes, and the I/O thread could not tell the outcome while a signal handler runs there.)
+    A coroutine that it gives is awaited there. (A `concurrent.futures.Future` would not do: a thread that waits for one
+    holds its lock at some bytecodes, and the I/O thread could not tell the outcome while a signal handler runs there.)
     """
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

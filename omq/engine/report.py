@@ -19,7 +19,7 @@ log = logging.getLogger("omq")
 
 _UNKNOWN = frozenset({ConnectionState.CONNECTING, ConnectionState.HANDSHAKING})
 _TROUBLES = frozenset({EventKind.HANDSHAKE_FAILED, EventKind.CONNECT_FAILED, EventKind.ACCEPT_FAILED})
-_TALLY = 0.5  # seconds between two looks at what was dropped, while somebody monitors
+_TALLY = 0.5  # seconds between two looks at what was dropped, while there is a monitor
 
 
 class Monitor(Protocol):

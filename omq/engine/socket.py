@@ -45,11 +45,11 @@ class Engine(StateMachine[SocketState]):
         socket_type: The type.
         options: The options in force.
         context: What it shares with other sockets.
-        driver: Who drives its descriptors.
-        parent: Who owns the socket's tasks; `None` leaves them to the loop.
+        driver: Drives its descriptors.
+        parent: Owns the socket's tasks; `None` leaves them to the loop.
 
     Attributes:
-        on_stop: Called first when everything ends, whoever ended it.
+        on_stop: Called first when everything ends, for whatever reason.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ class Verdict:
     Attributes:
         refusal: `None` lets it in; else the reason for its ERROR command, empty to say nothing.
         why: More about a refusal, for our own log.
-        user_id: Its user id; `None` if nobody knows.
+        user_id: Its user id; `None` for none.
         metadata: What the handler wants to be known about it, by lower-case name.
     """
 

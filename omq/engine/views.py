@@ -124,7 +124,7 @@ class Origin(Protocol):
     """The dialer of a session, as the session sees it.
 
     Attributes:
-        messages: What was accepted for nobody but its endpoint.
+        messages: What was accepted for its endpoint only.
     """
 
     messages: list[bytes | tuple[bytes, ...]]
@@ -254,7 +254,7 @@ class MeetingSocket(RoutingSocket, Protocol):
 
     Attributes:
         socket_type: Its type.
-        driver: Who drives its descriptors.
+        driver: Drives its descriptors.
         context: What it shares with other sockets.
     """
 
@@ -293,12 +293,12 @@ class WiredSocket(MeetingSocket, Protocol):
 
     @property
     def authenticator(self) -> AuthenticatorView:
-        """Who decides whether a peer may come in."""
+        """Decides whether a peer may come in."""
         ...
 
     @property
     def heartbeat(self) -> HeartbeatView:
-        """Who asks for signs of life."""
+        """Asks for signs of life."""
         ...
 
     @property
@@ -362,7 +362,7 @@ class LingeringSocket(LivingSocket, Protocol):
     """What closes, or is flushed.
 
     Attributes:
-        driver: Who drives its descriptors.
+        driver: Drives its descriptors.
     """
 
     driver: Driver
@@ -467,7 +467,7 @@ class LimiterView(Protocol):
 
 
 class AuthenticatorView(Protocol):
-    """Who decides whether a peer may come in."""
+    """Decides whether a peer may come in."""
 
     def mechanism(self) -> Mechanism:
         """A fresh mechanism for one connection."""
@@ -482,7 +482,7 @@ class AuthenticatorView(Protocol):
 
 
 class HeartbeatView(Protocol):
-    """Who asks for signs of life."""
+    """Asks for signs of life."""
 
     def begin(self, session: ConnectedSession) -> None:
         """A handshake is done."""

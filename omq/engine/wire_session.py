@@ -35,7 +35,7 @@ class WireSession(StateMachine[ConnectionState]):
         info: What the handshake told about the peer, once it is done.
         since: When the handshake was done, in seconds of `time.time()`.
         mechanism: The name of its security mechanism.
-        user_id: Who the peer is, as authentication has found; `None` if nobody knows.
+        user_id: The user id that authentication has found; `None` for none.
         remote_address: Where the peer is, as an endpoint; empty if unknown.
         dropped_told: Messages dropped for the peer that monitors know of.
         ended: Done when the connection is over; the dialer waits for it.
@@ -287,7 +287,7 @@ class WireSession(StateMachine[ConnectionState]):
                 self._withdraw()
 
     def _release_descriptor(self) -> None:
-        """The event loop forgets the descriptor; nobody else has it."""
+        """The event loop, which alone has the descriptor, forgets it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

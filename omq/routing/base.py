@@ -26,7 +26,7 @@ class Session(Protocol):
         ...
 
     def end(self, reason: Exception | None) -> None:
-        """Ends this peer, and nobody else."""
+        """Ends this peer, and no other."""
 
 
 class Pattern:

@@ -1,6 +1,6 @@
 """A whole handshake: greeting, mechanism, metadata; what follows is traffic (RFC 23, Overall Behavior).
 
-Who reads for a connection feeds it what arrives and writes what it gives back, until `done`:
+The reader of a connection feeds it what arrives and writes what it gives back, until `done`:
 
     handshake = Handshake(socket_type=SocketType.DEALER, mechanism=Null())
     write(handshake.start())
