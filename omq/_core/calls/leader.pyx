@@ -488,7 +488,9 @@ cdef class LeaderCore:
             blocked_call.leading = False
             self._leader = None
             if PyThread_get_thread_ident() == self._fork_guard._main:
-                self._wake_another()  # handlers run here only
+                # Handlers run here only.
+                self._wake_another()
+                self._leave_awake()
         try:
             self.lock.release()
             PyErr_CheckSignals()

@@ -23,10 +23,6 @@ cdef class Flusher:
     cdef PointerArray _watched       # PingResponders; unwatch() takes them out
     cdef long long _due              # nanoseconds on the monotonic clock, when the next of them is to be looked at
     cdef unsigned char *_view        # memory for what they look at; the thread's
-    cdef int _writer                 # the thread, as the kernel counts, that `_starved` speaks of; the next three likewise
-    cdef long long _worked           # nanoseconds of a core that it had had when it was asked about
-    cdef long long _asked            # nanoseconds on the monotonic clock, when that was
-    cdef bint _starved               # it wants a core and has hardly had one since the time before
     cdef bint _parked
     cdef bint _over                  # it has been stopped, for good: asyncio sockets may outlive their context
     cdef bint _start(self) noexcept
@@ -40,4 +36,3 @@ cdef class Flusher:
     cdef void _loop(self) noexcept nogil
     cdef bint _ended(self) noexcept nogil
     cdef bint _round(self) noexcept nogil
-    cdef bint _has_no_core(self, int writer, long long now) noexcept nogil

@@ -60,53 +60,6 @@ cdef extern from *:
     """
     void be_prompt(unsigned long long slice) nogil
 
-cdef extern from *:
-    """
-    #include <fcntl.h>
-    #include <stdio.h>
-    #include <string.h>
-    #include <sys/syscall.h>
-    #include <time.h>
-    #include <unistd.h>
-
-    static __thread int omq_tid;
-
-    static inline int omq_this_thread(void) {
-        return omq_tid ? omq_tid : (omq_tid = (int)syscall(SYS_gettid));
-    }
-
-    /* Nanoseconds of a core that a thread of this process has had; -1: there is no such thread. */
-    static long long omq_worked(int tid) {
-        struct timespec time;
-        /* A thread's clock is named so by the kernel (posix-timers_types.h: CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED). */
-        if (clock_gettime((clockid_t)((~(unsigned int)tid << 3) | 6), &time) < 0)
-            return -1;
-        return (long long)time.tv_sec * 1000000000 + time.tv_nsec;
-    }
-
-    /* Whether a thread of this process wants to run, or runs (proc_pid_stat(5): its state). */
-    static int omq_wants_core(int tid) {
-        char text[512];
-        char *state;
-        ssize_t size;
-        int fd;
-        snprintf(text, sizeof(text), "/proc/self/task/%d/stat", tid);
-        fd = open(text, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            return 0;
-        size = read(fd, text, sizeof(text) - 1);
-        close(fd);
-        if (size <= 0)
-            return 0;
-        text[size] = 0;
-        state = strrchr(text, ')');
-        return state && state[1] && state[2] == 'R';
-    }
-    """
-    int this_thread "omq_this_thread"() noexcept nogil
-    long long worked_ns "omq_worked"(int tid) noexcept nogil
-    bint wants_core "omq_wants_core"(int tid) noexcept nogil
-
 cdef enum:
     SLICE_NS = 100000        # nanoseconds: the shortest slice that the kernel gives
     NAP_NS = 50000           # nanoseconds between the first two looks: a burst of a few messages is over
@@ -121,7 +74,6 @@ cdef enum:
     MANY = 100               # of them that are waited for
     LOOK_NS = 8000           # nanoseconds that a look may wait longer for each batch to be looked at...
     LONGEST_NAP_NS = 500000  # ...and that it waits at most
-    SHARE = 4                # a thread that has had a core for less than this part of the time is short of one
 
 
 cdef bint enrol(PointerArray *pointers, void *entry) noexcept nogil:
@@ -197,7 +149,6 @@ cdef class Flusher:
             pthread_mutex_unlock(&self._mutex)
             return False
         send_buffer.queued = True
-        send_buffer.writer = this_thread()
         wake = self._parked
         self._parked = False
         pthread_mutex_unlock(&self._mutex)
@@ -337,8 +288,7 @@ cdef class Flusher:
         cdef bint worked = False
         cdef bint keep
         cdef void *send_buffer
-        cdef long long patience, now
-        cdef bint starved
+        cdef long long patience
         pthread_mutex_lock(&self._mutex)
         self._needless = self._left.count > 0
         while i < self._left.count:
@@ -346,9 +296,7 @@ cdef class Flusher:
             send_buffer = self._left.current = self._left.entries[i]
             patience = min(self._left.count, <int>MANY) * <long long>WRITE_NS
             pthread_mutex_unlock(&self._mutex)
-            now = now_ns()
-            starved = self._has_no_core((<SendBuffer>send_buffer).writer, now)
-            keep = (<SendBuffer>send_buffer).flush_late(now, patience, starved)
+            keep = (<SendBuffer>send_buffer).flush_late(now_ns(), patience)
             pthread_mutex_lock(&self._mutex)
             self._left.current = NULL
             self._needless = self._needless and keep
@@ -360,21 +308,3 @@ cdef class Flusher:
                 self._left.entries[i] = self._left.entries[self._left.count]
         pthread_mutex_unlock(&self._mutex)
         return worked
-
-    cdef bint _has_no_core(self, int writer, long long now) noexcept nogil:
-        """Whether a thread wants to run and cannot: what it left is only the beginning of what it is about to send.
-
-        This thread may have taken the very core of it, which proves nothing: so what counts is the time since the last look.
-        """
-        cdef long long worked
-        if writer == self._writer and now - self._asked < NAP_NS:
-            return self._starved  # asked in this very round
-        worked = worked_ns(writer)
-        self._starved = (
-            writer == self._writer and worked >= 0 and (worked - self._worked) * SHARE < now - self._asked
-            and wants_core(writer)
-        )
-        self._writer = writer
-        self._worked = worked
-        self._asked = now
-        return self._starved

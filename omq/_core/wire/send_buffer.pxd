@@ -16,7 +16,6 @@ cdef enum:
     SEGMENT_BYTES = 8192     # an arena segment above this is not extended
     CODED_INLINE = 65536     # bytes: what a codec makes of a payload up to this stands in the arena, else in its own memory
     SPARSE_NS = 20000        # nanoseconds since the last write after which a message is written at once
-    STARVED_NS = 50000000    # nanoseconds since the last write after which a batch leaves though its caller waits for a core
     STREAM_NS = 400000       # nanoseconds since a full batch left during which a codec's is its caller's, while it grows
 
 cdef enum:
@@ -72,11 +71,10 @@ cdef class SendBuffer:
     cdef long long last_full  # likewise, when its caller last wrote it because it was full
     cdef long long _late             # likewise, when the Flusher last wrote it
     cdef long long _seen             # `total` at the Flusher's last look
-    cdef int writer                  # the thread, as the kernel counts, that last left something to the Flusher
     cdef void _wait(self) noexcept
     cdef int want(self, unsigned int interest) noexcept nogil
     cdef void give_up(self) noexcept nogil
-    cdef bint flush_late(self, long long now, long long patience, bint starved) noexcept nogil
+    cdef bint flush_late(self, long long now, long long patience) noexcept nogil
     cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put_several(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put(self, const Part *part, int flags) except -1

@@ -469,14 +469,13 @@ cdef class SendBuffer:
         if self.error != EPIPE and self.fd >= 0:  # else the end is there already
             shutdown(self.fd, SHUT_RDWR)
 
-    cdef bint flush_late(self, long long now, long long patience, bint starved) noexcept nogil:
+    cdef bint flush_late(self, long long now, long long patience) noexcept nogil:
         """Writes what was left behind, on the Flusher's thread; whether to look again.
 
         Args:
             now: Nanoseconds on the monotonic clock.
             patience: Nanoseconds since the last write during which a batch that grows is its caller's; and so is one that
                 this thread has written within that time: who was written to may have taken the core of whoever sends.
-            starved: Its caller wants to run, and has no core: it is at work, then, however still the batch looks.
         """
         cdef bint again = False
         cdef bint idle
@@ -493,8 +492,6 @@ cdef class SendBuffer:
         elif not idle:
             if self.total == self._seen and now - self._late >= patience:
                 patience = SPARSE_NS
-            if starved and patience < STARVED_NS:
-                patience = STARVED_NS
             if now - self.last_write < patience:
                 again = True  # its caller is at work and writes by itself
                 self._seen = self.total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import struct
 import time
 
 import pytest
@@ -36,6 +37,35 @@ for _ in range(count):
 for _ in range(count):
     os.wait()
 """
+
+#: One process with so many subscribers; each round ends when all have its last message, and tells how late that was.
+LISTENERS = """
+import omq, struct, sys, time
+subs = [omq.SUB(connect=sys.argv[1], subscribe=b"", recv_hwm=0) for _ in range(int(sys.argv[2]))]
+for _ in range(int(sys.argv[3])):
+    for sub in subs:
+        for _ in range(int(sys.argv[4])):
+            sent, = struct.unpack("d", sub.recv(timeout=10))
+    print(time.monotonic() - sent, flush=True)
+"""
+
+
+@pytest.mark.alone
+def test_the_tail_of_a_burst_to_many_leaves_while_its_sender_computes(program):
+    """It is nobody's any more, whether its sender has a core or waits for one."""
+    subscribers, rounds, burst = 40, 20, 50
+    with omq.PUB(bind="tcp://127.0.0.1:*", send_hwm=0) as pub:
+        crowd = program(LISTENERS, pub.endpoints[0], str(subscribers), str(rounds), str(burst))
+        pub.wait_subscribed(n=subscribers, timeout=BOUND)
+        for _ in range(rounds):
+            for _ in range(burst):
+                pub.send(struct.pack("d", time.monotonic()))
+            end = time.monotonic() + 0.1
+            while time.monotonic() < end:
+                sum(range(50))
+        late = sorted(map(float, crowd.end().split()))
+    assert len(late) == rounds
+    assert statistics.median(late) < 0.025
 
 
 @pytest.mark.alone

@@ -183,3 +183,35 @@ def test_an_interrupted_term_waits_for_nobody_any_more(
         other.join(10)
         assert pushes[1]._engine.closed
     context.term()
+
+
+def test_a_handler_that_begins_when_a_nap_ends_is_covered_for_like_any_other(linked, handle):
+    """A signal that another thread gets interrupts no sleep: Python runs the handler when the main thread looks again."""
+    pull, push = linked
+    watched: list[bool] = []
+
+    class Done(Exception):
+        pass
+
+    def away() -> None:
+        deadline = time.monotonic() + 0.5
+        while not (on := pull._engine.driver._watches) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        watched.append(on)
+        raise Done
+
+    handle(away)
+
+    def elsewhere() -> None:
+        time.sleep(1.5)  # the naps of the call below are long by then, and the I/O thread looks rarely
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    for _ in range(2):
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        with pytest.raises(Done):
+            pull.recv(timeout=10)
+        thread.join()
+    assert watched == [True, True]
+    push.send(b"last")
+    assert pull.recv(timeout=10) == b"last"
