@@ -186,7 +186,7 @@ def test_an_interrupted_term_waits_for_nobody_any_more(
 
 
 def test_a_handler_that_begins_when_a_nap_ends_is_covered_for_like_any_other(linked, handle):
-    """A signal that another thread gets interrupts no sleep: Python runs the handler when the main thread looks again."""
+    """A signal that another thread gets interrupts no sleep: its handler runs when the main thread looks again."""
     pull, push = linked
     watched: list[bool] = []
 
