@@ -1,1 +1,1 @@
-"""Octets: frames, the buffers that they arrive in, the batches that they leave in, and what seals them."""
+"""Octets: frames, the buffers that they arrive in, the batches that they leave in, and the ciphers that seal them."""

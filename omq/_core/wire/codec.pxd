@@ -1,4 +1,4 @@
-# What a connection's traffic looks like on the wire, behind its handshake.
+# The form of a connection's traffic on the wire, behind its handshake.
 
 from libc.stdint cimport uint64_t
 from libc.string cimport memmove
@@ -15,29 +15,29 @@ from omq._core.wire.framing cimport (
 )
 
 cdef enum:
-    FLAG_OWN = 8             # beside FLAG_COMMAND, from `decode` and `finish`: a word between codecs; see `answer`
+    FLAG_OWN = 8             # beside FLAG_COMMAND, from `decode` and `finish`: a message between codecs; see `answer`
     FLAGS_UNKNOWN = -1       # WireFrame.flags, while nobody has decoded the frame
     GLANCE_LIMIT = 32        # octets of payload up to which a frame is glanced at
     OVERHEAD_LIMIT = 1024    # octets that Codec.overhead may be
 
 cdef struct WireFrame:       # a frame as it came, at some address p
-    Py_ssize_t length        # octets of its header: they have arrived
+    Py_ssize_t length        # octets of its header, which have arrived
     uint64_t size            # octets behind its header
     uint64_t payload         # octets of payload among them: at most, before `decode`
     int flags                # FLAG_MORE, FLAG_COMMAND, or FLAGS_UNKNOWN
-    bint as_is               # where it is large: what is behind its header is the payload, and `finish` has nothing to do
-    # From `decode`.
-    Py_ssize_t whole         # octets that stand at p now in its place: plain frames
-    Py_ssize_t spare         # octets of commands among them, at their beginning, that readers skip
-    Py_ssize_t grown         # octets by which what has arrived is longer now
+    bint as_is               # if it is large: all octets behind the header are the payload; `finish` does nothing
+    # Set by `decode`.
+    Py_ssize_t whole         # octets of plain frames that stand at p instead
+    Py_ssize_t spare         # octets of commands at their beginning, which readers skip
+    Py_ssize_t grown         # octets by which the arrived bytes have grown
 
 
 cdef class Codec:
-    # Settled when it is made.
-    cdef readonly Py_ssize_t overhead  # octets around a payload's own that `encode` may write to
-    cdef readonly Py_ssize_t growth  # octets by which what one slab receives may grow in `decode`: half a block at most
-    cdef readonly bint borrows       # a large payload goes out as it is, behind what `head` writes
-    cdef readonly bint watchable     # `measure`, `glance` and `encode` serve a thread that never takes the GIL
+    # Fixed when it is made.
+    cdef readonly Py_ssize_t overhead  # octets around a payload that `encode` may write to
+    cdef readonly Py_ssize_t growth    # octets by which a slab's bytes may grow in `decode`: half a block at most
+    cdef readonly bint borrows         # a large payload leaves as it is, behind the octets that `head` writes
+    cdef readonly bint watchable       # `measure`, `glance` and `encode` serve a thread that never takes the GIL
     # Out.
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil
     cdef Py_ssize_t head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept nogil
@@ -64,7 +64,7 @@ cdef inline int measure_plain(const unsigned char *p, Py_ssize_t available, Wire
 
 
 cdef inline void fill_gap(unsigned char *p, Py_ssize_t size) noexcept nogil:
-    """Makes *size* octets, none or at least 2, commands that readers skip."""
+    """Fills *size* octets, none or at least 2, with commands that readers skip."""
     cdef Py_ssize_t step
     while size > 0:
         step = min(size, <Py_ssize_t>(SHORT_HEADER + SHORT_SIZE))
@@ -77,13 +77,13 @@ cdef inline void fill_gap(unsigned char *p, Py_ssize_t size) noexcept nogil:
 
 cdef inline void leave_plain(unsigned char *p, Py_ssize_t available, const unsigned char *payload, Py_ssize_t size, int flags,
                              WireFrame *frame) noexcept nogil:
-    """Makes a plain frame of a payload that stands somewhere in a frame that is whole, for `decode`."""
+    """Makes a plain frame of a payload that stands somewhere in a whole frame, for `decode`."""
     cdef int length = SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER
     cdef Py_ssize_t taken = frame.length + <Py_ssize_t>frame.size
     cdef Py_ssize_t spare = taken - length - size
     frame.grown = 0
     if spare < 0 or spare == 1:
-        # What came behind it moves up: there is room for that, see Codec.growth.
+        # The octets behind it move up: there is room for that, see Codec.growth.
         frame.grown = 1 if spare == 1 else -spare
         memmove(p + taken + frame.grown, p + taken, available - taken)
         spare += frame.grown

@@ -1,11 +1,11 @@
 class Codec:
-    """How one connection's frames look on the wire, both ways; this one does what is done without one.
+    """The form of one connection's frames on the wire, both ways. This class does what is done without a codec.
 
     Attributes:
-        overhead: Octets around a payload's own that encoding may write to.
+        overhead: Octets around a payload that encoding may write to.
         growth: Octets by which a slab's frames may grow when they are decoded, all together.
-        borrows: A large payload goes out as it is.
-        watchable: A thread that never takes the GIL may look at what has arrived, and answer.
+        borrows: A large payload leaves as it is.
+        watchable: A thread that never takes the GIL may look at arrived frames, and answer.
     """
 
     @property

@@ -1,8 +1,8 @@
-"""The seam between a connection and what its traffic looks like on the wire.
+"""The interface between a connection and the form of its traffic on the wire.
 
 A connection has one codec for its data phase, or None: then its frames are those of ZMTP (RFC 23, Framing), written and
-read in place by inlined code. All that stands behind this seam handles plain ZMTP frames: what is sent becomes a codec's frame
-on its way into the batch, and what arrives becomes a plain frame in the place where it stands.
+read in place by inlined code. The code on this side of the interface handles plain ZMTP frames only: a frame becomes a
+codec's frame on its way into the batch, and an arriving frame becomes a plain one in its place.
 """
 
 cimport cython
@@ -15,11 +15,11 @@ from omq.errors import RemoteProtocolError
 
 @cython.auto_pickle(False)
 cdef class Codec:
-    """How one connection's frames look on the wire, both ways. This one does what is done without one; others are subclasses.
+    """The form of one connection's frames on the wire, both ways. This class does what is done without a codec.
 
-    One thread at a time encodes, and one decodes: other threads may do the one while one does the other. What `encode`
-    and `head` take as flags, and what `decode`, `finish` and `glance` tell, are the FLAG_* of plain frames. A number below
-    0 that `measure`, `decode` or `finish` gives is for `explain`, and ends the connection.
+    One thread at a time encodes, and one decodes; one thread may encode while another decodes. The flags that
+    `encode` and `head` take, and that `decode`, `finish` and `glance` return, are the FLAG_* of plain frames. A number
+    below 0 from `measure`, `decode` or `finish` is for `explain`, and ends the connection.
     """
 
     def __cinit__(self, *_, **__):
@@ -32,7 +32,7 @@ cdef class Codec:
     # ------------------------------------------------------------------ out
 
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
-        """Writes a whole frame; *into* has `size + overhead` octets, all of which may be written to. Of none it may be NULL.
+        """Writes a whole frame. All `size + overhead` octets of *into* may be written. NULL is allowed for no payload.
 
         Returns:
             Octets of the frame, which begins at *into*. 0: nothing is sent for this; -1: nothing can be sent any more.
@@ -42,21 +42,21 @@ cdef class Codec:
         return length + size
 
     cdef Py_ssize_t head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept nogil:
-        """Where it `borrows`: writes what goes in front of a payload that follows as it is; gives its size as `encode`."""
+        """Where it `borrows`: writes the octets in front of a payload that follows as it is; returns as `encode`."""
         return write_header(into, flags, size)
 
     cdef object exhausted(self):
-        """The error that says why nothing can be sent any more; None as long as something can."""
+        """The reason why nothing can be sent any more; None as long as something can."""
         return None
 
     # ------------------------------------------------------------------ in
 
     cdef int measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
-        """How long the frame is that begins at *p*: changes nothing.
+        """Measures the frame that begins at *p*; changes nothing.
 
         Args:
             available: Octets that have arrived; it may be none.
-            frame: Is filled, but for what comes from `decode`.
+            frame: Is filled, except for the fields that `decode` sets.
 
         Returns:
             1, or 0 as long as the header is not whole, or an error.
@@ -64,10 +64,10 @@ cdef class Codec:
         return measure_plain(p, available, frame)
 
     cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
-        """Makes a plain frame of one that is whole, where it stands.
+        """Turns a whole frame into a plain one, in its place.
 
-        What stands at *p* afterwards is `frame.whole` octets of plain frames: `frame.spare` octets of commands, which readers
-        skip, and the frame at the end. Of a command all is spare. Its payload are the last `frame.payload` octets.
+        Afterwards `frame.whole` octets of plain frames stand at *p*: `frame.spare` octets of commands, which readers
+        skip, and the frame at the end. A command is all spare. Its payload are the last `frame.payload` octets.
 
         Args:
             available: Octets that have arrived. Behind them there is room for `growth` more.
@@ -82,30 +82,30 @@ cdef class Codec:
         return frame.flags
 
     cdef bytes finish(self, bytes body, int *found):
-        """The payload of a large frame that is not `as_is`; no other frame has been measured since.
+        """Returns the payload of a large frame that is not `as_is`; no other frame has been measured since.
 
         Args:
-            body: What stood behind its header. Nobody else has it yet: it may be changed, and given back.
+            body: The octets behind its header. Nobody else has this object yet: it may be changed, and returned.
             found: Becomes the frame's flags, or an error.
         """
         found[0] = 0
         return body
 
     cdef int glance(self, const unsigned char *p, const WireFrame *frame, unsigned char *into) noexcept nogil:
-        """As `decode`, for a frame that will come, and is left as it is, and so is the codec; where it is `watchable`.
+        """As `decode` where it is `watchable`, for a frame that will come: changes neither the frame nor the codec.
 
         Args:
             frame: As `measure` has filled it; its payload has GLANCE_LIMIT octets at most.
             into: Gets the payload.
 
         Returns:
-            The flags; -1 if that cannot be told.
+            The flags; -1 if they are unknown.
         """
         memcpy(into, p + frame.length, <size_t>frame.payload)
         return frame.flags
 
     cdef object answer(self):
-        """What is to be said after a frame with FLAG_OWN; None: nothing.
+        """The answer to a frame with FLAG_OWN; None: nothing.
 
         Returns:
             Plain frames, which will come through `encode`: a command whose first octet is 0 is no command of ZMTP.
@@ -113,5 +113,5 @@ cdef class Codec:
         return None
 
     cdef object explain(self, int found):
-        """The exception that says what is wrong, for a number below 0; None: the peer has said that it ends here."""
+        """The exception for a number below 0; None: the peer has said that it ends the connection."""
         return RemoteProtocolError("bytes that are no ZMTP frame (RFC 23, Framing)")

@@ -8,19 +8,19 @@ from omq._core.wire.codec cimport Codec, WireFrame
 cdef enum:
     KEY = 32                 # octets of a key, public or secret
     NONCE = 24               # octets of a nonce
-    MAC = 16                 # octets that a box is longer than what is in it
+    MAC = 16                 # octets by which a box is longer than its content
 
 cdef enum:
     # A sealed frame's body (RFC 26, The MESSAGE Command): name, short nonce, and a box of flags and payload.
     SEALED_BOX = 16          # offset of the box: behind the counted name and the short nonce, 8 octets each
     SEALED_FLAGS = 32        # offset of the flags, where the box is opened in place
-    SEALED_EXTRA = 33        # octets that a sealed body is longer than its payload
+    SEALED_EXTRA = 33        # octets by which a sealed body is longer than its payload
     SEALED_MORE = 1          # flag: more parts of this message follow
     SEALED_COMMAND = 2       # flag: a command (libzmq; the RFC has none)
-    SEALED_ROOM = 512        # octets from a body's start that sealing may write to, however short it is
+    SEALED_ROOM = 512        # octets from a body's start that sealing may write to, however short the body is
 
 cdef enum:
-    # What is wrong with what has arrived.
+    # Reasons to refuse a body.
     OPEN_NO_MESSAGE = -1     # not a MESSAGE command
     OPEN_REPLAYED = -2       # its nonce is not above the last one's
     OPEN_FORGED = -3         # the box does not open
@@ -48,19 +48,19 @@ ctypedef void (*wipe_call)(void *, size_t) noexcept nogil
 @cython.final
 cdef class Sodium:
     # Addresses of functions in the libsodium that PyNaCl's module holds.
-    cdef object _module              # keeps it loaded
-    cdef box_call seal               # crypto_box_easy_afternm, which is crypto_secretbox_easy
-    cdef box_call open               # crypto_box_open_easy_afternm
-    cdef multiply_call shared        # crypto_box_beforenm
-    cdef base_call public            # crypto_scalarmult_base
-    cdef random_call random          # randombytes
-    cdef wipe_call wipe              # sodium_memzero
-    # What a box is made of; NULL, all five, where PyNaCl's libsodium keeps them to itself.
-    cdef core_call core              # crypto_core_hsalsa20
-    cdef stream_call stream          # crypto_stream_salsa20_xor
+    cdef object _module                # keeps it loaded
+    cdef box_call seal                 # crypto_box_easy_afternm, which is crypto_secretbox_easy
+    cdef box_call open                 # crypto_box_open_easy_afternm
+    cdef multiply_call shared          # crypto_box_beforenm
+    cdef base_call public              # crypto_scalarmult_base
+    cdef random_call random            # randombytes
+    cdef wipe_call wipe                # sodium_memzero
+    # The steps of a box; all five are NULL where PyNaCl's libsodium does not export them.
+    cdef core_call core                # crypto_core_hsalsa20
+    cdef stream_call stream            # crypto_stream_salsa20_xor
     cdef stream_from_call stream_from  # crypto_stream_salsa20_xor_ic
-    cdef auth_call auth              # crypto_onetimeauth_poly1305
-    cdef verify_call verify          # crypto_onetimeauth_poly1305_verify
+    cdef auth_call auth                # crypto_onetimeauth_poly1305
+    cdef verify_call verify            # crypto_onetimeauth_poly1305_verify
 
 
 @cython.final
@@ -72,13 +72,13 @@ cdef class Secret:
 @cython.final
 cdef class CurveCipher(Codec):
     cdef Sodium _sodium
-    cdef unsigned char _key[KEY]     # wiped when the object goes
-    cdef unsigned char _out_key[KEY]  # what the key and the prefix of our nonces make (XSalsa20); wiped likewise
-    cdef unsigned char _in_key[KEY]  # likewise, of the peer's
-    cdef unsigned char _out[NONCE]   # 16 octets of prefix, 8 of counter
-    cdef unsigned char _in[NONCE]    # likewise
-    cdef readonly uint64_t sent      # the last short nonce that we used
-    cdef readonly uint64_t received  # the last short nonce that the peer used
+    cdef unsigned char _key[KEY]      # wiped when the object goes
+    cdef unsigned char _out_key[KEY]  # made of the key and the prefix of our nonces (XSalsa20); wiped likewise
+    cdef unsigned char _in_key[KEY]   # likewise, for the peer's nonces
+    cdef unsigned char _out[NONCE]    # 16 octets of prefix, 8 of counter
+    cdef unsigned char _in[NONCE]     # likewise
+    cdef readonly uint64_t sent       # the last short nonce that we used
+    cdef readonly uint64_t received   # the last short nonce that the peer used
     cdef int seal_frame(self, unsigned char *body, int flags, const char *payload, Py_ssize_t size) noexcept nogil
     cdef void _encrypt(self, unsigned char *body, const char *payload, Py_ssize_t size) noexcept nogil
     cdef int open_frame(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room,

@@ -1,8 +1,8 @@
 """libsodium, called in place: secret keys, and the two directions of a CURVE connection.
 
-Every algorithm is libsodium's, in the copy that PyNaCl's compiled module holds: its cffi handle tells the functions'
-addresses, and they are called from here without Python in between. OMQ_LIBSODIUM may name another copy. What is secret
-stands in memory of these objects and is wiped when they go.
+Every algorithm is libsodium's, in the copy that PyNaCl's compiled module holds: its cffi handle has the functions'
+addresses, and this module calls them without Python in between. OMQ_LIBSODIUM may name another copy. Secrets stand in
+memory of these objects and are wiped when the objects go.
 """
 
 cimport cython
@@ -29,7 +29,7 @@ from omq.errors import LocalProtocolError, RemoteProtocolError, UsageError
 
 cdef extern from *:
     """
-    /* Through a pointer: of a copy that gcc knows to be small it makes `rep movsq`, which takes 30 ns to begin. */
+    /* Through a pointer: for a copy that gcc knows to be small it makes `rep movsq`, which takes 30 ns to begin. */
     static void *(*volatile copy_octets)(void *, const void *, size_t) = memcpy;
     """
     void *copy_octets(void *into, const void *octets, size_t size) noexcept nogil
@@ -38,7 +38,7 @@ cdef enum:
     NO_GIL_SIZE = 65536      # octets above which other threads may run while a frame is opened
     COUNTER = 16             # offset of the counter in a nonce
     BLOCK = 64               # octets that the cipher makes at a time
-    SMALL = 4096             # octets of a body up to which its box is made of its parts
+    SMALL = 4096             # octets of a body up to which its box is made in steps
     TEXT = 40                # characters of a key in Z85
 
 
@@ -59,7 +59,7 @@ cdef inline uint64_t get_counter(const unsigned char *p) noexcept nogil:
 @cython.final
 @cython.auto_pickle(False)
 cdef class Sodium:
-    """The addresses. One object serves all."""
+    """The addresses of libsodium's functions. One object serves all."""
 
     def __init__(self):
         import ctypes
@@ -101,7 +101,7 @@ LIBRARY = "OMQ_LIBSODIUM"
 
 
 def open_library(path):
-    """A libsodium of the user's choice, initialised."""
+    """Opens and initialises a libsodium of the user's choice."""
     import ctypes
 
     try:
@@ -128,21 +128,21 @@ _loaded = []
 
 
 cdef Sodium sodium():
-    # PyNaCl is imported when the first key is made: who does not use CURVE does not wait for it.
+    # PyNaCl is imported when the first key is made: programs without CURVE do not wait for it.
     if not _loaded:
         _loaded.append(Sodium())
     return <Sodium>_loaded[0]
 
 
 cdef inline Py_ssize_t padded(Py_ssize_t size) noexcept nogil:
-    """How much to encrypt at once: libsodium is quick with 256 octets, and slow with one block after another."""
+    """The number of octets to encrypt at once: libsodium is quick with 256, and slow with one block after another."""
     if size <= BLOCK or size > SEALED_ROOM:
         return size
     return SEALED_ROOM // 2 if size <= SEALED_ROOM // 2 else SEALED_ROOM
 
 
 cdef int decode_key(const char *text, unsigned char *key) noexcept nogil:
-    """Z85 without a trace in Python's memory (RFC 32); -1: a character or a group that Z85 does not have."""
+    """Decodes Z85 without a trace in Python's memory (RFC 32); -1: a character or a group that Z85 does not have."""
     cdef const char *alphabet = (
         b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
     )
@@ -163,10 +163,10 @@ cdef int decode_key(const char *text, unsigned char *key) noexcept nogil:
 
 
 @cython.final
-@cython.no_gc  # which would take from it what wipes it
+@cython.no_gc  # the collector would clear the fields that the wiping needs
 @cython.auto_pickle(False)
 cdef class Secret:
-    """32 octets that nobody sees: a secret key, or what two keys make together."""
+    """32 octets that nobody sees: a secret key, or one that two keys make together."""
 
     def __cinit__(self, key=None):
         cdef const char *text
@@ -185,7 +185,7 @@ cdef class Secret:
         if size == KEY and isinstance(key, bytes):
             memcpy(self._octets, text, KEY)
         elif size != TEXT or decode_key(text, self._octets) < 0:
-            # The text is a secret, or was meant to be one: it is not repeated.
+            # The text is a secret, or was meant to be one: the message does not repeat it.
             raise UsageError(f"a secret key has 32 bytes, or 40 characters of Z85; this {type(key).__name__} is neither")
 
     def __dealloc__(self):
@@ -202,21 +202,21 @@ cdef class Secret:
         return key
 
     def shared(self, bytes public not None):
-        """What this secret key and the other side's public key make together; None for a key of low order."""
+        """The key that this secret key and the other side's public key make; None for a key of low order."""
         cdef Secret both = Secret()
         if PyBytes_GET_SIZE(public) != KEY:
             raise ValueError(PyBytes_GET_SIZE(public))
-        # libsodium gives an error when the product is all zero: the other side chose a point that makes it public.
+        # libsodium returns an error when the product is all zero: the other side chose a point that makes it public.
         if self._sodium.shared(both._octets, <const unsigned char *>PyBytes_AS_STRING(public), self._octets) != 0:
             return None
         return both
 
     def reveal(self):
-        """The octets themselves, for the file that keeps them."""
+        """The octets themselves, for the file that stores them."""
         return PyBytes_FromStringAndSize(<char *>self._octets, KEY)
 
     def seal(self, bytes nonce not None, bytes data not None, Secret tail=None):
-        """A box: *data*, and a secret behind it, encrypted and authenticated with this key."""
+        """Makes a box: *data*, with a secret behind it, encrypted and authenticated with this key."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef Py_ssize_t whole = size if tail is None else size + KEY
         cdef bytes box = PyBytes_FromStringAndSize(NULL, MAC + whole)
@@ -230,7 +230,7 @@ cdef class Secret:
         return box
 
     def open(self, bytes nonce not None, bytes box not None):
-        """What is in a box; None if it does not open with this key."""
+        """The content of a box; None if it does not open with this key."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(box) - MAC
         cdef bytes data
         if PyBytes_GET_SIZE(nonce) != NONCE:
@@ -244,7 +244,7 @@ cdef class Secret:
         return data
 
     def open_pair(self, bytes nonce not None, bytes box not None):
-        """A box of 32 octets and a secret; None if it does not open."""
+        """Opens a box of 32 octets and a secret; None if it does not open."""
         cdef unsigned char both[2 * KEY]
         cdef Secret tail
         if PyBytes_GET_SIZE(nonce) != NONCE or PyBytes_GET_SIZE(box) != MAC + 2 * KEY:
@@ -263,11 +263,11 @@ cdef class Secret:
 @cython.no_gc
 @cython.auto_pickle(False)
 cdef class CurveCipher(Codec):
-    """The traffic of a CURVE connection (RFC 26, The MESSAGE Command): frames are sealed and opened where they stand.
+    """The traffic of a CURVE connection (RFC 26, The MESSAGE Command): frames are sealed and opened in place.
 
     Args:
-        key: What the two transient keys make together.
-        as_server: Our role, which tells the prefixes of the nonces.
+        key: The key that the two transient keys make together.
+        as_server: Our role, which decides the prefixes of the nonces.
         sent: The last short nonce that we have used.
         received: The last short nonce that the peer has used.
     """
@@ -280,7 +280,7 @@ cdef class CurveCipher(Codec):
         memcpy(self._out, ours, COUNTER)
         memcpy(self._in, theirs, COUNTER)
         if self._sodium.core != NULL:
-            # The first half of XSalsa20, which depends on the prefix alone: done once, not for each frame.
+            # The first half of XSalsa20 depends on the prefix alone: it is done once, not for each frame.
             self._sodium.core(self._out_key, self._out, self._key, NULL)
             self._sodium.core(self._in_key, self._in, self._key, NULL)
         self.sent = sent
@@ -298,11 +298,11 @@ cdef class CurveCipher(Codec):
         raise TypeError("a cipher is not pickled or copied")
 
     cdef int seal_frame(self, unsigned char *body, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
-        """Makes a sealed frame's body, `SEALED_EXTRA + size` octets, of *size* octets of payload; -1: no nonce is left.
+        """Makes a sealed frame's body of `SEALED_EXTRA + size` octets; -1: no nonce is left.
 
-        A box is what crypto_secretbox_xsalsa20poly1305 makes: the cipher over 32 zero octets and the text; the first 32
-        of them are the key of the authenticator, over the rest. What libsodium does in four steps for each box is done
-        here in two, with its own functions, and the 32 octets are there: name, nonce and authenticator go to their place.
+        A box is the output of crypto_secretbox_xsalsa20poly1305: the cipher over 32 zero octets and the text; the first
+        32 octets are the key of the authenticator, over the rest. libsodium makes a box in four steps, this method in
+        two, with libsodium's functions; the 32 octets make room for name, nonce and authenticator.
         """
         cdef unsigned char mac[MAC]
         # RFC 26: no more than 2^64-1 commands in one connection, each with a nonce of its own.
@@ -323,10 +323,10 @@ cdef class CurveCipher(Codec):
         return 0
 
     cdef void _encrypt(self, unsigned char *body, const char *payload, Py_ssize_t size) noexcept nogil:
-        """The cipher over 32 zero octets, the flags that stand behind them, and the payload."""
+        """Runs the cipher over 32 zero octets, the flags that stand behind them, and the payload."""
         cdef Py_ssize_t first = size
         if size > SMALL:
-            # What does not fit into the cipher's first block is encrypted on its way: it is not copied before.
+            # Octets that do not fit into the cipher's first block are encrypted on their way, without a copy.
             first = BLOCK - SEALED_EXTRA
             self._sodium.stream_from(body + BLOCK, <const unsigned char *>payload + first, size - first,
                                      self._out + COUNTER, 1, self._out_key)
@@ -337,7 +337,7 @@ cdef class CurveCipher(Codec):
 
     cdef int _open_box(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room,
                        unsigned char *into) noexcept nogil:
-        """Opens the box of a body with the nonce in `_in`; 0, or something else if it does not open."""
+        """Opens the box of a body with the nonce in `_in`; 0, or another number if it does not open."""
         cdef unsigned char text[SEALED_EXTRA + SMALL]
         cdef unsigned char mac[MAC]
         cdef Py_ssize_t sealed = size - SEALED_FLAGS
@@ -346,14 +346,14 @@ cdef class CurveCipher(Codec):
             return self._sodium.open(into, body + SEALED_BOX, size - SEALED_BOX, self._in, self._key)
         memcpy(mac, body + SEALED_BOX, MAC)
         if padded(size) <= room:
-            # What stood in front of the sealed octets has been read: it makes place for the 32 zero octets.
+            # The octets in front of the sealed ones have been read: 32 zero octets take their place.
             memset(body, 0, SEALED_FLAGS)
             self._sodium.stream(text, body, padded(size), self._in + COUNTER, self._in_key)
         else:
             memset(text, 0, SEALED_FLAGS)
             copy_octets(text + SEALED_FLAGS, body + SEALED_FLAGS, sealed)
             self._sodium.stream(text, text, padded(size), self._in + COUNTER, self._in_key)
-        # Nobody sees the text before this says that it is genuine.
+        # Nobody may see the text before this proves it genuine.
         wrong = self._sodium.verify(mac, body + SEALED_FLAGS, sealed, text)
         if wrong == 0:
             copy_octets(into, text + SEALED_FLAGS, sealed)
@@ -384,7 +384,7 @@ cdef class CurveCipher(Codec):
     # ------------------------------------------------------------------ the codec
 
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
-        # libzmq sends MESSAGE in a frame of a message: the frame's own flags are none.
+        # libzmq sends MESSAGE in a message frame: the frame's own flags are none.
         cdef int length = write_header(into, 0, SEALED_EXTRA + size)
         cdef int inside = (SEALED_MORE if flags & FLAG_MORE else 0) | (SEALED_COMMAND if flags & FLAG_COMMAND else 0)
         if self.seal_frame(into + length, inside, payload, size) < 0:
@@ -401,7 +401,7 @@ cdef class CurveCipher(Codec):
         cdef int state = parse_header(p, available, &header)
         if state <= 0:
             return OPEN_NO_FRAME if state < 0 else 0
-        # libzmq sends MESSAGE in a frame of a message, the RFC calls it a command: both are taken.
+        # libzmq sends MESSAGE in a message frame, the RFC calls it a command: both are accepted.
         if header.size < SEALED_EXTRA or header.flags & FLAG_MORE:
             return OPEN_NO_MESSAGE
         frame.length = header.length
@@ -412,7 +412,7 @@ cdef class CurveCipher(Codec):
         return 1
 
     cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
-        """As `Codec.decode`. A sealed frame is longer: what is left over, in front of the plain one, becomes a command."""
+        """As `Codec.decode`. A sealed frame is longer: the octets left in front of the plain one become a command."""
         cdef unsigned char *body = p + frame.length
         cdef Py_ssize_t size = <Py_ssize_t>frame.payload
         cdef int inside = self.open_frame(body, <Py_ssize_t>frame.size, available - frame.length, body + SEALED_FLAGS)
@@ -436,8 +436,8 @@ cdef class CurveCipher(Codec):
         """As `Codec.finish`. Other threads may run meanwhile."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
         cdef bytes payload = PyBytes_FromStringAndSize(NULL, size - SEALED_EXTRA)
-        # The flags come out in front of the payload. The octet there is the end of the object's own head, which nobody
-        # looks at before the object is given away: it gets its value back.
+        # The flags come out in front of the payload. The octet there is the end of the object's own header: nobody
+        # reads it before the object is returned, and by then it has its value back.
         cdef unsigned char *into = <unsigned char *>PyBytes_AS_STRING(payload) - 1
         cdef unsigned char before = into[0]
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(body)
@@ -480,14 +480,14 @@ cdef class CurveCipher(Codec):
     # ------------------------------------------------------------------ for Python
 
     def seal(self, bytes payload not None, int flags=0):
-        """A sealed frame's body, for tests and for what is not in a hurry; None when no nonce is left."""
+        """Seals a frame's body, for tests and for callers without hurry; None when no nonce is left."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(payload)
         cdef bytes body = PyBytes_FromStringAndSize(NULL, max(SEALED_EXTRA + size, <Py_ssize_t>SEALED_ROOM))
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(body)
         return None if self.seal_frame(p, flags, PyBytes_AS_STRING(payload), size) < 0 else body[:SEALED_EXTRA + size]
 
     def open(self, bytes body not None):
-        """The flags and the payload of a sealed frame's body; a negative number if something is wrong with it."""
+        """The flags and the payload of a sealed frame's body; a negative number if the body is wrong."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
         cdef bytes data
         cdef int flags

@@ -1,8 +1,8 @@
-"""What a connection receives: slabs of small frames and large frames of their own, in order of arrival.
+"""The bytes that a connection receives: slabs of small frames, and large frames on their own, in order of arrival.
 
-Bytes are read in `fill` into slabs, which stand in a chain, looked at once in `scan` (limits, commands, whole messages
-counted) and become Python objects in `take_part`, one a call, when the user asks. `fill` and `scan` need no GIL. What holds
-nothing of a message is given back. This is one job, for the frames stand in the slabs as they came until they are taken.
+`fill` reads bytes into slabs, which stand in a chain; `scan` looks at them once (limits, commands, a count of whole
+messages); `take_part` makes Python objects, one a call, when the user asks. `fill` and `scan` need no GIL. A slab
+without a message returns to the pool. One class does all this because frames stay in the slabs until they are taken.
 """
 
 cimport cython
@@ -40,8 +40,8 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    MIN_ROOM = 8192          # bytes below which a slab is not read into again
-    BEHIND_LARGE = 16384     # bytes read beyond a large frame: what follows is most likely large too
+    MIN_ROOM = 8192          # bytes of room below which nothing more is read into a slab
+    BEHIND_LARGE = 16384     # bytes read beyond a large frame: the next frame is most likely large too
 
 
 cdef inline Node *slab(char *block) noexcept nogil:
@@ -64,7 +64,7 @@ cdef class FrameReader:
         self._as_is = True
 
     cdef void decode_with(self, Codec codec) noexcept:
-        """Has what arrives decoded by *codec*; None: it is plain frames. Before anything arrives."""
+        """Decodes all arriving bytes with *codec*; None: they are plain frames. Call before anything arrives."""
         self.codec = codec
         self._limit = BLOCK_SIZE if codec is None else BLOCK_SIZE - codec.growth
 
@@ -91,7 +91,7 @@ cdef class FrameReader:
         self._scan = self._need = self._dead = self.complete = self._parts = 0
 
     cdef int slabs(self) noexcept nogil:
-        """Blocks that hold what has arrived."""
+        """Blocks that hold received bytes."""
         cdef Node *node = self._head
         cdef int count = 0
         while node != NULL:
@@ -102,7 +102,7 @@ cdef class FrameReader:
     # ------------------------------------------------------------------ bytes in
 
     cdef bint _make_room(self) noexcept nogil:
-        """Sees to it that the tail is a slab with room for the rest of the frame at `_scan`."""
+        """Makes sure that the tail is a slab with room for the rest of the frame at `_scan`."""
         cdef Node *tail = self._tail
         cdef Node *fresh
         cdef char *block
@@ -140,13 +140,13 @@ cdef class FrameReader:
         return True
 
     cdef void _compact(self) noexcept nogil:
-        """Cuts the commands out of the tail slab: while messages wait there they would gather without end."""
+        """Cuts the commands out of the tail slab: while messages wait there, commands would gather without end."""
         cdef Node *tail = self._tail
         cdef Py_ssize_t read = tail.pos
         cdef Py_ssize_t write = 0
         cdef Py_ssize_t whole
         cdef Header header
-        memset(&header, 0, sizeof(header))  # the frames are whole, which the C compiler cannot know
+        memset(&header, 0, sizeof(header))  # the frames are whole, but the C compiler cannot know
         while read < self._scan:
             parse_header(<const unsigned char *>tail.data + read, self._scan - read, &header)
             whole = header.length + <Py_ssize_t>header.size
@@ -160,7 +160,7 @@ cdef class FrameReader:
         self._scan = write
 
     cdef void _after_message(self) noexcept nogil:
-        """A whole message is taken: commands behind the last one keep no slab."""
+        """Drops the commands behind the last message, which was just taken: they keep no slab."""
         self.complete -= 1
         if self._dead > 0 and self.complete == 0 and self._parts == 0 and self._head == self._tail:
             if self._head != NULL and self._head.data != NULL:
@@ -200,7 +200,7 @@ cdef class FrameReader:
             iov[1].iov_len = BEHIND_LARGE
             memset(&message, 0, sizeof(message))
             message.msg_iov = iov
-            # Only a body that has all its memory can be followed by the next frame.
+            # The next frame can follow only a body that has all its memory.
             message.msg_iovlen = 2 if <uint64_t>self._room == self._size else 1
             self.asked = rest + (BEHIND_LARGE if message.msg_iovlen == 2 else 0)
             got = recvmsg(fd, &message, MSG_DONTWAIT)
@@ -225,7 +225,7 @@ cdef class FrameReader:
         return FILL_EMPTY if self.error == EAGAIN else FILL_ERROR
 
     cdef long long boundary(self) noexcept nogil:
-        """Bytes still to be read before the next frame begins; -1: its header is not whole, or nobody can know."""
+        """Bytes still to be read before the next frame begins; -1: unknown, or its header is not whole."""
         cdef WireFrame frame
         cdef const unsigned char *p
         cdef Py_ssize_t partial
@@ -244,7 +244,7 @@ cdef class FrameReader:
         return frame.length + <long long>frame.size - partial if state == 1 else -1
 
     cdef int feed(self, const char *data, Py_ssize_t size) except -1:
-        """Appends bytes that somebody else has read; only while no large frame is under way."""
+        """Appends bytes that another part has read; only while no large frame is under way."""
         cdef Py_ssize_t chunk
         while size > 0:
             if not self._make_room():
@@ -257,7 +257,7 @@ cdef class FrameReader:
         return 0
 
     cdef void _drop_head(self) noexcept nogil:
-        """Takes the first node, which is a slab without unread bytes, out of the chain."""
+        """Takes the first node, a slab without unread bytes, out of the chain."""
         cdef Node *node = self._head
         self._head = node.next
         if self._tail == node:
@@ -266,15 +266,15 @@ cdef class FrameReader:
         self._pool.put(<char *>node)
 
     cdef void _settle(self) noexcept nogil:
-        """Gives the slab back if it holds nothing: an idle connection owns no block."""
+        """Returns the slab if it holds nothing: an idle connection owns no block."""
         cdef Node *node = self._head
         if node != NULL and node.data != NULL and node.pos == node.end and node == self._tail:
             self._drop_head()
 
-    # ------------------------------------------------------------------ looking at them, once
+    # ------------------------------------------------------------------ looking at frames, once
 
     cdef Scan scan(self) noexcept nogil:
-        """Looks at the frames that are whole, up to the first event or to the last byte."""
+        """Looks at whole frames, up to the first event or to the last byte."""
         cdef Node *tail
         cdef const unsigned char *p
         cdef Header header
@@ -323,7 +323,7 @@ cdef class FrameReader:
             self._count(header.flags & FLAG_MORE, header.size)
 
     cdef Scan _refuse(self, uint64_t size) noexcept nogil:
-        """What is wrong with one more part, or SCAN_STARVED: limits on what is not yet a message for recv_hwm."""
+        """The fault of one more part, or SCAN_STARVED: limits on a message that recv_hwm does not count yet."""
         if size > self._left:
             return SCAN_ENDLESS if self._left == 0 and self.ceiling != NO_LIMIT else SCAN_TOO_LARGE
         return SCAN_TOO_MANY_PARTS if self._parts >= self.max_parts else SCAN_STARVED
@@ -334,7 +334,7 @@ cdef class FrameReader:
         return SCAN_LARGE_DONE if self._have == self._room else SCAN_STARVED
 
     cdef inline void _count(self, bint more, uint64_t size) noexcept nogil:
-        """One more part is whole."""
+        """Counts one more whole part."""
         if more:
             self._parts += 1
             self._left -= size
@@ -346,7 +346,7 @@ cdef class FrameReader:
             self._left = <uint64_t>self.max_size
 
     cdef Scan _scan_coded(self) noexcept nogil:
-        """As `scan`: has frames decoded where they stand, which leaves plain ones in their place."""
+        """As `scan`, for frames that the codec decodes, and leaves in their place as plain ones."""
         cdef Node *tail = self._tail
         cdef unsigned char *p
         cdef WireFrame frame
@@ -406,19 +406,19 @@ cdef class FrameReader:
             self._count(flags & FLAG_MORE, frame.payload)
 
     cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil:
-        """Whether a codec's frame is within the limits: SCAN_STARVED, or what is wrong with it."""
+        """Whether a codec's frame is within the limits: SCAN_STARVED, or the fault."""
         if flags < 0:
-            # Whether it is a command is known when it is decoded: what is too large for both ends here.
+            # Only a decoded frame is known to be a command: here one ends that is too large for both limits.
             return self._refuse(size) if size > self._left and size > COMMAND_LIMIT else SCAN_STARVED
         if flags & FLAG_COMMAND:
             return SCAN_COMMAND_TOO_LARGE if size > COMMAND_LIMIT else SCAN_STARVED
         return self._refuse(size)
 
     cdef int start_large(self) except -1:
-        """Gives the large frame at `_scan` its own memory and moves there what has arrived of it."""
+        """Allocates memory for the large frame at `_scan` and moves its first bytes there."""
         cdef Node *tail = self._tail
         cdef Py_ssize_t have = tail.end - self._scan - self._header.length
-        # A frame announces what it likes: memory follows what arrives (one step ahead), not the announcement.
+        # A frame may announce any size: memory follows the bytes that arrive (one step ahead), not the announcement.
         cdef Py_ssize_t room = LARGE_STEP
         cdef Node *node
         cdef bint aimed
@@ -454,7 +454,7 @@ cdef class FrameReader:
         return 0
 
     cdef object finish_large(self):
-        """Grows or completes the large frame. Gives its body if it is a command, else None."""
+        """Grows or completes the large frame. Returns its body if it is a command, else None."""
         cdef Node *node
         cdef Node *before
         cdef Py_ssize_t room
@@ -494,7 +494,7 @@ cdef class FrameReader:
                 before.next = node.next
             if self._tail == node:
                 self._tail = before
-                # What stands in the slab before has all been looked at.
+                # The slab before it has no byte left that was not looked at.
                 if before != NULL and before.data != NULL:
                     self._scan = before.end
             free(node)
@@ -512,7 +512,7 @@ cdef class FrameReader:
         return 0
 
     cdef bint _fits_target(self, int flags, uint64_t size) noexcept nogil:
-        """Whether a large frame can stand in the target: it is the next message, and all of it."""
+        """Whether a large frame can stand in the target: it must be the next message, and all of it."""
         return (self._target != NULL and self._aimed == NULL and self._as_is and self.complete == 0
                 and self._parts == 0 and flags == 0 and size <= <uint64_t>self._target_size)
 
@@ -522,7 +522,7 @@ cdef class FrameReader:
         self._target = into
         self._target_size = size
         if node != NULL and self._fits_target(node.flags, self._size):
-            # It has begun: what has come moves over, which it would have to in the end.
+            # The frame has begun: its bytes move over, which they would have to in the end.
             memcpy(into, self._memory, self._have)
             Py_DECREF(<object>node.body)
             node.body = NULL
@@ -532,7 +532,7 @@ cdef class FrameReader:
         return self._aimed != NULL
 
     cdef int withdraw(self) except -1:
-        """Takes the offer back; what has come there moves into memory of its own."""
+        """Takes the offer back; bytes in the target move into memory of their own."""
         cdef Node *node = self._aimed
         cdef char *target = self._target
         self._target = NULL
@@ -551,7 +551,7 @@ cdef class FrameReader:
         return 0
 
     cdef object complaint(self, Scan found):
-        """The exception for what `scan` has found wrong; None: the peer has said that it ends here."""
+        """The exception for a result of `scan`; None: the peer has said that it ends the connection."""
         if found == SCAN_TOO_LARGE:
             return RemoteProtocolError(f"a message is larger than max_message_size={self.max_size} bytes")
         if found == SCAN_ENDLESS:
@@ -568,7 +568,7 @@ cdef class FrameReader:
     # ------------------------------------------------------------------ messages out
 
     cdef const unsigned char *_front(self, Header *header) noexcept nogil:
-        """The body of the first unread frame of a message; its node becomes the head. `complete` is above 0."""
+        """The body of a message's first unread frame; its node becomes the head. `complete` is above 0."""
         cdef Node *node
         cdef const unsigned char *p
         while True:
@@ -608,7 +608,7 @@ cdef class FrameReader:
         return <const char *>body
 
     cdef inline object take_short(self):
-        """The common case in as few steps as possible: a last frame in the slab; None if it is something else."""
+        """The common case in as few steps as possible: a last frame in the slab; None in all other cases."""
         cdef Node *node = self._head
         cdef const unsigned char *p
         cdef Py_ssize_t size
@@ -646,7 +646,7 @@ cdef class FrameReader:
         node = self._head
         if p == NULL:
             if node == self._aimed:
-                self.withdraw()  # somebody else takes it than whose memory it is in
+                self.withdraw()  # this call takes the message, and not the one whose memory it is in
             part = <object>node.body
             Py_DECREF(part)
             self._head = node.next
@@ -664,7 +664,7 @@ cdef class FrameReader:
         return part
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
-        """Copies the next part, the last of its message, into *into*; -1 if it does not fit and stays."""
+        """Copies the next part, the last of its message, into *into*; -1 if the part does not fit and stays."""
         cdef Py_ssize_t has
         cdef const char *body = self.peek(&has)
         if has > size:

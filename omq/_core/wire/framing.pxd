@@ -1,4 +1,4 @@
-# The ZMTP frame header (RFC 23, "Framing"), parsed and written in place. Leaves: no Python, no allocation.
+# The ZMTP frame header (RFC 23, "Framing"), parsed and written in place, without Python and without allocation.
 
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
@@ -18,7 +18,7 @@ cdef struct Header:
 
 
 cdef inline uint64_t long_size(const unsigned char *p) noexcept nogil:
-    """The size that a long header gives."""
+    """The size in a long header."""
     return ((<uint64_t>p[1] << 56) | (<uint64_t>p[2] << 48) | (<uint64_t>p[3] << 40) | (<uint64_t>p[4] << 32)
             | (<uint64_t>p[5] << 24) | (<uint64_t>p[6] << 16) | (<uint64_t>p[7] << 8) | <uint64_t>p[8])
 
@@ -39,7 +39,7 @@ cdef inline int parse_header(const unsigned char *p, Py_ssize_t available, Heade
         out.length = SHORT_HEADER
         out.flags = flags
         return 1
-    # The size is 63 bits in practice: a larger one cannot be held, and its arithmetic would overflow.
+    # A size has 63 bits in practice: a larger one has no type to hold it, and its arithmetic would overflow.
     if available >= 2 and p[1] & 0x80:
         return -1
     if available < LONG_HEADER:
@@ -51,7 +51,7 @@ cdef inline int parse_header(const unsigned char *p, Py_ssize_t available, Heade
 
 
 cdef inline int write_header(unsigned char *p, int flags, Py_ssize_t size) noexcept nogil:
-    """Writes the shortest header for a body of *size* bytes; gives the header's length in bytes."""
+    """Writes the shortest header for a body of *size* bytes; returns the header's length in bytes."""
     if size < 256:
         p[0] = <unsigned char>flags
         p[1] = <unsigned char>size
@@ -68,11 +68,11 @@ cdef inline int write_header(unsigned char *p, int flags, Py_ssize_t size) noexc
     return LONG_HEADER
 
 
-# What a subscriber says, as a frame: a command to peers from ZMTP 3.1 on, a message to older ones (RFC 37, The
+# A subscription as a frame: a command to peers from ZMTP 3.1 on, a message to older ones (RFC 37, The
 # Publish-Subscribe Pattern; RFC 23, likewise).
 
 cdef inline Py_ssize_t asking_size(Py_ssize_t size, bint by_command, bint subscribe) noexcept nogil:
-    """Bytes of the frame that subscribes to a prefix of *size* bytes, or takes that back."""
+    """Bytes of the frame that subscribes to a prefix of *size* bytes, or cancels the subscription."""
     size += (10 if subscribe else 7) if by_command else 1
     return size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER)
 
@@ -80,7 +80,7 @@ cdef inline Py_ssize_t asking_size(Py_ssize_t size, bint by_command, bint subscr
 cdef inline Py_ssize_t write_asking(
     unsigned char *p, const char *prefix, Py_ssize_t size, bint by_command, bint subscribe
 ) noexcept nogil:
-    """Writes that frame; gives its size."""
+    """Writes that frame; returns its size."""
     cdef const char *name = b"\1" if subscribe else b"\0"
     cdef int length = 1
     cdef int header

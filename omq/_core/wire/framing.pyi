@@ -7,20 +7,20 @@ def encode_frame(body: bytes, more: bool = False, command: bool = False) -> byte
         command: The frame is a command, not a part of a message.
 
     Returns:
-        Header and body as they go onto the wire (RFC 23, "Framing").
+        Header and body, in the form of the wire (RFC 23, "Framing").
     """
 
 class FrameDecoder:
     """Cuts a stream of bytes into frames; used until the handshake is done, and by tests.
 
     Args:
-        max_size: The largest body in bytes that is waited for; `None` for no limit.
+        max_size: Bytes of the largest body that is accepted; `None` for no limit.
     """
 
     def __init__(self, max_size: int | None = None) -> None: ...
     @property
     def unread(self) -> bytes:
-        """The bytes that were fed and belong to no frame given out so far."""
+        """The bytes that were fed and belong to no returned frame."""
 
     def feed(self, data: bytes) -> None:
         """Appends bytes from the peer."""

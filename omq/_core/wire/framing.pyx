@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Frames as Python values: for handshakes and tests. The hot path uses the inline leaves of framing.pxd."""
+"""Frames as Python values, for handshakes and tests. The hot path uses the inline functions of framing.pxd."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy

@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 
 @cython.final
 cdef class Pool:
-    """Blocks of `BLOCK_SIZE` bytes, the last one given back first out, so that it is still in the cache."""
+    """Blocks of `BLOCK_SIZE` bytes. The last one returned leaves first, since it is most likely still in the cache."""
 
     def __cinit__(self, int limit=16):
         self._limit = limit

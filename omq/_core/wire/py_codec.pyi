@@ -1,15 +1,15 @@
 from omq._core.wire.codec import Codec
 
 class PyCodec(Codec):
-    """A codec in Python: to try out what a wire looks like, and for tests.
+    """A codec in Python, for trying out a form of traffic and for tests.
 
-    Flags are those of a plain frame: 1 for more, 4 for a command, and 8 beside that for a word between codecs. A number
-    below 0 stands for an error, and what a method raises for one, too.
+    Flags are those of a plain frame: 1 for more, 4 for a command, and 8 beside that for a message between codecs.
+    A number below 0 stands for an error, and so does an exception that a method raises.
 
     Args:
         overhead: Octets that a frame has beside its payload, at most.
         growth: Octets by which a slab's frames may grow when they are decoded, all together.
-        borrows: A large payload goes out as it is, behind what `encode_head` gives.
+        borrows: A large payload leaves as it is, behind the octets of `encode_head`.
     """
 
     def __init__(self, *, overhead: int = 0, growth: int = 0, borrows: bool = False) -> None: ...
@@ -17,10 +17,10 @@ class PyCodec(Codec):
         """The frame; empty if nothing is to be sent."""
 
     def encode_head(self, flags: int, size: int) -> bytes:
-        """What goes in front of a large payload of *size* octets."""
+        """The octets in front of a large payload of *size* octets."""
 
     def measure_frame(self, arrived: bytes) -> tuple[int, int, int, int | None, bool] | int | None:
-        """How long the frame is that begins here.
+        """Measures the frame that begins here.
 
         Returns:
             Octets of its header, octets behind that, octets of payload among them at most, its flags if they are known,
@@ -34,7 +34,7 @@ class PyCodec(Codec):
         """The flags and the payload of a large frame, of which *body* stood behind the header."""
 
     def answer_own(self) -> bytes | None:
-        """What is to be said after a frame with flag 8, as plain frames."""
+        """The answer to a frame with flag 8, as plain frames."""
 
     def explain_error(self, found: int) -> Exception | None:
-        """What is wrong; `None`: the peer has said that it ends here."""
+        """The exception for an error; `None`: the peer has said that it ends the connection."""

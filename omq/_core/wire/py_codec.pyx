@@ -1,7 +1,7 @@
-"""A codec in Python: to try out what a wire looks like, and for tests. Nothing in the package uses it.
+"""A codec in Python, for trying out a form of traffic and for tests. Nothing in the package uses it.
 
-It stands among the compiled modules because a class in Python cannot override what only C calls, and so that every build
-(sanitizers, races, coverage) has it as it has the others. Who does not import it does not load it.
+It stands among the compiled modules because a class in Python cannot override methods that only C calls, and so that
+every build (sanitizers, races, coverage) has it. A program that does not import it does not load it.
 """
 
 cimport cython
@@ -11,12 +11,12 @@ from libc.string cimport memcpy
 from omq._core.wire.codec cimport FLAGS_UNKNOWN, OVERHEAD_LIMIT, Codec, WireFrame, leave_plain
 
 cdef enum:
-    RAISED = -1000           # a method has raised something: `explain` gives it
+    RAISED = -1000           # a method has raised an exception: `explain` returns it
 
 
 @cython.auto_pickle(False)
 cdef class PyCodec(Codec):
-    cdef object _raised              # what a method has raised where nobody could hear it; None: nothing
+    cdef object _raised              # the exception that a method has raised where no caller could get it; None: none
 
     def __init__(self, *, Py_ssize_t overhead=0, Py_ssize_t growth=0, bint borrows=False):
         if not 0 <= overhead <= OVERHEAD_LIMIT:
@@ -39,7 +39,7 @@ cdef class PyCodec(Codec):
         except BaseException as error:
             self._raised = error
             return -1
-        if frame:  # else there may be no memory for it, either
+        if frame:  # otherwise there may be no memory for it, either
             memcpy(into, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame))
         return PyBytes_GET_SIZE(frame)
 

@@ -1,4 +1,4 @@
-# What a connection has accepted and the kernel has not: copies in an arena, large payloads by reference.
+# Bytes that a connection has accepted and the kernel has not: copies in an arena, large payloads by reference.
 
 cimport cython
 from cpython.object cimport PyObject
@@ -14,20 +14,20 @@ cdef enum:
     BATCH_BYTES = 65536      # bytes at which a batch leaves
     BATCH_MESSAGES = 256     # messages at which a batch leaves
     SEGMENT_BYTES = 8192     # an arena segment above this is not extended
-    CODED_INLINE = 65536     # bytes: what a codec makes of a payload up to this stands in the arena, else in its own memory
+    CODED_INLINE = 65536     # bytes: a codec encodes a payload up to this in the arena, a larger one in its own memory
     SPARSE_NS = 20000        # nanoseconds since the last write after which a message is written at once
-    STREAM_NS = 400000       # nanoseconds since a full batch left during which a codec's is its caller's, while it grows
+    STREAM_NS = 400000       # nanoseconds since a full batch left during which a codec's growing batch is its caller's
 
 cdef enum:
     FLUSH_DONE = 0           # the kernel has everything
-    FLUSH_BLOCKED = 1        # it has taken what it could
+    FLUSH_BLOCKED = 1        # the kernel has taken a part of it
     FLUSH_ERROR = -1         # SendBuffer.error holds the errno
     FLUSH_NOTHING = 2        # nothing was tried
 
 cdef struct Part:            # one part of a message on its way in; valid during the call only
     const char *data
     Py_ssize_t size          # bytes
-    PyObject *owner          # the bytes object whose content data is; NULL: memory that is the caller's
+    PyObject *owner          # the bytes object whose content data is; NULL: the caller's memory
 
 cdef struct Segment:
     char *base               # memory of owner, or the caller's; NULL: the arena
@@ -40,36 +40,36 @@ cdef struct Segment:
 @cython.final
 cdef class SendBuffer:
     cdef Pool _pool
-    cdef Codec codec                 # encodes what is put in; None: it leaves as plain frames
-    cdef Py_ssize_t quick            # bytes of payload up to which `append` serves; -1: it does not, there is a codec
+    cdef Codec codec                 # encodes all frames; None: they leave as plain ones
+    cdef Py_ssize_t quick            # bytes of payload up to which `append` serves; -1: not at all, there is a codec
     cdef char *_arena                # owned; a pooled block while _capacity is BLOCK_SIZE
-    cdef Py_ssize_t _capacity  # bytes
+    cdef Py_ssize_t _capacity        # bytes
     cdef Py_ssize_t _used            # bytes
-    cdef Segment *_segments  # owned
+    cdef Segment *_segments          # owned
     cdef int _room                   # segments there is memory for
-    cdef int _first                  # the first that is not sent
-    cdef int _count                  # one behind the last
+    cdef int _first                  # index of the first segment that is not sent
+    cdef int _count                  # index behind the last segment
     cdef PyObject **_done            # references to drop, as many as _room; owned
     cdef int _ndone
     cdef bint _foreign               # a segment stands in the caller's memory
     cdef Py_ssize_t bytes            # not sent
-    cdef long long total             # bytes put in, ever, but for those that were dropped
-    cdef Py_ssize_t messages  # not wholly sent: those of a segment count until its last byte is out
-    cdef int hwm_granularity         # messages a segment has at most: how exact `messages` is
+    cdef long long total             # bytes ever put in, except for those that were dropped
+    cdef Py_ssize_t messages         # not wholly sent: those of a segment count until its last byte has left
+    cdef int hwm_granularity         # messages that a segment has at most: how exact `messages` is
     cdef int error                   # errno of the last FLUSH_ERROR
-    # What a thread without the GIL needs; guarded by the flag where `shared`.
-    cdef int _taken                  # atomic: somebody works on the batch
-    cdef bint shared                 # a Flusher may write it too
-    cdef bint queued                 # the Flusher knows that something was left in it
-    cdef bint stuck                  # the Flusher found the kernel full; the epoll set tells when it is not
+    # Fields for threads without the GIL; guarded by the flag where `shared`.
+    cdef int _taken                  # atomic flag: a thread works on the batch
+    cdef bint shared                 # a Flusher may write the batch too
+    cdef bint queued                 # the Flusher knows that something was left in the batch
+    cdef bint stuck                  # the Flusher found the kernel full; the epoll set reports when it has room
     cdef bint failed                 # the Flusher got an error
-    cdef int fd              # the connection's descriptor; -1 none, or closed
+    cdef int fd                      # the connection's descriptor; -1 none, or closed
     cdef int poll_fd                 # the epoll set of its socket; -1 before it has joined
-    cdef unsigned int interest  # EPOLL* watched for
-    cdef unsigned long long ticket  # what the epoll set tells with an event
-    cdef long long last_write  # nanoseconds on the monotonic clock
-    cdef long long last_full  # likewise, when its caller last wrote it because it was full
-    cdef long long _late             # likewise, when the Flusher last wrote it
+    cdef unsigned int interest       # EPOLL* watched for
+    cdef unsigned long long ticket   # the number that comes with an event of the epoll set
+    cdef long long last_write        # nanoseconds on the monotonic clock
+    cdef long long last_full         # likewise, when the caller last wrote the batch because it was full
+    cdef long long _late             # likewise, when the Flusher last wrote the batch
     cdef long long _seen             # `total` at the Flusher's last look
     cdef void _wait(self) noexcept
     cdef int want(self, unsigned int interest) noexcept nogil
@@ -107,7 +107,7 @@ cdef class SendBuffer:
             drop_flag(&self._taken)
 
     cdef inline bint append(self, const Part *part) noexcept:
-        """A message of one part behind others, in few steps; False where there is more to do than that."""
+        """Appends a message of one part behind others, in few steps; False where more steps are needed."""
         cdef Segment *last
         cdef char *p
         cdef Py_ssize_t size
@@ -136,7 +136,7 @@ cdef class SendBuffer:
         return True
 
     cdef inline void _count_in(self, Segment *last, Py_ssize_t size) noexcept:
-        """A message of so many bytes stands behind the last segment's."""
+        """Counts a message of so many bytes, which stands behind the last segment's."""
         last.size += size
         last.messages += 1
         self._used += size

@@ -1,7 +1,7 @@
 from omq._core.wire.pool import Pool
 
 class SendBuffer:
-    """What a connection has accepted and the kernel has not.
+    """Bytes that a connection has accepted and the kernel has not.
 
     Args:
         pool: Where the arena for copies comes from.

@@ -1,6 +1,6 @@
-"""The send batch: frames are encoded into it and leave in as few system calls as possible.
+"""The send buffer: it encodes frames into a batch, which leaves in as few system calls as possible.
 
-`flush` needs no GIL and touches no Python object: references whose bytes are out wait in `_done` until
+`flush` needs no GIL and touches no Python object: references whose bytes have left wait in `_done` until
 `reap`, which the next holder of the GIL calls.
 """
 
@@ -35,7 +35,7 @@ cdef extern from "<sys/socket.h>" nogil:
     int SHUT_RDWR
 
 cdef enum:
-    VECTOR = 64              # segments a system call takes
+    VECTOR = 64              # segments that one system call takes
     FIRST_SEGMENTS = 16
 
 
@@ -49,14 +49,14 @@ cdef class SendBuffer:
         self.fd = self.poll_fd = -1
 
     def __dealloc__(self):
-        # Nobody else has it any more; and in a forked child the flag may be up for ever.
+        # Nobody else has this buffer any more; and in a forked child the flag may be up for ever.
         self.shared = False
         self.clear()
         free(self._segments)
         free(self._done)
 
     cdef void _wait(self) noexcept:
-        """Waits for the Flusher, which may be in a system call: without the GIL."""
+        """Waits for the Flusher, which may be in a system call, without the GIL."""
         cdef timespec moment
         moment.tv_sec = 0
         moment.tv_nsec = 1000
@@ -65,12 +65,12 @@ cdef class SendBuffer:
                 nanosleep(&moment, NULL)
 
     cdef void encode_with(self, Codec codec) noexcept:
-        """Has everything encoded by *codec* from now on; None: plain frames."""
+        """Encodes all later frames with *codec*; None: plain frames."""
         self.codec = codec
         self.quick = INLINE_LIMIT if codec is None else -1
 
     cdef void clear(self):
-        """Drops everything; what was not sent is gone."""
+        """Drops everything; unsent bytes are lost."""
         cdef int i
         self.hold()
         for i in range(self._first, self._count):
@@ -94,13 +94,13 @@ cdef class SendBuffer:
         self._capacity = self._used = 0
 
     cdef void reap(self):
-        """Drops the references whose bytes are out, and the arena when nothing waits."""
+        """Drops the references whose bytes have left, and the arena when nothing waits."""
         cdef PyObject *few[FIRST_SEGMENTS]
         cdef int i, n
         if self._ndone == 0 and (self._arena == NULL or self._first != self._count):
             return
         while True:
-            # Dropping a reference may run anything: not under the flag.
+            # Dropping a reference may run any code, so it must not happen under the flag.
             self.hold()
             n = min(self._ndone, <int>FIRST_SEGMENTS)
             self._ndone -= n
@@ -159,11 +159,11 @@ cdef class SendBuffer:
         return 0
 
     cdef Segment *_append(self) except NULL:
-        """A new segment at the end, empty."""
+        """Appends an empty segment."""
         cdef int room
         cdef void *memory
         cdef Segment *segment
-        # `_done` has place for what waits there and for all that is still to be sent.
+        # `_done` has room for the references that wait there and for all that is still to be sent.
         cdef bint full = self._ndone + self._count - self._first >= self._room
         if not full and self._count == self._room:
             memmove(self._segments, self._segments + self._first, (self._count - self._first) * sizeof(Segment))
@@ -186,7 +186,7 @@ cdef class SendBuffer:
         return segment
 
     cdef Segment *_open(self) except NULL:
-        """The segment that the next bytes of the arena belong to."""
+        """The segment for the next bytes of the arena."""
         cdef Segment *last
         if self._count > self._first:
             last = self._segments + self._count - 1
@@ -197,12 +197,12 @@ cdef class SendBuffer:
         return last
 
     cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1:
-        """Appends a message: all of it or, where memory is short, nothing, for the next one would be its rest.
+        """Appends all of a message or, where memory is short, nothing: the next one would continue a part of it.
 
         Memory without an owner must be adopted before the caller returns to its caller.
         """
         if count == 1 and parts.size <= INLINE_LIMIT:
-            self._put(parts, 0)  # finds its memory before it appends anything
+            self._put(parts, 0)  # allocates before it appends anything
         else:
             self._put_several(parts, count)
         self.end_message()
@@ -224,13 +224,13 @@ cdef class SendBuffer:
         return 0
 
     cdef void _take_back(self, int segments, Py_ssize_t size, Py_ssize_t unsent) noexcept:
-        """Drops what was put behind the first *segments*, the last of which had *size* bytes; *unsent* in all."""
+        """Drops what was put behind the first *segments*: the last of them had *size* bytes, all had *unsent*."""
         cdef Segment *last
         while self._count - self._first > segments:
             self._count -= 1
             last = self._segments + self._count
             if last.owner != NULL:
-                Py_DECREF(<object>last.owner)  # bytes: nothing runs
+                Py_DECREF(<object>last.owner)  # bytes: no code runs
         self.total -= self.bytes - unsent
         self.bytes = unsent
         self._foreign = False
@@ -268,7 +268,7 @@ cdef class SendBuffer:
         return 0
 
     cdef int _borrow(self, const Part *part) except -1:
-        """Appends a payload as it is, by reference."""
+        """Appends a payload by reference."""
         cdef Segment *segment = self._append()
         segment.base = <char *>part.data
         segment.size = part.size
@@ -282,7 +282,7 @@ cdef class SendBuffer:
         return 0
 
     cdef int _put_head(self, const Part *part, int flags) except -1:
-        """Appends a large payload as it is, behind what the codec puts in front of it."""
+        """Appends a large payload by reference, behind the bytes that the codec puts in front of it."""
         cdef Segment *segment
         cdef Py_ssize_t length
         self._reserve(self.codec.overhead)
@@ -299,7 +299,7 @@ cdef class SendBuffer:
         return self._borrow(part)
 
     cdef int _put_coded(self, const Part *part, int flags) except -1:
-        """Appends one frame that the codec makes, where it stands."""
+        """Appends one frame, which the codec writes straight into the arena."""
         cdef Segment *segment
         cdef Py_ssize_t length
         if part.size > CODED_INLINE:
@@ -370,7 +370,7 @@ cdef class SendBuffer:
             self.messages += 1
 
     cdef int adopt(self) except -1:
-        """Copies what is left of the caller's memory, which is not ours once the call returns."""
+        """Copies unsent bytes of the caller's memory, which is not ours once the call returns."""
         cdef int i
         cdef Segment *segment
         if not self._foreign:
@@ -388,7 +388,7 @@ cdef class SendBuffer:
     # ------------------------------------------------------------------ out
 
     cdef int flush(self, int fd) noexcept nogil:
-        """Writes what waits, as far as the kernel takes it: FLUSH_*."""
+        """Writes the batch, as far as the kernel takes it: FLUSH_*."""
         cdef iovec vector[VECTOR]
         cdef msghdr message
         cdef Segment *segment
@@ -452,7 +452,7 @@ cdef class SendBuffer:
         self._used = 0
 
     cdef int want(self, unsigned int interest) noexcept nogil:
-        """Changes what the epoll set watches for; -1 if it cannot."""
+        """Changes the events that the epoll set watches for; -1 if it cannot."""
         cdef epoll_event event
         if interest == self.interest:
             return 0
@@ -464,36 +464,36 @@ cdef class SendBuffer:
         return epoll_ctl(self.poll_fd, EPOLL_CTL_MOD, self.fd, &event)
 
     cdef void give_up(self) noexcept nogil:
-        """Writing has failed, and nobody may ever write again: the reading side is to find the end, and tell it."""
+        """Gives up after a failed write: nobody may ever write again, so the reading side must find the end."""
         self.failed = True
-        if self.error != EPIPE and self.fd >= 0:  # else the end is there already
+        if self.error != EPIPE and self.fd >= 0:  # with EPIPE the end is there already
             shutdown(self.fd, SHUT_RDWR)
 
     cdef bint flush_late(self, long long now, long long patience) noexcept nogil:
-        """Writes what was left behind, on the Flusher's thread; whether to look again.
+        """Writes a batch that was left behind, on the Flusher's thread; whether to look again.
 
         Args:
             now: Nanoseconds on the monotonic clock.
-            patience: Nanoseconds since the last write during which a batch that grows is its caller's; and so is one that
-                this thread has written within that time: who was written to may have taken the core of whoever sends.
+            patience: Nanoseconds since the last write during which a growing batch is left to its caller. So is one
+                that this thread has written within that time: the write may have given the caller's core to a receiver.
         """
         cdef bint again = False
         cdef bint idle
         cdef int status
         if not take_flag(&self._taken):
-            return True  # its caller is at work
+            return True  # the caller works on it
         idle = self.bytes == 0 or self.stuck
         if self.fd < 0 or self.failed:
             pass
         elif self.codec is not None and now - self.last_full < STREAM_NS and (idle or self.total != self._seen):
-            # A stream whose sender seals all the time, and has no moment to spare for being interrupted.
+            # A stream whose sender seals all the time: an interruption would cost it time that it does not have.
             again = True
             self._seen = self.total
         elif not idle:
             if self.total == self._seen and now - self._late >= patience:
                 patience = SPARSE_NS
             if now - self.last_write < patience:
-                again = True  # its caller is at work and writes by itself
+                again = True  # the caller is still sending and writes by itself
                 self._seen = self.total
             else:
                 status = self.flush(self.fd)
