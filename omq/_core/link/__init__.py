@@ -1,1 +1,1 @@
-"""Descriptors: the epoll set of a socket, connections in it, and the thread that writes what was left behind."""
+"""Descriptors: the epoll set of a socket, its connections, and the thread that writes batches left behind."""

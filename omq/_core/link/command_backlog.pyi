@@ -1,6 +1,6 @@
-"""Commands that wait until nothing that their peer has sent is on its way. Nothing here is for Python."""
+"""Commands that wait while bytes of their peer may be on their way. Nothing here is for Python."""
 
 class CommandBacklog:
-    """The commands of one connection that wait."""
+    """The waiting commands of one connection."""
 
     def __init__(self, bytes_in: int) -> None: ...

@@ -1,9 +1,9 @@
-"""Holding back what would destroy the last words of a peer that has closed.
+"""Holds back commands that would destroy the last bytes of a peer that has closed.
 
-A peer that closes leaves what it has sent to its kernel, which goes on delivering it as fast as we read. To anything that is
-written to it meanwhile that kernel answers with a reset, and forgets the rest (RFC 9293, 3.10.7.4; RFC 1122, 4.2.2.13). Nothing
-tells whether the peer has closed before its last byte is here. So a command leaves at once while our kernel has had room: then
-the other one had no reason to keep anything. Otherwise it waits until we have caught up.
+The kernel of a peer that has closed goes on delivering the peer's bytes as fast as we read. It answers a write of ours
+with a reset, and drops the rest (RFC 9293, 3.10.7.4; RFC 1122, 4.2.2.13). Before the last byte is here nothing shows
+whether the peer has closed. So a command leaves at once while our kernel has had room: then the peer's kernel had no
+reason to keep anything. Otherwise the command waits until we have caught up.
 """
 
 cimport cython
@@ -37,20 +37,20 @@ cdef extern from *:
 
 cdef enum:
     RMEM, RCVBUF = 1         # fields of SO_MEMINFO: bytes that the receive buffer has, and may have
-    FIELDS = 16              # more than it has
+    FIELDS = 16              # more fields than it has
     SHARE = 4                # the part of the receive buffer below which it has room
-    SEND_BUFFER = 4194304    # bytes that a peer's send buffer has at most where nobody has changed the system's limits
+    SEND_BUFFER = 4194304    # bytes that a peer's send buffer has at most while the system's limits are unchanged
 
 
 cdef bint can_reset(int fd) noexcept:
-    """Whether a write may destroy what the peer has sent. A unix socket's is in our queue as soon as it is sent."""
+    """Whether a write may destroy what the peer has sent. Bytes sent on a unix socket are in our queue at once."""
     cdef int domain = 0
     cdef unsigned int size = sizeof(domain)
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 and domain != AF_UNIX
 
 
 cdef Outlook outlook(int fd, long long *holds) noexcept nogil:
-    """What the kernel knows now; *holds*: the bytes that it and the peer's may have at most."""
+    """Reads the kernel's state; *holds*: the bytes that our kernel and the peer's may have at most."""
     cdef pollfd watched
     cdef unsigned int memory[FIELDS]
     cdef unsigned int size = sizeof(memory)
@@ -60,7 +60,7 @@ cdef Outlook outlook(int fd, long long *holds) noexcept nogil:
     if poll(&watched, 1, 0) > 0 and watched.revents & (POLLRDHUP | POLLHUP | POLLERR):
         return ENDED
     memset(memory, 0, sizeof(memory))
-    # Small segments take much more memory than they have bytes: FIONREAD would not tell that there is no room.
+    # Small segments take much more memory than they have bytes: FIONREAD would not show that there is no room.
     if getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &size) < 0:
         return CLEAR  # a kernel without that option, or a sandbox
     holds[0] = <long long>memory[RCVBUF] + SEND_BUFFER
@@ -68,17 +68,17 @@ cdef Outlook outlook(int fd, long long *holds) noexcept nogil:
 
 
 cdef bint has_unread(int fd) noexcept nogil:
-    """Whether the kernel has something that we have not read."""
+    """Whether the kernel has bytes that we have not read."""
     cdef int waiting = 0
     return ioctl(fd, FIONREAD, &waiting) == 0 and waiting > 0
 
 
 @cython.final
 cdef class CommandBacklog:
-    """The commands of one connection that wait; made with the first, gone with the last.
+    """The waiting commands of one connection; made with the first, gone with the last.
 
     Args:
-        bytes_in: What has arrived so far.
+        bytes_in: Bytes that have arrived so far.
     """
 
     def __init__(self, long long bytes_in):
@@ -88,7 +88,7 @@ cdef class CommandBacklog:
         self.since = now_ns()
 
     cdef int add(self, bytes frame) except -1:
-        """One more waits. Of several PONGs the newest tells enough."""
+        """Adds a command. Of several PONGs only the newest stays."""
         if frame[2:7] == b"\4PONG":
             self.pong = frame
         else:
@@ -100,10 +100,10 @@ cdef class CommandBacklog:
         return self.pong + b"".join(self.frames)
 
     cdef bint outlived(self, long long bytes_in) noexcept:
-        """Whether so much has arrived that a peer which had closed before cannot have left it behind.
+        """Whether so many bytes have arrived that a peer which had closed before cannot have left them behind.
 
-        It may have closed since. Subscriptions take that risk, or they would wait for ever behind a stream that we never
-        catch up with; a PONG takes it only where the stream is so quick that the peer may still hope for it.
+        The peer may have closed since. Subscriptions take that risk, or they would wait for ever behind a stream that
+        we never catch up with; a PONG takes it only where the stream is so quick that the peer may still wait for it.
         """
         if bytes_in - self.bytes_in <= self.room:
             return False

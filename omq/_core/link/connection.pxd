@@ -1,4 +1,4 @@
-# One connection's descriptor, driven by whoever holds its socket's epoll set.
+# One connection's descriptor, driven by the thread that holds its socket's epoll set.
 
 from omq._core.link.receiver cimport Receiver
 from omq._core.link.command_backlog cimport Outlook, CommandBacklog
@@ -8,11 +8,11 @@ cdef class Connection(Receiver):
     cdef bint _blocked               # the kernel has not taken the whole batch
     cdef bint _broken                # a write failed: reading goes on until the end
     cdef bint _retired               # out of routing: the session hears when everything has left
-    cdef CommandBacklog _backlog     # commands that wait until the peer's kernel has nothing for us; None: there are none
-    cdef long long _calm             # what had arrived when a PING was last put off
+    cdef CommandBacklog _backlog     # commands that wait until the peer's kernel has nothing for us; None: none
+    cdef long long _calm             # `bytes_in` when a PING was last put off
     cdef int _short_burst            # messages of a burst that may still be written through
     cdef bint _dense                 # the last batch left because it was full
-    cdef long long _delivered        # when the peer's kernel was first seen to have everything, while we part; 0: not yet
+    cdef long long _delivered        # when, while we part, the peer's kernel was first seen to have everything; 0: not yet
     cdef int _decide(self, bint first) except? -1
     cdef int _bow_out(self) except -1
     cdef bint _is_speaking(self) noexcept

@@ -11,8 +11,8 @@ class Connection(Receiver):
     """A connected descriptor after its handshake.
 
     Args:
-        session: The engine's owner; gets `on_command(body)`, `on_message(parts)` and `on_lost(reason)`, and with `None`
-            `on_restrained`, after which it is to call `look_again` in a moment, and `on_drained`, see `retire`.
+        session: The engine's owner; gets `on_command(body)`, `on_message(parts)` and `on_lost(reason)`; also, with
+            `None`, `on_restrained`, after which it must call `look_again` in a moment, and `on_drained`, see `retire`.
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.
@@ -21,9 +21,9 @@ class Connection(Receiver):
         recv_hwm: Messages that may wait before reading stops; 0 for no bound.
         max_size: Bytes that one message may have, all parts together; `None` for no limit.
         max_parts: Parts that one message may have; `None` for 1048576.
-        flusher: Who writes what is left behind; `None`: the send queue, when the loop's turn ends.
-        codec: How frames look on the wire; `None`: they are plain ones (RFC 23, Framing).
-        watcher: Whose thread answers PINGs while nobody can read; `None`: nobody's.
+        flusher: Writes batches that callers left behind; `None`: the send queue does, when the loop's turn ends.
+        codec: How frames look on the wire; `None`: plain frames (RFC 23, Framing).
+        watcher: Its thread answers PINGs while nobody can read; `None`: no thread does.
         ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
     """
 
@@ -61,10 +61,10 @@ class Connection(Receiver):
         """In a forked child: closes the descriptor and touches nothing that is shared with the parent."""
 
     def retire(self) -> None:
-        """Out of routing: what was accepted leaves, and then the session is told (`on_drained`)."""
+        """Leaves routing: accepted messages still leave, and then the session hears of it (`on_drained`)."""
 
     def probe(self, frames: bytes) -> bool:
-        """Sends a PING, if there is need to: not while something of the peer's is unread, which is a sign of life.
+        """Sends a PING if there is need: an unread byte of the peer is a sign of life, and needs none.
 
         Returns:
             Whether it was sent.
@@ -72,14 +72,14 @@ class Connection(Receiver):
 
     @property
     def unheard(self) -> bool:
-        """Whether the peer has said something that we have not read, or that nobody would read now."""
+        """Whether the peer has sent something that we have not read, or that nobody would read now."""
 
     @property
     def held_up(self) -> bool:
-        """Whether the peer's kernel lives and has no room for what we send: its owner does not read."""
+        """Whether the peer's kernel lives and has no room for our bytes: the peer's process does not read."""
 
     def look_again(self) -> bool:
-        """A moment after `on_restrained`: lets the commands go that wait, if the peer's kernel has nothing left.
+        """Lets the waiting commands go, a moment after `on_restrained`, if the peer's kernel has nothing left.
 
         Returns:
             Whether to look again in another moment.

@@ -1,8 +1,8 @@
 """The data phase of a connection: batches out, frames in, on a raw descriptor in an epoll set of its socket.
 
-The engine owns handshake and lifecycle; it is told through the session: `on_command(body)`, `on_message(parts)`
-(where neither a receive queue nor a send queue takes messages) and `on_lost(reason)`, each on the thread that drives the
-descriptor; and through `on_restrained` and `on_drained`, see `control` and `retire`.
+The engine owns handshake and lifecycle and hears of the connection through the session: `on_command(body)`,
+`on_message(parts)` (where neither a receive queue nor a send queue takes messages) and `on_lost(reason)`, each on the
+thread that drives the descriptor; also `on_restrained` (see `control`) and `on_drained` (see `retire`).
 """
 
 cimport cython
@@ -48,9 +48,9 @@ from omq._core.link.command_backlog cimport (
 
 cdef enum:
     SHORT_BURST = 3          # messages right behind one that was written through that are written through as well
-    READ_AHEAD = 8192        # bytes that a peer reads at once (libzmq's in_batch_size): so much is with it, paused or not
-    SILENCE_MS = 1000        # a peer that has closed its side, or has nothing to say, is silent for this long
-    PATIENCE_MS = 5000       # one that is not silent keeps us no longer, once its kernel has everything
+    READ_AHEAD = 8192        # bytes that a peer reads at once (libzmq's in_batch_size), even while it is paused
+    SILENCE_MS = 1000        # a peer is silent that has closed its side, or has sent nothing for so long
+    PATIENCE_MS = 5000       # a peer that is not silent delays closing for so long, once its kernel has everything
 
 cdef extern from "<netinet/in.h>" nogil:
     int IPPROTO_TCP
@@ -75,7 +75,7 @@ cdef extern from "<linux/sockios.h>" nogil:
     unsigned long SIOCOUTQ
 
 @cython.final
-@cython.no_gc_clear  # the flusher's thread must forget it before it ends; its session breaks the cycles that it is part of
+@cython.no_gc_clear  # the flusher's thread must forget it before it ends; its session breaks the reference cycles
 cdef class Connection(Receiver):
     """A connected descriptor after its handshake.
 
@@ -84,11 +84,11 @@ cdef class Connection(Receiver):
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.
-        recv_queue: Where its messages are taken; None gives them to the send queue or, without one, to `session.on_message`.
+        recv_queue: Where its messages are taken; None gives them to the send queue, else to `session.on_message`.
         recv_hwm: Messages; 0 for no bound.
-        flusher: Who writes what is left behind; None: the send queue, when the loop's turn ends.
-        codec: How frames look on the wire; None: they are plain ones.
-        watcher: Whose thread answers PINGs while nobody can read; None: nobody's.
+        flusher: Writes batches that callers left behind; None: the send queue does, when the loop's turn ends.
+        codec: How frames look on the wire; None: plain frames.
+        watcher: Its thread answers PINGs while nobody can read; None: no thread does.
     """
 
     def __init__(self, session, int fd, Poller poller not None, Pool pool not None, RecvQueue recv_queue, recv_hwm,
@@ -96,7 +96,7 @@ cdef class Connection(Receiver):
                  Flusher watcher=None, ceiling=MESSAGE_CEILING):
         cdef SendBuffer send_buffer
         cdef FrameReader frame_reader
-        self.fd = fd  # whatever fails from here on, it is closed
+        self.fd = fd  # whatever fails from here on, the descriptor is closed
         send_buffer = SendBuffer(pool)
         frame_reader = FrameReader(pool, max_size, max_parts, ceiling)
         send_buffer.encode_with(codec)
@@ -142,7 +142,7 @@ cdef class Connection(Receiver):
         self._send_buffer.clear()
 
     cdef int _bow_out(self) except -1:
-        """Sees to it that closing does not reset the connection while the peer's kernel lacks something of ours."""
+        """Makes sure that closing does not reset the connection while the peer's kernel lacks some of our bytes."""
         cdef int waiting = 0
         if self._resets and ioctl(self.fd, SIOCOUTQ, &waiting) == 0 and waiting:
             shutdown(self.fd, SHUT_WR)
@@ -150,7 +150,7 @@ cdef class Connection(Receiver):
         return 0
 
     def close_after_fork(self):
-        """In a forked child: closes the descriptor, and nothing else; the epoll set is the parent's."""
+        """Closes the descriptor in a forked child, and nothing else: the epoll set is the parent's."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
@@ -158,10 +158,10 @@ cdef class Connection(Receiver):
     def half_close(self):
         """Ends our side of the stream and throws away what the peer still sends.
 
-        Closing a descriptor with unread bytes resets the connection, and a reset destroys what the peer's kernel
-        has not got yet (RFC 1122, 4.2.2.13): so read on until it has everything. A peer that is still speaking would
-        be answered with a reset later, and some (libzmq, paused at its HWM) drop what they have not read by then: so
-        where that may be anything read on until it has fallen silent, or `PATIENCE_MS` have passed.
+        Closing a descriptor with unread bytes resets the connection, and a reset destroys bytes that the peer's kernel
+        has not got yet (RFC 1122, 4.2.2.13): so reading goes on until it has everything. A peer that still sends would
+        be answered with a reset later, and some peers (libzmq, paused at its HWM) then drop what they have not read: so
+        where the peer may send more, reading goes on until it has fallen silent, or `PATIENCE_MS` have passed.
 
         Returns:
             Whether the peer's kernel has everything, and closing does not destroy it there.
@@ -184,12 +184,12 @@ cdef class Connection(Receiver):
         return not (self._resets and self.sent_bytes() > READ_AHEAD and self._is_speaking())
 
     cdef bint _is_speaking(self) noexcept:
-        """Whether the peer, whose kernel has everything, has said something lately, and may not have read it all."""
+        """Whether the peer, whose kernel has everything, has sent something lately, and may have bytes to read."""
         cdef tcp_info info
         cdef unsigned int size = sizeof(info)
         cdef long long now = now_ns()
         if self.recv_queue is None and self.bytes_in == 0:
-            return False  # its type sends us nothing, and it asks for no signs of life
+            return False  # the peer's type sends us nothing, and it asks for no signs of life
         if self._delivered == 0:
             self._delivered = now
         memset(&info, 0, sizeof(info))
@@ -198,11 +198,11 @@ cdef class Connection(Receiver):
                 and info.tcpi_last_data_recv < SILENCE_MS)
 
     def retire(self):
-        """Out of routing: what was accepted leaves, and then the session is told (`on_drained`)."""
+        """Leaves routing: accepted messages still leave, and then the session hears of it (`on_drained`)."""
         self.send_queue = None
         self._retired = True
         self.flush()
-        self._look_empty()  # the flusher may have been quicker, and tells nobody
+        self._look_empty()  # the flusher may have written everything already, and tells nobody
 
     cdef int _look_empty(self) except -1:
         """Tells the session of a retired connection, once, that nothing is left to be written."""
@@ -246,7 +246,7 @@ cdef class Connection(Receiver):
         finally:
             torn = send_buffer._foreign
             if torn:
-                # No memory: the rest goes with this call, and the peer may have the beginning. Nothing can follow it.
+                # No memory: the rest is lost, and the peer may have the beginning. Nothing can follow it.
                 send_buffer.failed = True
                 send_buffer.error = ENOMEM
             send_buffer.let_go()
@@ -260,7 +260,7 @@ cdef class Connection(Receiver):
         if part.size > send_buffer.quick or self._broken or not self.writable or (
                 send_buffer.shared and not take_flag(&send_buffer._taken)):
             return False
-        # Messages gather, and with this one it is not full yet: nothing to decide.
+        # Messages gather, and the batch is not full with this one: nothing to decide.
         taken = (
             send_buffer.bytes > 0
             and send_buffer.bytes + part.size < BATCH_BYTES - LONG_HEADER
@@ -298,7 +298,7 @@ cdef class Connection(Receiver):
         cdef bint first
         cdef int status
         if send_buffer.codec is not None:
-            return self.send(parts, count)  # what its codec makes of it is for this peer alone
+            return self.send(parts, count)  # the codec's output is for this peer alone
         if self._broken:
             return 0
         send_buffer.hold()
@@ -341,7 +341,7 @@ cdef class Connection(Receiver):
         return at - start
 
     cdef int _decide(self, bint first) except? -1:
-        """Whole messages stand in the batch, which is held: write them now, or let them gather. FLUSH_*."""
+        """Decides about the held batch, which has whole messages: write them now, or let them gather. FLUSH_*."""
         cdef SendBuffer send_buffer = self._send_buffer
         cdef int status = FLUSH_NOTHING
         cdef long long now
@@ -356,7 +356,7 @@ cdef class Connection(Receiver):
                 send_buffer.last_write = send_buffer.last_full = now_ns()
             status = self._push()
         elif first:
-            # Idle for a while: write through. Otherwise messages gather, until the turn ends or the flusher comes.
+            # After an idle while: write through. Otherwise messages gather, until the turn ends or the flusher comes.
             if self.send_queue is None or not (self._dense or self.send_queue.gathers):
                 now = now_ns()
                 if self.send_queue is None or now - send_buffer.last_write > SPARSE_NS:
@@ -364,8 +364,8 @@ cdef class Connection(Receiver):
                     send_buffer.last_write = now
                     status = self._push()
                 elif self._short_burst > 0 and self._flusher is not None:
-                    # So far it may be a burst of a few messages, after which the caller goes off to compute: for the
-                    # flusher another core may have to wake up, which takes longer than these system calls.
+                    # So far this may be a burst of a few messages, after which the caller goes off to compute. The
+                    # flusher may have to wake up another core, which takes longer than these system calls.
                     self._short_burst -= 1
                     send_buffer.last_write = now
                     status = self._push()
@@ -376,11 +376,11 @@ cdef class Connection(Receiver):
                     self._dense = False
                     self.send_queue.note(self)
                 else:
-                    status = self._push()  # nobody else would
+                    status = self._push()  # nobody else would write it
         return status
 
     cdef int _push(self) noexcept:
-        """Hands the batch, which is held, to the kernel. FLUSH_*."""
+        """Hands the held batch to the kernel. FLUSH_*."""
         cdef SendBuffer send_buffer = self._send_buffer
         cdef int status
         if self._flusher is not None and send_buffer.bytes > 2 * BATCH_BYTES:
@@ -396,7 +396,7 @@ cdef class Connection(Receiver):
         return status
 
     cdef int _after(self, int status) except -1:
-        """What a write has led to; the batch is let go of."""
+        """Acts on the result of a write; the batch is not held any more."""
         if self._send_buffer._ndone or status == FLUSH_DONE:
             self._send_buffer.reap()
         if status == FLUSH_NOTHING:
@@ -413,8 +413,8 @@ cdef class Connection(Receiver):
             if self.send_queue is not None:
                 self.send_queue.blocked(self)
         else:
-            # The peer is gone for writing. What it sent before is still to be read, so the end is reported
-            # by the reading side; the batch in flight is lost.
+            # The peer is gone for writing. What it sent before is still to be read, so the reading side reports
+            # the end; the batch in flight is lost.
             self._broken = True
             self.writable = False
             self._send_buffer.clear()
@@ -424,7 +424,7 @@ cdef class Connection(Receiver):
             if self.send_queue is not None:
                 self.send_queue.remove(self)
             if self._send_buffer.error != EPIPE:
-                # The peer may not know that it gets nothing more. The reading side finds the end, and says why.
+                # The peer may not know that it gets nothing more. The reading side finds the end, and its reason.
                 shutdown(self.fd, SHUT_RDWR)
         return self._look_empty()
 
@@ -439,13 +439,13 @@ cdef class Connection(Receiver):
             if outlook == CROWDED:
                 return self._hold_back(frames)
             if outlook == ENDED:
-                # Everything of the peer's is here. It has closed, and resets us, or has no use for commands any more.
+                # All bytes of the peer are here. It has closed, and would reset us, or needs no commands any more.
                 self._backlog = None
                 return 0
         return self._write(frames)
 
     def probe(self, bytes frames not None):
-        """Sends a PING, if there is need to: not while something of the peer's is unread, which is a sign of life.
+        """Sends a PING if there is need: an unread byte of the peer is a sign of life, and needs none.
 
         Returns:
             Whether it was sent.
@@ -463,14 +463,14 @@ cdef class Connection(Receiver):
 
     @property
     def unheard(self):
-        """Whether the peer has said something that we have not read, or that nobody would read now."""
+        """Whether the peer has sent something that we have not read, or that nobody would read now."""
         return self._stopped or self.fd < 0 or has_unread(self.fd)
 
     @property
     def held_up(self):
-        """Whether the peer's kernel answers ours and has no room for what we send: its owner does not read.
+        """Whether the peer's kernel answers ours and has no room for our bytes: the peer's process does not read.
 
-        A PING stands behind that and cannot be answered. Whether the owner is slow or dead nobody can tell; the system is.
+        A PING stands behind those bytes and cannot be answered. The process may be slow or dead; its system is alive.
         """
         cdef int waiting = 0
         cdef tcp_info info
@@ -479,14 +479,14 @@ cdef class Connection(Receiver):
             return False
         if self._send_buffer.bytes == 0 and (ioctl(self.fd, SIOCOUTQ, &waiting) < 0 or waiting == 0):
             return False
-        # Those without an answer are counted.
+        # The kernel counts the probes that got no answer.
         return not self._resets or (
             getsockopt(self.fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0
             and info.tcpi_retransmits <= 1 and info.tcpi_probes <= 1
         )
 
     def look_again(self):
-        """A moment after `on_restrained`: lets the commands go that wait, if the peer's kernel has nothing left.
+        """Lets the waiting commands go, a moment after `on_restrained`, if the peer's kernel has nothing left.
 
         Returns:
             Whether to look again in another moment.
@@ -502,7 +502,7 @@ cdef class Connection(Receiver):
         if found == ENDED:
             self._backlog = None
         elif found == CROWDED:
-            waiting.looks = 0  # when all of it has been read, the session hears again
+            waiting.looks = 0  # when all of it has been read, the session is asked again
         elif waiting.looks >= LOOKS or (waiting.seen == self.bytes_in and not has_unread(self.fd)):
             self._release()
         else:
@@ -536,7 +536,7 @@ cdef class Connection(Receiver):
         return self._ask_session() if not self._stopped else 0
 
     cdef int _ask_session(self) except -1:
-        """Has the session look in a moment: what the peer's kernel still has, if anything, will have come by then."""
+        """Asks the session to look in a moment: by then everything that the peer's kernel still has will have come."""
         cdef CommandBacklog waiting = self._backlog
         if not waiting.asked:
             waiting.asked = True

@@ -1,4 +1,4 @@
-# The thread that has the I/O thread let in. It never takes the GIL.
+# The thread that lets the I/O thread in. It never takes the GIL.
 
 from omq._core.thread cimport pthread_t
 
@@ -12,7 +12,7 @@ cdef class ConvoyBreaker:
     cdef int _pid                    # the process that it exists in
     cdef int _set                    # epoll set, owned: the event loop's own, and _end
     cdef int _end                    # eventfd, owned: the thread is to end
-    cdef int _state                  # of /proc, owned: the system call that the I/O thread is in
+    cdef int _state                  # file of /proc, owned: the system call that the I/O thread is in
     cdef int _loop_fd                # the event loop's epoll set; borrowed
     cdef int _arm(self, int how) noexcept nogil
     cdef bint _ended(self, int milliseconds) noexcept nogil

@@ -1,10 +1,10 @@
 from collections.abc import Iterable
 
 class ConvoyBreaker:
-    """Has the I/O thread let in where the main thread keeps it out."""
+    """Lets the I/O thread in where the main thread keeps it out."""
 
     def start(self, thread: int, watched: int, candidates: Iterable[int]) -> None:
-        """Begins to watch over it. Does nothing where the system gives no thread, no descriptor or no /proc.
+        """Begins to watch the I/O thread. Does nothing where the system gives no thread, no descriptor or no /proc.
 
         Args:
             thread: The I/O thread's number with the system (`threading.get_native_id`).
@@ -16,4 +16,4 @@ class ConvoyBreaker:
         """Ends the thread. Idempotent."""
 
 def handovers() -> int:
-    """How often threads of this process have let others in because they were asked to."""
+    """How often threads of this process have released the GIL at a convoy breaker's request."""

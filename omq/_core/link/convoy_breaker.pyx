@@ -1,10 +1,11 @@
-"""The convoy breaker: one thread a context that has the I/O thread let in, where a busy main thread keeps it out.
+"""The convoy breaker: one thread a context that lets the I/O thread in, where a busy main thread keeps it out.
 
-A thread that waits for the GIL may ask for it after 5 ms in which it was not let go (sys.getswitchinterval()). Who lets
-it go for a microsecond at a time, for a read, a write, a look at a descriptor, wakes that thread in vain each time, has
-the GIL back before it has woken up, and the 5 ms begin anew: it can be kept out for a second. So this thread, which
-needs no GIL, looks whether the I/O thread has something to do and waits, and has the main thread let the GIL go for long
-enough. Python offers that for the main thread only (Py_AddPendingCall); others do it in their next call on a socket.
+The name comes from the "convoy effect" of the GIL. A thread that waits for the GIL may ask for it after 5 ms in which
+it was not released (sys.getswitchinterval()). A main thread that releases it for a microsecond at a time, for a read,
+a write, a look at a descriptor, wakes the waiting thread in vain each time: it has the GIL back before that thread
+runs, and the 5 ms begin anew. The I/O thread can be kept out for a second. So this thread, which needs no GIL, checks
+whether the I/O thread waits with work to do, and then makes the main thread release the GIL for long enough. Python
+offers that for the main thread only (Py_AddPendingCall); other threads release it in their next call on a socket.
 """
 
 cimport cython
@@ -54,7 +55,7 @@ cdef extern from *:
 
     enum omq_whereabouts { OMQ_UNKNOWN, OMQ_AT_WORK, OMQ_WAITING, OMQ_IDLE };
 
-    /* What a thread is about, by the system call that it is in (proc_pid_syscall(5)). */
+    /* The state of a thread, by the system call that it is in (proc_pid_syscall(5)). */
     static enum omq_whereabouts omq_whereabouts(int fd) {
         char text[32];
         ssize_t size = pread(fd, text, sizeof(text) - 1, 0);
@@ -91,24 +92,24 @@ cdef extern from *:
     Whereabouts omq_whereabouts(int) noexcept nogil
 
 cdef enum:
-    PATIENCE_NS = 1000000    # nanoseconds between two looks at a thread that has something to do
-    LONG_NS = 20000000       # nanoseconds between two of them where it waits for something else, as it turns out
-    IN_VAIN = 500            # looks in a row that found it waiting, after which that is so
-    GIVEN_NS = 100000        # nanoseconds for which a thread lets the GIL go
-    STALE_NS = 5000000       # nanoseconds after which it need not any more
-    MUCH_NS = 5000000        # nanoseconds that it takes to get the GIL back where a third thread is at work, too
-    DEAR = 10                # times as long it is not asked again then...
-    PAUSE_NS = 10000000000   # ...but for no more nanoseconds than that
-    FORGOTTEN_NS = 1000000000  # nanoseconds after which the main thread is told once more, at first
-    LOOP = 1                 # in the epoll set: the event loop's own
-    END = 2                  # the thread is to end
+    PATIENCE_NS = 1000000      # nanoseconds between two looks at a thread that has something to do
+    LONG_NS = 20000000         # nanoseconds between two looks where the thread turns out to wait for something else
+    IN_VAIN = 500              # looks in a row that found it waiting, after which it waits for something else
+    GIVEN_NS = 100000          # nanoseconds for which a thread lets the GIL go
+    STALE_NS = 5000000         # nanoseconds after which a request is too old to follow
+    MUCH_NS = 5000000          # nanoseconds to get the GIL back that show a third thread at work
+    DEAR = 10                  # then the next request comes after so many times that long...
+    PAUSE_NS = 10000000000     # ...but for no more nanoseconds than that
+    FORGOTTEN_NS = 1000000000  # nanoseconds after which the main thread is asked once more, at first
+    LOOP = 1                   # in the epoll set: the event loop's own
+    END = 2                    # the thread is to end
 
-# For all contexts of a process: there is one main thread. Moments are nanoseconds on the monotonic clock.
-cdef long long asked         # when somebody was asked to let the GIL go; 0: nobody is
-cdef long long told          # when the main thread was told, which has not come to it yet; 0: it has
-cdef long long patience = FORGOTTEN_NS  # nanoseconds until it is told once more: twice as many each time
-cdef long long not_before    # when somebody may be asked again
-cdef long times_given        # how often somebody has
+# For all contexts of a process: there is one main thread. Times are nanoseconds on the monotonic clock.
+cdef long long asked                    # when a thread was asked to release the GIL; 0: none is asked
+cdef long long told                     # when the main thread was asked, if it has not got to it yet; 0: it has
+cdef long long patience = FORGOTTEN_NS  # nanoseconds until it is asked once more: twice as many each time
+cdef long long not_before               # when a thread may be asked again
+cdef long times_given                   # how often a thread has released it
 
 
 def handovers():
@@ -116,10 +117,10 @@ def handovers():
 
 
 cdef int let_go() noexcept:
-    """Lets the GIL go for long enough that another thread comes in, if that was asked for lately.
+    """Releases the GIL for long enough that another thread comes in, if that was requested lately.
 
-    Whoever comes in may be a third thread that works in such small pieces, too, and keeps the GIL: what that costs is a tenth
-    of the time at most.
+    The thread that comes in may be a third one that works in such small pieces, too, and keeps the GIL: that costs a
+    tenth of the time at most.
     """
     global times_given
     cdef timespec rest
@@ -140,27 +141,27 @@ cdef int let_go() noexcept:
 
 
 cdef int give_way() except -1:
-    """Lets the GIL go for a moment, where the I/O thread is kept out; without any lock."""
+    """Releases the GIL for a moment, where the I/O thread is kept out; to be called without any lock."""
     return let_go() if omq_load(&asked) else 0
 
 
 cdef int on_main(void *nothing) noexcept:
-    """On the main thread, between two bytecodes."""
+    """Runs on the main thread, between two bytecodes."""
     omq_store(&patience, FORGOTTEN_NS)
     omq_store(&told, 0)
     return let_go()
 
 
 cdef void ask() noexcept nogil:
-    """Asks whoever is at work to let the GIL go. Needs no GIL."""
+    """Asks the thread at work to release the GIL. Needs no GIL."""
     cdef long long now = now_ns()
     cdef long long before = omq_load(&told)
     if not Py_IsInitialized() or now < omq_load(&not_before):
         return
     omq_store(&asked, now)
     if before:
-        # Python 3.11 tells a subinterpreter that happens to have the GIL, and that may end. Or the main thread sleeps: the
-        # few places for such calls are not to be filled by this.
+        # Python 3.11 asks a subinterpreter that happens to have the GIL, and that may end. Or the main thread sleeps:
+        # repeated requests must not fill the few places for pending calls.
         if now - before < omq_load(&patience):
             return
         omq_store(&patience, 2 * omq_load(&patience))
@@ -232,7 +233,7 @@ cdef class ConvoyBreaker:
         self._state = self._set = self._end = NO_FD
 
     cdef int _arm(self, int how) noexcept nogil:
-        """Has the event loop's next event wake this thread, once."""
+        """Makes the event loop's next event wake this thread, once."""
         cdef epoll_event event
         memset(&event, 0, sizeof(event))
         event.events = EPOLLIN | EPOLLONESHOT

@@ -1,6 +1,6 @@
-# Has the I/O thread do something a little later, without waking it now.
+# Functions that the I/O thread calls a little later, without waking it now.
 
 
 cdef class DeferredCalls:
     cdef readonly int fd             # timerfd, readable when the time has come; owned, -1 before open() and once closed
-    cdef list _calls                 # what is to be called then
+    cdef list _calls                 # functions to call then

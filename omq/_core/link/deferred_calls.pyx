@@ -1,7 +1,7 @@
-"""An alarm for the I/O thread: whoever sets it wakes nobody.
+"""Functions that the I/O thread calls a moment later. Asking for a call wakes no thread.
 
-A thread that is woken on the core of the one that wakes it takes that core away from it, if only to wait for the
-GIL; a caller that has just got its message is the last one that this should happen to.
+A thread that is woken on its waker's core takes that core away, if only to wait for the GIL. That must not happen
+to a caller that has just got its message.
 """
 
 cimport cython

@@ -1,4 +1,4 @@
-# The thread that sends what callers left behind. It never takes the GIL.
+# The thread that sends batches that callers left behind. It never takes the GIL.
 
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.link.ping_responder cimport PingResponder
@@ -6,25 +6,25 @@ from omq._core.lock cimport pthread_mutex_t, sem_t
 from omq._core.thread cimport pthread_t
 
 cdef struct PointerArray:
-    void **entries           # what the thread has to do with; borrowed, each is taken out before it ends
-    int count                # of them
-    int room                 # entries there is memory for
-    void *current            # the one under work
+    void **entries           # objects that the thread works on; borrowed, each is taken out before it ends
+    int count                # number of entries
+    int room                 # entries that the memory holds
+    void *current            # the entry under work
 
 
 cdef class Flusher:
     cdef pthread_t _thread
     cdef bint _running               # the thread exists
     cdef int _pid                    # the process that it exists in
-    cdef pthread_mutex_t _mutex      # guards what follows; a leaf
+    cdef pthread_mutex_t _mutex      # guards the following fields; no other lock is taken under it
     cdef sem_t _work                 # posted when the parked thread has something to do
     cdef PointerArray _left          # SendBuffers with something left behind; forget() takes them out
     cdef bint _needless              # the last look found batches, and all of them in their callers' hands
     cdef PointerArray _watched       # PingResponders; unwatch() takes them out
     cdef long long _due              # nanoseconds on the monotonic clock, when the next of them is to be looked at
-    cdef unsigned char *_view        # memory for what they look at; the thread's
+    cdef unsigned char *_view        # memory for the bytes that they look at; the thread's
     cdef bint _parked
-    cdef bint _over                  # it has been stopped, for good: asyncio sockets may outlive their context
+    cdef bint _over                  # stopped for good: asyncio sockets may outlive their context
     cdef bint _start(self) noexcept
     cdef bint leave(self, SendBuffer send_buffer) noexcept
     cdef int forget(self, SendBuffer send_buffer) except -1

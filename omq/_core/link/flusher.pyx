@@ -1,9 +1,9 @@
 """The flusher: one thread a context that writes the batches that callers left behind.
 
-A caller that sends a little and goes off to compute holds the GIL; this thread does not need it. It wakes when a
-batch is left behind, writes it once the last write is some 20 us old, and parks when nothing is left for a while.
-Where the kernel takes no more it asks the socket's epoll set to tell when it does, and leaves the rest to whoever
-watches that.
+A caller that sends a little and goes off to compute holds the GIL; this thread does not need it. The thread wakes
+when a batch is left behind, writes it once the last write is some 20 us old, and parks when nothing is left for a
+while. Where the kernel takes no more the socket's epoll set reports when it does, and the thread that watches the
+set writes the rest.
 """
 
 cimport cython
@@ -42,7 +42,7 @@ cdef extern from *:
     #include <unistd.h>
 
     /* sched_setattr(2): a thread of the usual policy may ask for a shorter slice (Linux 6.12), and so for an earlier
-       deadline: it then runs at once where it wakes beside a thread that computes. Older kernels ignore the wish. */
+       deadline: it then runs at once where it wakes beside a thread that computes. Older kernels ignore the request. */
     static void be_prompt(uint64_t slice) {
         struct {
             uint32_t size, policy;
@@ -61,23 +61,23 @@ cdef extern from *:
     void be_prompt(unsigned long long slice) nogil
 
 cdef enum:
-    SLICE_NS = 100000        # nanoseconds: the shortest slice that the kernel gives
-    NAP_NS = 50000           # nanoseconds between the first two looks: a burst of a few messages is over
-    LONG_NAP_NS = 100000     # nanoseconds between two looks after that: a stream writes most batches by itself
-    STREAM_NAP_NS = 400000   # nanoseconds while a stream goes on: each look takes a core from it or from its receiver
-    STREAM = 20              # looks in a row that found others at work and nothing to do, after which it is a stream
-    SLACK_NS = 1000          # nanoseconds that a nap may be longer: the kernel's usual 50 us would double it
-    FIRST_LOOK_NS = 50000000  # nanoseconds after which a new connection is looked after for the first time
-    TOGETHER_NS = 2000000    # nanoseconds between two looks at connections that nobody reads
-    PATIENCE = 10            # looks without work before parking
-    WRITE_NS = 40000         # nanoseconds that a write to one of many costs them all: the call, and a core for its receiver
-    MANY = 100               # of them that are waited for
-    LOOK_NS = 8000           # nanoseconds that a look may wait longer for each batch to be looked at...
-    LONGEST_NAP_NS = 500000  # ...and that it waits at most
+    SLICE_NS = 100000         # nanoseconds: the shortest slice that the kernel gives
+    NAP_NS = 50000            # nanoseconds between the first two looks: a burst of a few messages is over by then
+    LONG_NAP_NS = 100000      # nanoseconds between two looks after that: a stream writes most batches by itself
+    STREAM_NAP_NS = 400000    # nanoseconds while a stream goes on: each look takes a core from its sender or receiver
+    STREAM = 20               # looks in a row that found callers at work and nothing to do, after which it is a stream
+    SLACK_NS = 1000           # nanoseconds by which a nap may be longer: the kernel's usual 50 us would double it
+    FIRST_LOOK_NS = 50000000  # nanoseconds after which a new connection is looked at for the first time
+    TOGETHER_NS = 2000000     # nanoseconds between two looks at connections that nobody reads
+    PATIENCE = 10             # looks without work before parking
+    WRITE_NS = 40000          # nanoseconds that a write to one of many costs all: the call, and a core for a receiver
+    MANY = 100                # batches of those many that are waited for
+    LOOK_NS = 8000            # nanoseconds that a look may wait longer for each batch to be looked at...
+    LONGEST_NAP_NS = 500000   # ...and that it waits at most
 
 
 cdef bint enrol(PointerArray *pointers, void *entry) noexcept nogil:
-    """Puts an entry behind the others; False: there is no memory."""
+    """Appends an entry; False: there is no memory."""
     cdef void *memory
     if pointers.count == pointers.room:
         memory = realloc(pointers.entries, (2 * pointers.room + 16) * sizeof(void *))
@@ -99,7 +99,7 @@ cdef void *run(void *flusher) noexcept nogil:
 
 @cython.final
 cdef class Flusher:
-    """Writes what was left behind, without the GIL; started with the first batch, ended by `stop`."""
+    """Writes what was left behind, without the GIL. The first batch starts the thread, and `stop` ends it."""
 
     def __cinit__(self):
         pthread_mutex_init(&self._mutex, NULL)
@@ -118,7 +118,7 @@ cdef class Flusher:
         free(self._view)
 
     def stop(self):
-        """Ends the thread, and there is none any more; what is left behind stays where it is."""
+        """Ends the thread for good; what is left behind stays where it is."""
         if self._pid != getpid():
             return
         hold_mutex(&self._mutex)
@@ -135,9 +135,9 @@ cdef class Flusher:
         return self._running
 
     cdef bint leave(self, SendBuffer send_buffer) noexcept:
-        """Something was left in *send_buffer*, whose mutex the caller has: it is written soon. Wakes the thread once a burst.
+        """Notes that *send_buffer*, which the caller holds, has a batch to write soon. Wakes the thread once a burst.
 
-        False: it is not, for there is no thread to be had, or no memory.
+        False: it is not written, for lack of a thread or of memory.
         """
         cdef bint wake
         if send_buffer.queued:
@@ -157,7 +157,7 @@ cdef class Flusher:
         return True
 
     cdef int forget(self, SendBuffer send_buffer) except -1:
-        """*send_buffer* ends: afterwards the thread does not touch it."""
+        """Forgets *send_buffer*, which ends: afterwards the thread does not touch it."""
         return self._strike(&self._left, <void *>send_buffer)
 
     cdef int _strike(self, PointerArray *pointers, void *entry) except -1:
@@ -182,10 +182,10 @@ cdef class Flusher:
         return 0
 
     cdef int watch(self, PingResponder responder) except -1:
-        """Has the thread answer the PINGs of a connection while nobody reads it, until `unwatch`."""
+        """Makes the thread answer the PINGs of a connection while nobody reads it, until `unwatch`."""
         cdef bint sooner
         if not self._running and not self._start():
-            return 0  # there is no thread to be had
+            return 0  # the system gives no thread
         hold_mutex(&self._mutex)
         if not enrol(&self._watched, <void *>responder):
             pthread_mutex_unlock(&self._mutex)
@@ -195,11 +195,11 @@ cdef class Flusher:
             self._due = responder.read + FIRST_LOOK_NS
         pthread_mutex_unlock(&self._mutex)
         if sooner:
-            sem_post(&self._work)  # it may sleep longer than that
+            sem_post(&self._work)  # the thread may sleep longer than that
         return 0
 
     cdef int unwatch(self, PingResponder responder) except -1:
-        """The connection ends: afterwards the thread does not touch it."""
+        """Forgets a connection, which ends: afterwards the thread does not touch it."""
         return self._strike(&self._watched, <void *>responder)
 
     cdef void _look_after(self) noexcept nogil:
@@ -223,14 +223,14 @@ cdef class Flusher:
                 self._watched.current = NULL
             if next_look < due:
                 due = next_look
-            # Where one was taken out meanwhile another has come into its place: look at all of them once more.
+            # If an entry was taken out meanwhile, another one has come into its place: look at all of them once more.
             i = i + 1 if i < self._watched.count and self._watched.entries[i] == responder else 0
-        # Several are looked after together.
+        # Several connections are looked after together.
         self._due = due if due == NEVER or due > now + TOGETHER_NS else now + TOGETHER_NS
         pthread_mutex_unlock(&self._mutex)
 
     cdef bint _rest(self) noexcept nogil:
-        """Sleeps until there is something to write, or a connection to be looked after; False: the thread's end."""
+        """Sleeps until there is a batch to write, or a connection to look after; False: the thread is to end."""
         cdef timespec when
         cdef long long due
         while True:
@@ -303,7 +303,7 @@ cdef class Flusher:
             if keep or i >= self._left.count or self._left.entries[i] != send_buffer:
                 i += 1
             else:
-                # It may have been left again meanwhile; then it stands further behind as well.
+                # The batch may have been left again meanwhile; then it stands further behind as well.
                 self._left.count -= 1
                 self._left.entries[i] = self._left.entries[self._left.count]
         pthread_mutex_unlock(&self._mutex)

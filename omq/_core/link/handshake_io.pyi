@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 def accept(listening: int) -> tuple[int, tuple[str, int] | None] | None:
-    """Accepts a connection; `None` where nobody waits.
+    """Accepts a connection; `None` where none waits.
 
     Returns:
         Its descriptor, which does not block, and the peer's address and port; `None` for one that has none.
@@ -11,29 +11,29 @@ def accept(listening: int) -> tuple[int, tuple[str, int] | None] | None:
     """
 
 def receive(fd: int) -> bytes | None:
-    """Reads what is there, 4 KiB at most; `None` where nothing is, and empty at the end.
+    """Reads 4 KiB at most; `None` where there is nothing to read, and empty at the end.
 
     Raises:
         OSError: The connection is broken.
     """
 
 def transmit(fd: int, data: bytes) -> int:
-    """Writes as many bytes as the kernel takes; gives their number.
+    """Writes as many bytes as the kernel takes; returns their number.
 
     Raises:
         OSError: The connection is broken.
     """
 
 class HandshakePoller:
-    """Who speaks during a handshake: one epoll set for all accepted connections of a socket.
+    """One epoll set for the handshakes of all connections that a socket accepts.
 
     A connection is watched for its handshake only, and joins another epoll set afterwards. An event loop makes an
     object for each descriptor, and needs seven system calls to watch it and to cease; a set of our own needs two.
 
     Args:
-        watch: Has a descriptor watched: what is to be called when it is readable comes with it.
+        watch: Watches a descriptor, and calls the given function when it is readable.
         unwatch: Ends that.
-        report: Called with what a reader has raised.
+        report: Called with an exception that a reader has raised.
     """
 
     fd: int
@@ -59,10 +59,10 @@ class HandshakePoller:
         """
 
     def remove(self, fd: int) -> None:
-        """Ceases to watch a descriptor; one that is not watched is none of its business."""
+        """Ceases to watch a descriptor; ignores one that is not watched."""
 
     def serve(self) -> None:
-        """Calls the readers of what can be read, 64 of them at most."""
+        """Calls the readers of descriptors that can be read, 64 at most."""
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the set, which the parent has too."""

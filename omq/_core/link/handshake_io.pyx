@@ -1,7 +1,7 @@
 """System calls of handshakes that do not wait, and so keep the GIL.
 
-Python's own let it go around each of them: a thread that waits for the GIL takes it then, and the I/O thread waits in turn,
-several times for each connection that comes.
+Python's own release it around each of them: a thread that waits for the GIL takes it then, and the I/O thread waits in
+turn, several times for each new connection.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -65,7 +65,7 @@ def accept(int listening):
         if errno in (EAGAIN, EINTR):
             return None
         raise _failure(errno)
-    # What is numeric is not looked up anywhere.
+    # A numeric address needs no lookup.
     if address.sa_family in (AF_INET, AF_INET6) and getnameinfo(
             address, size, host, HOST, service, SERVICE, NI_NUMERICHOST | NI_NUMERICSERV) == 0:
         return fd, ((<bytes>host).decode("ascii", "replace"), int(<bytes>service))
@@ -99,9 +99,9 @@ def transmit(int fd, bytes data not None):
 
 cdef class HandshakePoller:
     cdef readonly int fd             # the epoll set; owned; -1 before open() and once closed
-    cdef dict _readers               # by descriptor: what is called when it can be read
+    cdef dict _readers               # by descriptor: the function to call when it can be read
     cdef object _watch, _unwatch     # begin, and cease, to call `serve` when `fd` is readable
-    cdef object _report              # called with what a reader has raised
+    cdef object _report              # called with an exception that a reader has raised
 
     def __cinit__(self, *_):
         self.fd = NO_FD
@@ -147,7 +147,7 @@ cdef class HandshakePoller:
         cdef int i
         cdef int n = epoll_wait(self.fd, events, AT_ONCE, 0) if self.fd >= 0 else 0
         for i in range(n):
-            reader = self._readers.get(<int>events[i].data.u64)  # None: another one's end was its own
+            reader = self._readers.get(<int>events[i].data.u64)  # None: another reader has ended it
             if reader is not None:
                 try:
                     reader()

@@ -1,4 +1,4 @@
-# What a thread without the GIL needs to answer the PINGs of one connection.
+# State with which a thread without the GIL answers the PINGs of one connection.
 
 cimport cython
 
@@ -7,7 +7,7 @@ from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.lock cimport drop_flag, take_flag
 
 cdef enum:
-    VIEW = 262144            # bytes of what has arrived that are looked at
+    VIEW = 262144            # bytes of a connection that are looked at
 
 cdef extern from *:
     """
@@ -18,20 +18,20 @@ cdef extern from *:
 
 @cython.final
 cdef class PingResponder:
-    cdef SendBuffer send_buffer      # where answers go; its descriptor and its codec are the connection's
+    cdef SendBuffer send_buffer      # answers go there; its descriptor and its codec are the connection's
     # Guarded by the flag.
-    cdef int _taken                  # atomic: somebody reads the descriptor, or looks at what it has
+    cdef int _taken                  # atomic flag: a thread reads the descriptor, or looks at its bytes
     cdef bint resets                 # a write to a peer that has closed would destroy what it has sent
     cdef bint behind                 # our kernel has had no room: the peer's may hold more, and it may have closed
     cdef Py_ssize_t had              # bytes that the kernel had at the last look
-    cdef long long boundary          # bytes that the kernel gives before the next frame begins; -1: nobody knows
-    cdef long long seen              # bytes that the kernel has and that were looked at
+    cdef long long boundary          # bytes in the kernel before the next frame begins; -1: unknown
+    cdef long long seen              # bytes in the kernel that were looked at
     cdef long long ahead             # PINGs among them that have been answered
     cdef long long begun             # nanoseconds on the monotonic clock, when the connection was made
-    cdef long long read              # likewise, when something was last read
+    cdef long long read              # likewise, when bytes were last read
     cdef long long pinged            # likewise, when the last PING was read, or found; 0: none
     cdef long long gap               # nanoseconds between two PINGs, as far as is known; 0: there was none
-    cdef long long due               # when it is looked at again
+    cdef long long due               # likewise, when to look again
     cdef void begin(self) noexcept
     cdef void heard(self, long long now) noexcept nogil
     cdef long long _patience(self, long long now) noexcept nogil

@@ -1,8 +1,8 @@
-"""Signs of life while nobody has the time to read: PINGs are answered by a thread that never takes the GIL.
+"""Signs of life while no thread has time to read: a thread that never takes the GIL answers PINGs.
 
-A C function may keep the GIL for seconds. No thread reads then, and a peer that asks for signs of life would give the
-connection up. So the flusher's thread looks, from time to time, at what the kernel has of connections that nobody reads. It
-takes nothing from there (MSG_PEEK): it finds the PINGs, and answers them. Whoever reads them later knows that.
+A C function may keep the GIL for seconds. No thread reads then, and a peer that expects signs of life would give up
+the connection. So the flusher's thread looks, from time to time, at the unread bytes of connections that nobody
+reads. It leaves the bytes where they are (MSG_PEEK), finds the PINGs and answers them. The later reader knows that.
 """
 
 cimport cython
@@ -25,8 +25,8 @@ cdef enum:
     CONTEXT = 16             # bytes that a PING's context has at most (RFC 37, Connection Heartbeating)
     PING_SIZE = 7            # bytes of a PING's body without it
     PONG_SIZE = 5            # bytes of a PONG's body without it
-    MUCH = 65536             # bytes unread that take long to look at
-    LEAST_GAP_NS = 5000000   # nanoseconds: nobody asks more often
+    MUCH = 65536             # unread bytes that take long to look at
+    LEAST_GAP_NS = 5000000   # nanoseconds: no peer asks more often
     FIRST_NS = 50000000      # nanoseconds of silence after which a new connection is looked at for its first PING
 
 
@@ -40,7 +40,7 @@ cdef class PingResponder:
         self.begun = self.read = now_ns()
 
     cdef void begin(self) noexcept:
-        """Keeps the other thread out for a read: with the GIL held, which is let go of while that one looks."""
+        """Keeps the other thread out for a read. Called with the GIL held, and releases it while that thread looks."""
         cdef timespec moment
         moment.tv_sec = 0
         moment.tv_nsec = 1000
@@ -50,16 +50,16 @@ cdef class PingResponder:
                     nanosleep(&moment, NULL)
 
     cdef void heard(self, long long now) noexcept nogil:
-        """A PING has come: it is read, or found unread for the first time."""
-        # The first one comes as long after the beginning as the next ones are apart. Several that are read together are not.
+        """Notes a PING, which was read, or found unread for the first time."""
+        # The first gap counts from the beginning. PINGs that are read together show no gap.
         self.gap = max(now - (self.pinged or self.begun), self.gap // 2, <long long>LEAST_GAP_NS)
         self.pinged = now
 
     cdef long long _patience(self, long long now) noexcept nogil:
-        """Nanoseconds without a read after which somebody ought to have a look."""
+        """Nanoseconds without a read after which the thread is to look."""
         if self.gap:
             return self.gap + self.gap // 8
-        # A peer that has not asked yet will do so in the rhythm that it began with: soon, or seldom.
+        # A peer that has sent no PING yet may do so soon or seldom: the gap grows with the connection's age.
         return max(<long long>FIRST_NS, (now - self.begun) // 4)
 
     cdef long long _with_others(self, long long due, long long patience) noexcept nogil:
@@ -70,11 +70,11 @@ cdef class PingResponder:
         return (due + step - 1) // step * step
 
     cdef long long look(self, long long now, unsigned char *view) noexcept nogil:
-        """Answers what is to be answered, if nobody reads; gives when to look again. *view* has VIEW bytes."""
+        """Answers PINGs, if nobody reads; returns when to look again. *view* has VIEW bytes."""
         cdef Py_ssize_t size
         cdef long long patience, due
         if not self.enter():
-            return now + FIRST_NS  # somebody reads
+            return now + FIRST_NS  # a thread reads
         patience = self._patience(now)
         due = self.read + patience
         if due <= now:
@@ -84,7 +84,7 @@ cdef class PingResponder:
                 if size > self.seen:
                     self._examine(view, size)
                 if size == self.had and size > MUCH:
-                    due = now + patience  # nothing has come since, and each look is dear
+                    due = now + patience  # nothing has come since, and each look is expensive
                 self.had = size
         self.due = due
         self.leave()
@@ -115,7 +115,7 @@ cdef class PingResponder:
         return self.send_buffer.codec.measure(p, available, frame)
 
     cdef Py_ssize_t _ping(self, const unsigned char *p, const WireFrame *frame, unsigned char *context) noexcept nogil:
-        """The size of a PING's context, which is copied; -1: this is no PING."""
+        """Copies a PING's context, and returns its size; -1: this is no PING."""
         cdef unsigned char clear[GLANCE_LIMIT]
         cdef const unsigned char *body = p + frame.length
         cdef Py_ssize_t size
@@ -135,7 +135,7 @@ cdef class PingResponder:
         return size - PING_SIZE
 
     cdef bint _open(self) noexcept nogil:
-        """Whether an answer does no harm: the peer has not closed, as far as anybody can know."""
+        """Whether an answer does no harm: as far as can be known the peer has not closed."""
         cdef long long holds
         return not self.resets or (not self.behind and outlook(self.send_buffer.fd, &holds) == CLEAR)
 

@@ -7,19 +7,19 @@ from omq._core.queues.peer cimport Peer
 
 cdef enum:
     EVENTS = 64              # events taken from the kernel at once
-    NO_TICKET = 0            # the ticket of what is no peer
+    NO_TICKET = 0            # the ticket of descriptors that are no peers
 
 
 cdef class Poller:
     cdef readonly int fd             # the epoll descriptor; -1 once closed
     cdef list _peers                 # by slot; None where it is free
-    cdef list _tickets               # by slot: what its events carry
+    cdef list _tickets               # by slot: the number that its events carry
     cdef list _free                  # slots to use again
     cdef unsigned int _serial        # of the last ticket: a slot used again has another one
     cdef int _count                  # peers in the set
-    cdef Peer _only                  # the one that is in it, if no other has been; else None
-    cdef Bell _bell                  # has sessions told in the I/O thread; None: they are told at once
-    cdef Turn _turn                  # None: whoever is woken is not run from here
+    cdef Peer _only                  # the only peer in the set, if no other has ever been in it; else None
+    cdef Bell _bell                  # tells sessions in the I/O thread; None: they are told at once
+    cdef Turn _turn                  # runs woken calls; None: they are not run from here
     cdef bint _busy                  # events are being handled: no others are, meanwhile
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0
     cdef int leave(self, int fd, unsigned long long ticket) except -1

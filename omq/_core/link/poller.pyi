@@ -5,7 +5,7 @@ class Poller:
     """The epoll set of one socket: every connection in its data phase.
 
     Args:
-        turn: Runs what events wake; `None` leaves that to others.
+        turn: Runs the calls that events wake; `None` leaves that to others.
     """
 
     def __init__(self, turn: Turn | None = None) -> None: ...
@@ -14,9 +14,9 @@ class Poller:
         """The epoll descriptor, readable while an event waits; -1 once closed."""
 
     def dispatch(self) -> None:
-        """Handles what is ready, without waiting, then runs whoever that woke."""
+        """Handles events that are ready, without waiting, then runs the calls that those woke."""
 
     def set_bell(self, bell: Bell) -> None:
-        """Sessions live in the loop of this bell, and are told there what happens to their connections."""
+        """Sets the bell of the sessions' loop: sessions are told there what happens to their connections."""
 
     def close(self) -> None: ...

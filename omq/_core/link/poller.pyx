@@ -1,4 +1,4 @@
-"""The epoll set of one socket: every connection in its data phase, and whatever wakes its callers."""
+"""The epoll set of one socket: every connection in its data phase, and the descriptors that wake its callers."""
 
 cimport cython
 from libc.errno cimport EINTR, errno
@@ -29,10 +29,10 @@ log = logging.getLogger("omq")
 
 @cython.final
 cdef class Poller:
-    """An epoll set; whoever watches it drives the connections in it.
+    """An epoll set. The thread that watches it drives the connections in it.
 
     Args:
-        turn: Runs what events wake; None leaves that to others.
+        turn: Runs the calls that events wake; None leaves that to others.
     """
 
     def __cinit__(self, *_):
@@ -59,17 +59,17 @@ cdef class Poller:
             self.fd = NO_FD
 
     def set_bell(self, Bell bell not None):
-        """Sessions live in the loop of this bell, and are told there what happens to their connections."""
+        """Sets the bell of the sessions' loop: sessions are told there what happens to their connections."""
         self._bell = bell
 
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0:
-        """Puts a descriptor into the set; gives the ticket that its events carry.
+        """Puts a descriptor into the set; returns the ticket that its events carry.
 
-        Between the kernel's word and its handling a peer may have ended: a ticket is checked, a pointer could not be.
+        A peer may end between the kernel's event and its handling: a ticket can be checked, a pointer could not.
         """
         cdef epoll_event event
         cdef Py_ssize_t slot
-        # What needs memory comes first: where there is none, nothing has changed.
+        # Allocate first: if there is no memory, nothing has changed.
         if not self._free:
             slot = len(self._peers)
             self._tickets.append(None)
@@ -103,7 +103,7 @@ cdef class Poller:
         return 0
 
     def dispatch(self):
-        """Handles what is ready, without waiting, then runs whoever that woke."""
+        """Handles events that are ready, without waiting, then runs the calls that those woke."""
         if self._turn is None:
             self.serve()
             return
@@ -115,11 +115,11 @@ cdef class Poller:
             self._turn.finish()
 
     cdef int serve(self) except -1:
-        """Handles what is ready, without waiting."""
+        """Handles events that are ready, without waiting."""
         return self._work(False)
 
     cdef int look(self) except -1:
-        """As `serve`, while messages wait: a peer that has enough of them unread is left to wait, too."""
+        """As `serve`, while messages wait: leaves out a peer that has enough of them unread."""
         return self._work(True)
 
     cdef int _work(self, bint skims) except -1:
@@ -129,7 +129,7 @@ cdef class Poller:
         if self.fd < 0 or self._busy:
             return 0
         if only is not None and only.only_reads():
-            # A single connection that only reads: the event can be nothing else, and a read finds out what it is.
+            # A single connection that only reads: the event can mean nothing else, and a read handles it.
             if not (skims and only.sated()):
                 self._busy = True
                 hush()
@@ -147,7 +147,7 @@ cdef class Poller:
         return self._handle(events, n, skims)
 
     cdef int handle(self, epoll_event *events, int count) except -1:
-        """Does what the events ask for."""
+        """Handles events."""
         return self._handle(events, count, False)
 
     cdef int _handle(self, epoll_event *events, int count, bint skims) except -1:
@@ -175,21 +175,21 @@ cdef class Poller:
         return 0
 
     cdef int call_back(self, object function, object argument) except -1:
-        """Tells a session something: in its own thread, where the caller may be another one and holds a lock."""
+        """Calls a session's method in the session's own thread; the caller may be another thread and hold a lock."""
         if self._bell is not None:
             return self._bell.tell(function, argument)
         function(argument)
         return 0
 
     cdef int complain(self, object error) except -1:
-        """Has the log tell of what should not have happened."""
+        """Logs an error that should not have happened."""
         return self.call_back(complain, error)
 
     cdef int _tell(self, Peer peer, unsigned int events) except -1:
         try:
             peer.on_events(events)
         except Exception as error:
-            # One connection's failure is not the others'.
+            # A failure of one connection must not stop the others.
             self.complain(error)
             try:
                 peer.fail(error)

@@ -11,8 +11,8 @@ from omq._core.link.ping_responder cimport PingResponder
 cdef class Receiver(Peer):
     cdef readonly int fd             # the descriptor, owned; -1 once closed
     cdef Poller _poller
-    cdef PingResponder _responder    # what a thread without the GIL needs to answer PINGs; None: it does not
-    cdef Flusher _watcher            # whose thread that is; None: nobody's
+    cdef PingResponder _responder    # state with which a thread without the GIL answers PINGs; None: no thread does
+    cdef Flusher _watcher            # the flusher whose thread that is; None: there is none
     cdef bint _reading               # a read is under way
     cdef Flusher _flusher            # writes what is left behind; None: the send queue does when the turn ends
     cdef SendBuffer _send_buffer
@@ -23,11 +23,11 @@ cdef class Receiver(Peer):
     cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
     cdef bint _ending                # the kernel has reported the end: read up to it
     cdef bint _resets                # a write to the peer may destroy what it has sent (tcp)
-    cdef bint _behind                # our kernel has had no room since everything was last known to be here
+    cdef bint _behind                # our kernel has been full since everything was last known to be here
     cdef bint _parting               # our side of the stream is ended: what comes is thrown away
     cdef readonly long long pings    # PINGs that have come
-    cdef public int untold           # commands that the session has been sent and has not heard of; it counts them down
-    cdef int _ttl                    # tenths of a second of silence that the last of them allows; 0: no such hint
+    cdef public int untold           # commands sent to the session that it has not handled; it counts them down
+    cdef int _ttl                    # tenths of a second of silence that the last PING allows; 0: no such hint
     cdef int _set_up(self, object session, int fd, Poller poller, SendBuffer send_buffer, FrameReader frame_reader,
                      RecvQueue recv_queue, Py_ssize_t hwm, Flusher flusher, Flusher watcher) except -1
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1

@@ -3,9 +3,9 @@
 from omq._core.queues.peer import Peer
 
 class Receiver(Peer):
-    """A descriptor in the epoll set of its socket, as far as reading goes; `Connection` makes it whole."""
+    """A descriptor in the epoll set of its socket, for reading; `Connection` adds the sending half."""
 
-    #: Commands that the session has been sent and has not heard of yet; it counts them down.
+    #: Commands sent to the session that it has not handled; it counts them down.
     untold: int
     @property
     def fd(self) -> int:
@@ -17,4 +17,4 @@ class Receiver(Peer):
 
     @property
     def slabs(self) -> int:
-        """Blocks of memory that hold what has arrived; none while nothing waits. For tests."""
+        """Blocks of memory that hold received bytes; none while nothing waits. For tests."""

@@ -1,4 +1,4 @@
-"""The receiving half of a connection: it reads its descriptor, heeds commands and hands whole messages over."""
+"""The receiving half of a connection: it reads its descriptor, handles commands and hands over whole messages."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM, EPIPE, errno
@@ -31,17 +31,16 @@ cdef enum:
     PONG_SIZE = 7            # bytes of a PONG's frame without its context
     CONTEXT = 16             # bytes that a context has at most (RFC 37, Connection Heartbeating)
     MUCH_UNSENT = 65536      # unsent bytes above which a PING is not answered: its sender reads nothing
-    MOST_UNTOLD = 64         # commands that the session has not heard of yet, above which it hears of no more
+    MOST_UNTOLD = 64         # commands that the session has not handled yet, above which it gets no more
     SCRATCH = 32768          # bytes thrown away at once
 
 import os
 
 
 cdef class Receiver(Peer):
-    """A descriptor in the epoll set of its socket, as far as reading goes.
+    """A descriptor in the epoll set of its socket, for reading.
 
-    `Connection` is one that sends, too. What it is asked for from here is what any `Peer` does (`control`, `flush`), and
-    `_look_back`.
+    `Connection` adds the sending half. This class calls only what any `Peer` has (`control`, `flush`) and `_look_back`.
     """
 
     def __cinit__(self, *_, **__):
@@ -49,7 +48,7 @@ cdef class Receiver(Peer):
 
     cdef int _set_up(self, object session, int fd, Poller poller, SendBuffer send_buffer, FrameReader frame_reader,
                      RecvQueue recv_queue, Py_ssize_t hwm, Flusher flusher, Flusher watcher) except -1:
-        """Takes what it reads with, and for whom."""
+        """Takes over the objects that it reads with, and those that it reads for."""
         self.session = session
         self.fd = send_buffer.fd = fd
         self._poller = poller
@@ -118,13 +117,13 @@ cdef class Receiver(Peer):
         if not self.lost and (events & EPOLLIN or self._ending):
             self._read()
         if self._stopped and events & (EPOLLHUP | EPOLLERR) and not self.lost:
-            # The kernel reports these whether they are asked for or not, again and again: `refill` comes back.
+            # The kernel reports these again and again, asked for or not: `refill` comes back.
             self._leave()
             self._away = True
         return 0
 
     cdef int _read(self) except -1:
-        """Reads what is there, up to one turn's worth, and hands over what is whole."""
+        """Reads what is there, up to one turn's worth, and hands over whole messages."""
         cdef PingResponder responder = self._responder
         if responder is None or self._reading:
             self._take_in()
@@ -142,7 +141,7 @@ cdef class Receiver(Peer):
             responder.leave()
 
     cdef int _begin_responder(self) except -1:
-        """From now on another thread looks after signs of life when nobody reads for long."""
+        """Lets another thread look after signs of life from now on, when nobody reads for long."""
         self._responder = PingResponder(self._send_buffer)
         self._responder.boundary = self._frame_reader.boundary()
         self._send_buffer.shared = True
@@ -169,8 +168,8 @@ cdef class Receiver(Peer):
             if self._hwm and self._frame_reader.complete >= self._hwm:
                 break
             if self._flusher is not None and self._frame_reader._large != NULL:
-                # Other threads may run while a large frame is copied; this socket is locked all the same, but the
-                # pool is not: what `fill` would take from it is taken before.
+                # Other threads may run while a large frame is copied. The socket is locked here but the pool is not,
+                # so take the spare block before releasing the GIL.
                 if self._frame_reader._spare == NULL:
                     self._frame_reader._spare = self._frame_reader._pool.get()
                 with nogil:
@@ -186,7 +185,7 @@ cdef class Receiver(Peer):
                 if self._digest():
                     return 0
                 if self._filled():
-                    break  # the next one finds memory of the next call
+                    break  # the next message is read into the memory of the next call
                 if got < self._frame_reader.asked and not self._ending:
                     caught_up = True
                     break
@@ -220,7 +219,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _discard(self) except -1:
-        """Reads what is there, up to one turn's worth, for nobody."""
+        """Reads and drops what is there, up to one turn's worth."""
         cdef char scratch[SCRATCH]
         cdef Py_ssize_t got
         cdef Py_ssize_t turn = TURN_BYTES
@@ -238,11 +237,11 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _look_back(self, bint caught_up) except -1:
-        """More was read, and perhaps all that was there: what waits for that may leave."""
+        """Lets commands leave that wait for unread bytes: more was read, and perhaps everything that was there."""
         return 0
 
     cdef int _digest(self) except -1:
-        """Looks at what has arrived, handles commands; 1 if the connection is over."""
+        """Parses the bytes that have arrived and handles commands; 1 if the connection is over."""
         cdef FrameReader frame_reader = self._frame_reader
         cdef Py_ssize_t before = frame_reader.complete
         cdef Scan found
@@ -272,8 +271,8 @@ cdef class Receiver(Peer):
                 self._lose(frame_reader.complaint(found))
                 return 1
             if body is not None and self.untold < MOST_UNTOLD:
-                # A peer that talks faster than that fills no memory, and keeps no loop from its work. Where the session hears
-                # of them later it counts them down; else they count for this turn.
+                # A peer that sends commands faster than that must not fill the memory or keep the loop from its work.
+                # A session that hears of them later counts them down; otherwise they count for this turn.
                 self.untold += 1
                 self._poller.call_back(self.session.on_command, body)
             if self.lost:
@@ -285,14 +284,14 @@ cdef class Receiver(Peer):
         return 0
 
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1:
-        """Does what a sign of life asks for, or the send queue what another command does; False: it is the session's."""
+        """Answers a sign of life, or passes another command to the send queue; False: the session is to handle it."""
         cdef int ttl
         cdef char frame[PONG_SIZE + CONTEXT]
         if PING_SIZE <= size <= PING_SIZE + CONTEXT and memcmp(data, b"\4PING", 5) == 0:
             ttl = (<int><unsigned char>data[5]) << 8 | <unsigned char>data[6]
             self.pings += 1
             if self._responder is not None and self._responder.ahead > 0:
-                self._responder.ahead -= 1  # it was answered before it was read
+                self._responder.ahead -= 1  # this PING was answered before it was read
             elif self._send_buffer.bytes < MUCH_UNSENT:
                 if self._responder is not None:
                     self._responder.heard(now_ns())
@@ -304,7 +303,7 @@ cdef class Receiver(Peer):
             if ttl == self._ttl:
                 return True
             self._ttl = ttl
-            return False  # how long the peer's silence may last is its session's business
+            return False  # the session decides how long the peer may be silent
         if self.send_queue is not None and self.send_queue.heeds and self._pass_on(data, size):
             return True
         return 5 <= size <= 5 + CONTEXT and memcmp(data, b"\4PONG", 5) == 0
@@ -314,7 +313,7 @@ cdef class Receiver(Peer):
         cdef Py_ssize_t waiting
         cdef bytes own
         if self.recv_queue is None and self._frame_reader.complete:
-            # What it has said before is heard before. Where the command stands is the stream's again then.
+            # The peer's earlier messages come first. After that the stream may reuse the memory of the command.
             own = PyBytes_FromStringAndSize(body, size)
             waiting = self._frame_reader.complete
             self._hand_over()
@@ -323,7 +322,7 @@ cdef class Receiver(Peer):
         return self.send_queue.heed(self, body, size)
 
     cdef int _hand_over(self) except -1:
-        """Makes whole messages known to whoever takes them."""
+        """Hands whole messages to the queue or the session that takes them."""
         if self._frame_reader.complete == 0:
             return 0
         if self.recv_queue is not None:
@@ -348,12 +347,12 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _cease(self) except -1:
-        """Nothing more is read. The session may hear of it in another thread, and later."""
+        """Stops reading. The session may hear of it in another thread, and later."""
         self.lost = True
         self.writable = False
         if self.recv_queue is not None and self.recv_queue._growing is self:
             self.recv_queue._growing = None
-        # The end stays readable for ever: nobody is to wake up for it again.
+        # The end stays readable for ever, and must not wake anybody again.
         self._leave()
         if self.send_queue is not None:
             self.send_queue.lost(self)
@@ -372,7 +371,7 @@ cdef class Receiver(Peer):
         return self._frame_reader.complete >= TURN_MESSAGES
 
     cdef int _read_on(self, bint on) except -1:
-        """Has the epoll set watch for what arrives, or no longer."""
+        """Makes the epoll set watch for bytes that arrive, or stop watching."""
         cdef SendBuffer send_buffer = self._send_buffer
         cdef unsigned int reading = EPOLLIN | EPOLLRDHUP
         send_buffer.hold()
@@ -433,7 +432,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _begin_large(self) except -1:
-        """A large frame begins: in the memory of a call that waits for it, if there is one, or in its own."""
+        """Begins a large frame: in the memory of a call that waits for it, if there is one, or in memory of its own."""
         cdef RecvQueue recv_queue = self.recv_queue
         cdef FrameReader frame_reader = self._frame_reader
         if recv_queue is None:
@@ -450,7 +449,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef bint _filled(self) noexcept:
-        """A large frame stands whole in the memory of the call that waits for it."""
+        """Whether a large frame stands whole in the memory of the call that waits for it."""
         return self._frame_reader._aimed != NULL and self._frame_reader._large == NULL
 
     cdef int skip(self) except -1:
