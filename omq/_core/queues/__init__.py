@@ -1,1 +1,1 @@
-"""Messages: what waits for the user, whom a message goes to, who subscribes to what."""
+"""Messages: queues for the user, queues for the peers, and subscriptions."""

@@ -1,27 +1,27 @@
-# What waits for the user of an XPUB.
+# Messages that wait for the user of an XPUB.
 
 from omq._core.queues.object_peer cimport ObjectPeer
 from omq._core.queues.peer cimport Peer
 
 
 cdef class Box:
-    cdef Peer peer                   # who says it
-    cdef long long place             # of the last thing that it has said
-    cdef Py_ssize_t waiting          # things of its that wait to be taken
-    cdef object order                # deque of the keys of what it has in `Mailbox.late`, oldest first; some have left it
-    cdef Py_ssize_t lagging          # of them that have not
+    cdef Peer peer                   # the peer that sent the messages
+    cdef long long place             # place of its last message
+    cdef Py_ssize_t waiting          # messages of the peer that wait to be taken
+    cdef object order                # deque of its keys in `Mailbox.late`, oldest first, and of some that have left it
+    cdef Py_ssize_t lagging          # number of those that have not
 
 
 cdef class Mailbox(ObjectPeer):
-    cdef readonly dict late          # what found no room: a change, and its box, by what it is about
-    cdef Peer sender                 # whom the last message that was taken came from
+    cdef readonly dict late          # changes that found no room: the change, and its box, by peer and prefix
+    cdef Peer sender                 # the peer that the last taken message came from
     cdef Py_ssize_t hwm              # messages of one peer that may wait; 0 no bound
-    cdef list _heap                  # of tuples: place, number, message, box, what it is about or None
-    cdef tuple _first                # what is taken next, once somebody has looked at it: nothing comes before it then
-    cdef long long _place            # of the last one that was taken
-    cdef long long _number           # of the last one that came: what has the same place leaves in that order
-    cdef dict _said                  # the place of the last word that waits, by what it is about
-    cdef bint _each                  # a word concerns the one peer that it came from
+    cdef list _heap                  # of tuples: place, number, message, box, key or None
+    cdef tuple _first                # the next message to take, once looked at: nothing comes before it then
+    cdef long long _place            # place of the last message that was taken
+    cdef long long _number           # number of the last message that came: equal places leave in that order
+    cdef dict _said                  # place of the last waiting message, by key
+    cdef bint _each                  # a subscription concerns only the peer that it came from
     cdef bint _has_room(self, Box box) noexcept
     cdef Box _box_of(self, Peer peer)
     cdef int set_hwm(self, Py_ssize_t hwm) except -1

@@ -2,10 +2,10 @@ from omq._core.queues.object_peer import ObjectPeer
 from omq._core.queues.peer import RecvQueue
 
 class Mailbox(ObjectPeer):
-    """What waits for the user of an XPUB: what peers want, and what they say.
+    """Messages that wait for the user of an XPUB: its peers' subscriptions and their other messages.
 
     Args:
-        recv_queue: Where it is taken.
+        recv_queue: Where they are taken.
         hwm: Messages of one peer that may wait; 0 for no bound.
         each: A subscription concerns the one peer that it came from.
     """
@@ -17,4 +17,4 @@ class Mailbox(ObjectPeer):
 
     @property
     def late(self) -> dict[bytes, tuple[bytes, object]]:
-        """Changes that found no room, by what they are about, each with the box that it waits for."""
+        """Changes that found no room, by peer and prefix, each with the box that it waits for."""

@@ -1,12 +1,12 @@
-"""What waits for the user of an XPUB: what its peers want, as messages, and what they say (RFC 29).
+"""Messages that wait for the user of an XPUB: its peers' subscriptions and their other messages (RFC 29).
 
-An XPUB reads its peers whether its user does or not, for it has to know what they want. So what they say waits here, and
-is bounded here: each peer has room of its own. It leaves in rounds, one message of each peer in turn, so that nobody waits
-for all that another one has said before. What one peer says keeps its order, and so does what all of them say about one
-prefix, for it has a meaning only in that order.
+An XPUB reads its peers whether its user receives or not, for it has to know the subscriptions. So the messages wait
+here, and each peer has room of its own for a bounded number. They leave in rounds, one message of each peer in turn, so
+no peer waits for all earlier messages of another one. The messages of one peer keep their order, and so do all
+subscriptions to one prefix, whose meaning depends on it.
 
-Each thing gets a place: one more than that of the last thing its peer has said, or, if that has been taken, than that of
-the last thing taken (start-time fair queueing), and no smaller one than what was said about the same prefix before. The
+Each message gets a place: one more than the place of its peer's last message or, if that has been taken, than the place
+of the last message taken (start-time fair queueing), and never below an earlier message about the same prefix. The
 smallest place leaves first.
 """
 
@@ -24,13 +24,13 @@ from collections import deque
 from heapq import heappop, heappush
 
 cdef enum:
-    STRIDE = 11              # 2 KiB count as one message more: a turn elsewhere is 256 messages, or 512 KiB
+    STRIDE = 11              # 2 KiB count as one message more: the turn of another queue is 256 messages, or 512 KiB
     MANY_STALE = 1024        # keys that `Box.order` may have beyond those that count
 
 
 @cython.final
 cdef class Box:
-    """What one peer has said."""
+    """The waiting messages of one peer."""
 
     def __cinit__(self, Peer peer not None):
         self.peer = peer
@@ -50,7 +50,7 @@ cdef class Mailbox(ObjectPeer):
     def unread(self):
         return self.ready()
 
-    # ------------------------------------------------------------------ what comes
+    # ------------------------------------------------------------------ messages in
 
     cdef Box _box_of(self, Peer peer):
         if peer.box is None:
@@ -61,9 +61,9 @@ cdef class Mailbox(ObjectPeer):
         return self.hwm == 0 or box.waiting < self.hwm
 
     cdef bint _lets_in(self, Box box) except -1:
-        """Whether there is room. What the peer has said before comes first: where that waits for room there is none."""
+        """Whether there is room. Earlier messages of the peer come first: while one waits for room there is none."""
         if box.lagging and self._has_room(box):
-            self._catch_up(box)  # memory was short when it would have been time
+            self._catch_up(box)  # memory was short when this was due
         return box.lagging == 0 and self._has_room(box)
 
     cdef int set_hwm(self, Py_ssize_t hwm) except -1:
@@ -73,7 +73,7 @@ cdef class Mailbox(ObjectPeer):
         return self.recv_queue.arrived(self) if self.ready() else 0
 
     cdef int deposit(self, object message, Peer peer) except -1:
-        """Takes in what *peer* says (bytes, or a tuple of them), if there is room."""
+        """Accepts a message of *peer* (bytes, or a tuple of them), if there is room."""
         cdef Box box = self._box_of(peer)
         if not self._lets_in(box):
             return 0
@@ -81,16 +81,16 @@ cdef class Mailbox(ObjectPeer):
         return self.recv_queue.arrived(self)
 
     cdef int tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1:
-        """Takes in that *peer* wants a prefix, or no longer.
+        """Accepts a subscription of *peer* to a prefix, or its end.
 
-        *change*: it is new to all subscribers, or nobody holds it any more. That is not lost where there is no room.
+        *change*: the prefix is new to all subscribers, or nobody holds it any more. Without room only a change is kept.
         """
         cdef Box box = self._box_of(peer)
         cdef bytes word = asking(prefix, size, subscribe)
         cdef bytes key
         cdef void *who = <void *>peer
         if self._each:
-            # Nobody else has its address while what it has said is kept, and so is it.
+            # While messages of a peer are kept the peer is, too, so no other object has its address.
             key = PyBytes_FromStringAndSize(NULL, sizeof(who) + size)
             memcpy(PyBytes_AS_STRING(key), &who, sizeof(who))
             memcpy(PyBytes_AS_STRING(key) + sizeof(who), prefix, size)
@@ -99,7 +99,7 @@ cdef class Mailbox(ObjectPeer):
         if self._lets_in(box) and key not in self.late:
             self._put(box, word, key)
             return self.recv_queue.arrived(self)
-        # A repetition of what the user has yet to hear says nothing more.
+        # Without room a repetition is dropped: the subscriptions are the same.
         return self._keep(box, word, key) if change else 0
 
     cdef int _put(self, Box box, object message, object key) except -1:
@@ -111,7 +111,7 @@ cdef class Mailbox(ObjectPeer):
             for part in <tuple>message:
                 size += PyBytes_GET_SIZE(part)
         place += size >> STRIDE
-        hush()  # a heap in the middle of a step is none
+        hush()  # a heap in the middle of a step is no heap
         try:
             if key is not None and not self._each:
                 before = self._said.get(key)
@@ -129,8 +129,8 @@ cdef class Mailbox(ObjectPeer):
     cdef int _keep(self, Box box, bytes word, bytes key) except -1:
         """Keeps a change for a user who lags.
 
-        Changes of one thing alternate: one and its undoing are nothing, and no more is kept than the user's idea of the
-        subscriptions differs from what they are.
+        Changes of one prefix alternate: one and its opposite cancel out. So no more is kept than the difference between
+        the subscriptions that the user knows of and those that exist.
         """
         kept = self.late.get(key)
         if kept is not None:
@@ -142,7 +142,7 @@ cdef class Mailbox(ObjectPeer):
             if box.order is None:
                 box.order = deque()
             elif len(box.order) > 2 * box.lagging + MANY_STALE:
-                # Each once: what was kept, undone and kept again stands there several times.
+                # Each key once: a change that was kept, cancelled and kept again stands there several times.
                 box.order = deque(dict.fromkeys([old for old in box.order if self._is_of(old, box)]))
             box.order.append(key)
             self.late[key] = word, box
@@ -152,12 +152,12 @@ cdef class Mailbox(ObjectPeer):
         return 0
 
     cdef bint _is_of(self, object key, Box box) except -1:
-        """Whether that is kept for that peer."""
+        """Whether a change under this key is kept for that peer."""
         kept = self.late.get(key)
         return kept is not None and (<tuple>kept)[1] is box
 
     cdef int _catch_up(self, Box box) except -1:
-        """There is room again for what was kept. Nobody is told: that is its caller's business."""
+        """Moves kept changes in while there is room. The caller notifies the user."""
         while box.lagging and self._has_room(box):
             key = box.order[0]
             if self._is_of(key, box):
@@ -167,7 +167,7 @@ cdef class Mailbox(ObjectPeer):
             box.order.popleft()
         return 0
 
-    # ------------------------------------------------------------------ what the user takes
+    # ------------------------------------------------------------------ messages out
 
     cdef object _message(self):
         if self._first is None:
@@ -196,9 +196,9 @@ cdef class Mailbox(ObjectPeer):
             try:
                 self._catch_up(box)
             except MemoryError as error:
-                # The user, who has just taken a message, is not to lose it for that.
+                # The user, who has just taken a message, must not lose it for that.
                 self.complain(error)
         return 0
 
     cdef int fail(self, object error) except -1:
-        return 0  # who sent the last message has nothing to do with it
+        return 0  # the sender of the last message is not at fault

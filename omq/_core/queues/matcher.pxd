@@ -1,7 +1,7 @@
 # Which peers subscribed to a prefix of a topic: a compressed radix trie over bytes, in C structs.
 #
-# Peers are "slots": small numbers that the owner hands out and reuses. The owner also serialises the calls: nothing
-# here locks. Whatever allocates happens while a subscription is added; matching only reads.
+# Peers are "slots": small numbers that the owner assigns and reuses. The owner also serialises the calls: nothing
+# here locks. Only adding a subscription allocates; matching only reads.
 
 cimport cython
 from libc.stdint cimport uint64_t
@@ -9,7 +9,7 @@ from libc.stdint cimport uint64_t
 from omq._core.queues.trie cimport Entry, Node
 
 cdef enum:
-    # What an addition or a removal changed. -1 stays free for `except -1`.
+    # The effect of an addition or a removal. -1 stays free for `except -1`.
     COUNTED = 0          # only how often this slot holds the prefix
     FOR_EVERYONE = 1     # this is the first slot that holds the prefix, or was the last one
     FOR_SLOT = 2         # it is new for, or gone from, this slot; others hold it as well
@@ -25,12 +25,12 @@ cdef struct Slot:
 
 @cython.final
 cdef class Matcher:
-    cdef Node _root                  # the empty prefix; its parts are owned, itself is part of this object
+    cdef Node _root                  # the empty prefix; its parts are owned, and it is a part of this object
     cdef Slot *_slots                # owned; `_room` of them
     cdef uint64_t *_stamps           # owned; `_room` of them: the match that last hit the slot
     cdef int *_hits                  # owned; `_room` of them: the slots of the last match
     cdef uint64_t _generation        # the number of the last match; 64 bits do not wrap
-    cdef Py_ssize_t _room            # slots that the three tables have place for
+    cdef Py_ssize_t _room            # slots that the three tables have room for
     cdef Py_ssize_t _pairs           # entries: distinct pairs of slot and prefix
     cdef Py_ssize_t _nodes           # nodes allocated, without the root
     cdef int _active                 # slots with at least one entry

@@ -6,7 +6,7 @@ class Matcher:
 
     A slot is a small number, 0 or more, that stands for a peer; its owner hands it out and reuses it after
     `remove_slot`. Equal subscriptions of one slot are counted, not stored again. Nothing here locks: the
-    owner serialises the calls. What changes a subscription tells what that meant:
+    owner serialises the calls. Methods that change a subscription return the effect:
 
     - 0: only how often the slot holds the prefix;
     - 1: the slot is the first that holds the prefix, or was the last one;
@@ -45,14 +45,14 @@ class Matcher:
         """
 
     def remove_slot(self, slot: int) -> list[bytes]:
-        """Takes back all that a slot holds, at a cost that follows what it holds.
+        """Takes back all prefixes of a slot, at a cost that grows with their number.
 
         Returns:
             The prefixes that nobody holds any more, oldest first.
         """
 
     def match(self, topic: bytes) -> list[int]:
-        """Gives the slots that hold a prefix of the topic, each once, in no particular order."""
+        """Returns the slots that hold a prefix of the topic, each once, in no particular order."""
 
     def matches_any(self, topic: bytes) -> bool:
         """Tells whether any slot holds a prefix of the topic."""
@@ -61,20 +61,20 @@ class Matcher:
         """Tells whether a slot holds exactly this prefix."""
 
     def count(self, prefix: bytes) -> int:
-        """Gives how many slots hold exactly this prefix."""
+        """Returns how many slots hold exactly this prefix."""
 
     def prefixes(self) -> list[tuple[bytes, int]]:
-        """Gives each prefix that is held and how many slots hold it, in no particular order."""
+        """Returns each prefix that is held and how many slots hold it, in no particular order."""
 
     def prefixes_of(self, slot: int) -> list[bytes]:
-        """Gives what one slot holds, oldest first."""
+        """Returns the prefixes of one slot, oldest first."""
 
     @property
     def nodes(self) -> int:
         """The nodes that are allocated; 0 when nothing, or only the empty prefix, is held. For tests."""
 
     def steps(self, topic: bytes) -> int:
-        """Gives the nodes that a match of the topic may visit below the root. For tests."""
+        """Returns the number of nodes that a match of the topic may visit below the root. For tests."""
 
     def check(self) -> None:
         """Asserts every invariant of the trie and its lists; visits all of it. For tests."""

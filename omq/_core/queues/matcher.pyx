@@ -1,8 +1,8 @@
 # cython: language_level=3
 """The subscription matcher: which slots hold a prefix of a topic.
 
-A compressed radix trie (see trie.pxd) in which each node knows its holders and each holder knows its nodes. Nothing
-recurses, teardown included: a peer may subscribe to a topic of a megabyte.
+A compressed radix trie (see trie.pxd) in which each node has a list of its holders and each holder one of its nodes.
+Nothing recurses, teardown included: a peer may subscribe to a topic of a megabyte.
 """
 
 cimport cython
@@ -37,7 +37,7 @@ cdef bytes path_of(const Node *node):
 @cython.final
 cdef class Matcher:
     def __dealloc__(self):
-        cdef Node *top = NULL       # a list of what is still to be freed, linked by `parent`
+        cdef Node *top = NULL       # the nodes that are still to be freed, linked by `parent`
         cdef Node *node = &self._root
         cdef int i
         while node != NULL:
@@ -82,7 +82,7 @@ cdef class Matcher:
         return FOR_EVERYONE if node.held == 1 else FOR_SLOT
 
     cdef int _grow(self, int slot) except -1:
-        """Makes place for the slot in everything that is indexed by slot."""
+        """Makes room for the slot in all tables that are indexed by slot."""
         cdef Py_ssize_t room = max(<Py_ssize_t>slot + 1, 2 * self._room, 8)
         slots = <Slot *>realloc(self._slots, room * sizeof(Slot))
         if slots == NULL:
@@ -121,7 +121,7 @@ cdef class Matcher:
         self._nodes -= 1
 
     cdef Node *_place(self, const unsigned char *prefix, Py_ssize_t size) noexcept:
-        """The node for the prefix, made if need be; NULL: no memory, and nothing superfluous is left behind."""
+        """The node for the prefix, made if need be; NULL: no memory, and no superfluous node is left behind."""
         cdef Node *node = &self._root
         cdef Node *child
         cdef int same, limit
@@ -150,7 +150,7 @@ cdef class Matcher:
         return node
 
     cdef Node *_split(self, Node *node, int size) noexcept:
-        """Puts a new node above this one that takes the first *size* bytes of its label; NULL: no memory.
+        """Puts a new node above this one, which takes the first *size* bytes of its label; NULL: no memory.
 
         The new node's label may come out longer than *size*: it then begins further up.
         """
@@ -164,8 +164,8 @@ cdef class Matcher:
         place_of(parent, node.label[0])[0] = upper
         upper.parent = parent
         cut_label(node, size)
-        attach(upper, node)  # has place: cannot fail
-        # A piece of a long label may now fit together with what became shorter beside it.
+        attach(upper, node)  # there is room: cannot fail
+        # A piece of a long label may now fit together with one beside it that became shorter.
         self._join(node)
         self._join(parent)
         return upper
@@ -200,7 +200,7 @@ cdef class Matcher:
         self._pairs += 1
         return entry
 
-    # Unsubscribing: gives memory back where it can, and never fails.
+    # Unsubscribing: returns memory where possible, and never fails.
 
     cdef int c_remove(self, const char *prefix, Py_ssize_t size, int slot) noexcept:
         """Takes one subscription back: COUNTED, FOR_EVERYONE, FOR_SLOT or NOT_HELD."""
@@ -269,7 +269,7 @@ cdef class Matcher:
                 node.seat_room //= 2
 
     cdef void _tidy(self, Node *node) noexcept:
-        """Removes what stands for nothing any more, from the node upwards."""
+        """Removes nodes that are needed no more, from this node upwards."""
         cdef Node *parent
         while node.parent != NULL and node.held == 0 and node.fanout == 0:
             parent = node.parent
@@ -304,13 +304,13 @@ cdef class Matcher:
                 orphans.append(prefix)
 
     cdef bytes c_oldest(self, int slot):
-        """What the slot has held for the longest time; None: it holds nothing."""
+        """The prefix that the slot has held for the longest time; None: it holds none."""
         if slot < 0 or slot >= self._room or self._slots[slot].first == NULL:
             return None
         return path_of(self._slots[slot].first.node)
 
     cdef int c_shed(self, int slot) noexcept:
-        """Drops what the slot has held for the longest time: FOR_EVERYONE, FOR_SLOT or NOT_HELD."""
+        """Drops the prefix that the slot has held for the longest time: FOR_EVERYONE, FOR_SLOT or NOT_HELD."""
         if slot < 0 or slot >= self._room:
             return NOT_HELD
         return self._lower(self._slots[slot].first, <uint64_t>-1)
@@ -318,9 +318,9 @@ cdef class Matcher:
     # Matching
 
     cdef int c_match(self, const char *topic, Py_ssize_t size) noexcept nogil:
-        """How many slots hold a prefix of the topic; `c_matched` has them, each once, until the next call.
+        """Counts the slots that hold a prefix of the topic; `c_matched` has them, each once, until the next call.
 
-        Costs one step a node on the topic's path, and one look a subscription on it.
+        The cost is one step a node on the topic's path, and one look a subscription on it.
         """
         cdef const unsigned char *rest = <const unsigned char *>topic
         cdef const Node *node = &self._root
@@ -334,7 +334,7 @@ cdef class Matcher:
                     self._stamps[slot] = generation
                     self._hits[count] = slot
                     count += 1
-            if count == self._active:  # nobody is left to be found
+            if count == self._active:  # all slots are found
                 break
             rest += node.size
             size -= node.size

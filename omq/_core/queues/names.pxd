@@ -5,6 +5,6 @@ cimport cython
 
 @cython.final
 cdef class Names:
-    cdef dict _bound                 # name: its listener
-    cdef dict _open                  # the same, of those that accept
-    cdef dict _waiting               # name: a list of the diallers that wait for it
+    cdef dict _bound                 # name to its listener
+    cdef dict _open                  # the same, for listeners that accept
+    cdef dict _waiting               # name to a list of the diallers that wait for it

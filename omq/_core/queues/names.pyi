@@ -1,4 +1,4 @@
-"""The inproc names of one context, which are whole endpoints, and who waits for a name."""
+"""The inproc names of one context, which are whole endpoints, and the diallers that wait for a name."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ class Names:
         """
 
     def open(self, name: str) -> list[Any]:
-        """The listener has a loop to accept in from now on; gives those who waited for it."""
+        """Marks a name's listener as ready to accept; returns the diallers that waited for it."""
 
     @property
     def bound(self) -> list[str]:
@@ -24,7 +24,7 @@ class Names:
         """The names that diallers wait for."""
 
     def is_open(self, name: str) -> bool:
-        """Whether somebody listens on a name now."""
+        """Whether a listener accepts under this name now."""
 
     def unbind(self, name: str) -> None:
         """Gives a name back. Idempotent."""
@@ -33,4 +33,4 @@ class Names:
         """The listener of a name that is open; `None` if there is none: the dialler waits for it then."""
 
     def forget(self, name: str, dialer: Any) -> None:
-        """A dialler waits no longer. Idempotent."""
+        """Forgets a dialler that waits no longer. Idempotent."""

@@ -1,7 +1,7 @@
-"""The inproc names of one context, which are whole endpoints, and who waits for a name.
+"""The inproc names of one context, which are whole endpoints, and the diallers that wait for a name.
 
-Every thread asks, signal handlers and the garbage collector do, too, and nobody may wait: each method is one step, for it runs
-no bytecode (names are exactly `str`, and listeners and diallers have no `__eq__`).
+All threads, signal handlers and the garbage collector call these methods, and none of them may wait: each method is one
+step, for it runs no bytecode (names are exactly `str`, and listeners and diallers have no `__eq__`).
 """
 
 cimport cython

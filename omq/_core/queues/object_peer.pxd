@@ -1,4 +1,4 @@
-# A peer whose messages are at hand as objects.
+# A peer whose messages are Python objects already.
 
 from omq._core.queues.peer cimport Peer
 

@@ -1,4 +1,4 @@
 from omq._core.queues.peer import Peer
 
 class ObjectPeer(Peer):
-    """A peer whose messages are at hand as objects: each is bytes, or a tuple of them."""
+    """A peer whose messages are Python objects already: each is bytes, or a tuple of them."""

@@ -1,4 +1,4 @@
-"""A peer whose messages are at hand as objects: each is bytes, or a tuple of them."""
+"""A peer whose messages are Python objects already: each is bytes, or a tuple of them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.string cimport memcpy
@@ -8,11 +8,11 @@ from omq._core.queues.peer cimport TOO_LARGE, Peer
 
 cdef class ObjectPeer(Peer):
     cdef object _message(self):
-        """The first message; there is one."""
+        """The first message, which must exist."""
         raise AssertionError("whoever derives from this has it")
 
     cdef int _taken(self) except -1:
-        """The first message is taken."""
+        """Drops the first message, which was taken."""
         raise AssertionError("whoever derives from this drops it")
 
     cdef bint head_more(self) noexcept:

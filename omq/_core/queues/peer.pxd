@@ -1,4 +1,4 @@
-# What a socket sees of the other side, and the two queues that peers are attached to.
+# A peer as its socket sees it, and the base classes of the two queues that peers are attached to.
 
 cimport cython
 
@@ -7,30 +7,30 @@ from omq._core.wire.send_buffer cimport Part
 
 cdef enum:
     TURN_MESSAGES = 256      # messages one peer may pass before the next one's turn
-    TURN_BYTES = 524288      # bytes likewise
-    TURN_NS = 1000000        # nanoseconds of its owner's work after which a socket looks at its descriptors
-    ROUND_NS = 20000000      # nanoseconds that all who have messages share, where those are more than twenty
+    TURN_BYTES = 524288      # bytes that one peer may pass before the next one's turn
+    TURN_NS = 1000000        # nanoseconds of the owner's work after which a socket looks at its descriptors
+    ROUND_NS = 20000000      # nanoseconds that all peers with messages share, where there are more than twenty
 
-cdef enum:                   # what `take_into` gives where it takes nothing; -2 is an exception's
+cdef enum:                   # results of `take_into` where it takes nothing; -2 is an exception's
     TOO_LARGE = -1           # the message does not fit, and stays first in line
-    NO_MESSAGE = -3          # there is none
+    NO_MESSAGE = -3          # there is no message
 
 
 cdef class Peer:
     cdef object __weakref__
     cdef readonly object session     # the engine's owner of this peer
     cdef public bytes identity       # the routing id that ROUTER peers know it by
-    cdef public object routing_id    # its number, by which SERVER and PEER know it (RFC 41); None: it has none
-    cdef public object origin        # where it comes from: who comes back has the same; None: nobody knows
+    cdef public object routing_id    # the number by which SERVER and PEER know it (RFC 41); None: it has none
+    cdef public object origin        # where it comes from, the same after it comes back; None: unknown
     cdef public int slot             # its number in a matcher; -1 none
     cdef public bint by_command      # it takes subscriptions as commands, and not as messages
     cdef RecvQueue recv_queue        # where its messages are taken; None: the send queue hears them
-    cdef SendQueue send_queue        # who writes to it
+    cdef SendQueue send_queue        # the queue that writes to it
     cdef readonly bint lost          # the connection is over; what has arrived can be taken
     cdef bint queued                 # it stands in the receive queue's ring
     cdef Peer next_ready             # the next one in that ring
     cdef object box                  # what it has said to an XPUB and nobody has taken; None: nothing yet
-    cdef Peer heir                   # who came after it from the same place, and has its turn when this one is done
+    cdef Peer heir                   # the peer that came next from the same place; its turn comes when this one is done
     cdef bint writable               # a message can be given to it now
     cdef bint attached               # the send queue counts it among its peers
     cdef bint dirty                  # the send queue will flush it when the turn ends
@@ -77,23 +77,23 @@ cdef class RecvQueue:
     cdef readonly WaitQueue wait_queue
     cdef Peer _head                  # first of the peers that have messages
     cdef Peer _tail
-    cdef Py_ssize_t _count           # of them
+    cdef Py_ssize_t _count           # number of peers in that line
     cdef Py_ssize_t _turn            # messages left of the head's turn
     cdef Py_ssize_t _turn_bytes      # bytes left of it
-    cdef Py_ssize_t _quota           # messages that a turn has: as many as its owner works off in a millisecond, 256 at most
-    cdef Py_ssize_t _sight           # messages left until the descriptors are looked at
-    cdef Py_ssize_t _sight_bytes     # bytes likewise
-    cdef bint ticks                  # the kernel's clock is looked at, too: nobody else sees that an owner works for long
-    cdef long long _tick             # of it, when the descriptors were looked at, or the first peer came
-    cdef long long _looked           # when they were: nanoseconds on the monotonic clock
+    cdef Py_ssize_t _quota           # messages in a turn: as many as its owner works off in a millisecond, 256 at most
+    cdef Py_ssize_t _sight           # messages left until the next look at the descriptors
+    cdef Py_ssize_t _sight_bytes     # bytes left until then
+    cdef bint ticks                  # look at the kernel's clock, too: nothing else shows that an owner works for long
+    cdef long long _tick             # that clock at the last look at the descriptors, or when the first peer came
+    cdef long long _looked           # nanoseconds on the monotonic clock, at the last look at the descriptors
     cdef list _paused                # peers that stopped reading because recv_hwm messages wait
     cdef char *_target               # memory of a call that waits for one message; NULL: none
-    cdef Py_ssize_t _target_size     # bytes
-    cdef Peer _aiming                # the peer that has the use of it
-    cdef Peer _growing               # the peer that has last begun a large frame, if that is not whole
+    cdef Py_ssize_t _target_size     # bytes of that memory
+    cdef Peer _aiming                # the peer that reads into that memory
+    cdef Peer _growing               # the peer that last began a large frame, while the frame is not whole
     cdef bint unfinished             # much of what waits was dropped, and more is still to be looked at
     cdef Peer last                   # the peer that the last message came from
-    cdef Peer _refused               # the peer whose first message a call could not take: whoever asks next gets that one
+    cdef Peer _refused               # the peer whose first message a call could not take: the next call gets it
     cdef int _refuse(self, Peer peer) except -1
     cdef bint offer(self, char *into, Py_ssize_t size) except -1
     cdef int withdraw(self) except -1
@@ -120,24 +120,24 @@ cdef class RecvQueue:
 
     @cython.final
     cdef inline bint has_ready(self) noexcept:
-        """Whether the peer whose turn it is has a message at hand, whoever wants it."""
+        """Whether the peer whose turn it is has a message at hand."""
         return self._head is not None and self._head.ready() > 0
 
 
 cdef class SendQueue:
     cdef readonly WaitQueue wait_queue
     cdef public Py_ssize_t hwm       # messages; 0 no bound
-    cdef object _schedule            # called without arguments: have flush_turn called when this turn ends
+    cdef object _schedule            # called without arguments: arranges that flush_turn is called when this turn ends
     cdef bint _scheduled
     cdef Peer _dirty                 # a peer with a batch that waits for the end of the turn; None: there is none
-    cdef list _others                # more of them; most turns have one, for which no list is made
-    cdef public bint draining        # closing waits for what is here: it leaves with the loop's turns, which tell
+    cdef list _others                # more such peers; most turns have one, for which no list is made
+    cdef public bint draining        # closing waits for what is here: it leaves with the loop's turns, which report it
     cdef bint quick                  # `put_quickly` may be of use
     cdef Py_ssize_t most             # messages at which a peer's batch leaves
     cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold
     cdef readonly bint heeds         # commands may be for it: see `heed`
-    cdef public bint single_part     # a call may give it messages of one part only
+    cdef public bint single_part     # a call may put messages of one part only
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1
     cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1
     cdef bint put_quickly(self, const Part *part) except -1
@@ -156,5 +156,5 @@ cdef class SendQueue:
 
     @cython.final
     cdef inline int flush_pending(self) except -1:
-        """The socket turns to something else: what has gathered leaves, if something has."""
+        """Writes what has gathered, if anything: the socket turns to something else."""
         return 0 if self._dirty is None else self._flush_turn()

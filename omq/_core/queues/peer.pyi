@@ -9,7 +9,7 @@ class Peer:
         session: The engine's owner of this peer.
         identity: The name that ROUTER knows it by.
         routing_id: Its number, by which SERVER and PEER know it; `None` if it has none.
-        origin: Where it comes from: who comes back from there takes its turn behind it; `None` if nobody knows.
+        origin: Where it comes from: a successor from there takes its turn behind it; `None`: unknown.
         slot: Its number among a send queue's peers; -1 while it has none.
         by_command: It takes subscriptions as commands, and not as messages.
         messages_in: Messages received from it.
@@ -36,10 +36,10 @@ class Peer:
     def has_messages(self) -> bool: ...
     @property
     def unsent(self) -> int:
-        """Messages that it has accepted and that have not left."""
+        """Messages that the peer has accepted and that have not left."""
 
     def flush_now(self) -> None:
-        """Hands what waits to the kernel."""
+        """Hands the waiting bytes to the kernel."""
 
     def send_parts(self, parts: list[bytes]) -> None:
         """Sends a message of the library's own, of one part, whatever the high-water mark says."""
@@ -48,22 +48,22 @@ class Peer:
         """Sends frames that are encoded already, whatever the high-water mark says."""
 
     def command(self, name: bytes, data: bytes) -> int:
-        """Sends a command of the pattern's, which the peer's pattern heeds; see `control`."""
+        """Sends a command of the socket's pattern, which the peer's pattern handles; see `control`."""
 
     def set_hwm_granularity(self, hwm_granularity: int) -> None:
-        """How exactly unsent messages are counted: in steps of at most so many."""
+        """Sets how exactly unsent messages are counted: in steps of at most so many."""
 
     def set_recv_hwm(self, hwm: int) -> None:
-        """Messages that may wait to be taken; 0 for no bound."""
+        """Sets how many messages may wait to be taken; 0 for no bound."""
 
     def pause(self) -> None:
-        """Stops taking from this peer."""
+        """Stops reading from this peer."""
 
     def resume(self) -> None:
-        """Takes from it again."""
+        """Reads from this peer again."""
 
     def hand_to(self, recv_queue: RecvQueue) -> None:
-        """Has its messages taken from another receive queue, those that wait too."""
+        """Moves the peer and its waiting messages to another receive queue."""
 
 class RecvQueue:
     """One fair queue over all peers: each in turn, 256 messages or 512 KiB at most.
@@ -76,10 +76,10 @@ class RecvQueue:
     @property
     def wait_queue(self) -> WaitQueue: ...
     def hurry(self) -> int:
-        """The owner has worked, or been away, for longer than a turn may last: turns are short from now on."""
+        """Makes turns short from now on: the owner has worked, or been away, for longer than a turn may last."""
 
 class SendQueue:
-    """Gives messages to peers; which ones is the business of the classes derived from it.
+    """Gives messages to peers. The derived classes choose the peers.
 
     Args:
         wait_queue: Where sending calls wait.
@@ -87,7 +87,7 @@ class SendQueue:
     Attributes:
         hwm: Messages that may wait; 0 for no bound.
         single_part: A call may give it messages of one part only.
-        draining: What waits leaves with the loop's turns, which tell of it, and not by the flusher.
+        draining: Waiting batches leave with the loop's turns, which report it, and not by the flusher.
     """
 
     hwm: int
@@ -97,33 +97,33 @@ class SendQueue:
     @property
     def wait_queue(self) -> WaitQueue: ...
     def entrust(self, peer: Peer) -> None:
-        """Gives *peer*, which is about to leave, what waits here for any peer: there is no other."""
+        """Gives *peer*, which is about to leave, the messages that wait here for any peer: there is no other peer."""
 
     @property
     def heeds(self) -> bool:
-        """Whether it heeds commands of peers by itself, in their order with the peers' messages."""
+        """Whether it handles peers' commands itself, in their order with the peers' messages."""
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was accepted has left."""
+        """Whether no accepted message waits here."""
 
     def set_schedule(self, schedule: Any) -> None:
-        """Sets what is called, without arguments, to have `flush_turn` called when the turn ends."""
+        """Sets the function that arranges a call of `flush_turn` at the end of the turn; it takes no arguments."""
 
     def set_hwm(self, hwm: int) -> None:
         """Changes `hwm`; calls that wait for room look again."""
 
     def set_report(self, report: Any) -> None:
-        """Sets what is called, without arguments, to have `report` called in the engine's thread."""
+        """Sets the function that arranges a call of `report` in the engine's thread; it takes no arguments."""
 
     def report(self) -> None:
-        """Tells the engine what is new; see `PublisherSendQueue`."""
+        """Tells the engine of changes; see `PublisherSendQueue`."""
 
     def flush_turn(self) -> None:
-        """Writes what has gathered."""
+        """Writes the batches that have gathered."""
 
     def add(self, peer: Peer) -> None:
-        """Takes a peer in."""
+        """Adds a peer."""
 
     def remove(self, peer: Peer) -> None:
-        """Lets a peer go; does nothing if it is not in."""
+        """Removes a peer; ignores one that is not here."""

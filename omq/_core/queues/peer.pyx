@@ -1,4 +1,4 @@
-"""The bases: a peer, the receive queue that takes from peers in turn, the send queue that gives to them."""
+"""The base classes: a peer, the receive queue that takes from peers in turn, the send queue that gives to them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
@@ -43,7 +43,7 @@ cdef class Peer:
 
     @property
     def unsent(self):
-        """Messages that it has accepted and that have not left."""
+        """Messages that the peer has accepted and that have not left."""
         return self.pending()
 
     def flush_now(self):
@@ -51,19 +51,19 @@ cdef class Peer:
         self.flush()
 
     def set_hwm_granularity(self, int hwm_granularity):
-        """How exactly unsent messages are counted: in steps of at most so many."""
+        """Sets how exactly unsent messages are counted: in steps of at most so many."""
 
     def set_recv_hwm(self, Py_ssize_t hwm):
-        """Messages that may wait to be taken; 0 for no bound."""
+        """Sets how many messages may wait to be taken; 0 for no bound."""
 
     def pause(self):
-        """Stops taking from this peer."""
+        """Stops reading from this peer."""
 
     def resume(self):
-        """Takes from it again."""
+        """Reads from this peer again."""
 
     def hand_to(self, RecvQueue recv_queue not None):
-        """Has its messages taken from another receive queue, those that wait too; nobody takes from the old one any more."""
+        """Moves the peer and its waiting messages to another receive queue; nobody may use the old one any more."""
         self.recv_queue = recv_queue
         self.queued = False
         self.next_ready = self.heir = None
@@ -76,11 +76,11 @@ cdef class Peer:
         return self.sent_bytes()
 
     cdef int on_events(self, unsigned int events) except -1:
-        """The kernel has something to say about its descriptor (EPOLL*)."""
+        """Handles an event of the peer's descriptor (EPOLL*)."""
         raise AssertionError("not a peer with a descriptor")
 
     cdef int fail(self, object error) except -1:
-        """Something has gone wrong with it that is not the fault of whoever is at work: it ends."""
+        """Ends the peer after an error that the running call did not cause."""
         raise AssertionError("whoever derives from this ends it")
 
     cdef bint only_reads(self) noexcept:
@@ -88,11 +88,11 @@ cdef class Peer:
         return False
 
     cdef bint sated(self) noexcept:
-        """Whether so much of it waits to be taken that what has arrived since may wait, too."""
+        """Whether so many messages wait to be taken that what has arrived since may wait, too."""
         return False
 
     cdef int complain(self, object error) except -1:
-        """Has the log tell of what should not have happened."""
+        """Logs an error that should not have happened."""
         log.error("a connection failed", exc_info=error)
         return 0
 
@@ -115,7 +115,7 @@ cdef class Peer:
         raise AssertionError("nothing to take")
 
     cdef object take_alone(self):
-        """The next message, if it has one part; None if it has several, and then it stays."""
+        """The next message, if it has one part; None if it has several, and then the message stays."""
         return None if self.head_more() else self.take_part()
 
     cdef object take_quickly(self):
@@ -123,11 +123,11 @@ cdef class Peer:
         return None
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
-        """Copies a one-part message; TOO_LARGE if it is larger than *size*, and then it stays."""
+        """Copies a one-part message; TOO_LARGE if it is larger than *size*, and then the message stays."""
         raise AssertionError("nothing to take")
 
     cdef bint aim(self, char *into, Py_ssize_t size) except -1:
-        """Offers memory for the next message until `withdraw`; whether what arrives goes there by itself."""
+        """Offers memory for the next message until `withdraw`; whether the message will be read straight into it."""
         return False
 
     cdef int withdraw(self) except -1:
@@ -149,7 +149,7 @@ cdef class Peer:
         raise AssertionError("not a peer that can be written")
 
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
-        """See `SendQueue.put_quickly`; *hwm*: messages of the socket that may wait for it, 0 for no bound."""
+        """See `SendQueue.put_quickly`; *hwm*: messages of the socket that may wait for this peer, 0 for no bound."""
         return False
 
     cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1:
@@ -161,19 +161,19 @@ cdef class Peer:
         return self.send(parts, count)
 
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
-        """Takes messages from `messages[start]` on, as long as they are bytes, *limit* at most; gives their number."""
+        """Takes messages from `messages[start]` on, *limit* at most, while they are bytes; returns their number."""
         return 0
 
     cdef int end_turn(self) except -1:
-        """The turn in which messages gathered is over."""
+        """Ends the turn in which messages gathered."""
         return self.flush()
 
     cdef long long sent_bytes(self) noexcept:
-        """Bytes that have left for it."""
+        """Bytes that have left for this peer."""
         return 0
 
     cdef Py_ssize_t pending(self) noexcept:
-        """Messages that it has accepted and that have not left."""
+        """Messages that the peer has accepted and that have not left."""
         return 0
 
     cdef int flush(self) except -1:
@@ -185,20 +185,20 @@ cdef class Peer:
         raise AssertionError("not a peer that can be written")
 
     cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
-        """Tells it that we want messages with this prefix, or no longer."""
+        """Tells the peer that we want messages with this prefix, or no longer."""
         raise AssertionError("not a peer that can be asked")
 
     cdef int ask_all(self, list prefixes) except -1:
-        """Tells it of everything that we want."""
+        """Tells the peer everything that we want."""
         raise AssertionError("not a peer that can be asked")
 
     cpdef int command(self, bytes name, bytes data) except -1:
-        """Sends a command of the pattern's, which the peer's pattern heeds; see `control`."""
+        """Sends a command of the socket's pattern, which the peer's pattern handles; see `control`."""
         cdef Py_ssize_t counted = 1 + PyBytes_GET_SIZE(name)
         cdef Py_ssize_t size = counted + PyBytes_GET_SIZE(data)
         cdef bytes frame = PyBytes_FromStringAndSize(NULL, size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER))
         cdef char *body = PyBytes_AS_STRING(frame)
-        # RFC 23, Formal Grammar: command-body = command-name command-data, and a name is counted.
+        # RFC 23, Formal Grammar: command-body = command-name command-data; the name's length stands in front of it.
         body += write_header(<unsigned char *>body, FLAG_COMMAND, size)
         body[0] = <char>PyBytes_GET_SIZE(name)
         memcpy(body + 1, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
@@ -207,11 +207,11 @@ cdef class Peer:
 
 
 cdef class RecvQueue:
-    """One fair queue over all peers that have messages: each in turn, and nobody unheard.
+    """One fair queue over all peers that have messages. Each peer has its turn.
 
-    A turn has 256 messages or 512 KiB at most, and no more than its owner works off in a millisecond or so. After so many,
-    whoever's they were, the descriptors are looked at: who has something stands in line, and the turn is over. So a peer
-    that has something to say waits for one turn of each of the others, and never for them to fall silent.
+    A turn has 256 messages or 512 KiB at most, and no more than the owner works off in about a millisecond. After so
+    many messages, of one peer or of several, the queue looks at the descriptors: peers with new messages join the line,
+    and the turn is over. So a peer with a message waits for one turn of each other peer, even if the others go on.
     """
 
     def __cinit__(self, WaitQueue wait_queue not None, *_):
@@ -221,9 +221,9 @@ cdef class RecvQueue:
         self._sight_bytes = TURN_BYTES
 
     cdef bint offer(self, char *into, Py_ssize_t size) except -1:
-        """A call waits for one message and has memory for it: a large frame may be read straight into it.
+        """Takes the memory of a call that waits for one message: a large frame may be read straight into it.
 
-        Until `withdraw`. False: another call has made such an offer before.
+        The offer holds until `withdraw`. False: another call has made such an offer before.
         """
         cdef Peer peer = self._growing
         if self._target != NULL:
@@ -238,7 +238,7 @@ cdef class RecvQueue:
         return True
 
     cdef int withdraw(self) except -1:
-        """Takes the offer back: what has come into that memory moves out of it."""
+        """Takes the offer back: bytes that have come into that memory move out of it."""
         cdef Peer peer = self._aiming
         self._target = NULL
         self._aiming = None
@@ -247,7 +247,7 @@ cdef class RecvQueue:
         return 0
 
     cdef int arrived(self, Peer peer) except -1:
-        """*peer* has messages to take."""
+        """Puts *peer*, which has messages to take, in line."""
         if not peer.queued:
             peer.queued = True
             if self._tail is None or peer.origin is None or not self._waits_for(peer):
@@ -264,13 +264,13 @@ cdef class RecvQueue:
         else:
             self._tail.next_ready = peer
             if self.last is self._head:
-                self._turn = 0  # somebody else waits now: whoever has been at it has had enough
+                self._turn = 0  # another peer waits now, and the head has had more than its turn
         self._tail = peer
         self._count += 1
         return 0
 
     cdef bint _waits_for(self, Peer peer) except -1:
-        """Has *peer* wait for one that is gone and came from the same place: it would overtake its own words."""
+        """Makes *peer* wait for a lost peer from the same place: *peer* would overtake its own earlier messages."""
         cdef Peer other = self._head
         while other is not None:
             if other.lost and other is not peer and other.origin == peer.origin:
@@ -282,12 +282,12 @@ cdef class RecvQueue:
         return False
 
     cdef int paused(self, Peer peer) except -1:
-        """*peer* reads no more until what it has is taken."""
+        """Notes that *peer* reads no more until its messages are taken."""
         self._paused.append(peer)
         return 0
 
     cdef int _pop(self) except -1:
-        """The first peer has nothing more; who has waited for that stands in line."""
+        """Takes the first peer, which has nothing more, out of the line; its heir joins the line."""
         cdef Peer peer = self._head
         cdef Peer heir = peer.heir
         self._head = peer.next_ready
@@ -302,21 +302,21 @@ cdef class RecvQueue:
         return 0
 
     cdef Peer _pick(self):
-        """Whose message is taken next; None if there is none. The descriptors are looked at when it is time."""
+        """The peer whose message is taken next; None if there is none. Looks at the descriptors when it is time."""
         if self._sight <= 0 or self._sight_bytes <= 0 or (self.ticks and self._count and tick() != self._tick):
             self._look()
         return self._front()
 
     cpdef int hurry(self) except -1:
-        """The owner has worked, or been away, for longer than a turn may last: turns are short from now on."""
+        """Makes turns short from now on: the owner has worked, or been away, for longer than a turn may last."""
         self._quota = 1
-        # Whoever has not been taken from yet keeps the turn, however often this is called before the owner comes.
+        # A head that nothing was taken from yet keeps its turn, however often this is called before the owner comes.
         self._turn = 0 if self.last is self._head else 1
 
     cdef int _look(self) except -1:
-        """Sees who else has something, and how long the owner has worked on what was taken since the last time."""
+        """Looks for peers with new messages, and measures how long the owner has worked since the last look."""
         cdef long long now = now_ns()
-        cdef long long spent = now - max(self._looked, self._tick)  # before the first message nobody has worked
+        cdef long long spent = now - max(self._looked, self._tick)  # before the first message there was no work
         cdef long long share = min(<long long>TURN_NS, <long long>ROUND_NS // max(self._count, 1))
         if spent > share:
             self._quota = max(1, min(self._quota, <Py_ssize_t>((self._quota - self._sight) * share // spent)))
@@ -366,23 +366,23 @@ cdef class RecvQueue:
             self._resume(peer)
 
     cdef int _resume(self, Peer peer) except -1:
-        """Has *peer* read on: its own messages are taken, whatever the others have."""
+        """Resumes reading from *peer*, whose own messages are taken, whatever the others have."""
         if peer in self._paused:
             self._paused.remove(peer)
             try:
                 peer.refill()
             except Exception as error:
-                # A connection's failure is not the user's, who has just taken a message.
+                # A connection's failure is not the fault of the user, who has just taken a message.
                 peer.complain(error)
                 peer.fail(error)
         return 0
 
     cdef bint has_message(self) except -1:
-        """Whether `take_message` would give one now."""
+        """Whether `take_message` would return a message now."""
         return self._front() is not None
 
     cdef object take(self):
-        """The next message, which has one part; None if there is none. Raises MultipartError and leaves it."""
+        """The next message; None if there is none. A message of several parts raises MultipartError and stays."""
         cdef Peer peer = self._pick()
         if peer is None:
             return None
@@ -393,7 +393,7 @@ cdef class RecvQueue:
         return part
 
     cdef object take_quickly(self):
-        """The next message where that takes few steps, else None. No code of others runs: a lock that is free stays so."""
+        """The next message where that takes few steps, else None. No foreign code runs, so the call needs no lock."""
         cdef Peer peer = self._head
         if (peer is None or peer is not self.last or self._refused is not None or self._turn <= 0 or self._turn_bytes <= 0
                 or self._sight <= 0 or self._sight_bytes <= 0 or (self.ticks and tick() != self._tick)
@@ -408,7 +408,7 @@ cdef class RecvQueue:
         return part
 
     cdef int _refuse(self, Peer peer) except -1:
-        """The first message of *peer* has several parts, and the call takes one; it stays first in line."""
+        """Refuses the first message of *peer*: it has several parts, and the call takes one. It stays first in line."""
         self._refused = peer
         raise MultipartError("the next message has several parts: take it with recv_multipart()")
 
@@ -424,13 +424,13 @@ cdef class RecvQueue:
         return part
 
     cdef object last_group(self):
-        """The group that the last message was for (RFC 48); None: its type knows none."""
+        """The group of the last message (RFC 48); None: the socket type knows none."""
         return None
 
     cdef list take_many(self, Py_ssize_t limit):
-        """What is there, *limit* messages at most; None if there is none.
+        """The messages that are there, *limit* at most; None if there is none.
 
-        A peer that sends faster than they are taken would have it go on for ever: so after a while that is all.
+        A peer that sends faster than the caller takes would keep this call busy for ever: it ends after a while.
         """
         cdef list messages = None
         cdef long long looked = self._looked
@@ -446,7 +446,7 @@ cdef class RecvQueue:
                     if self._looked != looked:
                         looked = self._looked
                         begun = begun or looked
-                        # Only what this thread has worked counts; to ask for that costs a system call.
+                        # Only the work of this thread counts. Asking for it costs a system call.
                         if worked and worked_ns() - worked > bound:
                             limit = 1
                         elif worked == 0 and looked - begun > bound:
@@ -457,7 +457,7 @@ cdef class RecvQueue:
                 message = None
                 limit -= 1
         except Exception:
-            # Memory is short, say; REP and REQ take one message at a time. What is taken is what there is.
+            # For example, memory is short; REP and REQ take one message at a time. Return the messages taken so far.
             if messages is None or message is not None:
                 raise
         return messages
@@ -483,13 +483,13 @@ cdef class RecvQueue:
                     break
         except MemoryError:
             if part is not None and peer.more:
-                peer.skip()  # the rest of a message is none
+                peer.skip()  # the rest of a message is not a message
             raise
         self._taken(peer, size)
         return parts
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
-        """The next message, of one part, copied; the bytes that it has, or NO_MESSAGE or TOO_LARGE."""
+        """Copies the next message, of one part; returns its size in bytes, or NO_MESSAGE or TOO_LARGE."""
         cdef Peer peer = self._pick()
         cdef Py_ssize_t has
         if peer is None:
@@ -497,17 +497,17 @@ cdef class RecvQueue:
         if peer.head_more():
             self._refuse(peer)
         if self._aiming is not None and self._aiming is not peer and into == self._target:
-            self.withdraw()  # another one was first
+            self.withdraw()  # another peer was first
         has = peer.take_into(into, size)
         if has >= 0:
             self._taken(peer, has)
         else:
-            self._refused = peer  # too large: it stays first in line
+            self._refused = peer  # too large: the message stays first in line
         return has
 
 
 cdef class SendQueue:
-    """Gives messages to peers; which ones is the business of the classes derived from it."""
+    """Gives messages to peers. The derived classes choose the peers."""
 
     def __cinit__(self, WaitQueue wait_queue not None, *_, **__):
         self.wait_queue = wait_queue
@@ -518,10 +518,10 @@ cdef class SendQueue:
         self._schedule = schedule
 
     def set_report(self, report):
-        """Only publishers have something to report."""
+        """Does nothing: only publishers have something to report."""
 
     def report(self):
-        """Only publishers have something to report."""
+        """Does nothing: only publishers have something to report."""
 
     def set_hwm(self, Py_ssize_t hwm):
         self.hwm = hwm
@@ -539,13 +539,13 @@ cdef class SendQueue:
             done = True
         finally:
             if not done:
-                peer.attached = False  # no memory: it is no peer of this socket
+                peer.attached = False  # no memory: this is no peer of the socket
 
     def remove(self, Peer peer not None):
         if peer.attached:
             peer.attached = False
             if peer.dirty:
-                # A socket that only sends never ends a turn: the peers of its life would gather here.
+                # A socket that only sends never ends a turn: without this all peers that it ever had would gather here.
                 peer.dirty = False
                 if self._dirty is not peer:
                     self._others.remove(peer)
@@ -556,11 +556,11 @@ cdef class SendQueue:
             self.detach(peer)
 
     def entrust(self, Peer peer not None):
-        """Gives *peer*, which is about to leave, what waits here for any peer: there is no other."""
+        """Gives *peer*, which is about to leave, the messages that wait here for any peer: there is no other peer."""
 
     @property
     def idle(self):
-        """Whether nothing that was accepted waits here."""
+        """Whether no accepted message waits here."""
         return self.parked == 0
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
@@ -568,11 +568,11 @@ cdef class SendQueue:
         raise AssertionError("this socket type does not send")
 
     cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1:
-        """As `put`, where the call says whom the message is for (`omq.types.Route`)."""
+        """As `put`, where the call names the message's receiver (`omq.types.Route`)."""
         raise StateError("this socket type knows of nobody whom a message could be for")
 
     cdef bint put_quickly(self, const Part *part) except -1:
-        """Takes a message where that needs few steps, else False. As `RecvQueue.take_quickly` it needs no lock."""
+        """Takes a message where that needs few steps, else False. Like `RecvQueue.take_quickly` this needs no lock."""
         return False
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
@@ -591,37 +591,37 @@ cdef class SendQueue:
         return 0
 
     cdef int opened(self, Peer peer) except -1:
-        """*peer* can be written again."""
+        """Notes that *peer* can be written again."""
         self.parked -= peer.parked
         peer.parked = 0
         self.wait_queue.notify()
         return 0
 
     cdef int blocked(self, Peer peer) except -1:
-        """*peer* cannot be written for now."""
+        """Notes that *peer* cannot be written for now."""
         cdef Py_ssize_t pending = peer.pending()
         self.parked += pending - peer.parked
         peer.parked = pending
         return 0
 
     cdef int lost(self, Peer peer) except -1:
-        """*peer* is over; it is removed in a moment, and gets nothing until then."""
+        """Notes that *peer* is over: it is removed in a moment, and gets nothing until then."""
         return 0
 
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:
-        """*peer* has sent a command that is no sign of life; False: it means nothing here, and the session hears of it.
+        """Handles a command of *peer* that is no sign of life; False: it means nothing here, and the session gets it.
 
-        A queue that sets `heeds` is asked in the place that the command has among the peer's messages; no code of others
-        runs. Where that does not matter the pattern's own `heed` is simpler.
+        A queue that sets `heeds` is asked where the command stands among the peer's messages; no foreign code runs.
+        Where the order does not matter the pattern's own `heed` is simpler.
         """
         return False
 
     cdef int heard(self, Peer peer, object message) except -1:
-        """*peer* sent a message (bytes, or a list of them) that no receive queue takes: it is dropped."""
+        """Takes a message of *peer* (bytes, or a list of them) that no receive queue takes; here it is dropped."""
         return 0
 
     cdef int note(self, Peer peer) except -1:
-        """*peer* holds a batch that has not left; it is to leave when the socket turns to something else."""
+        """Notes that *peer* holds a batch, which is to leave when the socket turns to something else."""
         if not peer.dirty:
             peer.dirty = True
             if self._dirty is None:
@@ -631,7 +631,7 @@ cdef class SendQueue:
         return 0
 
     cdef int defer(self, Peer peer) except -1:
-        """*peer* holds a batch that is to leave when the turn ends."""
+        """Notes that *peer* holds a batch, which is to leave when the turn ends."""
         self.note(peer)
         if not self._scheduled:
             self._schedule()  # a signal handler may raise in it
@@ -658,7 +658,7 @@ cdef class SendQueue:
                         peer.dirty = False
                         peer.end_turn()
                 finally:
-                    # One may have failed for want of memory; the next turn is that of those behind it.
+                    # The write to one peer may have failed for want of memory; the next turn begins behind it.
                     for peer in others[served:]:
                         if peer.dirty:
                             peer.dirty = False

@@ -14,12 +14,12 @@ cdef class Pipe(ObjectPeer):
     cdef object _ring                # deque of messages for this end: bytes, or tuples of bytes
     cdef Py_ssize_t _capacity        # messages that fit before the partner waits; 0 no bound
     cdef Bell _bell                  # of the loop that this end lives in
-    cdef SocketLock _lock            # guards this end, where threads share it; None: its thread alone does
-    cdef bint _reopening             # word that there is room is on its way through _bell
-    cdef bint _posted                # an arrival is on its way through _bell
+    cdef SocketLock _lock            # guards this end where threads share it; None: only its own thread uses it
+    cdef bint _reopening             # the news of room is on its way through _bell
+    cdef bint _posted                # the news of an arrival is on its way through _bell
     cdef bint _conflate              # only the newest message is kept
-    cdef object _newest              # of a conflating end: what its partner sent last; None: it is in _ring
-    cdef long long _sent             # bytes
+    cdef object _newest              # of a conflating end: the partner's last message; None: it is in _ring
+    cdef long long _sent             # bytes sent
     cdef int _arrive(self) except -1
     cdef int _hear(self) except -1
     cdef int _make_room(self) except -1

@@ -10,11 +10,11 @@ class Pipe(ObjectPeer):
 
     Args:
         session: The engine's owner.
-        recv_queue: Where this end's messages are taken; `None`: its send queue hears them, once it has one.
-        capacity: Messages that wait here before the other end must (`recv_hwm`); 0 for no bound.
-        bell: Has something called in this end's loop.
-        lock: Guards this end where threads share it; `None`: only its own thread touches it.
-        conflate: A message takes the place of one that nobody has taken yet.
+        recv_queue: Where this end's messages are taken; `None`: its send queue gets them, once it has one.
+        capacity: Messages that wait here before the other end must wait (`recv_hwm`); 0 for no bound.
+        bell: Calls functions in this end's loop.
+        lock: Guards this end where threads share it; `None`: only its own thread uses it.
+        conflate: A message replaces one that nobody has taken yet.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Pipe(ObjectPeer):
         """Connects the two ends."""
 
     def arrive(self) -> None:
-        """Makes what has arrived known."""
+        """Reports the messages that have arrived."""
 
     def reopen(self) -> None:
-        """The partner has room again."""
+        """Notes that the partner has room again."""
 
     def close(self) -> None:
         """Leaves the partner; what has arrived on either side can still be taken."""

@@ -15,14 +15,14 @@ from omq._core.queues.peer cimport RecvQueue, Peer
 from collections import deque
 
 cdef extern from "Python.h":
-    Py_ssize_t Py_SIZE(object)  # of a deque: its length, without a call
+    Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
 
 cdef enum:
-    EARFUL = 4096            # messages that a send queue hears of one peer in one go
+    EARFUL = 4096            # messages of one peer that a send queue handles in one go
 
 
 cdef bytes asking(const char *prefix, Py_ssize_t size, bint subscribe):
-    """A subscription, or its end, as the message that XPUB's users know (RFC 29)."""
+    """A subscription, or its end, as the message that XPUB's users get (RFC 29)."""
     cdef bytes word = PyBytes_FromStringAndSize(NULL, size + 1)
     PyBytes_AS_STRING(word)[0] = 1 if subscribe else 0
     memcpy(PyBytes_AS_STRING(word) + 1, prefix, size)
@@ -35,11 +35,11 @@ cdef class Pipe(ObjectPeer):
 
     Args:
         session: The engine's owner.
-        recv_queue: Where this end's messages are taken; None: its send queue hears them, once it has one.
-        capacity: Messages that wait here before the other end must (recv_hwm); 0 for no bound.
-        bell: Has something called in this end's loop.
-        lock: Guards this end where threads share it; None: only its own thread touches it.
-        conflate: A message takes the place of one that nobody has taken yet.
+        recv_queue: Where this end's messages are taken; None: its send queue gets them, once it has one.
+        capacity: Messages that wait here before the other end must wait (recv_hwm); 0 for no bound.
+        bell: Calls functions in this end's loop.
+        lock: Guards this end where threads share it; None: only its own thread uses it.
+        conflate: A message replaces one that nobody has taken yet.
     """
 
     def __init__(self, session, RecvQueue recv_queue, Py_ssize_t capacity, Bell bell, SocketLock lock=None, bint conflate=False):
@@ -95,7 +95,7 @@ cdef class Pipe(ObjectPeer):
         return 0
 
     cdef int _make_room(self) except -1:
-        """Has the partner go on when there is room: half of the ring, not a wake-up a message."""
+        """Tells the partner to go on when half of the ring is free: not a wake-up a message."""
         cdef Pipe partner = self.partner
         if partner is not None and not partner.writable:
             if self._capacity == 0 or 2 * Py_SIZE(self._ring) <= self._capacity:
@@ -119,7 +119,7 @@ cdef class Pipe(ObjectPeer):
         if partner is None:
             return 0
         if partner._conflate:
-            # Another thread may be at the ring: it is that one which puts the message there.
+            # Another thread may be at the ring: that thread puts the message there.
             partner._newest = hold(parts, count)
         else:
             partner._ring.append(hold(parts, count))
@@ -142,7 +142,7 @@ cdef class Pipe(ObjectPeer):
                 or (partner._capacity and Py_SIZE(partner._ring) + 1 >= partner._capacity)
                 or partner.recv_queue is None or not partner.recv_queue.wait_queue.is_quiet() or partner._elsewhere()):
             return False
-        # Others wait there already, and nobody waits for them: there is nobody to tell.
+        # Other messages wait there already, and no call waits for them: nobody needs a wake-up.
         partner._ring.append(<object>part.owner)
         self.messages_out += 1
         partner.messages_in += 1
@@ -154,11 +154,11 @@ cdef class Pipe(ObjectPeer):
         """Tells this end of an arrival, or of room: at once where that is allowed, else through its own thread."""
         if self._lock is not None:
             if not self._lock.try_acquire():
-                # Never wait for one socket's lock with another's held: its holder does it.
+                # Never wait for one socket's lock with another's held: the holder makes the call.
                 self._lock.deferred.append(self.arrive if arrival else self.reopen)
                 if not self._lock.try_acquire():
                     return 0
-                # It has let go meanwhile: making the method may have run the garbage collector, and that anything.
+                # The holder has let go meanwhile: making the method may have run the collector, and that any code.
                 self._lock.release()
                 return 0
             try:
@@ -181,7 +181,7 @@ cdef class Pipe(ObjectPeer):
         return self._bell is not None and self._bell.thread != PyThread_get_thread_ident()
 
     cdef int fail(self, object error) except -1:
-        self.lost = True  # what it still says is not heard
+        self.lost = True  # messages that it still sends are dropped
         if self._bell is not None:
             self._bell.tell(self.session.end, error)
         else:
@@ -192,7 +192,7 @@ cdef class Pipe(ObjectPeer):
         return self._sent
 
     cdef Py_ssize_t pending(self) noexcept:
-        # What fits into the partner's ring is the partner's; the rest counts as waiting here.
+        # Messages that fit into the partner's ring are the partner's; the rest counts as waiting here.
         cdef Pipe partner = self.partner
         if partner is None or partner._capacity == 0:
             return 0
@@ -220,7 +220,7 @@ cdef class Pipe(ObjectPeer):
         return 0 if self.send_queue is None else self._hear()
 
     cdef int _hear(self) except -1:
-        """Has the send queue hear what has arrived, one turn's worth."""
+        """Gives one turn's worth of arrived messages to the send queue."""
         cdef Py_ssize_t left = EARFUL
         while Py_SIZE(self._ring) and not self.lost:
             if left == 0 and self._bell is not None:
@@ -260,7 +260,7 @@ cdef class Pipe(ObjectPeer):
             return 0
         body = PyBytes_FromStringAndSize(NULL, 1) + name + data
         PyBytes_AS_STRING(body)[0] = <char>PyBytes_GET_SIZE(name)
-        # Later, and in its own thread: whoever calls may hold our lock, and what heeds it takes that of the other end.
+        # Later, and in its own thread: the caller may hold our lock, and the handler takes that of the other end.
         if partner._bell is not None:
             return partner._bell.tell(partner.session.on_command, body)
         partner.session.on_command(body)

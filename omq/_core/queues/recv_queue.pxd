@@ -1,11 +1,11 @@
-# Inlets that look into messages: what a socket type does to what it receives.
+# Receive queues that look into messages: the socket types' work on messages that they receive.
 
 from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.peer cimport RecvQueue, Peer
 
 
 cdef class FilteredRecvQueue(RecvQueue):
-    cdef readonly Matcher matcher    # the subscriptions; the slot is always 0; None: everything is wanted
+    cdef readonly Matcher matcher    # the subscriptions; the slot is always 0; None: every message is wanted
     cdef bint _invert                # ZMQ_INVERT_MATCHING
 
 
@@ -15,7 +15,7 @@ cdef class ConflatedRecvQueue(FilteredRecvQueue):
 
 cdef class ShapedRecvQueue(RecvQueue):
     cdef bint _shaping               # a message is being taken from its peer
-    cdef bint _asked                 # somebody has asked for the next one meanwhile
+    cdef bint _asked                 # a caller has asked for the next one meanwhile
     cdef list _stash                 # a message that is shaped and not taken yet
     cdef list _next(self)
     cdef list _shape(self, Peer peer, list parts)
@@ -27,16 +27,16 @@ cdef class RouterRecvQueue(ShapedRecvQueue):
 
 
 cdef class ReplyRecvQueue(ShapedRecvQueue):
-    cdef Peer _asker                 # who sent the message in _stash
+    cdef Peer _asker                 # the peer that sent the message in _stash
     cdef list _route                 # its envelope
-    cdef Peer client                 # who waits for a reply; None: nobody
-    cdef list envelope               # what goes before the reply
+    cdef Peer client                 # the peer that waits for a reply; None: none does
+    cdef list envelope               # the parts in front of the reply
 
 
 cdef class RequestRecvQueue(ShapedRecvQueue):
-    cdef Peer asked                  # who has the request; None while it waits in the queue
+    cdef Peer asked                  # the peer that has the request; None while it waits in the queue
     cdef bint awaiting               # a request is out and its reply has not been taken
-    cdef bint gone                   # who was asked is gone
-    cdef bytes request_id            # req_correlate: what the reply must start with; None: not in use
+    cdef bint gone                   # the peer that was asked is gone
+    cdef bytes request_id            # req_correlate: the first part that the reply must have; None: not in use
     cdef bint hopeless(self) except -1
     cdef int clear(self) except -1

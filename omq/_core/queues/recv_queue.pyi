@@ -3,12 +3,12 @@ from omq._core.queues.peer import Peer, RecvQueue
 from omq._core.queues.wait_queue import WaitQueue
 
 class FilteredRecvQueue(RecvQueue):
-    """SUB: gives only what a subscription covers.
+    """SUB: returns only messages that a subscription covers.
 
     Args:
         wait_queue: Where receiving calls wait.
         matcher: The subscriptions.
-        invert: Give what none covers (`ZMQ_INVERT_MATCHING`).
+        invert: Return messages that none covers (`ZMQ_INVERT_MATCHING`).
     """
 
     def __init__(self, wait_queue: WaitQueue, matcher: Matcher, invert: bool) -> None: ...
@@ -33,4 +33,4 @@ class RequestRecvQueue(ShapedRecvQueue):
     """REQ: only the reply of the peer that was asked counts (RFC 28)."""
 
     def forget(self, peer: Peer) -> None:
-        """A peer is gone: if it has the request, the next one may be sent."""
+        """Forgets a peer that is gone: if it has the request, the next one may be sent."""

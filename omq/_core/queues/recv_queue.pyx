@@ -10,7 +10,7 @@ from omq.errors import MultipartError, StateError
 
 
 cdef class FilteredRecvQueue(RecvQueue):
-    """SUB: messages that no subscription covers are dropped here too, for they may have been on their way."""
+    """SUB: drops messages that no subscription covers here too, for they may have been on their way."""
 
     def __init__(self, wait_queue, matcher, invert):
         self.matcher = matcher
@@ -27,7 +27,7 @@ cdef class FilteredRecvQueue(RecvQueue):
             if peer is None:
                 return None
             if left == 0:
-                # Whoever sends on and on what nobody wants holds nobody up.
+                # A peer that goes on sending unwanted messages must not hold up the call.
                 self.unfinished = True
                 return None
             left -= 1
@@ -50,7 +50,7 @@ cdef class FilteredRecvQueue(RecvQueue):
 
 
 cdef class ConflatedRecvQueue(FilteredRecvQueue):
-    """Keeps the newest message of each peer (ZMQ_CONFLATE); a SUB's is held against its subscriptions, too."""
+    """Keeps the newest message of each peer (ZMQ_CONFLATE); a SUB still checks it against its subscriptions."""
 
     def __init__(self, wait_queue, matcher=None, invert=False):
         FilteredRecvQueue.__init__(self, wait_queue, matcher, invert)
@@ -68,11 +68,11 @@ cdef class ShapedRecvQueue(RecvQueue):
     """Gives messages in another shape than they have on the wire."""
 
     cdef list _shape(self, Peer peer, list parts):
-        """What the user gets; None drops the message."""
+        """The message for the user; None drops it."""
         return parts
 
     cdef int _deliver(self) except -1:
-        """The user gets the message in `_stash`."""
+        """Notes that the user gets the message in `_stash`."""
         self._stash = None
         return 0
 
@@ -82,8 +82,8 @@ cdef class ShapedRecvQueue(RecvQueue):
         if self._stash is not None:
             return self._stash
         if self._shaping:
-            # Taking has a peer read on, that tells whoever watches, and he asks: another message would take this one's
-            # place. He is told again.
+            # Taking a message makes a peer read on, which tells the watcher of the socket, and the watcher asks for a
+            # message: another one would take this one's place. So the watcher is told again.
             self._asked = True
             return None
         self._shaping = True
@@ -94,7 +94,7 @@ cdef class ShapedRecvQueue(RecvQueue):
                 if peer is None:
                     break
                 if left == 0:
-                    self.unfinished = True  # malformed ones, on and on
+                    self.unfinished = True  # malformed messages, on and on
                     break
                 left -= 1
                 self._stash = self._shape(peer, self._whole(peer))
@@ -189,8 +189,8 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
     """REQ: only the reply of the peer that was asked counts (RFC 28)."""
 
     cdef int arrived(self, Peer peer) except -1:
-        # RFC 28: what nobody asked for is discarded. It goes at once: left to wait it would fill the peer's queue,
-        # and a full queue is not read, so that the end of the peer would show only after the next request went there.
+        # RFC 28: discard a reply without a request. Discard it at once: waiting replies would fill the peer's queue,
+        # and a full queue is not read, so the end of the peer would show only after the next request went there.
         if self.awaiting and peer is self.asked:
             return RecvQueue.arrived(self, peer)
         while peer.ready():
@@ -200,7 +200,7 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
     cdef list _shape(self, Peer peer, list parts):
         cdef Py_ssize_t head = 0
         if not self.awaiting or peer is not self.asked:
-            return None  # RFC 28: a reply that nobody asked for, or of another peer
+            return None  # RFC 28: a reply without a request, or of another peer
         if self.request_id is not None:
             if parts[0] != self.request_id:
                 return None
@@ -218,12 +218,12 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
         return self.awaiting and ShapedRecvQueue._next(self) is not None
 
     def forget(self, Peer peer not None):
-        """*peer* is gone; what it sent before can still be taken."""
+        """Forgets *peer*, which is gone; messages that it sent before can still be taken."""
         if peer is self.asked:
             self.gone = True
 
     cdef int clear(self) except -1:
-        """Drops what has arrived: none of it can answer the next request."""
+        """Drops the messages that have arrived: none of them can answer the next request."""
         cdef Peer peer = self._head
         self._stash = None
         cdef Peer heir
@@ -240,7 +240,7 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
         return 0
 
     cdef bint hopeless(self) except -1:
-        """Whether the reply can never come: who has the request is gone, and did not answer before."""
+        """Whether the reply can never come: the peer that has the request is gone, and did not answer before."""
         return self.gone and not self.has_message()
 
     cdef int _deliver(self) except -1:

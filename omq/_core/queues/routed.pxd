@@ -1,4 +1,4 @@
-# Outlets whose messages say whom they are for.
+# Send queues whose messages name their receiver.
 
 from omq._core.queues.recv_queue cimport ReplyRecvQueue
 from omq._core.queues.peer cimport SendQueue, Peer
@@ -7,7 +7,7 @@ from omq._core.queues.peer cimport SendQueue, Peer
 cdef class RoutedSendQueue(SendQueue):
     cdef readonly dict table         # identity, or number where a peer has one, to Peer
     cdef bint mandatory_             # ZMQ_ROUTER_MANDATORY
-    cdef dict _roomy                 # of those peers: which have not been found full since they told of room, to None
+    cdef dict _roomy                 # keys: the peers that have not been found full since they last reported room
     cdef bint _full(self, Peer peer) except -1
 
 

@@ -1,11 +1,11 @@
-"""Send queues whose messages say whom they are for."""
+"""Send queues whose messages name their receiver."""
 
 from omq._core.queues.peer import Peer, SendQueue
 from omq._core.queues.recv_queue import ReplyRecvQueue
 from omq._core.queues.wait_queue import WaitQueue
 
 class RoutedSendQueue(SendQueue):
-    """Each peer has a name: on ROUTER its identity, which the first part tells (RFC 28), else a number, the route.
+    """Each peer has a name: on ROUTER its identity, in the first part (RFC 28), else a number: the call's route.
 
     Args:
         wait_queue: Where sending calls wait.
@@ -21,6 +21,6 @@ class RoutedSendQueue(SendQueue):
     def set_mandatory(self, mandatory: bool) -> None: ...
 
 class ReplySendQueue(SendQueue):
-    """REP: the reply goes to who asked, behind the envelope of the request (RFC 28)."""
+    """REP: the reply goes to the peer that asked, behind the envelope of the request (RFC 28)."""
 
     def __init__(self, wait_queue: WaitQueue, hwm: int, recv_queue: ReplyRecvQueue) -> None: ...

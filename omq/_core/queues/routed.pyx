@@ -1,4 +1,4 @@
-"""Send queues whose messages say whom they are for: the name before them, or the request that they answer."""
+"""Send queues whose messages name their receiver: by the part before them, or by the request that they answer."""
 
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -13,19 +13,19 @@ from omq.errors import StateError, UnroutableError
 
 
 cdef inline object name_of(Peer peer):
-    """What calls know a peer by."""
+    """The name that calls use for a peer."""
     return peer.identity if peer.routing_id is None else peer.routing_id
 
 
 cdef class RoutedSendQueue(SendQueue):
-    """Each peer has a name: on ROUTER its identity, which the first part tells (RFC 28), else a number: the call's route."""
+    """Each peer has a name: on ROUTER its identity, in the first part (RFC 28), else a number: the call's route."""
 
     def __init__(self, WaitQueue wait_queue, hwm, mandatory):
         self.hwm = hwm
         self.table = {}
         self._roomy = {}
         self.mandatory_ = mandatory
-        # A message for a full peer keeps none for another peer waiting.
+        # A message that waits for a full peer must not hold up one for another peer.
         wait_queue.apart = True
 
     def set_mandatory(self, bint mandatory):
@@ -54,7 +54,7 @@ cdef class RoutedSendQueue(SendQueue):
 
     cdef int blocked(self, Peer peer) except -1:
         SendQueue.blocked(self, peer)
-        # It may have taken a part of what waited.
+        # The peer may have taken a part of what waited.
         if self.mandatory_ and peer.attached and peer.parked < self.hwm:
             self._roomy[peer] = None
             self.wait_queue.notify()
@@ -68,17 +68,17 @@ cdef class RoutedSendQueue(SendQueue):
         return peer.pending() >= self.hwm
 
     cdef bint can_put(self) except -1:
-        """As in libzmq: without mandatory always, for it drops; with it, while any peer has room."""
+        """As in libzmq: without mandatory always, for messages are dropped; with it, while any peer has room."""
         cdef Peer peer
         if not self.mandatory_:
             return True
-        # Who is found full is not asked again before it tells of room: each question is paid for by a message.
+        # A peer that was found full is not asked again before it reports room, so a message pays for each question.
         while self._roomy:
             peer = <Peer>self._roomy.popitem()[0]
-            if not self._full(peer) and peer.attached:  # a write that fails ends it
+            if not self._full(peer) and peer.attached:  # a write that fails ends the peer
                 self._roomy[peer] = None
                 return True
-        # None has told: an inproc peer does when it has taken half of its queue, and the mark may have been raised.
+        # None has reported room: an inproc peer does when half of its queue is free, and the mark may have been raised.
         for peer in self.table.values():
             if self.hwm == 0 or peer.pending() < self.hwm:
                 self._roomy[peer] = None
@@ -107,7 +107,7 @@ cdef class RoutedSendQueue(SendQueue):
 
 
 cdef class ReplySendQueue(SendQueue):
-    """REP: the reply goes to who asked, behind the envelope of the request (RFC 28)."""
+    """REP: the reply goes to the peer that asked, behind the envelope of the request (RFC 28)."""
 
     def __init__(self, wait_queue, hwm, recv_queue):
         self.hwm = hwm
@@ -143,7 +143,7 @@ cdef class ReplySendQueue(SendQueue):
         if client.attached and self.hwm and client.pending() >= self.hwm and client.writable:
             client.flush()
         if not client.attached or (self.hwm and client.pending() >= self.hwm):
-            # Nobody waits any more, or somebody who does not read: RFC 28 has the reply discarded.
+            # The client is gone, or does not read. RFC 28: discard the reply.
             client.dropped += 1
             self.wait_queue.notify()
             return 1

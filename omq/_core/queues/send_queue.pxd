@@ -1,4 +1,4 @@
-# Outlets: whom a message goes to, by socket type.
+# Send queues: which peers a message goes to, by socket type.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
@@ -31,9 +31,9 @@ cdef object hold(const Part *parts, Py_ssize_t count)
 
 cdef class RoundRobin(SendQueue):
     cdef list _open                  # peers that can be written; one that is alone may be blocked
-    cdef Py_ssize_t _next            # index in _open of the next one's turn
+    cdef Py_ssize_t _next            # index in _open of the peer whose turn is next
     cdef readonly object queue       # deque of bytes, or tuples of bytes: accepted, given to no peer yet
-    cdef Py_ssize_t _attached        # peers, writable or not
+    cdef Py_ssize_t _attached        # number of peers, writable or not
     cdef bint _conflate
     cdef bint _immediate
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
@@ -47,14 +47,14 @@ cdef class RequestSendQueue(RoundRobin):
     cdef RequestRecvQueue _recv_queue
     cdef bint _relaxed
     cdef bint _correlate
-    cdef unsigned int _serial        # of the last request
+    cdef unsigned int _serial        # number of the last request
 
 
 cdef class Distributor(SendQueue):
     cdef readonly Matcher matcher    # None: every peer gets every message
     cdef list peers                  # by slot; None where a slot is free
     cdef list _free                  # slots to use again
-    cdef long long _last             # nanoseconds: when the last message was given to all
+    cdef long long _last             # nanoseconds on the monotonic clock, when the last message was given to all
     cdef bint _nodrop
     cdef bint _invert
     cdef dict _newest                # Peer that cannot be written to the message that it gets next; None: no conflate

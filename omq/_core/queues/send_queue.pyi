@@ -18,13 +18,13 @@ class RoundRobin(SendQueue):
     def __init__(self, wait_queue: WaitQueue, hwm: int, conflate: bool = False, immediate: bool = False) -> None: ...
     @property
     def queue(self) -> deque[bytes | tuple[bytes, ...]]:
-        """What was accepted and given to no peer yet."""
+        """Accepted messages that no peer has got yet."""
 
     def surrender(self, messages: list[bytes | tuple[bytes, ...]]) -> None:
-        """Moves what waits here to the end of *messages*: all of it or, where it raises, nothing."""
+        """Moves the waiting messages to the end of *messages*: all or, where it raises, none."""
 
     def deliver(self, peer: Peer, messages: list[bytes | tuple[bytes, ...]]) -> None:
-        """Gives *messages* to a peer that takes no part in routing; those stay in the list that it cannot take."""
+        """Gives *messages* to a peer outside routing; messages that it cannot take stay in the list."""
 
 class RequestSendQueue(RoundRobin):
     """REQ: one request at a time, behind an empty delimiter (RFC 28)."""
@@ -45,7 +45,7 @@ class Distributor(SendQueue):
     Args:
         wait_queue: Where sending calls wait.
         hwm: Messages that may wait for one peer; 0 for no bound.
-        matcher: Who wants what; `None` sends everything to everyone.
+        matcher: The subscriptions; `None` sends every message to every peer.
         nodrop: Wait for a full peer instead of dropping.
         invert: Send to those that do not match.
         conflate: Keep the newest message for a peer that cannot be written, and drop none.

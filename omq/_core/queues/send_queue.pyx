@@ -1,4 +1,4 @@
-"""Send queues: whom a message goes to, by socket type."""
+"""Send queues: which peers a message goes to, by socket type."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_GET_ITEM
@@ -19,11 +19,11 @@ import os
 from omq.errors import StateError
 
 cdef extern from "Python.h":
-    Py_ssize_t Py_SIZE(object)  # of a deque: its length, without a call
+    Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
 
 cdef enum:
-    SOME = 8                 # peers up to which a publisher's batches are those of anybody
-    MOST_IN_BATCH = 1024     # messages at which the batch of a publisher to many leaves
+    SOME = 8                 # peers up to which a publisher's batches are as large as those of other sockets
+    MOST_IN_BATCH = 1024     # messages at which a batch leaves where a publisher has many peers
     SCRATCH = 16384          # bytes: a message whose frames fit is encoded once for all subscribers
 
 
@@ -43,7 +43,7 @@ cdef int send_held(Peer peer, object message) except -1:
     if type(message) is bytes:
         fill_part(&only, <bytes>message)
         return peer.send(&only, 1)
-    few[0].size = 0  # for the C compiler, which cannot know that there is a part at least
+    few[0].size = 0  # for the C compiler, which cannot know that there is at least one part
     count = len(<tuple>message)
     if count > FEW_PARTS:
         parts = <Part *>malloc(count * sizeof(Part))
@@ -75,7 +75,7 @@ cdef class RoundRobin(SendQueue):
         return not self.queue and self.parked == 0
 
     cdef int given(self, Peer peer) except -1:
-        """*peer* has got a message."""
+        """Counts a message that *peer* has got."""
         return 0
 
     def entrust(self, Peer peer not None):
@@ -89,7 +89,7 @@ cdef class RoundRobin(SendQueue):
             finally:
                 taken = peer.messages_out > before
                 if not taken:
-                    self.queue.appendleft(message)  # no memory; or the peer is gone, and word of it on its way
+                    self.queue.appendleft(message)  # no memory; or the peer is gone, and the news is on its way
             if taken:
                 self.given(peer)
 
@@ -109,7 +109,7 @@ cdef class RoundRobin(SendQueue):
                     before = peer.messages_out
                     send_held(peer, messages[done])
                     if peer.messages_out == before:
-                        break  # it is gone, and word of it on its way
+                        break  # the peer is gone, and the news is on its way
                     run = 1
                 done += run
         finally:
@@ -124,7 +124,7 @@ cdef class RoundRobin(SendQueue):
                 self._next = 0
             peer = <Peer>self._open[self._next]
             if not peer.writable:
-                # It is blocked and alone; or a pipe whose other end has gone in another thread, with word on its way.
+                # The only peer is blocked; or it is a pipe that the other side has closed, and the news is on its way.
                 if len(self._open) == 1:
                     return self._enqueue(parts, count)
                 self._open.remove(peer)
@@ -174,7 +174,7 @@ cdef class RoundRobin(SendQueue):
             self.queue.clear()
         self.queue.append(hold(parts, count))
         if not self._scheduled and self._has_open():
-            self._pump()  # a signal handler has raised where that was to be arranged
+            self._pump()  # a signal handler has raised where the pumping was to be arranged
         return 1
 
     cdef int attach(self, Peer peer) except -1:
@@ -208,7 +208,7 @@ cdef class RoundRobin(SendQueue):
     cdef int blocked(self, Peer peer) except -1:
         cdef Py_ssize_t before = self.parked
         SendQueue.blocked(self, peer)
-        # The last one stays: to empty a list and to fill it again is to allocate it anew, each time.
+        # The last peer stays: to empty and refill a list would allocate its memory anew each time.
         if len(self._open) > 1 and peer in self._open:
             self._open.remove(peer)
         if self.parked < before:
@@ -216,7 +216,7 @@ cdef class RoundRobin(SendQueue):
         return 0
 
     cdef int _pump(self) except -1:
-        """Gives what waits to the peers that can be written, one turn's worth."""
+        """Gives one turn's worth of waiting messages to the peers that can be written."""
         cdef Peer peer
         cdef Py_ssize_t left = TURN_MESSAGES * len(self._open)
         while self.queue and self._open and left > 0:
@@ -234,7 +234,7 @@ cdef class RoundRobin(SendQueue):
             try:
                 send_held(peer, message)
             except MemoryError:
-                self.queue.appendleft(message)  # it was accepted, and nothing of it was sent
+                self.queue.appendleft(message)  # the message was accepted, and nothing of it was sent
                 raise
             self.given(peer)
         if self.queue and self._has_open() and not self._scheduled:
@@ -259,7 +259,7 @@ cdef class RequestSendQueue(RoundRobin):
         self._recv_queue = recv_queue
         self._relaxed = relaxed
         self._correlate = correlate
-        # At random, as in libzmq: a late reply to an earlier socket of the same identity answers no question of this one.
+        # At random, as in libzmq: a late reply to an earlier socket of the same identity must match no request here.
         self._serial = int.from_bytes(os.urandom(4), "big")
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
@@ -280,7 +280,7 @@ cdef class RequestSendQueue(RoundRobin):
         if recv_queue.awaiting:
             if not self._relaxed and not recv_queue.hopeless():
                 raise StateError("a REQ socket takes the reply before it sends the next request")
-            # The older request is given up: if it has not left, it need not (ZMQ_REQ_RELAXED).
+            # The older request is given up: if it has not left yet, it is dropped (ZMQ_REQ_RELAXED).
             older = self.queue
             self.queue = deque()
             if not RoundRobin.can_put(self):
@@ -320,7 +320,7 @@ cdef class RequestSendQueue(RoundRobin):
 
     def surrender(self, list messages not None):
         if self.queue:
-            self._recv_queue.gone = True  # the reply comes to nobody: the next request may go out
+            self._recv_queue.gone = True  # nobody gets the reply: the next request may go out
         RoundRobin.surrender(self, messages)
 
     cdef int given(self, Peer peer) except -1:
@@ -345,7 +345,7 @@ cdef class Distributor(SendQueue):
         self.matcher = matcher
         self.peers = []
         self._free = []
-        self._nodrop = nodrop and not conflate  # where the newest message takes the place of another none is refused
+        self._nodrop = nodrop and not conflate  # conflating refuses no message: the newest one replaces the one before
         self._invert = invert
         self._newest = {} if conflate else None
 
@@ -356,7 +356,7 @@ cdef class Distributor(SendQueue):
     cdef int attach(self, Peer peer) except -1:
         cdef void *memory
         cdef Py_ssize_t room = len(self.peers) + 1
-        # What needs memory comes first: where there is none, nothing has changed.
+        # Allocate first: if there is no memory, nothing has changed.
         if self._room < room:
             memory = realloc(self._targets, 2 * room * sizeof(int))
             if memory == NULL:
@@ -377,14 +377,14 @@ cdef class Distributor(SendQueue):
         SendQueue.set_hwm(self, hwm)
 
     cdef int _adapt(self, Py_ssize_t hwm) except -1:
-        """To many, batches grow larger: each write wakes one, and together they take the cores from the publisher."""
+        """Makes batches larger for many peers: each write wakes a peer, and together they take the publisher's core."""
         self.most = min(max(BATCH_MESSAGES, BATCH_MESSAGES * self._number() // SOME), MOST_IN_BATCH)
         if hwm:
             self.most = min(self.most, max(BATCH_MESSAGES, hwm // 2))
         return 0
 
     cdef Py_ssize_t _number(self) except -1:
-        """How many peers there are, about: those that are leaving still count."""
+        """About how many peers there are: those that are leaving still count."""
         return len(self.peers) - len(self._free)
 
     cdef int detach(self, Peer peer) except -1:
@@ -411,11 +411,11 @@ cdef class Distributor(SendQueue):
         return 0
 
     cdef bint can_put(self) except -1:
-        # Without nodrop a full subscriber never keeps the publisher waiting; with it, it is asked for each message.
+        # Without nodrop a full subscriber never keeps the publisher waiting; with it, each message asks all peers.
         return not self._nodrop or not any(peer is not None and self._full(peer) for peer in self.peers)
 
     cdef Py_ssize_t _select(self, const Part *first) except -1:
-        """Puts the slots that the message goes to into `_targets`; gives their number."""
+        """Puts the slots of the message's receivers into `_targets`; returns their number."""
         cdef Py_ssize_t i, n = 0
         cdef int hits
         cdef const int *slots
@@ -458,7 +458,7 @@ cdef class Distributor(SendQueue):
                 if peer is not None and self._full(peer):
                     return 0
         size = self._encode(parts, count) if n > 1 else 0
-        # Writing to each of many peers takes longer than a peer needs to look idle: what counts is the publisher.
+        # A write to each of many peers takes so long that a peer looks idle: the publisher's own pauses count.
         self.gathers = now_ns() - self._last < SPARSE_NS
         quick = size > 0 and self._newest is None
         for i in range(n):
@@ -486,7 +486,7 @@ cdef class Distributor(SendQueue):
         return True
 
     cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept:
-        """Encodes a message for all; 0 if it is too large for that, and large parts go by reference."""
+        """Encodes a message for all; 0 if it is too large for that. Large parts go by reference."""
         cdef Py_ssize_t i, size = 0
         for i in range(count):
             size += LONG_HEADER + parts[i].size

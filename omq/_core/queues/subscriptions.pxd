@@ -1,4 +1,4 @@
-# Who wants what: the publisher's book and the subscriber's.
+# The subscriptions that a publisher knows, and those of a subscriber.
 
 from omq._core.wire.send_buffer cimport Part
 from omq._core.lock cimport SocketLock
@@ -9,28 +9,28 @@ from omq._core.queues.mailbox cimport Mailbox
 from omq._core.queues.peer cimport Peer
 
 
-cdef struct Holding:         # what one peer has asked for
+cdef struct Holding:         # the subscriptions of one peer
     Py_ssize_t number        # prefixes
     Py_ssize_t size          # bytes of them all
 
 
 cdef class PublisherSendQueue(Distributor):
-    cdef readonly Matcher wanted     # xpub_manual: what peers have asked for, in force or not; None: all of it is
-    cdef readonly Mailbox mailbox    # what the XPUB's user takes; None: this is a PUB
-    cdef public bint watched         # somebody waits for subscriptions: the next change is reported
+    cdef readonly Matcher wanted     # xpub_manual: the peers' subscriptions, in force or not; None: all are in force
+    cdef readonly Mailbox mailbox    # messages for the XPUB's user; None: this is a PUB
+    cdef public bint watched         # a call waits for subscriptions: the next change is reported
     cdef public bint monitored       # every change is reported
     cdef SocketLock _lock            # taken by the user's calls; None: one thread makes them all
-    cdef object _on_change           # called when subscriptions have changed, if somebody waits for that
-    cdef object _on_subscribed       # called with each change, if somebody monitors: session, prefix, subscribe
-    cdef object _ask_report          # called without arguments: have `report` called in the engine's thread
-    cdef bint _reporting             # that has been asked for
-    cdef object _news                # deque of what is to be reported: session, prefix, subscribe in turn
+    cdef object _on_change           # called when subscriptions have changed, if a call waits for that
+    cdef object _on_subscribed       # called with each change, if there is a monitor: session, prefix, subscribe
+    cdef object _ask_report          # called without arguments: arranges that `report` is called in the engine's thread
+    cdef bint _reporting             # that call is arranged
+    cdef object _news                # deque of changes to report: session, prefix, subscribe in turn
     cdef object _leaving             # deque: peers that are gone, and their slots, in turn
     cdef Holding *_holdings          # by slot; owned
-    cdef Py_ssize_t _holdings_room   # slots that it has place for
+    cdef Py_ssize_t _holdings_room   # slots that it has room for
     cdef Py_ssize_t _limit           # prefixes that one peer may have; -1 no bound
-    cdef bint _verbose               # ZMQ_XPUB_VERBOSE: subscriptions that are not new are told of, too
-    cdef bint _verboser              # ZMQ_XPUB_VERBOSER: likewise ends
+    cdef bint _verbose               # ZMQ_XPUB_VERBOSE: the user hears also of subscriptions that are not new
+    cdef bint _verboser              # ZMQ_XPUB_VERBOSER: likewise of ends
     cdef int _begin(self) except -1
     cdef int _finish(self) except -1
     cdef bint _may_hold(self, Matcher book, int slot, const char *prefix, Py_ssize_t size) noexcept
@@ -43,9 +43,9 @@ cdef class PublisherSendQueue(Distributor):
 
 
 cdef class OwnSubscriptions:
-    cdef readonly Matcher matcher    # what is wanted, and how often it was asked for; the slot is always 0
+    cdef readonly Matcher matcher    # the prefixes, and how often each was asked for; the slot is always 0
     cdef WaitQueue _wait_queue       # where calls wait for messages that are wanted; None: all are
-    cdef tuple _peers                # who is told: made anew at each change, for one may go while they are told
+    cdef tuple _peers                # the peers that are told: a new tuple at each change, for one may go meanwhile
     cdef SocketLock _lock            # taken by the user's calls; None: one thread makes them all
     cdef int change(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1
     cdef int _call(self, bytes prefix, bint subscribe) except -1

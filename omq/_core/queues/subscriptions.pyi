@@ -16,16 +16,16 @@ class PublisherSendQueue(Distributor):
         hwm: Messages that may wait for one peer; 0 for no bound.
         nodrop: Wait for a full peer instead of dropping.
         invert: Send to those that do not match.
-        conflate: Of what a peer cannot take now only the newest message is kept.
+        conflate: Keep only the newest message for a peer that cannot be written.
         limit: Prefixes that one peer may have; `None` for no bound.
         recv_queue: Where the XPUB's user takes subscriptions and messages; `None` for a PUB.
-        mail_hwm: Of those, so many of each peer may wait; 0 for no bound.
+        mailbox_hwm: Messages of each peer that may wait there; 0 for no bound.
         verbose: The user hears also of subscriptions that are not new.
         verboser: Likewise of their ends.
-        manual: The user says what is in force.
+        manual: The user puts subscriptions in force.
 
     Attributes:
-        watched: Somebody waits for subscriptions: the next change is reported.
+        watched: A call waits for subscriptions: the next change is reported.
         monitored: Every change is reported.
     """
 
@@ -48,27 +48,27 @@ class PublisherSendQueue(Distributor):
     ) -> None: ...
     @property
     def matcher(self) -> Matcher:
-        """What is in force."""
+        """The subscriptions in force."""
 
     @property
     def wanted(self) -> Matcher | None:
-        """What peers have asked for, where the user says what is in force."""
+        """The peers' subscriptions, where the user puts them in force."""
 
     @property
     def mailbox(self) -> Mailbox | None:
-        """What waits for the XPUB's user."""
+        """The messages for the XPUB's user."""
 
     def listen(self, on_change: Callable[[], None], on_subscribed: Callable[[Any, bytes, bool], None]) -> None:
-        """Sets what `report` calls: at a change, and with the session, the prefix and whether it begins or ends."""
+        """Sets the functions that `report` calls; the second gets session, prefix, and whether it begins or ends."""
 
     def set_lock(self, lock: SocketLock | None) -> None:
-        """Sets what the user's calls take; `None`: one thread makes them all."""
+        """Sets the lock that the user's calls take; `None`: one thread makes them all."""
 
     def set_mailbox_hwm(self, hwm: int) -> None:
         """Changes how many messages of each peer may wait for the user."""
 
     def leave(self, peer: Peer) -> None:
-        """Forgets what a peer wanted that is gone: some of it now, the rest in the turns to come."""
+        """Forgets the subscriptions of a gone peer: some of them now, the rest in the turns to come."""
 
     def subscribe(self, prefix: bytes) -> None:
         """Puts a subscription in force for the peer that the last message came from.
@@ -78,40 +78,40 @@ class PublisherSendQueue(Distributor):
         """
 
     def unsubscribe(self, prefix: bytes) -> None:
-        """Takes it back; raises like `subscribe`."""
+        """Takes a subscription back; raises like `subscribe`."""
 
     def subscriptions(self, prefix: bytes | None = None) -> int:
         """The number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
 
 class OwnSubscriptions:
-    """What a SUB or XSUB wants: how often it was asked for, and who is told.
+    """The subscriptions of a SUB or XSUB: how often each was asked for, and the publishers that are told.
 
     Args:
-        wait_queue: Where calls wait for messages that are wanted; `None` if those that are not can be taken, too.
+        wait_queue: Where calls wait for messages that are wanted; `None` if others can be taken, too.
     """
 
     def __init__(self, wait_queue: WaitQueue | None = None) -> None: ...
     @property
     def matcher(self) -> Matcher:
-        """What is wanted; the slot is always 0."""
+        """The subscriptions; the slot is always 0."""
 
     def set_lock(self, lock: SocketLock | None) -> None:
-        """Sets what the user's calls take; `None`: one thread makes them all."""
+        """Sets the lock that the user's calls take; `None`: one thread makes them all."""
 
     def add(self, peer: Peer) -> None:
-        """Tells a new peer all that is wanted, and from now on what changes."""
+        """Tells a new peer all subscriptions, and from now on their changes."""
 
     def remove(self, peer: Peer) -> None:
-        """Tells it nothing more."""
+        """Tells a peer nothing more."""
 
     def subscribe(self, prefix: bytes) -> None:
-        """Wants messages with this prefix; counts how often it was asked for."""
+        """Subscribes to a prefix; counts how often it was asked for."""
 
     def unsubscribe(self, prefix: bytes) -> None:
         """Takes one `subscribe` of this prefix back; one that was never asked for is ignored."""
 
     def inherit(self, before: OwnSubscriptions, without: Iterable[bytes]) -> None:
-        """Takes over what another one wants, but for one request each of `without`."""
+        """Takes over another object's subscriptions, except one request each of *without*."""
 
 class SubscriberSendQueue(Distributor):
     """XSUB: messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29).
@@ -119,7 +119,7 @@ class SubscriberSendQueue(Distributor):
     Args:
         wait_queue: Where sending calls wait.
         hwm: Messages that may wait for one peer; 0 for no bound.
-        wishes: Where subscriptions are kept.
+        own_subscriptions: Where subscriptions are kept.
     """
 
     def __init__(self, wait_queue: WaitQueue, hwm: int, own_subscriptions: OwnSubscriptions) -> None: ...

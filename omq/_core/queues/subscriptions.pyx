@@ -1,7 +1,7 @@
-"""Who wants what: the publisher's book and the subscriber's (RFC 29).
+"""The subscriptions that a publisher knows, and those of a subscriber (RFC 29).
 
-No Python code runs here: subscriptions are handled under the socket's lock, in the thread of whoever calls, where a
-signal handler that raised, or that called the socket, would find a book half written.
+No Python code runs here: subscriptions are handled under the socket's lock, in the calling thread. There a signal
+handler that raised, or that called the socket, would find half-written tables.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -21,21 +21,21 @@ from collections import deque
 from omq.errors import RemoteProtocolError, StateError
 
 cdef enum:
-    MOST_NEWS = 10000        # changes that the engine has not been told of, above which monitors are not told of more
-    NEWS_AT_ONCE = 512       # of them that it is told of in one go
-    SWEEP = 2048             # prefixes of a peer that is gone that are forgotten in one go: about a millisecond
+    MOST_NEWS = 10000        # changes that the engine has not heard of, above which monitors hear of no more
+    NEWS_AT_ONCE = 512       # changes that the engine is told of in one go
+    SWEEP = 2048             # prefixes of a gone peer that are forgotten in one go: about a millisecond
     SUBSCRIBE_SIZE = 10      # bytes of a SUBSCRIBE's body before its prefix
     CANCEL_SIZE = 7          # bytes of a CANCEL's likewise
-    MOST_BYTES = 256 << 20   # that the prefixes of one peer may have together, where their number has a limit
+    MOST_BYTES = 256 << 20   # bytes of all prefixes of one peer, where their number has a limit
 
 
 cdef inline bint is_asking(object part):
-    """RFC 29 and ZMTP 3.0: what starts with 1 or 0 is a subscription or its end."""
+    """RFC 29 and ZMTP 3.0: a message that starts with 1 or 0 is a subscription or its end."""
     return PyBytes_GET_SIZE(part) > 0 and <unsigned char>PyBytes_AS_STRING(part)[0] <= 1
 
 
 cdef class PublisherSendQueue(Distributor):
-    """PUB and XPUB: keeps what each peer wants, and lets the XPUB's user know."""
+    """PUB and XPUB: keeps the subscriptions of each peer, and tells the XPUB's user of them."""
 
     def __dealloc__(self):
         free(self._holdings)
@@ -67,7 +67,7 @@ cdef class PublisherSendQueue(Distributor):
             self.mailbox.set_hwm(hwm)
 
     cdef int _begin(self) except -1:
-        """A call of the user's begins."""
+        """Begins a call of the user."""
         if self._lock is not None:
             self._lock.enter()
         return 0
@@ -94,7 +94,7 @@ cdef class PublisherSendQueue(Distributor):
         return 0
 
     def leave(self, Peer peer not None):
-        """*peer* is gone, and its subscriptions with it: what is more than a turn's work goes in the turns to come."""
+        """Forgets the subscriptions of *peer*, which is gone: a turn's work now, the rest in the turns to come."""
         if peer.slot >= 0:
             self._leaving.append(peer)
             self._leaving.append(peer.slot)
@@ -102,17 +102,17 @@ cdef class PublisherSendQueue(Distributor):
             try:
                 self._sweep()
             except RuntimeError:
-                pass  # the loop is closed, and the socket with it: what is left goes with the book
+                pass  # the loop is closed, and the socket with it: the rest goes with the matcher
 
     cdef int _sweep(self) except -1:
-        """Forgets what peers held that are gone, a turn's worth."""
+        """Forgets a turn's worth of the prefixes of gone peers."""
         cdef Py_ssize_t left = SWEEP
         while self._leaving:
             left -= self._forget(self._leaving[0], self._leaving[1], left)
             if left > 0:
-                # The matcher knows the slot no more, so another peer may have it.
+                # The matcher has nothing left of the slot, so another peer may have it.
                 self._free.append(self._leaving[1])
-                (<Peer>self._leaving[0]).box = None  # it says nothing more
+                (<Peer>self._leaving[0]).box = None  # no more messages come from it
                 self._leaving.popleft()
                 self._leaving.popleft()
             elif self._schedule is None:
@@ -125,7 +125,7 @@ cdef class PublisherSendQueue(Distributor):
         return 0
 
     cdef Py_ssize_t _forget(self, Peer peer, int slot, Py_ssize_t limit) except -1:
-        """Forgets *limit* of a peer's prefixes at most; gives their number. Fewer: it holds no more."""
+        """Forgets at most *limit* prefixes of a peer; returns their number. Fewer: the peer holds no more."""
         cdef Py_ssize_t n = 0
         cdef bint named = self.mailbox is not None and self.wanted is None
         cdef bytes prefix = b""
@@ -135,7 +135,7 @@ cdef class PublisherSendQueue(Distributor):
             if prefix is None:
                 break
             self.wanted.c_shed(slot)
-            # ZMQ_XPUB_MANUAL: each of its own subscriptions ends, whatever was put in force for it.
+            # ZMQ_XPUB_MANUAL: each of its own subscriptions ends, whatever the user put in force for it.
             self.mailbox.tell(peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, True)
             n += 1
         while n < limit:
@@ -146,7 +146,7 @@ cdef class PublisherSendQueue(Distributor):
             news = self.matcher.c_shed(slot)
             if news < 0:
                 break
-            # ZMQ_XPUB_VERBOSER: every end of a subscription is told of.
+            # ZMQ_XPUB_VERBOSER: the user hears of every end of a subscription.
             if named and (news == FOR_EVERYONE or self._verboser):
                 self.mailbox.tell(
                     peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, news == FOR_EVERYONE
@@ -160,7 +160,7 @@ cdef class PublisherSendQueue(Distributor):
             self._sweep()
         return 0
 
-    # ------------------------------------------------------------------ what they say
+    # ------------------------------------------------------------------ messages from subscribers
 
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:
         # RFC 37, The Publish-Subscribe Pattern: the command's data is the prefix.
@@ -177,7 +177,7 @@ cdef class PublisherSendQueue(Distributor):
         cdef int news
         cdef Matcher book = self.matcher if self.wanted is None else self.wanted
         if slot < 0:
-            return 0  # it is gone: this was on its way
+            return 0  # the peer is gone: this was on its way
         if subscribe:
             if not self._may_hold(book, slot, prefix, size):
                 return peer.fail(
@@ -185,7 +185,7 @@ cdef class PublisherSendQueue(Distributor):
                 )
             news = book.c_add(prefix, size, slot)
         else:
-            # A subscriber may have asked several times and takes it all back with one CANCEL, as libzmq does.
+            # A subscriber may have asked several times and takes all of it back with one CANCEL, as libzmq does.
             news = book.c_drop(prefix, size, slot)
         if news > 0:
             self._holdings[slot].number += 1 if subscribe else -1
@@ -200,7 +200,7 @@ cdef class PublisherSendQueue(Distributor):
         return 0
 
     cdef bint _may_hold(self, Matcher book, int slot, const char *prefix, Py_ssize_t size) noexcept:
-        """Whether a peer may ask for this prefix; if not, that costs it its connection."""
+        """Whether a peer may ask for this prefix; if not, it loses its connection."""
         cdef Holding *holding = self._holdings + slot
         return (
             self._limit < 0
@@ -216,7 +216,7 @@ cdef class PublisherSendQueue(Distributor):
                     peer, PyBytes_AS_STRING(message) + 1, PyBytes_GET_SIZE(message) - 1, PyBytes_AS_STRING(message)[0] == 1
                 )
         elif is_asking((<list>message)[0]):
-            # As libzmq takes it: once the first part is a subscription, each part may be one.
+            # As in libzmq: once the first part is a subscription, each part may be one.
             rest = []
             for part in <list>message:
                 if is_asking(part):
@@ -226,14 +226,14 @@ cdef class PublisherSendQueue(Distributor):
             message = rest
             if not rest:
                 return 0
-        # Each peer has room of its own: one that talks on and on takes nobody else's.
+        # Each peer has room of its own: one that goes on sending takes nobody else's.
         if self.mailbox is not None and peer.slot >= 0:
             if type(message) is list:
                 message = tuple(<list>message) if len(<list>message) > 1 else (<list>message)[0]
             self.mailbox.deposit(message, peer)
         return 0
 
-    # ------------------------------------------------------------------ what the XPUB's user says
+    # ------------------------------------------------------------------ calls of the XPUB's user
 
     def subscribe(self, bytes prefix not None):
         """With xpub_manual: the peer that the last message came from gets messages with this prefix."""
@@ -253,7 +253,7 @@ cdef class PublisherSendQueue(Distributor):
             peer = self.mailbox.sender
             if peer is None:
                 raise StateError("xpub_manual: no subscription has been received yet that this could be for")
-            if peer.slot >= 0:  # else it has gone meanwhile, and its subscriptions with it
+            if peer.slot >= 0:  # otherwise it has gone meanwhile, and its subscriptions with it
                 if subscribe:
                     news = self.matcher.c_add(data, size, peer.slot)
                 else:
@@ -273,10 +273,10 @@ cdef class PublisherSendQueue(Distributor):
         finally:
             self._finish()
 
-    # ------------------------------------------------------------------ what the engine hears
+    # ------------------------------------------------------------------ reports to the engine
 
     cdef int _changed(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
-        """What is in force has changed."""
+        """Notes a change of the subscriptions in force."""
         if self.monitored and len(self._news) < 3 * MOST_NEWS:
             name = PyBytes_FromStringAndSize(prefix, size)
             self._news.append(peer.session)
@@ -296,7 +296,7 @@ cdef class PublisherSendQueue(Distributor):
         return 0
 
     def report(self):
-        """Tells the engine what has changed, a turn's worth; in its thread."""
+        """Tells the engine of a turn's worth of changes; in the engine's thread."""
         cdef Py_ssize_t left = min(len(self._news) // 3, <Py_ssize_t>NEWS_AT_ONCE)
         self._reporting = False
         while left > 0:
@@ -312,7 +312,7 @@ cdef class PublisherSendQueue(Distributor):
 
 
 cdef class OwnSubscriptions:
-    """What a SUB or XSUB wants: how often it was asked for, and who is told."""
+    """The subscriptions of a SUB or XSUB: how often each was asked for, and the publishers that are told."""
 
     def __init__(self, WaitQueue wait_queue=None):
         self.matcher = Matcher()
@@ -323,16 +323,16 @@ cdef class OwnSubscriptions:
         self._lock = lock
 
     def add(self, Peer peer not None):
-        """Tells a new peer all that is wanted, and from now on what changes."""
+        """Tells a new peer all subscriptions, and from now on their changes."""
         self._peers += (peer,)
         peer.ask_all(self.matcher.prefixes_of(0))
 
     def remove(self, Peer peer not None):
-        """Tells it nothing more."""
+        """Tells a peer nothing more."""
         self._peers = tuple([other for other in self._peers if other is not peer])
 
     def subscribe(self, bytes prefix not None):
-        """Wants messages with this prefix; counts how often it was asked for."""
+        """Subscribes to a prefix; counts how often it was asked for."""
         self._call(prefix, True)
 
     def unsubscribe(self, bytes prefix not None):
@@ -345,7 +345,7 @@ cdef class OwnSubscriptions:
         try:
             self.change(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), subscribe)
             if self._wait_queue is not None and not subscribe:
-                self._wait_queue.notify()  # messages that wait may not be wanted any more
+                self._wait_queue.notify()  # waiting messages may not be wanted any more
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -354,7 +354,7 @@ cdef class OwnSubscriptions:
     cdef int change(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
         cdef Peer peer
         if subscribe:
-            # Told each time, as libzmq does: publishers do not count, but one further up may want to hear it.
+            # Publishers are told each time, as by libzmq: they do not count, but one further up may want to hear it.
             self.matcher.c_add(prefix, size, 0)
         elif self.matcher.c_remove(prefix, size, 0) != FOR_EVERYONE:
             return 0
@@ -362,13 +362,13 @@ cdef class OwnSubscriptions:
             try:
                 peer.ask(prefix, size, subscribe)
             except Exception as error:
-                # One connection's failure is not the others': whoever takes its place is told everything anew.
+                # A failure of one connection must not stop the others: its successor is told everything anew.
                 peer.complain(error)
                 peer.fail(error)
         return 0
 
     def inherit(self, OwnSubscriptions before not None, without):
-        """Takes over what another one wants, but for one request each of *without*; no peer has been there yet."""
+        """Takes over another object's subscriptions, except one request each of *without*; no peer may be here yet."""
         cdef Matcher theirs = before.matcher
         for prefix in without:
             theirs.remove(prefix, 0)
@@ -394,7 +394,7 @@ cdef class SubscriberSendQueue(Distributor):
         return 1
 
     cdef int _put_mixed(self, const Part *parts, Py_ssize_t count) except -1:
-        """As libzmq takes it: once the first part is a subscription, each part may be one; the others are a message."""
+        """As in libzmq: once the first part is a subscription, each part may be one; the others are a message."""
         cdef Part *rest = <Part *>malloc(count * sizeof(Part))
         cdef Py_ssize_t i, n = 0
         if rest == NULL:

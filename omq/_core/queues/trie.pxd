@@ -1,6 +1,6 @@
-# The nodes of the matcher's trie: labels, children and seats. Leaves: no Python, no recursion.
+# The nodes of the matcher's trie: labels, children and seats. No Python, no recursion.
 #
-# A node stands for a prefix that somebody holds, for a place where prefixes part, or for a piece of a label that is
+# A node stands for a prefix that a slot holds, for a place where prefixes part, or for a piece of a label that is
 # longer than MAX_LABEL.
 
 from libc.stdint cimport uint64_t
@@ -9,7 +9,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove
 
 cdef enum:
     INLINE_LABEL = 16    # bytes of a label that are kept inside the node
-    MAX_LABEL = 4096     # bytes in one label: bounds what cutting or joining one has to move
+    MAX_LABEL = 4096     # bytes in one label: bounds the bytes that cutting or joining moves
     TABLE = 256          # places: one for each first byte of a label
     MAX_KEYED = 32       # places: the most that are searched by key
     LEAST_TABLE = 16     # children: with so few a table goes back to keys
@@ -63,7 +63,7 @@ cdef inline void drop_label(Node *node) noexcept nogil:
 
 
 cdef inline void cut_label(Node *node, int size) noexcept nogil:
-    """Takes the first *size* bytes off; at least one must remain. Cannot fail: what cannot shrink stays large."""
+    """Takes the first *size* bytes off; at least one must remain. Cannot fail: it may leave memory unused."""
     cdef unsigned char *shorter
     cdef unsigned char *old = node.label
     node.size -= size
@@ -174,7 +174,7 @@ cdef inline Node **place_of(const Node *node, unsigned char key) noexcept nogil:
 
 
 cdef inline void detach(Node *node, Node *child) noexcept nogil:
-    """Takes a child out; gives places back when few are used (a failure to shrink is harmless)."""
+    """Takes a child out; gives up places when few are used (a failure to shrink is harmless)."""
     cdef Node **place = place_of(node, child.label[0])
     node.fanout -= 1
     if node.room == TABLE:
@@ -202,7 +202,7 @@ cdef inline Node *only_child(const Node *node) noexcept nogil:
 # Seats: sorted, so that an exact subscription is found among thousands of holders of one prefix.
 
 cdef inline int seat_index(const Node *node, int slot) noexcept nogil:
-    """Where the slot sits, or would have to."""
+    """The index of the slot's seat, or of the place where it would be."""
     cdef int low = 0, high = node.held, middle
     while low < high:
         middle = low + (high - low) // 2

@@ -2,7 +2,7 @@
 
 
 cdef class WaitQueue:
-    # Where calls wait: the two twins wait in their own ways.
+    # A place where calls wait: the blocking and the asyncio socket wait in their own ways.
     cdef bint apart                  # calls wait for different peers: none stands behind another's
     cdef int notify(self) except -1
     cdef bint is_quiet(self) noexcept
@@ -10,6 +10,6 @@ cdef class WaitQueue:
 
 
 cdef class Turn:
-    # What woke up while descriptors were served, to be run when all of them are.
+    # Calls that woke up while descriptors were served. They run when all descriptors are done.
     cdef bint open                   # events are being handled
     cdef int finish(self) except -1

@@ -5,20 +5,20 @@ cdef class WaitQueue:
     """Where the calls of a socket wait for something to change."""
 
     cdef int notify(self) except -1:
-        """Something that calls wait for may have come true."""
+        """Wakes calls: their condition may have come true."""
         return 0
 
     cdef bint is_quiet(self) noexcept:
-        """Whether `notify` has nobody to tell."""
+        """Whether no call waits for `notify`."""
         return False
 
     cdef int look(self, long long spent) except -1:
-        """Looks at the socket's descriptors, without waiting; *spent*: nanoseconds since that was last done here."""
+        """Looks at the socket's descriptors, without waiting; *spent*: nanoseconds since the last look here."""
         return 0
 
 
 cdef class Turn:
-    """One round of events: calls that it wakes run at its end, and not in the middle of a connection's work."""
+    """One turn of an event loop: calls that it wakes run at its end, and not in the middle of a connection's work."""
 
     cdef int finish(self) except -1:
         return 0
