@@ -1,4 +1,4 @@
-# What several threads do in one step each, and signal handlers of one of them: no bytecode runs inside.
+# Operations that several threads, and signal handlers of one of them, do in one step each: no bytecode runs inside.
 
 cimport cython
 

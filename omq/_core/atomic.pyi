@@ -1,18 +1,18 @@
-"""What several threads do in one step each, and signal handlers of one of them."""
+"""Operations that several threads, and signal handlers of one of them, do in one step each."""
 
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
 
 class Latch:
-    """Something that happens once."""
+    """A one-way event: it happens once and stays, like a latch that has closed."""
 
     @property
     def is_set(self) -> bool:
         """Whether it has happened."""
 
     def set(self) -> None:
-        """It has. Idempotent."""
+        """Marks it as happened. Idempotent."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until it has happened; signal handlers run meanwhile, may raise, and may wait here themselves.
@@ -25,11 +25,11 @@ class Latch:
         """
 
 class Slot(Generic[_T]):
-    """A place for one value."""
+    """A place for one value, which is exchanged in one step (compare and swap)."""
 
     @property
     def value(self) -> _T | None:
-        """What is there."""
+        """The value that is there."""
 
     def put(self, value: _T | None, instead: _T | None) -> _T | None:
-        """Puts a value there, if *instead* is there now; gives what is there then."""
+        """Puts a value there, if *instead* is there now; returns the value that is there then."""

@@ -1,8 +1,11 @@
-"""What several threads do in one step each, and signal handlers of one of them.
+"""Operations that several threads, and signal handlers of one of them, do in one step each.
 
-A lock does not serve there: a handler that finds it taken by the very thread that it has interrupted waits for ever, and so
-does a handler that waits for another thread, if that one wants the lock. The GIL makes a method one step as long as it runs
-no bytecode.
+A lock does not serve there: a handler that finds the lock taken by the very thread that it has interrupted waits for
+ever. So does a handler that waits for another thread, if that thread wants the lock. The GIL makes a method one step as
+long as it runs no bytecode.
+
+`Latch` is named after the one-way latch of other libraries (it closes once and stays), `Slot` after a place with room
+for one object.
 """
 
 cimport cython

@@ -3,7 +3,9 @@ from typing import Any, final
 
 @final
 class Bell:
-    """Has functions called in an event loop, without any Python in the thread that asks for it."""
+    """Calls functions in an event loop at the request of any thread, like a bell that is rung there.
+
+    The request runs no Python code."""
 
     fd: int
     #: Ident of the thread that the loop was last seen in; 0 before.
@@ -17,10 +19,10 @@ class Bell:
         """
 
     def close(self) -> None:
-        """Closes it; what is asked for from now on is not done. Idempotent."""
+        """Closes it; later requests are ignored. Idempotent."""
 
     def call(self, function: Callable[..., object], argument: Any = ...) -> None:
-        """Has a function called soon, with one argument or none; from any thread, at any moment."""
+        """Requests a call of a function, with one argument or none; from any thread, at any moment."""
 
     def answer(self) -> None:
-        """Calls what was asked for, in that order; for the loop, when the descriptor is readable."""
+        """Makes the requested calls, in their order; for the loop, when the descriptor is readable."""

@@ -1,7 +1,7 @@
-"""A bell for an event loop: any thread has functions called there.
+"""A bell for an event loop: any thread can request a call there. Like a doorbell it only signals.
 
-Ringing it runs no Python code. So it may be rung under a socket's lock, where a signal handler that wants the same lock
-must never run: Python looks for signals only where it runs Python code.
+Ringing it runs no Python code. So a thread may ring it under a socket's lock, where a signal handler that wants the
+same lock must never run: Python looks for signals only where it runs Python code.
 """
 
 cimport cython
@@ -39,7 +39,7 @@ cdef class Bell:
             self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             if self.fd < 0:
                 raise OSError(errno, os.strerror(errno))
-            self._ring()  # something may have been asked for before
+            self._ring()  # a call may have been requested before
 
     def close(self):
         if self.fd >= 0:
@@ -52,14 +52,14 @@ cdef class Bell:
         self.tell(function, argument)
 
     cdef int post(self, object function) except -1:
-        """Has *function* called, without an argument."""
+        """Requests a call of *function*, without an argument."""
         return self.tell(function, NOTHING)
 
     cdef int tell(self, object function, object argument) except -1:
-        """Has *function* called with *argument*."""
+        """Requests a call of *function* with *argument*."""
         if self._over:
             return 0
-        # A deque makes no object that the garbage collector counts, and so none of its runs begins here.
+        # A deque makes no object that the garbage collector counts, so no collection begins here.
         self._orders.append(function)
         try:
             self._orders.append(argument)
@@ -84,7 +84,7 @@ cdef class Bell:
             read(self.fd, &times, sizeof(times))
         self._rung = False
         self.thread = PyThread_get_thread_ident()
-        # The rest, and what is asked for meanwhile, waits for the next time: the loop has other things to do.
+        # The rest, and later requests, wait for the next time: the loop has other things to do.
         left = min(len(self._orders) // 2, <Py_ssize_t>AT_ONCE)
         try:
             while left > 0 and self._orders:

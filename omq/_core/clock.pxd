@@ -36,16 +36,16 @@ cdef enum:
 cdef inline double number_of(object timeout) except? -1:
     try:
         return timeout
-    except OverflowError:  # a whole number that no float holds
+    except OverflowError:  # an integer that no float holds
         return 2.0 * AGES if timeout > 0 else -1.0
 
 
 cdef inline object seconds(object timeout):
-    """A timeout that somebody gives, checked: seconds, AGES at most; None for ever, as what is longer is."""
+    """A checked timeout: seconds, AGES at most; None for ever, also where the timeout is longer."""
     cdef double patience
     if timeout is None:
         return None
     patience = <double>timeout if type(timeout) is float else number_of(timeout)
-    if not patience >= 0:  # which "not a number" is not, either
+    if not patience >= 0:  # true for "not a number", too
         raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
     return timeout if patience <= AGES else None

@@ -1,13 +1,13 @@
 """How long a call may wait."""
 
 def patience(timeout: float | None) -> float | None:
-    """Checks a timeout that somebody gives.
+    """Checks a timeout.
 
     Args:
         timeout: Seconds; `None` for ever, 0 never.
 
     Returns:
-        Seconds that every timer of the system can count, or `None` for ever, which infinity and ages are, too.
+        Seconds that every timer of the system can count, or `None` for ever, also for infinity and for ages.
 
     Raises:
         ValueError: It is below 0, or not a number.

@@ -1,4 +1,4 @@
-"""How long a call may wait, as Python code asks it."""
+"""How long a call may wait, as Python code asks for it."""
 
 
 def patience(timeout):

@@ -1,4 +1,4 @@
-# What is watched in a build with OMQ_DEBUG=1.
+# Measurements of a build with OMQ_DEBUG=1.
 
 
 cdef class Allocations:

@@ -4,7 +4,7 @@ from typing import Self
 DEBUG: bool
 
 class Allocations:
-    """Counts what the interpreter allocates while it is entered, in the whole process; one at a time.
+    """Counts the interpreter's allocations while it is entered, in the whole process; one at a time.
 
     Attributes:
         calls: Calls of malloc, calloc and realloc of Python's allocators for objects and for memory.
@@ -16,14 +16,14 @@ class Allocations:
         """Begins to count, from zero.
 
         Raises:
-            StateError: The build has no `OMQ_DEBUG`, or somebody counts already.
+            StateError: The build has no `OMQ_DEBUG`, or another object counts already.
         """
 
     def stop(self) -> int:
-        """Ceases to count, and gives `calls`.
+        """Ceases to count, and returns `calls`.
 
         Raises:
-            StateError: It was not started.
+            StateError: The count was not started.
         """
 
     def __enter__(self) -> Self: ...

@@ -1,14 +1,14 @@
-"""What is watched in a build with OMQ_DEBUG=1: how often the interpreter allocates.
+"""Measurements of a build with OMQ_DEBUG=1: how often the interpreter allocates.
 
-The allocators of Python are the process's, and so are the counters behind them: C statics, changed under the GIL,
-which whoever calls an allocator of these two domains holds.
+Python's allocators belong to the process, and so do the counters behind them: C statics, changed under the GIL, which
+every caller of an allocator of these two domains holds.
 """
 
 cimport cython
 
 from omq.errors import StateError
 
-# The raw domain is left out: what the object allocator takes from it for a large object would count twice.
+# The raw domain is left out: a large object would count twice, for the object allocator takes its memory from there.
 cdef extern from *:
     """
     #ifndef OMQ_DEBUG

@@ -1,11 +1,11 @@
-# Two locks: one among threads that hold the GIL, one with a thread that never does. And what keeps the garbage collector,
-# which runs any code, out of the sections that they guard.
+# Two locks: one among threads that hold the GIL, one with a thread that never does. And the switch that keeps the
+# garbage collector, which runs any code, out of the sections that they guard.
 
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
 
 cdef extern from "Python.h":
-    Py_ssize_t Py_SIZE(object)       # of a deque: its length, without a call
+    Py_ssize_t Py_SIZE(object)       # the length of a deque, without a call
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -27,7 +27,7 @@ cdef extern from "<semaphore.h>" nogil:
 
 cdef extern from *:
     """
-    /* From Python 3.12 on the collector runs between bytecodes, of which there are none here; before, with any allocation. */
+    /* From Python 3.12 on the collector runs between bytecodes, of which there are none here; before, anywhere. */
     #if PY_VERSION_HEX < 0x030C0000
     #define COLLECTS_ANYWHERE 1
     #else
@@ -38,12 +38,12 @@ cdef extern from *:
     int PyGC_Disable() noexcept
     int PyGC_Enable() noexcept
 
-cdef int hushed                      # sections that the garbage collector is kept out of now
+cdef int hushed                      # sections now that the garbage collector is kept out of
 cdef bint collects                   # whether it was on before the first of them
 
 
 cdef inline void hush() noexcept:
-    """Keeps the garbage collector away until `unhush`: a finalizer would find queues and peers in the middle of a step."""
+    """Keeps the garbage collector away until `unhush`: a finalizer would find queues in the middle of a step."""
     global hushed, collects
     if COLLECTS_ANYWHERE:
         if hushed == 0:
@@ -61,12 +61,12 @@ cdef inline void unhush() noexcept:
 
 @cython.final
 cdef class SocketLock:
-    cdef unsigned long _owner        # ident of the thread that has it; 0 nobody
+    cdef unsigned long _owner        # ident of the thread that holds it; 0 none
     cdef int _depth                  # how often that thread has taken it
     cdef int _waiters                # threads that wait for it
-    cdef sem_t _free                 # posted by a release while somebody waits
-    cdef bint _posted                # it is, and nobody has woken up yet: a holder in a loop would pile them up
-    cdef object deferred             # deque: functions that others want called under the lock, by whoever has it
+    cdef sem_t _free                 # posted by a release while a thread waits
+    cdef bint _posted                # posted, and no thread has woken up yet: a holder in a loop would pile up posts
+    cdef object deferred             # deque: functions to call under the lock, by the thread that holds it
     cdef int _refuse(self) except -1
     cdef int _run_deferred(self) except -1
     cdef int _wait(self, unsigned long me) except -1
@@ -84,7 +84,7 @@ cdef class SocketLock:
         return 0
 
     cdef inline int enter(self) except -1:
-        """As `acquire`, for the user's calls: one within another would find the socket in the middle of something."""
+        """As `acquire`, for the user's calls: a call within another would find the socket in the middle of a step."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == 0:
             hush()
@@ -109,7 +109,7 @@ cdef class SocketLock:
         return True
 
     cdef inline int release(self) except -1:
-        # It is free afterwards, also where this raises.
+        # The lock is free afterwards, also where this raises.
         if self._depth == 1 and Py_SIZE(self.deferred):
             return self._run_deferred()
         self._let_go()
@@ -136,7 +136,7 @@ cdef extern from *:
 
 
 cdef inline void hold_mutex(pthread_mutex_t *mutex) noexcept:
-    # With the GIL held: try, else let go of the GIL first, for the holder may be in a system call.
+    # With the GIL held: try, else release the GIL first, for the holder may be in a system call.
     if pthread_mutex_trylock(mutex) != 0:
         with nogil:
             pthread_mutex_lock(mutex)

@@ -5,7 +5,7 @@ class SocketLock:
 
     @property
     def mine(self) -> bool:
-        """Whether this thread has it."""
+        """Whether this thread holds the lock."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""The lock of a socket that several threads share, and what keeps the garbage collector out of it."""
+"""The lock of a socket that several threads share, and the switch that keeps the garbage collector out of it."""
 
 cimport cython
 
@@ -9,7 +9,7 @@ from omq.errors import StateError
 
 
 def _begin_in_child():
-    """The threads that were in such sections are not there any more."""
+    """Resets the counter in a forked child: the threads that were in such sections do not exist there."""
     global hushed
     if hushed:
         hushed = 1
@@ -54,15 +54,15 @@ cdef class SocketLock:
 
     @property
     def mine(self):
-        """Whether this thread has it."""
+        """Whether this thread holds the lock."""
         return self._owner == PyThread_get_thread_ident()
 
     cdef int _refuse(self) except -1:
-        # Such as a `__buffer__` or an iterator of the user's that calls back.
+        # For example, a `__buffer__` or an iterator of the user calls back.
         raise StateError("the socket is at work in this very thread: a call of its own cannot begin in the middle of that")
 
     cdef int _run_deferred(self) except -1:
-        """Does what others could not do while the lock was taken, and lets go: whoever asks later finds it free."""
+        """Makes the calls that others deferred while the lock was taken, and lets go: later callers find it free."""
         try:
             while self.deferred:
                 function = self.deferred.popleft()

@@ -14,7 +14,7 @@ cdef extern from "<signal.h>" nogil:
 
 
 cdef inline bint start_thread(pthread_t *thread, void *(*work)(void *) noexcept nogil, void *argument) noexcept:
-    """Starts a thread that takes no signals: they are the main thread's. False: there is none to be had."""
+    """Starts a thread that takes no signals, which are the main thread's. False: the system gives none."""
     cdef sigset_t every, before
     cdef int failure
     sigfillset(&every)
