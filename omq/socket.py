@@ -379,15 +379,17 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
         raise StateError("there is no socket to wait for")
     deadline = None if timeout is None else time.monotonic() + timeout
     distinct = list(dict.fromkeys(sockets))
-    with contextlib.ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
+    # The selector ends before the descriptors that it looks at.
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
         room = None
         for one in distinct:
             if not isinstance(one, Socket):
                 raise TypeError(f"omq.wait takes blocking sockets, not {one!r}")
             # The core's own calls: a subclass may have overridden them.
             if events == POLL_IN or (events & POLL_IN and one.recv_queue is not None):
-                selector.register(SyncCore.fileno(one), selectors.EVENT_READ, one)
+                # First: a signal handler may raise in between.
+                stack.callback(SyncCore._return_fileno, one, selector)
+                selector.register(SyncCore._borrow_fileno(one, selector), selectors.EVENT_READ, one)
             if events & POLL_OUT and (one.send_queue is not None or events == POLL_OUT):
                 if room is None:
                     room = ReadableEvent()

@@ -204,7 +204,7 @@ class CallerDriver:
         core._set_thread(
             self.bell,
             self._give_way,
-            self._attend,
+            self._come,
             functools.partial(self._deferred_calls.set, self._attend),
             functools.partial(self._deferred_calls.cancel, self._attend),
         )
@@ -244,10 +244,9 @@ class CallerDriver:
         """A caller does the work: the loop ceases to watch."""
         assert self._loop is not None
         core = self._core()
-        if core is None or self._stopped or not self._watches or core.published:
+        if core is None or self._stopped or not self._watches or not core.cease_watching():
             return
         self._watches = False
-        core.set_watched(False)
         self._loop.remove_reader(self.poller.fd)
         self._looks = core.looks
         self._look_again(_AWAY)
@@ -280,6 +279,13 @@ class CallerDriver:
             self._timer.cancel()
             self._timer = None
         self._watch()
+
+    def _come(self) -> None:
+        """What arrives has to show without a call."""
+        core = self._core()
+        if core is not None:
+            core.heed_call()
+            self._attend()
 
     def _attend(self) -> None:
         """A long sleep is over, or the user has asked for a descriptor: look at usual intervals again."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.model.world import MAX_LOOKS, NOBODY, SLOWER, Case, World
+from tests.model.world import MAX_LOOKS, NOBODY, SHOWS, SLOWER, Case, World
 
 
 class Driving(ABC):
@@ -61,7 +61,10 @@ class Driving(ABC):
         self._hurry(w)
 
     def _dispatch_attended(self, w: World) -> None:
-        w.io = "serve" if self._published(w) else "give way"
+        if self._published(w):
+            w.io = "serve"
+        else:
+            self._give_way(w)
 
     def _io_serve(self, w: World) -> None:
         w.io = "idle"
@@ -75,8 +78,10 @@ class Driving(ABC):
         w.put_off = False
         if order == "give way":
             self._give_way(w)
-        elif order == "attend":
-            self._attend(w)
+        elif order == "come":
+            w.called = False
+            w.io = "attend"
+            self._hurry(w)
         elif order == "take over":
             w.timer = "none"
             w.io = "watch"
@@ -84,15 +89,19 @@ class Driving(ABC):
             self._stop(w)
 
     def _give_way(self, w: World) -> None:
-        w.io = "idle" if w.stopped_io or not w.watches or self._published(w) else "unwatch"
+        w.io = "idle" if w.stopped_io or not w.watches else "unwatch"
 
     def _published(self, w: World) -> bool:
-        return w.readable_event != "none" and self.case.mutation != "way is given though the descriptor is published"
+        return w.readable_event in SHOWS and self.case.mutation != "way is given though the descriptor is published"
 
     def _unwatch(self, w: World) -> None:
-        w.watches = w.reader = False
-        w.watched = w.dismissed = False
-        w.io = "note the looks"
+        """Asked under the lock: who wants to see what arrives later finds nobody who watches."""
+        if self.case.mutation != "who is refused stays told":
+            w.dismissed = False
+        w.io = "idle"
+        if not self._published(w):
+            w.watches = w.reader = w.watched = w.dismissed = False
+            w.io = "note the looks"
 
     def _note(self, w: World) -> None:
         w.fresh = False
@@ -115,7 +124,7 @@ class Driving(ABC):
         self._hurry(w)
 
     def _look_published(self, w: World) -> None:
-        w.io = "watch" if w.readable_event != "none" else "attended?"
+        w.io = "watch" if w.readable_event in SHOWS else "attended?"
 
     def _look_attended(self, w: World) -> None:
         w.io = "idle"
@@ -154,9 +163,10 @@ class Driving(ABC):
 
     def _attend(self, w: World) -> None:
         w.timer = "none"
+        w.io = "idle"
         if not w.stopped_io and not w.watches:
             w.drowsy = w.roused = False
-            if w.readable_event != "none":
+            if w.readable_event in SHOWS:
                 w.io = "watch"
             else:
                 w.fresh = False
@@ -174,11 +184,11 @@ class Driving(ABC):
         self._close_descriptors(w)
 
 
-ASKS_PUBLISHED = ("attended, so?", "give way", "published?")
+ASKS_PUBLISHED = ("attended, so?", "attend", "published?")
 IO: dict[str, Callable[[Driving, World], None]] = {
     "attended, so?": Driving._dispatch_attended,
     "serve": Driving._io_serve,
-    "give way": Driving._give_way,
+    "attend": Driving._attend,
     "unwatch": Driving._unwatch,
     "note the looks": Driving._note,
     "published?": Driving._look_published,

@@ -27,7 +27,7 @@ from omq.engine.driver import CallerDriver
 from omq.errors import ClosedError, ReceiveTimeout
 from tests.model.explorer import State
 from tests.model.serving import Serving
-from tests.model.world import OUT, Case, World
+from tests.model.world import OUT, SHOWS, Case, World
 
 BOUND = 10.0  # seconds in which callers must have come to rest
 PAUSES = {0.01: "soon", 0.02: "twice"}
@@ -100,6 +100,7 @@ class Caller(threading.Thread):
         self.got = got
         self.orders: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.busy = False
+        self.fd = -1  # what `fileno` has given
         self.failure: Exception | None = None
         self.start()
 
@@ -110,8 +111,10 @@ class Caller(threading.Thread):
                     self.got.append(self.core.recv(timeout=None if op == "recv" else 0))
                 elif op in ("poll", "poll0"):
                     self.core.poll(timeout=None if op == "poll" else 0)
+                elif op == "fileno":
+                    self.fd = self.core.fileno()
                 else:
-                    self.core.fileno()
+                    self.core.release_fileno()
             except (ReceiveTimeout, ClosedError):
                 pass
             except Exception as error:
@@ -206,6 +209,7 @@ class Real:
     def seen(self) -> dict[str, Any]:
         """What can be seen from outside."""
         core, driver = self.core, self.driver
+        fd = max(caller.fd for caller in self.callers)
         timer = self.loop.timer is not None and self.loop.timer.call is not None
         with core.lock:
             pass  # whoever had it has let it go
@@ -225,7 +229,7 @@ class Real:
             "alarm": bool(self.alarm.calls) and not driver._stopped,
             "bell": readable(self.bell.fd),
             "published": core.published,
-            "told": core.published and not core.closed and readable(core.fileno()),
+            "told": fd >= 0 and not core.closed and readable(fd),
         }
 
 
@@ -250,8 +254,8 @@ def projected(model: Serving, w: World) -> dict[str, Any]:
         "timer": w.timer,
         "alarm": w.alarm,
         "bell": bool(w.bell),
-        "published": w.readable_event != "none",
-        "told": w.readable_event == "readable" and not w.closed,
+        "published": w.readable_event in SHOWS,
+        "told": w.readable_event in ("readable", "released") and not w.closed,
     }
 
 

@@ -29,6 +29,7 @@ from tests.model.world import (
     OUT,
     ROOM,
     SERVING,
+    SHOWS,
     SIGNALS,
     START,
     TAKES,
@@ -81,7 +82,7 @@ class Serving(Driving):
             return "two callers lead"
         if (w.leader != NOBODY) != any(w.leading) or (w.leader != NOBODY and not w.leading[w.leader]):
             return "the leader is not the one who leads"
-        if not w.closed and w.readable_event != "none" and (w.readable_event == "readable") != self._has(w):
+        if not w.closed and w.readable_event in SHOWS and (w.readable_event == "readable") != self._has(w):
             return "the descriptor of fileno() is wrong"
         if w.event != w.signalled:
             return "the eventfd is not what it was made to be"
@@ -89,8 +90,10 @@ class Serving(Driving):
             return f"an event waits for more than {MAX_LOOKS} looks"
         if self._late(w):
             return "the I/O thread looks late though nobody serves the epoll set"
-        if w.readable_event != "none" and not (w.closed or w.watches or w.bell or w.io != "idle"):
+        if w.readable_event in SHOWS and not (w.closed or w.watches or w.bell or w.io != "idle"):
             return "the descriptor is the user's, and the I/O thread does not watch"
+        if w.dismissed and not (w.closed or w.io != "idle" or "give way" in w.bell):
+            return "the I/O thread is taken for told to make way"
         return None
 
     def _late(self, w: World) -> bool:
@@ -189,7 +192,7 @@ class Serving(Driving):
                 return
             if not w.closed:
                 for op in self.case.calls[c]:
-                    if op != "fileno" or w.readable_event == "none":
+                    if op not in ("fileno", "release") or (w.readable_event in SHOWS) == (op == "release"):
                         yield f"{who} calls {op}", "", lambda w, op=op: self._begin(w, c, op, False)
                         if self.case.works and w.sight <= 0:
                             yield f"{who} calls {op}, late", "", lambda w, op=op: self._begin(w, c, op, True)
@@ -230,7 +233,11 @@ class Serving(Driving):
             w.readable_event = "told"
             self._serve(w, late)
             self._tell(w)
-            self._post(w, "attend")
+            if not w.watched and not w.called:
+                w.called = True
+                self._post(w, "come")
+        elif op == "release":
+            w.readable_event = "released"
         elif op == "send":
             if not self._put(w):
                 w.writable.append(c)
@@ -406,11 +413,11 @@ class Serving(Driving):
             w.signalled = w.event = False
 
     def _tell(self, w: World) -> None:
-        if w.readable_event != "none" and not w.closed:
+        if w.readable_event in SHOWS and not w.closed:
             w.readable_event = "told" if self._front(w) == NOBODY else "readable"
 
     def _dismiss(self, w: World) -> None:
-        if w.watched and not w.dismissed and w.readable_event == "none":
+        if w.watched and not w.dismissed and w.readable_event not in SHOWS:
             w.dismissed = True
             self._post(w, "give way")
 

@@ -19,6 +19,9 @@ CASES = {
     "three callers": Case(calls=(("recv",), ("recv",), ("poll", "recv0")), peers=(3, 2), gulp=True, turn=TURN),
     "an end": Case(calls=(("recv", "recv0"), ("recv", "poll")), peers=(2,), gulp=True, turn=TURN, closes=True),
     "a descriptor": Case(calls=(("recv", "recv0", "fileno"), ("recv",)), peers=(2, 2), gulp=True, turn=TURN),
+    "a descriptor that is given back": Case(
+        calls=(("recv", "recv0", "fileno", "release"), ("recv",)), peers=(2, 2), gulp=True, turn=TURN
+    ),
 }
 
 # Of the mutations that break a promise of the model, those that show where everybody is at rest: the socket has none.

@@ -29,6 +29,10 @@ CASES = {
     "a handler that takes its time": Case(calls=(("recv",), (), ("recv",)), peers=(1,), main=0, nested=1),
     "a descriptor for the user": Case(calls=(("recv", "fileno"),), peers=(1, 1)),
     "a descriptor for the user while another thread waits": Case(calls=(("recv",), ("fileno", "recv0")), peers=(1,)),
+    "a descriptor that is given back": Case(calls=(("recv", "fileno", "release"),), peers=(1, 1)),
+    "a descriptor that is given back while another thread waits": Case(
+        calls=(("recv",), ("fileno", "release")), peers=(1,)
+    ),
 }
 
 LARGE = {
@@ -49,6 +53,7 @@ BOUNDED = Case(calls=(("recv0", "recv"),), peers=(2,), hwm=1)
 SENDER = Case(calls=(("recv",), ("send",)), peers=(0,), room=1)
 CLOSED = Case(calls=(("recv",), ("recv",)), peers=(0,), closes=True)
 PUBLISHED = Case(calls=(("recv",), ("fileno",)), peers=(1,))
+RELEASED = Case(calls=(("recv",), ("fileno", "release")), peers=(1,))
 ASKED = Case(calls=(("recv",), ("recv0", "poll0")), peers=(2,))
 HANDLED = Case(calls=(("recv",), ("recv",)), peers=(1,), main=0, nested=1)
 TWO = Case(calls=(("recv",), ("recv",)), peers=(1, 1))
@@ -71,6 +76,7 @@ MUTATIONS = {
     "two leaders": (CLOSED, "two callers lead"),
     "way is given for good": (OWNER, "nobody reads it"),
     "who runs handlers does not stand aside": (HANDLED, "nobody serves the epoll set"),
+    "who is refused stays told": (RELEASED, "taken for told"),
     "way is given though the descriptor is published": (PUBLISHED, "the descriptor is the user's"),
 }
 

@@ -12,6 +12,7 @@ MAX_LOOKS = 2  # of the I/O thread, after which an event must have been served
 OUT, SIGNALS, HANDLER, EPOLL, AWAKE, FOLLOW, LATE = "out", "signals", "handler", "epoll", "awake", "follow", "late"
 SLOWER = {"soon": "twice", "twice": "late", "late": "late"}  # each pause is twice as long as the one before
 TAKES = ("recv", "timed", "recv0")
+SHOWS = ("told", "readable")  # what a descriptor of the user's is; else there is "none", or it was "released"
 SERVING = (SIGNALS, EPOLL, AWAKE)  # where a leader is one
 
 
@@ -20,7 +21,8 @@ class Case:
     """Who is there, and what they may do.
 
     Attributes:
-        calls: What each caller may call, again and again: recv, timed, recv0, poll, poll0, send, fileno.
+        calls: What each caller may call, again and again: recv, timed, recv0, poll, poll0, send, fileno,
+            release.
         peers: Messages that each peer sends.
         hwm: Messages that wait to be taken at which reading stops; 0 never.
         gulp: Whether one read takes all that has arrived, and not one message.
@@ -64,8 +66,8 @@ class World:
 NAMES = (
     "sends", "kernel", "complete", "taken", "reading", "stopped", "ring", "turn", "sight", "last", "behind",
     "at", "op", "leading", "woken", "sem", "in_time", "seen", "readable", "writable", "leader", "event", "signalled",
-    "inside", "ending", "closed", "open", "readable_event", "watched", "dismissed", "drowsy", "roused", "fresh",
-    "io", "changed", "watches", "reader", "timer", "pause", "alarm", "bell", "stopped_io", "looks", "put_off",
+    "inside", "ending", "closed", "open", "readable_event", "called", "watched", "dismissed", "drowsy", "roused",
+    "fresh", "io", "changed", "watches", "reader", "timer", "pause", "alarm", "bell", "stopped_io", "looks", "put_off",
     "room", "rooms", "blocked",
 )  # fmt: skip
 LISTS = (
@@ -75,7 +77,7 @@ LISTS = (
 START: dict[str, Any] = {
     "ring": (), "last": NOBODY, "behind": False, "readable": (), "writable": (), "leader": NOBODY,
     "event": False, "signalled": False, "inside": 0, "ending": False, "closed": False, "open": True,
-    "readable_event": "none",
+    "readable_event": "none", "called": False,
     "watched": True, "dismissed": False, "drowsy": False, "roused": False, "fresh": False, "io": "idle",
     "changed": False,
     "watches": True, "reader": True, "timer": "none", "pause": "soon", "alarm": False, "bell": (), "stopped_io": False,

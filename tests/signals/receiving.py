@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -149,6 +150,13 @@ class Fileno(Poll):
 
     def results(self) -> Iterator[Any]:
         return repeat(self.one.fileno, 1)
+
+
+class ReleaseFileno(Poll):
+    """The descriptor, given back."""
+
+    def results(self) -> Iterator[Any]:
+        return map(operator.call, [self.one.fileno, self.one.release_fileno])
 
 
 class Routed(World):

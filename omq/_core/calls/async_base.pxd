@@ -18,7 +18,8 @@ cdef class AsyncSocketBase:
     cdef unsigned long _thread       # where the loop runs
     cdef object _is_running          # the loop's own method
     cdef Poller _poller              # the epoll set of its connections
-    cdef ReadableEvent _readable_event  # what `fileno` gives; None: nobody has asked for it
+    cdef ReadableEvent _readable_event  # shows what arrives; None: nobody wants to see it
+    cdef ReadableEvent _kept         # the same, also while nobody does: a number that was given stays the user's
     cdef bint _at_home(self) except -1
     cdef int _enter(self) except -1
     cdef int _refuse(self, str why) except -1

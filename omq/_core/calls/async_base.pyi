@@ -30,10 +30,22 @@ class AsyncSocketBase:
     def fileno(self) -> int:
         """A descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
 
-        It stays the same one, belongs to the socket, and becomes readable when the socket closes. While somebody
-        waits in a call that receives, that call has the messages.
+        It stays the same one, belongs to the socket, and becomes readable when the socket closes, or at
+        `release_fileno`. While somebody waits in a call that receives, that call has the messages.
 
         Raises:
             StateError: The type does not receive, or this is another loop.
             ClosedError: The socket is closed.
+        """
+
+    def release_fileno(self) -> None:
+        """Gives back what `fileno` has given, so that nobody keeps it true any more.
+
+        Take the descriptor out of selectors and loops before. Whoever still selects on it wakes up: it is readable from
+        now on, whether a message waits or not, as it is when the socket closes. It is not closed, so that nobody can
+        mistake what is opened next for it, and `fileno` gives the same one when it is used again. Does nothing where
+        `fileno` has not been used, or the socket is closed.
+
+        Raises:
+            StateError: This is another loop, or the process has forked.
         """

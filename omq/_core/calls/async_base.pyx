@@ -102,8 +102,8 @@ cdef class AsyncSocketBase:
     def fileno(self):
         """A descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
 
-        It stays the same one, belongs to the socket, and becomes readable when the socket closes. While somebody
-        waits in a call that receives, that call has the messages.
+        It stays the same one, belongs to the socket, and becomes readable when the socket closes, or at
+        `release_fileno`. While somebody waits in a call that receives, that call has the messages.
 
         Raises:
             StateError: The type does not receive, or this is another loop.
@@ -113,9 +113,29 @@ cdef class AsyncSocketBase:
         if self.recv_queue is None:
             raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")
         if self._readable_event is None:
-            self._readable_event = ReadableEvent()
+            if self._kept is None:
+                self._kept = ReadableEvent()
+            self._readable_event = self._kept
             self._tell()
-        return self._readable_event.fd
+        return self._kept.fd
+
+    def release_fileno(self):
+        """Gives back what `fileno` has given, so that nobody keeps it true any more.
+
+        Take the descriptor out of selectors and loops before. Whoever still selects on it wakes up: it is readable from
+        now on, whether a message waits or not, as it is when the socket closes. It is not closed, so that nobody can
+        mistake what is opened next for it, and `fileno` gives the same one when it is used again. Does nothing where
+        `fileno` has not been used, or the socket is closed.
+
+        Raises:
+            StateError: This is another loop, or the process has forked.
+        """
+        if self._stale:
+            self._refuse("")
+        if self._readable_event is not None and not self.closed:
+            self._enter()
+            self._readable_event = None
+            self._kept.show(True)
 
     def _name(self):
         return type(self).__name__
@@ -145,4 +165,4 @@ cdef class AsyncSocketBase:
         """In a forked child: closes what was inherited and touches nothing in it, for the parent uses it."""
         self.closed = self._stale = True
         self._poller.close()
-        self._readable_event = None
+        self._readable_event = self._kept = None

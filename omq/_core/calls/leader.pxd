@@ -64,14 +64,19 @@ cdef class LeaderCore:
     cdef bint _signalled             # it has been written since it was last read
     cdef int _inside                 # threads that may be in a system call on the epoll set
     cdef bint _ending                # the descriptors go when the last of them is out
-    cdef ReadableEvent _readable_event  # what `fileno` gives; None before its first use
+    cdef ReadableEvent _readable_event  # shows what arrives; None: nobody wants to see it
+    cdef ReadableEvent _kept         # the same, also while nobody does: a number that was given stays the user's
+    cdef bint _given                 # the user has it
+    cdef bint _wanted                # and has not given it back
+    cdef list _borrowers             # who waits for several sockets, this one among them; None: nobody does
     cdef Bell _bell                  # has the I/O thread do something; None before there is one
     cdef readonly bint watched       # the I/O thread watches the epoll set
     cdef bint _dismissed             # it has been asked to stop that
     cdef object _unwatch             # what has it stop
     cdef readonly unsigned long long looks  # that callers have taken at the epoll set: tells whether they serve it
     cdef bint drowsy                 # the I/O thread looks rarely for an absent owner: tell it when a call leaves
-    cdef object _attend              # has the I/O thread look for an absent owner again, now
+    cdef object _attend              # has the I/O thread watch for what has to show
+    cdef bint _called                # it has been asked to
     cdef object _rouse               # the same in a moment
     cdef object _calm                # takes that back
     cdef bint _roused                # it is to look in a moment, for a call has left

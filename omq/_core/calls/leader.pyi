@@ -65,7 +65,7 @@ class LeaderCore:
 
     @property
     def published(self) -> bool:
-        """`fileno` has been used."""
+        """Whether a descriptor of the user's has to show what arrives."""
 
     @property
     def looks(self) -> int:
@@ -95,19 +95,14 @@ class LeaderCore:
     def set_drowsy(self, drowsy: bool) -> None:
         """Whether the next call that ends a wait is to tell the I/O thread."""
 
+    def cease_watching(self) -> bool:
+        """The I/O thread ceases to watch the epoll set, unless what arrives has to show; gives whether it does."""
+
+    def heed_call(self) -> None:
+        """The I/O thread begins to do what it was asked for, and may be asked again."""
+
     def dispatch(self) -> None:
         """Does the work that nobody calls for; on the I/O thread."""
 
     def flush_turn(self) -> None:
         """Gives what waits in the queue to peers that have become free; on the I/O thread."""
-
-    def fileno(self) -> int:
-        """A descriptor that is readable exactly while a message waits; level-triggered.
-
-        It is the socket's: select on it, and do nothing else with it. From its first use on the I/O thread reads
-        for the socket.
-
-        Raises:
-            StateError: The type does not receive.
-            ClosedError: The socket is closed.
-        """

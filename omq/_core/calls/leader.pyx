@@ -313,9 +313,24 @@ cdef class LeaderCore:
         self.drowsy = drowsy
         self._roused = False
 
+    def cease_watching(self):
+        """The I/O thread ceases to watch the epoll set, unless what arrives has to show; gives whether it does."""
+        self.lock.acquire()
+        try:
+            self._dismissed = False
+            if self._readable_event is None:
+                self.watched = False
+            return not self.watched
+        finally:
+            self.lock.release()
+
+    def heed_call(self):
+        """The I/O thread begins to do what it was asked for, and may be asked again."""
+        self._called = False
+
     @property
     def published(self):
-        """Whether `fileno` has been used."""
+        """Whether a descriptor of the user's has to show what arrives."""
         return self._readable_event is not None
 
     @property
@@ -374,7 +389,7 @@ cdef class LeaderCore:
         if self._event >= 0:
             close(self._event)
             self._event = NO_FD
-        self._readable_event = None
+        self._readable_event = self._kept = None
 
     def _end(self):
         self.poller.close()
@@ -633,28 +648,3 @@ cdef class LeaderCore:
                 if not blocked_call.aside:
                     return blocked_call.wake()
         return 0
-
-    def fileno(self):
-        """A descriptor that is readable exactly while a message waits; level-triggered.
-
-        It is the socket's: select on it, and do nothing else with it. From its first use on the I/O thread reads
-        for the socket.
-
-        Raises:
-            StateError: The type does not receive.
-            ClosedError: The socket is closed.
-        """
-        self._enter()
-        try:
-            if self.recv_queue is None:
-                raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")
-            if self._readable_event is None:
-                self._readable_event = ReadableEvent()
-                self.poller.serve()
-                self._tell()
-                # From now on the I/O thread alone reads: what arrives must show without a call.
-                if self._bell is not None:
-                    self._bell.post(self._attend)
-            return self._readable_event.fd
-        finally:
-            self._leave()

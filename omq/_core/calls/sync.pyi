@@ -121,6 +121,31 @@ class SyncCore(LeaderCore):
     def recv_message(self, *, timeout: float | Unset | None = ...) -> Message:
         """Takes the next message as a `Message`: its parts and what is known about its sender."""
 
+    def fileno(self) -> int:
+        """A descriptor that is readable exactly while a message waits; level-triggered.
+
+        It is the socket's: select on it, and do nothing else with it. From its first use on the I/O thread reads
+        for the socket, until `release_fileno`.
+
+        Raises:
+            StateError: The type does not receive.
+            ClosedError: The socket is closed.
+        """
+
+    def release_fileno(self) -> None:
+        """Gives back what `fileno` has given: the threads that call read for themselves again.
+
+        Take the descriptor out of selectors and loops before. Whoever still selects on it wakes up: it is readable from
+        now on, whether a message waits or not, as it is when the socket closes. It is not closed, so that nobody can
+        mistake what is opened next for it, and `fileno` gives the same one when it is used again. Does nothing where
+        `fileno` has not been used, or the socket is closed.
+
+        Raises:
+            StateError: The process has forked.
+        """
+
+    def _borrow_fileno(self, borrower: object) -> int: ...
+    def _return_fileno(self, borrower: object) -> None: ...
     def poll(self, timeout: float | None = None, events: int = ...) -> int:
         """Waits until a message can be received or sent.
 

@@ -24,6 +24,7 @@ from omq._core.calls.attempt cimport (
 )
 from omq._core.calls.columns cimport take_columns
 from omq._core.calls.leader cimport FOR_EVER, LeaderCore, BlockedCall, SyncWaitQueue
+from omq._core.calls.readable_event cimport ReadableEvent
 from omq._core.calls.part cimport Parts, close_parts, open_parts, open_target, refuse_several
 from omq._core.link.convoy_breaker cimport give_way
 from omq._core.queues.peer cimport RecvQueue
@@ -367,6 +368,100 @@ cdef class SyncCore(LeaderCore):
                     return sent
                 sent += 1
         return sent
+
+    # ------------------------------------------------------------------ descriptors to select on
+
+    cdef int _publish(self) except -1:
+        """From now on what arrives shows without a call: the I/O thread reads."""
+        if self._readable_event is None:
+            if self._kept is None:
+                self._kept = ReadableEvent()
+            self._readable_event = self._kept
+            self.poller.serve()
+            self._tell()
+            # Where it watches already it stays: it asks under the lock before it makes way. One order at a time: who
+            # waits again and again, while it is kept out, asks once.
+            if self._bell is not None and not self.watched and not self._called:
+                self._called = True
+                self._bell.post(self._attend)
+        return 0
+
+    cdef int _conceal(self) except -1:
+        """Where nobody wants to see what arrives, callers read again: the first that has to wait takes the set back."""
+        if self._readable_event is not None and not self._wanted and not self._borrowers and not self.closed:
+            self._readable_event = None
+            if self._given:
+                self._kept.show(True)
+        return 0
+
+    def fileno(self):
+        """A descriptor that is readable exactly while a message waits; level-triggered.
+
+        It is the socket's: select on it, and do nothing else with it. From its first use on the I/O thread reads
+        for the socket, until `release_fileno`.
+
+        Raises:
+            StateError: The type does not receive.
+            ClosedError: The socket is closed.
+        """
+        self._enter()
+        try:
+            self._refuse_unless_receiving()
+            self._publish()
+            self._given = self._wanted = True
+            return self._kept.fd
+        finally:
+            self._leave()
+
+    def release_fileno(self):
+        """Gives back what `fileno` has given: the threads that call read for themselves again.
+
+        Take the descriptor out of selectors and loops before. Whoever still selects on it wakes up: it is readable from
+        now on, whether a message waits or not, as it is when the socket closes. It is not closed, so that nobody can
+        mistake what is opened next for it, and `fileno` gives the same one when it is used again. Does nothing where
+        `fileno` has not been used, or the socket is closed.
+
+        Raises:
+            StateError: The process has forked.
+        """
+        if self._fork_guard.stale:
+            self._refuse()
+        self.lock.enter()
+        try:
+            self._wanted = False
+            self._conceal()
+        finally:
+            self._leave()
+
+    def _borrow_fileno(self, borrower):
+        """A descriptor for *borrower*, who waits for several sockets, until `_return_fileno`; raises as `fileno`."""
+        self._enter()
+        try:
+            self._refuse_unless_receiving()
+            self._publish()
+            if self._borrowers is None:
+                self._borrowers = []
+            self._borrowers.append(borrower)
+            return self._kept.fd
+        finally:
+            self._leave()
+
+    def _return_fileno(self, borrower):
+        """The wait is over; also one that was interrupted before it had a descriptor."""
+        if self._fork_guard.stale:
+            return
+        self.lock.enter()
+        try:
+            if self._borrowers is not None and borrower in self._borrowers:
+                self._borrowers.remove(borrower)
+            self._conceal()
+        finally:
+            self._leave()
+
+    cdef int _refuse_unless_receiving(self) except -1:
+        if self.recv_queue is None:
+            raise StateError(f"a {self._name()} socket does not receive: it has no descriptor to wait on")
+        return 0
 
     # ------------------------------------------------------------------ readiness
 

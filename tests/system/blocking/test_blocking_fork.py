@@ -20,6 +20,7 @@ def refuse_all(sockets, context):
             lambda: socket.recv(), lambda: socket.recv_many(), lambda: socket.recv_multipart(),
             lambda: socket.recv_into(bytearray(9)), lambda: socket.recv_message(), lambda: next(socket),
             lambda: socket.poll(), lambda: socket.poll(0, omq.POLL_OUT), lambda: socket.fileno(),
+            lambda: socket.release_fileno(),
             lambda: socket.bind("tcp://127.0.0.1:*"), lambda: socket.connect("tcp://127.0.0.1:9"),
             lambda: socket.unbind("tcp://127.0.0.1:9"), lambda: socket.wait_connected(),
             lambda: omq.wait([socket], 1), lambda: socket.set_options(send_hwm=3),

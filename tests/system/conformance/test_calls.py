@@ -157,6 +157,48 @@ def test_the_descriptor_shows_what_stands_behind_much_that_is_no_longer_wanted(t
     assert not _readable(fd)
 
 
+def test_a_descriptor_that_was_given_back(linked):
+    push, pull = linked
+    pull.release_fileno()  # nobody has it
+    push.release_fileno()
+    fd = pull.fileno()
+    for _ in range(3):
+        assert not _readable(fd)
+        pull.release_fileno()
+        pull.release_fileno()
+        assert _readable(fd), "who still selects on it is to wake up"
+        push.send(b"x")
+        assert pull.recv(timeout=BOUND) == b"x"
+        assert _readable(fd)
+        assert pull.fileno() == fd
+        assert not _readable(fd)
+        push.send(b"y")
+        assert _readable(fd, BOUND)
+        assert pull.recv(timeout=0) == b"y"
+
+
+def test_a_message_that_waits_when_the_descriptor_is_given_back_and_asked_for_again(linked):
+    push, pull = linked
+    fd = pull.fileno()
+    push.send(b"a")
+    assert _readable(fd, BOUND)
+    pull.release_fileno()
+    push.send(b"b")
+    assert pull.fileno() == fd
+    for body in (b"a", b"b"):
+        assert _readable(fd, BOUND)
+        assert pull.recv(timeout=0) == body
+    assert not _readable(fd)
+
+
+def test_a_descriptor_is_not_given_back_to_a_closed_socket(twin, endpoint):
+    pull = twin("PULL", bind=endpoint)
+    fd = pull.fileno()
+    pull.close()
+    pull.release_fileno()
+    assert _readable(fd)
+
+
 def test_the_descriptor_of_a_socket_that_closes_wakes_who_waits_for_it(twin, endpoint):
     pull = twin("PULL", bind=endpoint)
     fd = pull.fileno()

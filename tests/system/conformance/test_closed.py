@@ -56,6 +56,7 @@ INNARDS = {
     *(
         "attended",
         "begin_close",
+        "cease_watching",
         "close_after_fork",
         "dispatch",
         "end_with_context",
@@ -63,6 +64,7 @@ INNARDS = {
         "finish_close",
         "give_up_close",
         "flush_turn",
+        "heed_call",
         "lock",
     ),
     *("looks", "poller", "published", "readable", "recv_queue", "send_queue", "set_drowsy", "set_watched", "turn"),
@@ -118,6 +120,7 @@ def test_it_may_be_closed_again_and_looked_at(closed):
     one.close()
     one.close(0)
     one.stop()
+    one.release_fileno()
     assert one.options.recv_timeout == 4.0
     assert repr(getattr(one, "_socket", one)).endswith("DEALER closed>")
 
@@ -135,7 +138,7 @@ def test_iterating_ends(twin):
 @pytest.mark.parametrize("kind", [omq.DEALER, omq.asyncio.DEALER], ids=["blocking", "asyncio"])
 def test_nothing_public_is_forgotten_here(kind):
     public = {name for name in dir(kind) if not name.startswith("_")}
-    assert public - INNARDS <= {*REFUSED, *ACCEPTED, "options", "close", "stop"}
+    assert public - INNARDS <= {*REFUSED, *ACCEPTED, "options", "close", "stop", "release_fileno"}
 
 
 def test_its_endpoints_are_there_until_it_no_longer_listens(twin, tmp_path):

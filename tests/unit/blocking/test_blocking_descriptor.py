@@ -157,6 +157,92 @@ def test_a_close_shows(make, crew):
         pull.fileno()
 
 
+def _callers_read(pull, push):
+    """Whether the I/O thread makes way for a caller."""
+    for _ in range(3):
+        threading.Timer(0.02, push.send, [b"x"]).start()
+        assert pull.recv(timeout=BOUND) == b"x"
+    until(lambda: not pull.watched, "the I/O thread watches on")
+    return not pull.published
+
+
+def test_who_sleeps_on_a_descriptor_that_is_given_back_wakes_up(make, crew):
+    pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
+    fd = pull.fileno()
+    waiting = crew(_waits, fd)
+    until(lambda: sleeps(waiting.native_id))
+    pull.release_fileno()
+    assert crew.join() == [True]
+    assert _callers_read(pull, push)
+    os.fstat(fd)  # open: no other file gets its number
+
+
+def test_after_a_wait_callers_read_again(make):
+    pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
+    assert omq.wait([pull], 0.05) == []
+    assert _callers_read(pull, push)
+    push.send(b"x")
+    assert omq.wait([pull], BOUND) == [pull]
+    assert not pull.published
+    assert pull.recv(timeout=0) == b"x"
+    with pytest.raises(TypeError):
+        omq.wait([pull, 3], 0)
+    with pytest.raises(omq.StateError):
+        omq.wait([pull, push], 0)
+    assert not pull.published
+    fd = pull.fileno()
+    assert omq.wait([pull], 0) == []
+    assert pull.published, "the user has it"
+    assert not _readable(fd)
+    pull.release_fileno()
+    assert omq.wait([pull], 0) == []
+    assert _readable(fd), "the user has given it back"
+
+
+def test_a_wait_outlives_what_another_thread_gives_back(make, crew):
+    pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
+    pull.fileno()
+    waiting = [crew(omq.wait, [pull], BOUND) for _ in range(2)]
+    until(lambda: all(sleeps(one.native_id) for one in waiting))
+    pull.release_fileno()
+    assert pull.published
+    push.send(b"x")
+    assert crew.join() == [[pull], [pull]]
+    assert not pull.published
+
+
+def test_waits_for_messages_leave_nothing_more_behind(make, endpoint):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
+    omq.wait([pull], 0)
+    before = descriptors()
+    for _ in range(100):
+        push.send(b"x")
+        assert omq.wait([pull], BOUND) == [pull]
+        pull.recv(timeout=0)
+    assert not descriptors() - before
+
+
+def test_descriptors_that_come_and_go_lose_nothing(make, crew):
+    pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
+    count = 5000
+    crew(lambda: [push.send(b"%d" % n) for n in range(count)])
+    over = threading.Event()
+
+    def come_and_go():
+        while not over.is_set():
+            pull.fileno()
+            pull.release_fileno()
+            omq.wait([pull], 0)
+
+    crew(come_and_go)
+    try:
+        assert [pull.recv(timeout=BOUND) for _ in range(count)] == [b"%d" % n for n in range(count)]
+    finally:
+        over.set()
+    crew.join()
+    assert _callers_read(pull, push)
+
+
 def test_selectors_with_a_pipe_beside(make):
     pull, push = make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*")
     here, there = os.pipe()
