@@ -6,6 +6,7 @@ measure time, and those that share something dear (a JVM, a built package, progr
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -33,3 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if here / place in (item.path, *item.path.parents):
                 item.add_marker(pytest.mark.alone)
+
+
+def pytest_collection_finish() -> None:
+    """What pytest knows about ten thousand tests is not looked through at each collection of garbage."""
+    gc.collect()
+    gc.freeze()
