@@ -46,8 +46,9 @@ UNSUBSCRIBES_IN_A_LOOP = """
         while time.monotonic() < END:
             number += 1
             topic = b"t%d" % number
-            Subscription(sub, topic)
+            subscription = Subscription(sub, topic)
             await pub.wait_subscribed(topic, timeout=10)
+            del subscription  # not before: who is collected while it is waited for was never seen
             for _ in range(400):
                 await pub.send_multipart([topic, b"body"])
             await asyncio.sleep(0.01)

@@ -171,16 +171,16 @@ def endpoint(request: pytest.FixtureRequest, tmp_path: Any, inproc: str) -> str:
     return {"tcp": "tcp://127.0.0.1:*", "ipc": f"ipc://{tmp_path}/s", "inproc": inproc}[request.param]
 
 
-def fill(socket: Any, limit: int, *parts: bytes, timeout: float = 0) -> int:
-    """Sends numbered messages until there is no room; how many were accepted, *limit* at most."""
+def fill(socket: Any, limit: int, *parts: bytes, timeout: float = 0, first: int = 0) -> int:
+    """Sends messages, numbered from *first*, until there is no room; how many were accepted, *limit* at most."""
     if not parts:
         try:
-            return int(socket.send_many([b"%d" % number for number in range(limit)], timeout=timeout))
+            return int(socket.send_many([b"%d" % (first + number) for number in range(limit)], timeout=timeout))
         except omq.SendTimeout:
             return 0
     for number in range(limit):
         try:
-            socket.send_multipart([*parts, b"%d" % number], timeout=timeout)
+            socket.send_multipart([*parts, b"%d" % (first + number)], timeout=timeout)
         except omq.SendTimeout:
             return number
     return limit
