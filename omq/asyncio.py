@@ -78,7 +78,7 @@ class Socket(SocketBase, AsyncCore):
         **options: Any,
     ) -> None:
         _refuse_spinning(options)
-        context = context or Context.default()
+        context = self._context_of(context)
         context.check()
         self._engine = Engine(
             self.socket_type, Options.parse(self.socket_type, options), context, LoopDriver(self), parent

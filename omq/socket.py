@@ -52,7 +52,7 @@ class Socket(SocketBase, SyncCore):
         connect: str | Iterable[str] | None = None,
         **options: Any,
     ) -> None:
-        context = context or Context.default()
+        context = self._context_of(context)
         context.check()
         self._context = context
         self._io: IoThread

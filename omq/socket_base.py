@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NoReturn, SupportsIndex
 
 from omq._core.calls.description import snapshot
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
+from omq.context import Context
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, EndpointError, SendTimeout, StateError, Timeout
 from omq.message import PeerInfo
@@ -32,6 +33,26 @@ class SocketBase:
         if kind is not None:
             cls.socket_type = kind
             cls.__doc__ = TRAITS[kind].text
+
+    @classmethod
+    def _context_of(cls, context: Any) -> Context:
+        """The context of a new socket.
+
+        Raises:
+            TypeError: The class has no socket type; or what was given as a context is none, most likely an endpoint.
+        """
+        if not hasattr(cls, "socket_type"):
+            raise TypeError(
+                f"{cls.__module__}.{cls.__name__} has no socket type: make one of its types, such as omq.PUSH"
+            )
+        if context is None:
+            return Context.default()
+        if not isinstance(context, Context):
+            raise TypeError(
+                f"the first argument is a Context, not {type(context).__name__}: {context!r};"
+                " an endpoint is given as bind= or connect="
+            )
+        return context
 
     @property
     def closed(self) -> bool:
@@ -261,7 +282,7 @@ class SocketBase:
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self._engine.peer_count} peers"
-        return " ".join([f"<{type(self).__module__}.{self.socket_type.value}", *self.endpoints, f"{state}>"])
+        return " ".join([f"<{type(self).__module__}.{type(self).__name__}", *self.endpoints, f"{state}>"])
 
 
 def several(endpoints: str | Iterable[str] | None) -> Iterable[str]:

@@ -18,7 +18,11 @@ os.environ.setdefault("OMQ_STRICT", "1")
 
 ALONE = (
     *("ends", "fault", "liveness", "signals", "soak", "system/spark", "system/test_packaging.py"),
-    *("system/blocking/test_blocking_idle.py", "unit/core/test_vigil.py", "unit/blocking/test_blocking_heartbeat.py"),
+    *(
+        "system/blocking/test_blocking_idle.py",
+        "unit/core/test_ping_responder.py",
+        "unit/blocking/test_blocking_heartbeat.py",
+    ),
 )
 
 

@@ -11,6 +11,7 @@ import textwrap
 import pytest
 
 import omq
+import omq.asyncio as twin_of_asyncio
 from tests.system.conformance.conftest import Waiting
 from tests.waits import BOUND, until
 
@@ -228,3 +229,29 @@ def test_fork_a_child_that_ends_as_programs_do_ends_well(host):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+on_both_twins = pytest.mark.parametrize("module", [omq, twin_of_asyncio])
+
+
+@on_both_twins
+@pytest.mark.parametrize("given", ["tcp://127.0.0.1:5555", 5, b"inproc://x"])
+def test_an_endpoint_in_place_of_the_context_is_told_where_it_belongs(module, given):
+    with pytest.raises(TypeError, match=r"the first argument is a Context, not (str|int|bytes): .*bind= or connect="):
+        module.PUSH(given)
+
+
+@on_both_twins
+def test_a_socket_without_a_type_is_none(module):
+    with pytest.raises(TypeError, match=r"Socket has no socket type: make a socket of a type, such as omq\.PUSH"):
+        module.Socket()
+
+
+@on_both_twins
+def test_a_subclass_goes_by_its_own_name(module):
+    class Feed(module.PUSH):
+        pass
+
+    feed = Feed()
+    assert repr(feed) == f"<{__name__}.Feed 0 peers>"
+    feed.stop()

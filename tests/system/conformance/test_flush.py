@@ -16,8 +16,8 @@ LARGE = bytes(1 << 20)
 def _stuff(push, body):
     """Sends until nothing more leaves; how many messages.
 
-    A Unix socket is writable to poll(2) again when three quarters of its buffer are free, and may have room before: where
-    the peer reads its first 128 KiB after the last write, `flush` writes what waits, and there is room again.
+    A Unix socket is writable to poll(2) again when three quarters of its buffer are free, and may have room before:
+    where the peer reads its first 128 KiB after the last write, `flush` writes what waits, and there is room again.
     """
     sent = 0
     while True:

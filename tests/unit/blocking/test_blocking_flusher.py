@@ -17,7 +17,6 @@ from tests.unit.blocking.conftest import BOUND
 from tests.unit.conftest import needs_address_space
 from tests.waits import until
 
-
 ROUNDS = 60
 TAIL = 5.0  # seconds that a tail may take; a few milliseconds where nothing else runs
 RECEIVER = """
