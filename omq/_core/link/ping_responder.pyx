@@ -70,7 +70,7 @@ cdef class PingResponder:
         return (due + step - 1) // step * step
 
     cdef long long look(self, long long now, unsigned char *view) noexcept nogil:
-        """Answers PINGs, if nobody reads; returns when to look again. *view* has VIEW bytes."""
+        """Answers PINGs, if no thread reads; returns when to look again. *view* has VIEW bytes."""
         cdef Py_ssize_t size
         cdef long long patience, due
         if not self.enter():

@@ -1,4 +1,4 @@
-# What a connection receives, and its place in the epoll set of its socket.
+# The receiving half of a connection, and its place in the epoll set of its socket.
 
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.wire.frame_reader cimport FrameReader
@@ -23,7 +23,7 @@ cdef class Receiver(Peer):
     cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
     cdef bint _ending                # the kernel has reported the end: read up to it
     cdef bint _resets                # a write to the peer may destroy what it has sent (tcp)
-    cdef bint _behind                # our kernel has been full since everything was last known to be here
+    cdef bint _behind                # our kernel has once had no room since everything was last known to be here
     cdef bint _parting               # our side of the stream is ended: what comes is thrown away
     cdef readonly long long pings    # PINGs that have come
     cdef public int untold           # commands sent to the session that it has not handled; it counts them down

@@ -88,7 +88,7 @@ cdef class Peer:
         return False
 
     cdef bint sated(self) noexcept:
-        """Whether so many messages wait to be taken that what has arrived since may wait, too."""
+        """Whether so many messages wait to be taken that newer ones may stay in the kernel."""
         return False
 
     cdef int complain(self, object error) except -1:

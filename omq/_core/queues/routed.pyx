@@ -72,7 +72,7 @@ cdef class RoutedSendQueue(SendQueue):
         cdef Peer peer
         if not self.mandatory_:
             return True
-        # A peer that was found full is not asked again before it reports room, so a message pays for each question.
+        # A peer that was found full is not asked again before it reports room: no more questions than messages.
         while self._roomy:
             peer = <Peer>self._roomy.popitem()[0]
             if not self._full(peer) and peer.attached:  # a write that fails ends the peer

@@ -408,7 +408,7 @@ cdef class FrameReader:
     cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil:
         """Whether a codec's frame is within the limits: SCAN_STARVED, or the fault."""
         if flags < 0:
-            # Only a decoded frame is known to be a command: here one ends that is too large for both limits.
+            # Only a decoded frame is known to be a command. A frame that is too large for both limits is refused here.
             return self._refuse(size) if size > self._left and size > COMMAND_LIMIT else SCAN_STARVED
         if flags & FLAG_COMMAND:
             return SCAN_COMMAND_TOO_LARGE if size > COMMAND_LIMIT else SCAN_STARVED
