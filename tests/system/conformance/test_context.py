@@ -243,7 +243,7 @@ def test_an_endpoint_in_place_of_the_context_is_told_where_it_belongs(module, gi
 
 @on_both_twins
 def test_a_socket_without_a_type_is_none(module):
-    with pytest.raises(TypeError, match=r"Socket has no socket type: make a socket of a type, such as omq\.PUSH"):
+    with pytest.raises(TypeError, match=r"Socket has no socket type: make one of its types, such as omq\.PUSH"):
         module.Socket()
 
 
