@@ -48,5 +48,5 @@ def test_a_class_of_the_users_own_is_of_the_type_that_it_derives_from(module: Mo
     assert Old.socket_type is SocketType.PUSH
     for made in (Feed, Old):
         socket = made()
-        assert repr(socket) == f"<{made.__module__}.{made.socket_type.value} 0 peers>"
+        assert repr(socket) == f"<{made.__module__}.{made.__name__} 0 peers>"
         socket.stop()
