@@ -111,33 +111,47 @@ class Socket(SocketBase, AsyncCore):
 
     # ------------------------------------------------------------------ endpoints
 
-    def bind(self, endpoint: str) -> str:
+    def bind(self, endpoint: str, **options: Any) -> str:
         """Listens on an endpoint (`zmq_bind(3)`).
+
+        Args:
+            endpoint: Where.
+            **options: What is to hold for this endpoint and the connections that it accepts; the socket's own options
+                hold where nothing is given. See `omq.Options`.
 
         Returns:
             The endpoint with its real address and port.
 
         Raises:
             EndpointError: The endpoint cannot be understood.
+            OptionError: An option is unknown, the whole socket's, not for this endpoint, or has a value that does not
+                fit.
             BindError: The system refuses.
             ClosedError: The socket is closed.
         """
-        return str(self._endpoint_call(self._engine.endpoints.bind, endpoint))
+        return str(self._endpoint_call(self._engine.endpoints.bind, endpoint, options))
 
-    def connect(self, endpoint: str) -> str:
+    def connect(self, endpoint: str, **options: Any) -> str:
         """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
 
         A second call makes a second connection. But SUB, PUB, DEALER and REQ keep one over tcp and ipc, because a
         second one would only do harm.
+
+        Args:
+            endpoint: Where.
+            **options: What is to hold for this endpoint and its connection, each time that it is made; the socket's own
+                options hold where nothing is given. See `omq.Options`.
 
         Returns:
             The endpoint.
 
         Raises:
             EndpointError: The endpoint cannot be understood.
+            OptionError: An option is unknown, the whole socket's, not for this endpoint, or has a value that does not
+                fit; or the endpoint is connected already, with another value, and has one connection.
             ClosedError: The socket is closed.
         """
-        return str(self._endpoint_call(self._engine.endpoints.connect, endpoint))
+        return str(self._endpoint_call(self._engine.endpoints.connect, endpoint, options))
 
     # ------------------------------------------------------------------ peers
 
@@ -231,9 +245,9 @@ class Socket(SocketBase, AsyncCore):
                 f"asyncio.run_coroutine_threadsafe or call_soon_threadsafe reach it: {self._engine.loop!r}"
             )
 
-    def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
+    def _endpoint_call(self, call: Callable[..., Any], endpoint: str, *options: dict[str, Any]) -> Any:
         self._begin()
-        return super()._endpoint_call(call, endpoint)
+        return super()._endpoint_call(call, endpoint, *options)
 
     def _refuse_in_child(self) -> None:
         if self._engine.fork_guard.stale:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -162,8 +162,25 @@ def _option(
     *,
     live: bool = False,
     secret: bool = False,
+    endpoint: frozenset[str] = frozenset(),
 ) -> Any:
-    return field(default=default, metadata={"check": check, "types": types, "live": live, "secret": secret})
+    """One row of the table.
+
+    Args:
+        default: What holds where nothing is given.
+        check: Gives a value as the option keeps it; raises `ValueError` that says what would fit.
+        types: The types of sockets that it is for.
+        live: Whether a change takes hold on a socket in use.
+        secret: Whether its values are not to be shown.
+        endpoint: The calls that take it for one endpoint; none where it is the whole socket's.
+    """
+    metadata = {"check": check, "types": types, "live": live, "secret": secret, "endpoint": endpoint}
+    return field(default=default, metadata=metadata)
+
+
+_BIND: Final = frozenset({"bind"})
+_CONNECT: Final = frozenset({"connect"})
+_EITHER: Final = _BIND | _CONNECT
 
 
 _HWM = _whole(0, 2**31 - 1)
@@ -257,17 +274,17 @@ class Options:
     recv_timeout: float | None = _option(None, _seconds(none=True), live=True)
     linger: float | None = _option(None, _seconds(none=True), live=True)
     identity: bytes = _option(b"", _identity)
-    reconnect_interval: float | tuple[float, float] | None = _option(0.1, _reconnect)
-    reconnect_stop: frozenset[str] = _option(frozenset(), _reasons)
-    connect_timeout: float | None = _option(None, _seconds(none=True, positive=True))
-    handshake_timeout: float | None = _option(30.0, _seconds(none=True, positive=True))
-    heartbeat_interval: float | None = _option(None, _seconds(none=True, positive=True))
-    heartbeat_timeout: float | None = _option(None, _seconds(none=True, positive=True))
-    heartbeat_ttl: float | None = _option(None, _ttl)
-    max_handshakes: int | None = _option(1000, _whole(1, 2**31 - 1, none=True))
-    max_connections: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
-    max_message_size: int | None = _option(None, _whole(0, 2**63 - 1, none=True))
-    max_parts: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
+    reconnect_interval: float | tuple[float, float] | None = _option(0.1, _reconnect, endpoint=_CONNECT)
+    reconnect_stop: frozenset[str] = _option(frozenset(), _reasons, endpoint=_CONNECT)
+    connect_timeout: float | None = _option(None, _seconds(none=True, positive=True), endpoint=_CONNECT)
+    handshake_timeout: float | None = _option(30.0, _seconds(none=True, positive=True), endpoint=_EITHER)
+    heartbeat_interval: float | None = _option(None, _seconds(none=True, positive=True), endpoint=_EITHER)
+    heartbeat_timeout: float | None = _option(None, _seconds(none=True, positive=True), endpoint=_EITHER)
+    heartbeat_ttl: float | None = _option(None, _ttl, endpoint=_EITHER)
+    max_handshakes: int | None = _option(1000, _whole(1, 2**31 - 1, none=True), endpoint=_BIND)
+    max_connections: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_BIND)
+    max_message_size: int | None = _option(None, _whole(0, 2**63 - 1, none=True), endpoint=_EITHER)
+    max_parts: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_EITHER)
     max_subscriptions: int | None = _option(1_000_000, _whole(1, 2**31 - 1, none=True), types_with("max_subscriptions"))
     conflate: bool = _option(False, _flag, types_with("conflate"))
     router_mandatory: bool = _option(False, _flag, types_with("router_mandatory"), live=True)
@@ -283,21 +300,21 @@ class Options:
     invert_matching: bool = _option(False, _flag, types_with("invert_matching"))
     subscribe: tuple[bytes, ...] = _option((), _prefixes, types_with("subscribe"))
     immediate: bool = _option(False, _flag)
-    tcp_keepalive: int = _option(-1, _TRISTATE)
-    tcp_keepalive_count: int = _option(-1, _system_or(1, 127))
-    tcp_keepalive_idle: int = _option(-1, _system_or(1, 32767))
-    tcp_keepalive_interval: int = _option(-1, _system_or(1, 32767))
-    tcp_user_timeout: float | None = _option(None, _seconds(none=True, positive=True, most=2147483.0))
-    send_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
-    recv_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True))
-    backlog: int = _option(100, _whole(1, 2**31 - 1))
-    ipv6: bool = _option(False, _flag)
-    tos: int = _option(0, _whole(0, 255))
-    bind_device: str | None = _option(None, _device)
+    tcp_keepalive: int = _option(-1, _TRISTATE, endpoint=_EITHER)
+    tcp_keepalive_count: int = _option(-1, _system_or(1, 127), endpoint=_EITHER)
+    tcp_keepalive_idle: int = _option(-1, _system_or(1, 32767), endpoint=_EITHER)
+    tcp_keepalive_interval: int = _option(-1, _system_or(1, 32767), endpoint=_EITHER)
+    tcp_user_timeout: float | None = _option(None, _seconds(none=True, positive=True, most=2147483.0), endpoint=_EITHER)
+    send_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_EITHER)
+    recv_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_EITHER)
+    backlog: int = _option(100, _whole(1, 2**31 - 1), endpoint=_BIND)
+    ipv6: bool = _option(False, _flag, endpoint=_EITHER)
+    tos: int = _option(0, _whole(0, 255), endpoint=_EITHER)
+    bind_device: str | None = _option(None, _device, endpoint=_EITHER)
     busy_poll: float | str = _option(0.0, _spin, live=True)
-    security: Security | None = _option(None, _security, secret=True)  # noqa: RUF009 - it never changes
-    zap_domain: str = _option("", _domain)
-    zap_enforce_domain: bool = _option(False, _flag)
+    security: Security | None = _option(None, _security, secret=True, endpoint=_EITHER)  # noqa: RUF009 - it never changes
+    zap_domain: str = _option("", _domain, endpoint=_EITHER)
+    zap_enforce_domain: bool = _option(False, _flag, endpoint=_EITHER)
 
     def __post_init__(self) -> None:
         for name, spec in _SPECS.items():
@@ -316,20 +333,59 @@ class Options:
             OptionError: A name is unknown, the option does not fit the type, or a value does not fit.
         """
         for name in given:
-            spec = _SPECS.get(name)
-            if spec is None:
-                close = difflib.get_close_matches(name, _SPECS, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(_SPECS))}"
-                raise OptionError(f"unknown option {name!r}{hint}")
+            spec = _spec(name)
             if socket_type not in spec["types"]:
                 fitting = ", ".join(t.value for t in SocketType if t in spec["types"])
                 raise OptionError(f"option {name!r} does not fit a {socket_type.value} socket; it is for {fitting}")
         return dataclasses.replace(base, **given) if base is not None else cls(**given)
 
+    def for_endpoint(self, call: str, endpoint: str, given: Mapping[str, Any], heeded: frozenset[str]) -> Options:
+        """What holds for one endpoint; gives these very options where nothing is given for it alone.
+
+        Args:
+            call: `"bind"` or `"connect"`.
+            endpoint: Its text, for errors.
+            given: Option names and values.
+            heeded: The options that its transport has a use for.
+
+        Raises:
+            OptionError: A name is unknown, an option is the whole socket's, or not for this call or this transport, or
+                a value does not fit.
+        """
+        for name in given:
+            calls = _spec(name)["endpoint"]
+            if not calls:
+                raise OptionError(f"option {name!r} is the whole socket's: it cannot be given for one endpoint")
+            if call not in calls:
+                raise OptionError(f"option {name!r} is for {next(iter(calls))}, not for {call}")
+            if name not in heeded:
+                raise OptionError(f"option {name!r} means nothing for {endpoint}")
+        return dataclasses.replace(self, **given) if given else self
+
     @staticmethod
     def is_live(name: str) -> bool:
         """Whether a change of the option takes hold on a socket that is already in use."""
         return bool(_SPECS[name]["live"])
+
+    @staticmethod
+    def endpoint_calls(name: str) -> frozenset[str]:
+        """The calls, of `bind` and `connect`, that take the option for one endpoint; none: it is the whole socket's."""
+        calls: frozenset[str] = _SPECS[name]["endpoint"]
+        return calls
+
+
+def _spec(name: str) -> Any:
+    """An option's row.
+
+    Raises:
+        OptionError: There is none.
+    """
+    spec = _SPECS.get(name)
+    if spec is None:
+        close = difflib.get_close_matches(name, _SPECS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(_SPECS))}"
+        raise OptionError(f"unknown option {name!r}{hint}")
+    return spec
 
 
 def _checked(name: str, spec: Any, value: Any) -> Any:

@@ -83,41 +83,55 @@ class Socket(SocketBase, SyncCore):
 
     # ------------------------------------------------------------------ endpoints
 
-    def bind(self, endpoint: str) -> str:
+    def bind(self, endpoint: str, **options: Any) -> str:
         """Listens on an endpoint (`zmq_bind(3)`).
+
+        Args:
+            endpoint: Where.
+            **options: What is to hold for this endpoint and the connections that it accepts; the socket's own options
+                hold where nothing is given. See `omq.Options`.
 
         Returns:
             The endpoint with its real address and port.
 
         Raises:
             EndpointError: The endpoint cannot be understood.
+            OptionError: An option is unknown, the whole socket's, not for this endpoint, or has a value that does not
+                fit.
             BindError: The system refuses.
             ClosedError: The socket is closed.
         """
-        return str(self._endpoint_call(self._engine.endpoints.bind, endpoint))
+        return str(self._endpoint_call(self._engine.endpoints.bind, endpoint, options))
 
-    def connect(self, endpoint: str) -> str:
+    def connect(self, endpoint: str, **options: Any) -> str:
         """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
 
         A second call makes a second connection. But SUB, PUB, DEALER and REQ keep one over tcp and ipc, because a
         second one would only do harm.
+
+        Args:
+            endpoint: Where.
+            **options: What is to hold for this endpoint and its connection, each time that it is made; the socket's own
+                options hold where nothing is given. See `omq.Options`.
 
         Returns:
             The endpoint.
 
         Raises:
             EndpointError: The endpoint cannot be understood.
+            OptionError: An option is unknown, the whole socket's, not for this endpoint, or has a value that does not
+                fit; or the endpoint is connected already, with another value, and has one connection.
             ClosedError: The socket is closed.
         """
-        return str(self._endpoint_call(self._engine.endpoints.connect, endpoint))
+        return str(self._endpoint_call(self._engine.endpoints.connect, endpoint, options))
 
-    def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
+    def _endpoint_call(self, call: Callable[..., Any], endpoint: str, *options: dict[str, Any]) -> Any:
         self._context.check()
         self._refuse_closed()
         self._io = self._context.io_thread
-        return self._io.run(self._start, call, endpoint)
+        return self._io.run(self._start, call, endpoint, *options)
 
-    def _start(self, call: Callable[[str], Any] | None = None, *arguments: Any) -> Any:
+    def _start(self, call: Callable[..., Any] | None = None, *arguments: Any) -> Any:
         """Runs on the I/O thread, to which the engine belongs from its first use on."""
         if not self._engine.has_loop and not self._engine.closed:
             self._engine.attach(self._io.loop)

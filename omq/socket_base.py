@@ -165,9 +165,9 @@ class SocketBase:
 
     # ------------------------------------------------------------------ endpoints
 
-    def _endpoint_call(self, call: Callable[[str], Any], endpoint: str) -> Any:
+    def _endpoint_call(self, call: Callable[..., Any], endpoint: str, *options: dict[str, Any]) -> Any:
         """Makes a call that changes endpoints, on the engine's thread."""
-        return call(endpoint)
+        return call(endpoint, *options)
 
     def unbind(self, endpoint: str) -> None:
         """Stops listening; connections that came in stay.

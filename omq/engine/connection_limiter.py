@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from omq.engine.views import RunningSocket, Session
 from omq.errors import HandshakeError
+from omq.options import Options
 
 #: Seconds that a handshake has before it may have to make room for want of descriptors.
 MOMENT = 1.0
@@ -18,25 +19,27 @@ class ConnectionLimiter:
     else keep each other out for ever.
 
     Args:
-        engine: The socket; its `max_handshakes` and `max_connections` apply.
+        engine: The socket.
+        options: What holds for the endpoint; `max_handshakes` and `max_connections` apply.
     """
 
-    def __init__(self, engine: RunningSocket) -> None:
+    def __init__(self, engine: RunningSocket, options: Options) -> None:
         self._engine = engine
+        self._options = options
         self._strangers: dict[Session, float] = {}  # when each came, in seconds of the loop's clock
         self._admitted: set[Session] = set()
 
     @property
     def refusal(self) -> str | None:
         """Why one more connection cannot be let in, or `None` if it can."""
-        limit = self._engine.options.max_connections
+        limit = self._options.max_connections
         if limit is not None and len(self._admitted) >= limit:
             return f"there are max_connections={limit} already"
         return None
 
     def enter(self, session: Session) -> None:
         """A connection has been accepted; its handshake is to begin."""
-        limit = self._engine.options.max_handshakes
+        limit = self._options.max_handshakes
         if limit is not None and len(self._strangers) >= limit:
             self.shed(f"more than max_handshakes={limit} are in their handshake, and this is the oldest")
         self._strangers[session] = self._engine.loop.time()

@@ -15,6 +15,7 @@ from omq.engine.resolver import Resolver, reach
 from omq.engine.views import DiallingSocket, Session
 from omq.errors import ConnectError
 from omq.event import EventKind
+from omq.options import Options
 from omq.transport import AddrInfo, Endpoint, Lookup, Route, StreamTransport, refusal
 
 _STAGGER: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
@@ -26,8 +27,10 @@ _REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 class Dialer(DialerBase):
     """Keeps one connection to an endpoint."""
 
-    def __init__(self, engine: DiallingSocket, transport: StreamTransport[Any], endpoint: Endpoint) -> None:
-        super().__init__(engine, str(endpoint))
+    def __init__(
+        self, engine: DiallingSocket, transport: StreamTransport[Any], endpoint: Endpoint, options: Options
+    ) -> None:
+        super().__init__(engine, str(endpoint), options)
         self.session: Session | None = None
         self._transport = transport
         self._target = endpoint
@@ -44,7 +47,7 @@ class Dialer(DialerBase):
             self.start()
 
     async def _run(self) -> None:
-        backoff = Backoff(self.engine)
+        backoff = Backoff(self.options)
         while self.wanted:
             outcome = await self._keep()
             pause = backoff.next(outcome) if self.wanted else None
@@ -66,13 +69,13 @@ class Dialer(DialerBase):
             self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
             return "refused" if isinstance(error, OSError) and error.errno in _REFUSED else "failed"
         self.go_on(DialerState.CONNECTED)
-        session = self.session = self.engine.adopt(sock, self._transport, self.endpoint, self)
+        session = self.session = self.engine.adopt(sock, self._transport, self.endpoint, self.options, self)
         await asyncio.shield(session.ended)  # it may outlive the dialer
         self.session = None
         return "handshake failed" if session.info is None else "after disconnect"
 
     async def _connect(self) -> socket.socket:
-        timeout = self.engine.options.connect_timeout
+        timeout = self.options.connect_timeout
         try:
             async with asyncio.timeout(timeout):
                 routes = await self._find_routes()
@@ -84,7 +87,7 @@ class Dialer(DialerBase):
 
     async def _find_routes(self) -> Sequence[Route]:
         """The ways to the endpoint; names are resolved anew each time, for an address may have moved."""
-        options = self.engine.options
+        options = self.options
         answers: list[Sequence[AddrInfo]] = []
         for lookup in self._transport.lookups(self._target, options):
             found = lookup.known or await self._resolve(lookup)

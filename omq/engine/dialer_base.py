@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from omq.engine.lifecycle import DialerState, StateMachine
-from omq.engine.views import DiallingSocket, RunningSocket, Session
+from omq.engine.views import DiallingSocket, Session
 from omq.options import Options
 
 
@@ -14,12 +14,12 @@ class Backoff:
     """The pauses of a dialer between two attempts: `reconnect_interval`, with jitter.
 
     Args:
-        engine: The socket that dials.
+        options: What holds for the endpoint.
     """
 
-    def __init__(self, engine: RunningSocket) -> None:
-        self._engine = engine
-        self._delay = _first_interval(engine.options)
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._delay = _first_interval(options)
 
     def next(self, outcome: str) -> float | None:
         """Seconds until the next attempt; `None` if there is to be none.
@@ -27,7 +27,7 @@ class Backoff:
         Args:
             outcome: What became of the last one, in the words of `reconnect_stop`, or `"failed"`.
         """
-        options = self._engine.options
+        options = self._options
         if outcome == "after disconnect":
             self._delay = _first_interval(options)
         if self._delay is None or outcome in options.reconnect_stop:
@@ -52,12 +52,14 @@ class DialerBase(StateMachine[DialerState]):
     Attributes:
         session: The connection, while there is one.
         messages: What was accepted for the endpoint only, once this dialer leaves.
+        options: The options for the endpoint. Options of the whole socket, which may change in use, are the engine's.
     """
 
     session: Session | None
 
-    def __init__(self, engine: DiallingSocket, endpoint: str) -> None:
+    def __init__(self, engine: DiallingSocket, endpoint: str, options: Options) -> None:
         self.state = DialerState.NEW
+        self.options = options
         self.engine = engine
         self.endpoint = endpoint
         self.messages: list[bytes | tuple[bytes, ...]] = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from omq.engine.dialer import Dialer
 from omq.engine.dialer_base import DialerBase
@@ -12,8 +13,9 @@ from omq.engine.inproc import InprocDialer, InprocListener
 from omq.engine.lifecycle import DialerState
 from omq.engine.listener import Listener
 from omq.engine.views import AddressedSocket
-from omq.errors import BindError, EndpointError
+from omq.errors import BindError, EndpointError, OptionError
 from omq.event import EventKind
+from omq.options import Options
 from omq.transport import StreamTransport, parse_endpoint, refusal, transport_of
 from omq.types import ONE_CONNECTION
 
@@ -51,14 +53,15 @@ class Endpoints:
 
     # ------------------------------------------------------------------ bound
 
-    def bind(self, text: str) -> str:
-        """Listens; gives the resolved endpoint."""
+    def bind(self, text: str, given: Mapping[str, Any] | None = None) -> str:
+        """Listens; gives the resolved endpoint. *given*: options for this endpoint alone."""
         endpoint = parse_endpoint(text, bind=True)
         transport = transport_of(endpoint)
+        options = self._engine.options.for_endpoint("bind", text, given or {}, transport.options)
         listener: Listener | InprocListener
         try:
             if isinstance(transport, StreamTransport):
-                listener = Listener(self._engine, transport, endpoint)
+                listener = Listener(self._engine, transport, endpoint, options)
             else:
                 listener = InprocListener(self._engine, str(endpoint))
         except BindError as error:
@@ -108,17 +111,20 @@ class Endpoints:
 
     # ------------------------------------------------------------------ connected
 
-    def connect(self, text: str) -> str:
-        """Dials in the background; gives the endpoint."""
+    def connect(self, text: str, given: Mapping[str, Any] | None = None) -> str:
+        """Dials in the background; gives the endpoint. *given*: options for this endpoint alone."""
         endpoint = parse_endpoint(text, bind=False)
         transport = transport_of(endpoint)
+        options = self._engine.options.for_endpoint("connect", text, given or {}, transport.options)
         dialer: Dialer | InprocDialer
         if isinstance(transport, StreamTransport):
-            if self._dials_already(str(endpoint)):
+            before = self._dials_already(str(endpoint))
+            if before is not None:
+                _refuse_others(before, options, given or {})
                 return str(endpoint)
-            dialer = Dialer(self._engine, transport, endpoint)
+            dialer = Dialer(self._engine, transport, endpoint, options)
         else:
-            dialer = InprocDialer(self._engine, str(endpoint))
+            dialer = InprocDialer(self._engine, str(endpoint), options)
         if self._spent > _SPENT:
             self._forget_spent()
         self.dialers.setdefault(dialer.endpoint, []).append(dialer)
@@ -126,14 +132,14 @@ class Endpoints:
             dialer.start()
         return dialer.endpoint
 
-    def _dials_already(self, endpoint: str) -> bool:
-        """Whether a second connection to an endpoint would only do harm. Over inproc it is made, as in libzmq."""
+    def _dials_already(self, endpoint: str) -> DialerBase | None:
+        """The dialer beside which a second one would only do harm. Over inproc it is made, as in libzmq."""
         if self._engine.socket_type not in ONE_CONNECTION:
-            return False
+            return None
         dialers = self.dialers.get(endpoint, [])
         # One that has given up by itself does not count, and is not to be left for a `disconnect` either.
         dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
-        return bool(dialers)
+        return dialers[0] if dialers else None
 
     def disconnect(self, text: str) -> None:
         """Out of the endpoints at once; it ends when what was accepted for it has left, or `linger` has passed."""
@@ -207,3 +213,10 @@ class Endpoints:
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
         for one in (*self.listeners.values(), *self._dialling(), *self.leaving):
             one.close_after_fork()
+
+
+def _refuse_others(before: DialerBase, options: Options, given: Mapping[str, Any]) -> None:
+    """An endpoint that is connected already is not connected again: what is given for it must hold."""
+    for name in given:
+        if getattr(before.options, name) != getattr(options, name):
+            raise OptionError(f"{before.endpoint} is connected already, with another {name!r}: disconnect it first")

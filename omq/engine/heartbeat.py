@@ -29,6 +29,7 @@ class PeerLiveness:
 
     Attributes:
         session: The connection.
+        ping: What it is sent; empty where we send none.
         next_ping: When it gets the next PING; infinite where we send none.
         asked: When the first PING was sent after which nothing has arrived; infinite while none is open.
         ttl: Seconds of silence after which the peer wants to be given up.
@@ -37,14 +38,21 @@ class PeerLiveness:
         due: When it is looked at again; infinite once it is over.
     """
 
-    __slots__ = ("asked", "bytes_in", "due", "heard", "next_ping", "session", "ttl")
+    __slots__ = ("asked", "bytes_in", "due", "heard", "next_ping", "ping", "session", "ttl")
 
-    def __init__(self, session: ConnectedSession, next_ping: float) -> None:
+    def __init__(self, session: ConnectedSession, ping: bytes, next_ping: float) -> None:
         self.session = session
+        self.ping = ping
         self.next_ping = next_ping
         self.asked = self.ttl = self.due = math.inf
         self.heard = 0.0
         self.bytes_in = 0
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after a PING within which something has to arrive."""
+        options = self.session.options
+        return options.heartbeat_timeout or options.heartbeat_interval or math.inf
 
     def __lt__(self, other: PeerLiveness) -> bool:
         return self.due < other.due
@@ -63,15 +71,20 @@ class Heartbeat:
         self._heap: list[tuple[float, PeerLiveness]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
-        self._ping = b""
+        self._pings: dict[int, bytes] = {}  # by the tenths of a second that they allow: most connections share one
+        self._shortest = 1.0  # seconds: the shortest interval yet, or less than that which matters
 
     def begin(self, session: ConnectedSession) -> None:
         """A handshake is done: the first PING goes out after a whole interval. On the loop's thread."""
-        interval = self._engine.options.heartbeat_interval
+        interval = session.options.heartbeat_interval
         # RFC 23 knows no PING: a peer of ZMTP 3.0 would not answer, and be given up for that.
         if interval is not None and _knows_ping(session):
-            self._ping = command.ping(round((self._engine.options.heartbeat_ttl or 0) * 10))
-            liveness = self._livenesses[session] = PeerLiveness(session, time.monotonic() + interval)
+            ttl = round((session.options.heartbeat_ttl or 0) * 10)
+            ping = self._pings.get(ttl)
+            if ping is None:
+                ping = self._pings[ttl] = command.ping(ttl)
+            self._shortest = min(self._shortest, interval)
+            liveness = self._livenesses[session] = PeerLiveness(session, ping, time.monotonic() + interval)
             self._schedule(liveness)
 
     def end(self, session: ConnectedSession) -> None:
@@ -91,7 +104,7 @@ class Heartbeat:
         if liveness is None:
             if not ttl:
                 return
-            liveness = self._livenesses[session] = PeerLiveness(session, math.inf)
+            liveness = self._livenesses[session] = PeerLiveness(session, b"", math.inf)
         liveness.ttl = ttl / 10 if ttl else math.inf
         liveness.heard = time.monotonic()
         liveness.bytes_in = session.peer.bytes_in
@@ -115,7 +128,7 @@ class Heartbeat:
             self._arm()
 
     def _put(self, liveness: PeerLiveness) -> None:
-        liveness.due = min(liveness.next_ping, liveness.asked + self._timeout, liveness.heard + liveness.ttl)
+        liveness.due = min(liveness.next_ping, liveness.asked + liveness.timeout, liveness.heard + liveness.ttl)
         if liveness.due < math.inf:
             heapq.heappush(self._heap, (liveness.due, liveness))
 
@@ -126,7 +139,7 @@ class Heartbeat:
             heapq.heappop(heap)  # looked at earlier, or over
         if not heap:
             return
-        late = min(_LATE, (self._engine.options.heartbeat_interval or 1.0) / 50) if len(heap) > _CROWD else 0.0
+        late = min(_LATE, self._shortest / 50) if len(heap) > _CROWD else 0.0
         due = heap[0][0] + late
         if self._timer is not None:
             if self._timer_due <= due:
@@ -158,15 +171,10 @@ class Heartbeat:
         for session, reason in silent:
             session.end(reason)
 
-    @property
-    def _timeout(self) -> float:
-        options = self._engine.options
-        return options.heartbeat_timeout or options.heartbeat_interval or math.inf
-
     def _look_at(self, liveness: PeerLiveness, now: float) -> Exception | None:
         """Sends a PING if it is time. Gives the reason why the connection is to end, or `None`."""
         peer = liveness.session.peer
-        asked_for = now - liveness.asked >= self._timeout
+        asked_for = now - liveness.asked >= liveness.timeout
         # Unread bytes in the kernel show that the peer lives, and that we are slow: it is not asked meanwhile.
         if peer.bytes_in != liveness.bytes_in or ((asked_for or now - liveness.heard >= liveness.ttl) and peer.unheard):
             liveness.bytes_in = peer.bytes_in
@@ -175,13 +183,13 @@ class Heartbeat:
         elif asked_for and peer.held_up:
             liveness.asked = now  # the peer has no room for the PING, so its silence says nothing
         elif asked_for:
-            return TransportError(f"no sign of life within heartbeat_timeout={self._timeout} s of a PING")
+            return TransportError(f"no sign of life within heartbeat_timeout={liveness.timeout} s of a PING")
         elif now - liveness.heard >= liveness.ttl:
             return TransportError(f"no sign of life within the {liveness.ttl} s that the peer gave itself with a PING")
         if now >= liveness.next_ping:
-            interval = self._engine.options.heartbeat_interval
+            interval = liveness.session.options.heartbeat_interval
             assert interval is not None
-            if peer.unsent_bytes >= _UNSENT or peer.probe(self._ping):
+            if peer.unsent_bytes >= _UNSENT or peer.probe(liveness.ping):
                 liveness.asked = min(liveness.asked, now)
             liveness.next_ping += interval
             if liveness.next_ping <= now:  # the loop was held up: PINGs that were missed are not sent now

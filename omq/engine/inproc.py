@@ -13,6 +13,7 @@ from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, St
 from omq.engine.views import JoiningSocket, PipedSocket
 from omq.errors import HandshakeError, RemoteProtocolError
 from omq.event import EventKind
+from omq.options import Options
 from omq.types import COMPATIBLE
 from omq.zmtp.command import parse_traffic_command
 from omq.zmtp.handshake import PeerMetadata
@@ -214,10 +215,10 @@ class InprocDialer(DialerBase):
 
     engine: JoiningSocket
 
-    def __init__(self, engine: JoiningSocket, endpoint: str) -> None:
-        super().__init__(engine, endpoint)
+    def __init__(self, engine: JoiningSocket, endpoint: str, options: Options) -> None:
+        super().__init__(engine, endpoint, options)
         self.session: PipeSession | None = None
-        self._backoff = Backoff(engine)
+        self._backoff = Backoff(options)
 
     def start(self) -> None:
         self.dial()

@@ -11,6 +11,7 @@ from omq.engine.connection_limiter import MOMENT, ConnectionLimiter
 from omq.engine.lifecycle import ListenerState, StateMachine
 from omq.engine.views import AcceptingSocket
 from omq.event import EventKind
+from omq.options import Options
 from omq.transport import Endpoint, StreamTransport
 
 #: Seconds without accepting when the process has run out of descriptors or memory.
@@ -22,15 +23,24 @@ _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 class Listener(StateMachine[ListenerState]):
     """Listening sockets of one endpoint. They listen from the start and accept once there is a loop.
 
+    Args:
+        engine: The socket.
+        transport: That of the endpoint.
+        endpoint: Where.
+        options: What holds there.
+
     Attributes:
         endpoint: The endpoint with its real address and port.
     """
 
-    def __init__(self, engine: AcceptingSocket, transport: StreamTransport[Any], endpoint: Endpoint) -> None:
+    def __init__(
+        self, engine: AcceptingSocket, transport: StreamTransport[Any], endpoint: Endpoint, options: Options
+    ) -> None:
         self.engine = engine
         self._transport = transport
-        self._sockets, self.endpoint, self._cleanup = transport.listen(endpoint, engine.options)
-        self._limiter = ConnectionLimiter(engine)
+        self._options = options
+        self._sockets, self.endpoint, self._cleanup = transport.listen(endpoint, options)
+        self._limiter = ConnectionLimiter(engine, options)
         self.state = ListenerState.BOUND
 
     def start(self) -> None:
@@ -83,14 +93,14 @@ class Listener(StateMachine[ListenerState]):
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=refusal)
                 continue
             try:
-                self._transport.tune(sock, self.engine.options)
+                self._transport.tune(sock, self._options)
             except OSError as error:
                 # The peer reset the connection before it was accepted.
                 sock.close()
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 continue
             remote = None if address is None else self._transport.endpoint_of(address)
-            self.engine.adopt(sock, self._transport, self.endpoint, None, self._limiter, remote)
+            self.engine.adopt(sock, self._transport, self.endpoint, self._options, None, self._limiter, remote)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""

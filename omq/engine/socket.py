@@ -226,12 +226,13 @@ class Engine(StateMachine[SocketState]):
         sock: socket.socket,
         transport: StreamTransport[Any],
         endpoint: str,
+        options: Options,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
         remote_address: str | None = None,
     ) -> Session:
         """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay."""
-        session = WireSession(self, sock, transport, endpoint, dialer, limiter, remote_address)
+        session = WireSession(self, sock, transport, endpoint, options, dialer, limiter, remote_address)
         if limiter is not None:
             limiter.enter(session)
         self._sessions[session] = None

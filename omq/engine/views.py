@@ -112,7 +112,13 @@ class Session(RoutedSession, Protocol):
 
 
 class ConnectedSession(Session, Protocol):
-    """One peer of a connection."""
+    """One peer of a connection.
+
+    Attributes:
+        options: What holds for its endpoint.
+    """
+
+    options: Options
 
     @property
     def peer(self) -> Connection:
@@ -209,6 +215,7 @@ class AcceptingSocket(ReportingSocket, Protocol):
         sock: socket.socket,
         transport: StreamTransport[Any],
         endpoint: str,
+        options: Options,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
         remote_address: str | None = None,
@@ -469,14 +476,14 @@ class LimiterView(Protocol):
 class AuthenticatorView(Protocol):
     """Decides whether a peer may come in."""
 
-    def mechanism(self) -> Mechanism:
+    def mechanism(self, options: Options) -> Mechanism:
         """A fresh mechanism for one connection."""
         ...
 
     def watch_cookies(self) -> None:
         """Called when a handshake has gone on."""
 
-    async def decide(self, question: Question, address: str) -> Verdict:
+    async def decide(self, question: Question, address: str, options: Options) -> Verdict:
         """Whether a peer at this IP address may come in."""
         ...
 

@@ -15,6 +15,7 @@ from omq._core.link.connection import Connection
 from omq.engine.lifecycle import ConnectionState, StateMachine
 from omq.engine.views import LimiterView, Origin, WiredSocket
 from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError
+from omq.options import Options
 from omq.transport import StreamTransport
 from omq.zmtp import command
 from omq.zmtp.handshake import Handshake, PeerMetadata
@@ -32,6 +33,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     Attributes:
         peer: The Cython connection, once the handshake is done.
+        options: What holds for its endpoint. What is the whole socket's, and may change in use, is asked of the socket.
         info: What the handshake told about the peer, once it is done.
         since: When the handshake was done, in seconds of `time.time()`.
         mechanism: The name of its security mechanism.
@@ -49,12 +51,14 @@ class WireSession(StateMachine[ConnectionState]):
         sock: socket.socket,
         transport: StreamTransport[Any],
         endpoint: str,
+        options: Options,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
         remote_address: str | None = None,
     ) -> None:
         self.state = ConnectionState.CONNECTING
         self.engine = engine
+        self.options = options
         self.endpoint = endpoint
         self.identity = b""
         self.info: PeerMetadata | None = None
@@ -74,7 +78,7 @@ class WireSession(StateMachine[ConnectionState]):
         self.user_id: str | None = None
         self._metadata: Mapping[bytes, bytes] = {}
         properties = engine.properties()
-        mechanism = engine.authenticator.mechanism()
+        mechanism = engine.authenticator.mechanism(options)
         self.mechanism = mechanism.name.decode("ascii")
         self._handshake = (
             Handshake(socket_type=engine.socket_type, mechanism=mechanism, properties=properties)
@@ -104,7 +108,7 @@ class WireSession(StateMachine[ConnectionState]):
             self.end(HandshakeError(refusal))
             return
         loop = self.engine.loop
-        timeout = self.engine.options.handshake_timeout
+        timeout = self.options.handshake_timeout
         if timeout is not None:
             self._timer = loop.call_later(timeout, self._too_slow, timeout)
         self._watch()
@@ -180,7 +184,7 @@ class WireSession(StateMachine[ConnectionState]):
         """Answers the mechanism's question; only the handshake's own timeout ends the wait."""
         try:
             ip = self._transport.remote_ip(self._sock) if self._sock is not None else ""
-            verdict = await self.engine.authenticator.decide(question, ip)
+            verdict = await self.engine.authenticator.decide(question, ip, self.options)
         except Exception as error:
             log.exception("a question about a peer could not be asked")
             self.end(error)
@@ -238,8 +242,8 @@ class WireSession(StateMachine[ConnectionState]):
             engine.context.pool,
             engine.pattern.recv_queue if engine.pattern.queues_messages else None,
             options.recv_hwm if not options.conflate else 0,
-            options.max_message_size,
-            engine.pattern.max_parts,
+            self.options.max_message_size,
+            engine.pattern.max_parts(self.options),
             driver.flusher,
             self._handshake.codec,
             watcher=engine.context.flusher,

@@ -45,9 +45,8 @@ class Authenticator:
         self._cookies: CookieKeys | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def mechanism(self) -> Mechanism:
-        """A fresh mechanism for one connection."""
-        options = self._engine.options
+    def mechanism(self, options: Options) -> Mechanism:
+        """A fresh mechanism for one connection; *options*: what holds for its endpoint."""
         if options.security is None:
             # RFC 27, The NULL Mechanism: libzmq asks where a domain is set, and nowhere else.
             return Null(ask=bool(options.zap_domain))
@@ -74,14 +73,15 @@ class Authenticator:
             self._timer = None
         self._cookies = None
 
-    async def decide(self, question: Question, address: str) -> Verdict:
+    async def decide(self, question: Question, address: str, options: Options) -> Verdict:
         """Whether a peer may come in. The caller has a timeout of its own.
 
         Args:
             question: What its mechanism wants to know.
             address: The peer's IP address; empty over ipc.
+            options: What holds for its endpoint.
         """
-        security = self._engine.options.security
+        security = options.security
         answer: Any = None
         user_id = None
         if security is not None:
@@ -96,29 +96,30 @@ class Authenticator:
                 return Verdict(b"500", f"the function that decides raised {type(error).__name__}")
             if answer is not None and not answer:
                 return Verdict(b"400", f"{_who(question, user_id)} is not authorized")
-        return await self._ask(question, address, user_id, answer is not None or question.mechanism != b"PLAIN")
+        optional = answer is not None or question.mechanism != b"PLAIN"
+        return await self._ask(question, address, options, user_id, optional)
 
-    async def _ask(self, question: Question, address: str, user_id: str | None, optional: bool) -> Verdict:
+    async def _ask(
+        self, question: Question, address: str, options: Options, user_id: str | None, optional: bool
+    ) -> Verdict:
         """Asks the handler, if there is one, and if it is to be asked."""
-        options = self._engine.options
         if not options.zap_enforce_domain or options.zap_domain:
             if self._engine.context.inproc.is_open(ENDPOINT):
-                return await self._consult(question, address, user_id)
+                return await self._consult(question, address, options.zap_domain, user_id)
             if options.zap_enforce_domain:
                 return Verdict(b"", f"zap_enforce_domain is set and no ZAP handler is bound at {ENDPOINT}")
         if optional:
             return Verdict(user_id=user_id)
         return Verdict(b"", f"PlainServer(None) leaves it to a ZAP handler, and none is bound at {ENDPOINT}")
 
-    async def _consult(self, question: Question, address: str, user_id: str | None) -> Verdict:
-        options = self._engine.options
+    async def _consult(self, question: Question, address: str, domain: str, user_id: str | None) -> Verdict:
         request = [
             b"",
             _VERSION,
             _REQUEST_ID,
-            options.zap_domain.encode(),
+            domain.encode(),
             address.encode("ascii"),
-            options.identity,
+            self._engine.options.identity,
             question.mechanism,
             *question.credentials,
         ]

@@ -122,10 +122,13 @@ class Pattern:
         """The row of this type in the table of types."""
         return TRAITS[self.socket_type]
 
-    @property
-    def max_parts(self) -> int | None:
-        """Frames that a peer's message may have; more end its connection. `None` for as many as the core takes."""
-        return 1 + self.traits.envelope if self.traits.single_part else self.options.max_parts
+    def max_parts(self, options: Options) -> int | None:
+        """Frames that a peer's message may have; more end its connection. `None` for as many as the core takes.
+
+        Args:
+            options: The options for the peer's endpoint.
+        """
+        return 1 + self.traits.envelope if self.traits.single_part else options.max_parts
 
     def reconfigure(self, options: Options) -> None:
         """Options have changed while the socket is in use."""

@@ -77,9 +77,11 @@ class Transport(ABC, Generic[EndpointT]):
 
     Attributes:
         scheme: What stands before `://`.
+        options: Those that may be given for one endpoint of it, for somebody there has a use for them.
     """
 
     scheme: ClassVar[str]
+    options: ClassVar[frozenset[str]] = frozenset({"reconnect_interval", "reconnect_stop"})
 
     @abstractmethod
     def parse(self, rest: str, *, bind: bool) -> EndpointT:
@@ -106,6 +108,11 @@ class StreamTransport(Transport[EndpointT]):
     """
 
     hands_over: ClassVar[bool] = False
+    options: ClassVar[frozenset[str]] = Transport.options | {
+        *("connect_timeout", "handshake_timeout", "heartbeat_interval", "heartbeat_timeout", "heartbeat_ttl"),
+        *("max_connections", "max_handshakes", "max_message_size", "max_parts"),
+        *("security", "zap_domain", "zap_enforce_domain"),
+    }
 
     @abstractmethod
     def listen(self, endpoint: EndpointT, options: Options) -> Listening:

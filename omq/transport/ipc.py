@@ -60,6 +60,7 @@ class IpcTransport(StreamTransport[IpcEndpoint]):
 
     scheme = "ipc"
     hands_over = True
+    options: ClassVar[frozenset[str]] = StreamTransport.options | {"backlog", "recv_buffer", "send_buffer"}
 
     def parse(self, rest: str, *, bind: bool) -> IpcEndpoint:
         return _parse(rest, bind)

@@ -62,6 +62,10 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
     """Streams between machines, or over the loopback."""
 
     scheme = "tcp"
+    options: ClassVar[frozenset[str]] = StreamTransport.options | {
+        *("tcp_keepalive", "tcp_keepalive_count", "tcp_keepalive_idle", "tcp_keepalive_interval", "tcp_user_timeout"),
+        *("backlog", "bind_device", "ipv6", "recv_buffer", "send_buffer", "tos"),
+    }
 
     def parse(self, rest: str, *, bind: bool) -> TcpEndpoint:
         return _parse(rest, bind)

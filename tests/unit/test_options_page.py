@@ -1,4 +1,4 @@
-"""The page of options names each one, with its default, its types and whether it is live."""
+"""The page of options names each one, with its default, its types, whether it is live, and which calls take it."""
 
 import dataclasses
 from pathlib import Path
@@ -23,10 +23,11 @@ def test_the_page_names_every_option_once_in_their_order() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].strip("`"))
 def test_the_page_says_what_holds(row: list[str]) -> None:
-    name, default, meaning, types, live, _ = row
+    name, default, meaning, types, live, endpoint, _ = row
     field = FIELDS[name.strip("`")]
     assert default.strip("`") == repr(field.default)
     assert meaning
     fitting = [one for one in SocketType if one in field.metadata["types"]]
     assert types == ("all" if fitting == list(SocketType) else " ".join(one.value for one in fitting))
+    assert endpoint == " ".join(sorted(Options.endpoint_calls(field.name)))
     assert live == ("yes" if Options.is_live(field.name) else "")
