@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lastwords import LastWords
+from tests.ports import held
 
 os.environ.setdefault("OMQ_STRICT", "1")
 
@@ -44,3 +46,16 @@ def pytest_collection_finish() -> None:
     """What pytest knows about ten thousand tests is not looked through at each collection of garbage."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port of 127.0.0.1 where nobody listens but whom the test has listen there."""
+    with held() as port:
+        yield port
+
+
+@pytest.fixture
+def free_place(free_port: int) -> str:
+    """An endpoint at such a port."""
+    return f"tcp://127.0.0.1:{free_port}"

@@ -98,10 +98,10 @@ _names = itertools.count()
 
 
 @pytest.fixture(params=["tcp", "ipc", "inproc"])
-def endpoint(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An endpoint to bind, once for each transport."""
+def endpoint(request: pytest.FixtureRequest, tmp_path: Path, free_place: str) -> str:
+    """An endpoint to bind, and to bind again, once for each transport."""
     return {
-        "tcp": "tcp://127.0.0.1:*",
+        "tcp": free_place,
         "ipc": f"ipc://{tmp_path}/s",
         "inproc": f"inproc://test-{next(_names)}",
     }[request.param]

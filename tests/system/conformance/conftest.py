@@ -166,9 +166,9 @@ def inproc() -> str:
 
 
 @pytest.fixture(params=["tcp", "ipc", "inproc"])
-def endpoint(request: pytest.FixtureRequest, tmp_path: Any, inproc: str) -> str:
-    """An endpoint to bind, once for each transport."""
-    return {"tcp": "tcp://127.0.0.1:*", "ipc": f"ipc://{tmp_path}/s", "inproc": inproc}[request.param]
+def endpoint(request: pytest.FixtureRequest, tmp_path: Any, inproc: str, free_place: str) -> str:
+    """An endpoint to bind, and to bind again, once for each transport."""
+    return {"tcp": free_place, "ipc": f"ipc://{tmp_path}/s", "inproc": inproc}[request.param]
 
 
 def fill(socket: Any, limit: int, *parts: bytes, timeout: float = 0, first: int = 0) -> int:

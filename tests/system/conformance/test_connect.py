@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 import time
 
 import pytest
 
 import omq
 from tests.machine import has_ipv6
+from tests.ports import held
 from tests.system.conformance.conftest import drain, fill
 from tests.waits import BOUND, until
 
 
 @pytest.fixture
-def later(twin, endpoint):
+def later(endpoint):
     """An endpoint that nobody is bound to yet."""
-    probe = twin("PULL", bind=endpoint)
-    name = probe.endpoints[0]
-    probe.close(0)
-    return name
+    return endpoint
 
 
 # bind_after_connect_tcp
@@ -230,13 +227,11 @@ def test_disconnect_of_what_was_never_connected_says_so(twin, endpoint):
 
 @pytest.mark.parametrize("wildcard", ["tcp://*:*", "tcp://*:0", "tcp://*:port", "tcp://[::]:*"])
 @pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
-def test_unbind_wildcard_of_every_address(twin, wildcard, ipv6):
+def test_unbind_wildcard_of_every_address(twin, wildcard, ipv6, free_port):
     if (ipv6 or "[" in wildcard) and not has_ipv6():
         pytest.skip("this machine has no IPv6 loopback")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     pull = twin("PULL", ipv6=ipv6)
-    name = pull.bind(wildcard.replace("port", str(port)))
+    name = pull.bind(wildcard.replace("port", str(free_port)))
     port = name.rpartition(":")[2]
     assert name in (f"tcp://0.0.0.0:{port}", f"tcp://[::]:{port}")
     assert name.startswith("tcp://[") == (ipv6 or "[" in wildcard)
@@ -299,23 +294,22 @@ def test_connect_resolve_a_wildcard_is_no_place_to_go_to(twin, port):
 
 @pytest.mark.parametrize("source", ["127.0.0.5:*", "127.0.0.5:0", "127.0.0.5:port", "localhost:*", "*:port"])
 def test_bind_src_address_is_where_the_server_sees_the_client(twin, source):
-    with socket.create_server(("127.0.0.5", 0)) as probe:
-        port = probe.getsockname()[1]
-    source = source.replace("port", str(port))
-    pull = twin("PULL", bind="tcp://127.0.0.1:*")
-    monitor = pull.monitor()
-    push = twin("PUSH", connect=f"tcp://{source};{pull.endpoints[0].removeprefix('tcp://')}")
-    push.send(b"from there")
-    assert pull.recv(timeout=BOUND) == b"from there"
-    accepted = twin.wait(lambda: monitor.recv(timeout=BOUND))
-    assert accepted.kind == "accepted"
-    host, _, seen = accepted.remote_address.removeprefix("tcp://").rpartition(":")
-    assert host == ("127.0.0.5" if source.startswith("127") else "127.0.0.1")
-    assert source.endswith((":*", ":0")) or seen == str(port)
+    with held("127.0.0.1", "127.0.0.5") as port:
+        source = source.replace("port", str(port))
+        pull = twin("PULL", bind="tcp://127.0.0.1:*")
+        monitor = pull.monitor()
+        push = twin("PUSH", connect=f"tcp://{source};{pull.endpoints[0].removeprefix('tcp://')}")
+        push.send(b"from there")
+        assert pull.recv(timeout=BOUND) == b"from there"
+        accepted = twin.wait(lambda: monitor.recv(timeout=BOUND))
+        assert accepted.kind == "accepted"
+        host, _, seen = accepted.remote_address.removeprefix("tcp://").rpartition(":")
+        assert host == ("127.0.0.5" if source.startswith("127") else "127.0.0.1")
+        assert source.endswith((":*", ":0")) or seen == str(port)
 
 
-def test_bind_src_address_is_kept_when_the_server_comes_back(twin):
-    pull = twin("PULL", bind="tcp://127.0.0.1:*")
+def test_bind_src_address_is_kept_when_the_server_comes_back(twin, free_place):
+    pull = twin("PULL", bind=free_place)
     where = pull.endpoints[0]
     push = twin("PUSH", connect=f"tcp://127.0.0.5:*;{where.removeprefix('tcp://')}", reconnect_interval=0.01)
     push.wait_connected(timeout=BOUND)

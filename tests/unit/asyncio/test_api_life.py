@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import socket
 import threading
 import time
 import warnings
@@ -11,19 +10,6 @@ import pytest
 
 import omq.asyncio as omq
 from tests.unit.conftest import on_both_loops
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-@pytest.fixture
-def late(endpoint, tmp_path):
-    """An endpoint that can be dialled before it is bound."""
-    return f"tcp://127.0.0.1:{free_port()}" if endpoint.startswith("tcp") else endpoint
-
 
 CALLS = {
     "recv": lambda socket: socket.recv(),
@@ -44,14 +30,14 @@ CALLS = {
 
 @on_both_loops
 @pytest.mark.parametrize("count", [1, 2, 5, 300, 1000])
-async def test_close_delivers_what_was_sent_before_any_peer_came(make, late, count):
-    push = make(omq.PUSH, connect=late)
+async def test_close_delivers_what_was_sent_before_any_peer_came(make, endpoint, count):
+    push = make(omq.PUSH, connect=endpoint)
     messages = [b"%d" % number for number in range(count)]
     assert await push.send_many(messages) == count
     closing = asyncio.create_task(push.close())
     await asyncio.sleep(0)
     assert not closing.done()
-    pull = make(omq.PULL, bind=late)
+    pull = make(omq.PULL, bind=endpoint)
     assert [await pull.recv() for _ in range(count)] == messages
     await asyncio.wait_for(closing, 5)
 
@@ -426,10 +412,10 @@ async def test_closed_sockets_are_collected(endpoint):
     assert [one for one in watched if one() is not None] == []
 
 
-async def test_a_name_is_free_again_after_close(make, late):
+async def test_a_name_is_free_again_after_close(make, endpoint):
     for _ in range(5):
-        pull = omq.PULL(bind=late)
-        assert pull.endpoints == [late]
+        pull = omq.PULL(bind=endpoint)
+        assert pull.endpoints == [endpoint]
         await pull.close()
 
 
@@ -471,9 +457,9 @@ async def test_endpoints_belong_to_the_loops_thread(make, inproc, call):
     assert socket.endpoints == [inproc]
 
 
-async def test_close_delivers_after_all_tasks_were_cancelled(make, late):
+async def test_close_delivers_after_all_tasks_were_cancelled(make, endpoint):
     """Whoever ends a program cancels all tasks, and then closes: the one that dials is among them."""
-    push = make(omq.PUSH, connect=late, reconnect_interval=0.02)
+    push = make(omq.PUSH, connect=endpoint, reconnect_interval=0.02)
     await push.send_many([b"x"] * 100)
     await asyncio.sleep(0.05)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
@@ -481,6 +467,6 @@ async def test_close_delivers_after_all_tasks_were_cancelled(make, late):
     await asyncio.sleep(0.02)
     closing = asyncio.create_task(push.close())
     await asyncio.sleep(0.02)
-    pull = make(omq.PULL, bind=late)
+    pull = make(omq.PULL, bind=endpoint)
     assert len([await pull.recv(timeout=5) for _ in range(100)]) == 100
     await asyncio.wait_for(closing, 5)

@@ -12,19 +12,18 @@ from omq.engine import dialer
 from omq.engine.lifecycle import DialerState
 from omq.transport import tcp
 from tests.machine import needs_ipv6
+from tests.ports import held
 from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.listeners import FAST, accept, listening, mute, port_of, reset
 from tests.unit.engine.wire import GREETING
 
 
 @on_both_loops
-async def test_what_is_refused_is_dialled_again(make, reports):
-    with listening() as probe:
-        port = port_of(probe)
-    push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", **FAST)
+async def test_what_is_refused_is_dialled_again(make, reports, free_place):
+    push = make(omq.PUSH, connect=free_place, **FAST)
     await push.send(b"x")
     await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 3)
-    pull = make(omq.PULL, bind=f"tcp://127.0.0.1:{port}")
+    pull = make(omq.PULL, bind=free_place)
     assert await pull.recv(timeout=5) == b"x"
 
 
@@ -135,13 +134,12 @@ async def test_an_address_that_refuses_costs_nothing(make, names):
     """The next one is tried at once, and not after its quarter of a second."""
     pull = make(omq.PULL, bind="tcp://127.0.0.3:*")
     port = int(pull.endpoints[0].rpartition(":")[2])
-    with listening() as closed:
-        nobody = port_of(closed)
-    names["refusing.example"] = [("127.0.0.1", nobody), ("127.0.0.2", nobody), ("127.0.0.3", port)]
-    begun = time.monotonic()
-    push = make(omq.PUSH, connect=f"tcp://refusing.example:{port}")
-    await push.wait_connected(timeout=5)
-    assert time.monotonic() - begun < 0.2
+    with held("127.0.0.1", "127.0.0.2") as nobody:
+        names["refusing.example"] = [("127.0.0.1", nobody), ("127.0.0.2", nobody), ("127.0.0.3", port)]
+        begun = time.monotonic()
+        push = make(omq.PUSH, connect=f"tcp://refusing.example:{port}")
+        await push.wait_connected(timeout=5)
+        assert time.monotonic() - begun < 0.2
 
 
 @needs_ipv6
@@ -212,20 +210,18 @@ async def test_stop_ends_a_race_and_leaves_nothing(make, names, monkeypatch):
 
 
 async def test_when_every_address_fails_the_report_says_the_most_telling_reason(make, names, reports):
-    with listening() as closed:
-        nobody = port_of(closed)
-    names["lost.example"] = [("127.0.0.1", nobody), ("255.255.255.255", nobody), ("127.0.0.2", nobody)]
-    make(omq.PUSH, connect=f"tcp://lost.example:{nobody}", reconnect_interval=None)
-    await until(lambda: any(event[0] == "connect_failed" for event in reports))
+    with held("127.0.0.1", "127.0.0.2") as nobody:
+        names["lost.example"] = [("127.0.0.1", nobody), ("255.255.255.255", nobody), ("127.0.0.2", nobody)]
+        make(omq.PUSH, connect=f"tcp://lost.example:{nobody}", reconnect_interval=None)
+        await until(lambda: any(event[0] == "connect_failed" for event in reports))
     (failure,) = [event[2] for event in reports if event[0] == "connect_failed"]
     assert "refused" not in failure.lower()
 
 
 async def test_a_name_is_resolved_anew_each_time(make, monkeypatch):
     """A service that moves is found at its new address."""
-    with socket.socket() as nobody:  # bound, it does not listen, and keeps everybody else from that port
-        nobody.bind(("127.0.0.1", 0))
-        await _moves(make, monkeypatch, nobody.getsockname()[1])
+    with held("127.0.0.1", "127.0.0.2") as port:
+        await _moves(make, monkeypatch, port)
 
 
 async def _moves(make, monkeypatch, port):
@@ -326,15 +322,13 @@ async def test_running_out_of_descriptors_is_survived(make, monkeypatch, reports
 
 
 @on_both_loops
-async def test_a_connection_that_leads_to_itself_is_none(make, reports):
+async def test_a_connection_that_leads_to_itself_is_none(make, reports, free_port):
     """A client may be given the very port that it dials (RFC 9293, 3.5): it would shake hands with itself."""
-    with listening() as probe:
-        port = port_of(probe)
-    dealer = make(omq.DEALER, connect=f"tcp://127.0.0.1:{port};127.0.0.1:{port}", **FAST)
+    dealer = make(omq.DEALER, connect=f"tcp://127.0.0.1:{free_port};127.0.0.1:{free_port}", **FAST)
     await until(lambda: sum("led to itself" in event[2] for event in reports if event[0] == "connect_failed") >= 3)
     assert not any(event[0] == "connected" for event in reports)
     # It does not keep the server out of its port either.
-    server = listening(address=("127.0.0.1", port))
+    server = listening(address=("127.0.0.1", free_port))
     server.close()
     dealer.stop()
 

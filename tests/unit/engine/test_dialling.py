@@ -109,7 +109,7 @@ async def test_what_is_sent_later_goes_to_others(make, absent):
     await nothing_comes(server)
 
 
-async def test_where_others_are_it_stays_for_them(make, absent):
+async def test_where_others_are_it_stays_for_them(make, absent, free_place):
     """A bound endpoint, another one that is dialled, or the same one twice; one that has given up does not count."""
     for way in ("bound", "dialled", "twice"):
         first, where = absent(omq.PULL)
@@ -117,9 +117,9 @@ async def test_where_others_are_it_stays_for_them(make, absent):
         push = make(omq.PUSH, **FAST)
         push.connect(where)
         if way == "bound":
-            elsewhere = push.bind("tcp://127.0.0.1:*")
+            elsewhere = push.bind(free_place)
         else:
-            elsewhere = taker.bind("tcp://127.0.0.1:*") if way == "dialled" else where
+            elsewhere = taker.bind(free_place) if way == "dialled" else where
             push.connect(elsewhere)
             taker.unbind(elsewhere) if way == "dialled" else None
         await push.send(b"x")
@@ -132,10 +132,9 @@ async def test_where_others_are_it_stays_for_them(make, absent):
         taker.stop()
 
 
-async def test_who_has_given_up_is_nobody(make):
+async def test_who_has_given_up_is_nobody(make, free_place):
     """It keeps no other one from taking along what waits; what it left waits for the next."""
-    with listening() as probe:
-        dead = f"tcp://127.0.0.1:{port_of(probe)}"
+    dead = free_place
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     push = make(omq.PUSH, connect=dead, reconnect_interval=None)
     (given_up,) = push._engine.endpoints.dialers[dead]
@@ -265,33 +264,30 @@ async def test_a_handshake_under_way_goes_on(make):
 
 
 @pytest.mark.parametrize("greeting", [b"", GREETING])
-async def test_a_connection_that_fails_is_tried_again(make, greeting):
-    with listening() as server:
+async def test_a_connection_that_fails_is_tried_again(make, greeting, free_port):
+    with listening(address=("127.0.0.1", free_port)) as server:
         server.setblocking(False)
-        port = port_of(server)
         push = make(omq.PUSH, **FAST)
-        await visit(push, f"tcp://127.0.0.1:{port}", b"x")
+        await visit(push, f"tcp://127.0.0.1:{free_port}", b"x")
         loop = asyncio.get_running_loop()
         for _ in range(3):
             connection, _ = await loop.sock_accept(server)
             with connection:
                 await loop.sock_sendall(connection, greeting)
-    pull = make(omq.PULL, bind=f"tcp://127.0.0.1:{port}")
+    pull = make(omq.PULL, bind=f"tcp://127.0.0.1:{free_port}")
     assert await pull.recv(timeout=5) == b"x"
 
 
-async def test_who_is_not_to_dial_again_gives_up(make):
-    with listening() as probe:
-        where = f"tcp://127.0.0.1:{port_of(probe)}"
+async def test_who_is_not_to_dial_again_gives_up(make, free_place):
     push = make(omq.PUSH, reconnect_stop={"refused"}, **FAST)
-    await visit(push, where, b"x")
+    await visit(push, free_place, b"x")
     await until(lambda: not leaving(push))
     await asyncio.wait_for(push.close(), 5)
 
 
-async def test_a_peer_that_has_just_gone_is_dialled_again(make):
+async def test_a_peer_that_has_just_gone_is_dialled_again(make, free_place):
     """The end of the connection has been read; that the engine hears of it is on its way."""
-    pull, push = await make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*", **FAST)
+    pull, push = await make.linked(omq.PULL, omq.PUSH, free_place, **FAST)
     where = pull.endpoints[0]
     (session,) = push._engine.sessions
     heard, session.on_lost = session.on_lost, lambda reason: None
@@ -387,11 +383,10 @@ async def test_where_a_signal_handler_raises_in_it_nothing_is_lost(make, absent,
     await asyncio.wait_for(push.close(), 5)
 
 
-async def test_nothing_grows(make):
+async def test_nothing_grows(make, free_place):
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     push = make(omq.PUSH, **FAST)
-    with listening() as nobody:
-        dead = f"tcp://127.0.0.1:{port_of(nobody)}"
+    dead = free_place
     await visit(push, pull.endpoints[0], b"first")
     await pull.recv(timeout=5)
     await until(lambda: not leaving(push) and not pull.peers)
@@ -427,10 +422,10 @@ def test_short_clients_deliver(library):
         assert sorted(int(take()) for _ in range(50)) == list(range(50))
 
 
-def test_term_with_linger_0_drops_it(absent_port):
+def test_term_with_linger_0_drops_it(free_place):
     context = blocking.Context()
     push = blocking.PUSH(context)
-    where = f"tcp://127.0.0.1:{absent_port}"
+    where = free_place
     push.connect(where)
     push.send(b"x")
     push.disconnect(where)
@@ -439,9 +434,3 @@ def test_term_with_linger_0_drops_it(absent_port):
     context.term(linger=0)
     assert time.monotonic() - begun < 5
     assert push.closed
-
-
-@pytest.fixture
-def absent_port():
-    with listening() as probe:
-        return port_of(probe)

@@ -63,13 +63,13 @@ async def test_the_next_messages_go_to_others(make):
     await until(lambda: session.state is ConnectionState.OVER)
 
 
-async def test_what_waits_for_any_peer_stays_for_the_others(make):
+async def test_what_waits_for_any_peer_stays_for_the_others(make, free_place):
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", recv_hwm=1)
     push = make(omq.PUSH, connect=pull.endpoints[0])
     await push.wait_connected(timeout=5)
     await push.send_many([b"first", LARGE, b"queued"])
     other = make(omq.PULL)
-    where = other.bind("tcp://127.0.0.1:*")
+    where = other.bind(free_place)
     other.unbind(where)
     push.connect(where)  # nobody is there yet
     push.disconnect(pull.endpoints[0])

@@ -11,7 +11,7 @@ from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.listeners import FAST, accept, listening, port_of
 
 
-async def test_the_interval_grows_up_to_its_ceiling(make, monkeypatch):
+async def test_the_interval_grows_up_to_its_ceiling(make, monkeypatch, free_place):
     slept = []
     real = asyncio.sleep
 
@@ -21,16 +21,14 @@ async def test_the_interval_grows_up_to_its_ceiling(make, monkeypatch):
 
     monkeypatch.setattr(dialer.asyncio, "sleep", sleep)
     monkeypatch.setattr(dialer_base.random, "uniform", lambda low, high: high)
-    with listening() as probe:
-        port = port_of(probe)
-    push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", reconnect_interval=(0.1, 0.5))
+    push = make(omq.PUSH, connect=free_place, reconnect_interval=(0.1, 0.5))
     while len(slept) < 6:
         await real(0.001)
     assert slept[:5] == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
     push.stop()
 
 
-async def test_the_interval_starts_anew_after_a_handshake(make, monkeypatch):
+async def test_the_interval_starts_anew_after_a_handshake(make, monkeypatch, free_place):
     """A peer that served for a while and left is dialled after the first interval, not after the last one."""
     slept = []
     real = asyncio.sleep
@@ -40,7 +38,7 @@ async def test_the_interval_starts_anew_after_a_handshake(make, monkeypatch):
         await real(0, *rest)
 
     monkeypatch.setattr(dialer_base.random, "uniform", lambda low, high: high)
-    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    pull = make(omq.PULL, bind=free_place)
     where = pull.endpoints[0]
     push = make(omq.PUSH, connect=where, reconnect_interval=(0.01, 5.0))
     await push.wait_connected(timeout=5)
@@ -59,12 +57,10 @@ async def test_the_interval_starts_anew_after_a_handshake(make, monkeypatch):
     push.stop()
 
 
-async def test_jitter_keeps_clients_apart(make, monkeypatch):
+async def test_jitter_keeps_clients_apart(make, monkeypatch, free_place):
     asked = []
     monkeypatch.setattr(dialer_base.random, "uniform", lambda low, high: asked.append((low, high)) or low)
-    with listening() as probe:
-        port = port_of(probe)
-    make(omq.PUSH, connect=f"tcp://127.0.0.1:{port}", **FAST)
+    make(omq.PUSH, connect=free_place, **FAST)
     await until(lambda: len(asked) >= 2)
     assert all(0 < low < high <= 1 for low, high in asked)
 
@@ -126,9 +122,9 @@ async def test_reconnect_stop_when_refused_over_ipc(make, tmp_path):
 
 
 @on_both_loops
-async def test_reconnect_stop_when_the_handshake_failed(make, reports):
-    with listening() as server:
-        where = f"tcp://127.0.0.1:{port_of(server)}"
+async def test_reconnect_stop_when_the_handshake_failed(make, reports, free_port, free_place):
+    where = free_place
+    with listening(address=("127.0.0.1", free_port)) as server:
         push = make(omq.PUSH, connect=where, reconnect_stop=["handshake failed"], handshake_timeout=0.05, **FAST)
         with await accept(server):
             await given_up(push, where)
@@ -139,10 +135,9 @@ async def test_reconnect_stop_when_the_handshake_failed(make, reports):
 
 
 @on_both_loops
-async def test_reconnect_stop_after_a_disconnect(make, reports):
+async def test_reconnect_stop_after_a_disconnect(make, reports, free_place):
     """Attempts that fail before do not end it; a peer that was there and has gone does."""
-    with listening() as probe:
-        where = f"tcp://127.0.0.1:{port_of(probe)}"
+    where = free_place
     push = make(omq.PUSH, connect=where, reconnect_stop="after disconnect", **FAST)
     await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 2)
     pull = make(omq.PULL, bind=where)
@@ -163,10 +158,9 @@ async def assert_left_alone(make, push, where):
 
 
 @on_both_loops
-async def test_lingering_does_not_stop_reconnecting(make, reports):
+async def test_lingering_does_not_stop_reconnecting(make, reports, free_place):
     """What waits at close is delivered to a server that comes back only then."""
-    with listening() as probe:
-        where = f"tcp://127.0.0.1:{port_of(probe)}"
+    where = free_place
     push = make(omq.PUSH, connect=where, **FAST)
     await push.send(b"late")
     closing = asyncio.ensure_future(push.close(linger=10))
@@ -177,9 +171,8 @@ async def test_lingering_does_not_stop_reconnecting(make, reports):
 
 
 @on_both_loops
-async def test_closing_with_nothing_to_deliver_dials_no_more(make, reports):
-    with listening() as probe:
-        where = f"tcp://127.0.0.1:{port_of(probe)}"
+async def test_closing_with_nothing_to_deliver_dials_no_more(make, reports, free_place):
+    where = free_place
     push = make(omq.PUSH, connect=where, reconnect_interval=0.02)
     await until(lambda: any(event[0] == "connect_failed" for event in reports))
     await asyncio.wait_for(push.close(linger=5), 1)

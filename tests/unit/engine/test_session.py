@@ -357,8 +357,8 @@ async def test_disconnecting_one_of_two_to_the_same_place(make, endpoint):
     assert await pull.recv(timeout=5) == b"x"
 
 
-async def test_a_sender_that_waits_for_a_peer_that_dies_goes_on_with_the_next(make):
-    pull, push = await make.linked(omq.PULL, omq.PUSH, "tcp://127.0.0.1:*", send_hwm=2, recv_hwm=1)
+async def test_a_sender_that_waits_for_a_peer_that_dies_goes_on_with_the_next(make, free_place):
+    pull, push = await make.linked(omq.PULL, omq.PUSH, free_place, send_hwm=2, recv_hwm=1)
     where = pull.endpoints[0]
     sending = asyncio.create_task(push.send_many([bytes(1_000_000)] * 100))
     (session,) = push._engine.sessions
