@@ -44,6 +44,8 @@ class Dialer(DialerBase):
     def revive(self) -> None:
         ended = self.session is None or self.session.ended.done()
         if self.state is not DialerState.CLOSED and self._task is not None and self._task.cancelled() and ended:
+            if self.state in (DialerState.CONNECTING, DialerState.CONNECTED):
+                self.move(DialerState.WAITING)  # what the task was in the midst of has ended with it
             self.start()
 
     async def _run(self) -> None:

@@ -9,7 +9,8 @@ import warnings
 import pytest
 
 import omq.asyncio as omq
-from tests.unit.conftest import on_both_loops
+from omq.engine.lifecycle import DialerState
+from tests.unit.conftest import on_both_loops, until
 
 CALLS = {
     "recv": lambda socket: socket.recv(),
@@ -469,4 +470,19 @@ async def test_close_delivers_after_all_tasks_were_cancelled(make, endpoint):
     await asyncio.sleep(0.02)
     pull = make(omq.PULL, bind=endpoint)
     assert len([await pull.recv(timeout=5) for _ in range(100)]) == 100
+    await asyncio.wait_for(closing, 5)
+
+
+async def test_close_delivers_after_an_attempt_was_cancelled(make, free_place):
+    push = make(omq.PUSH, connect=free_place, reconnect_interval=0.001)
+    await push.send(b"x")
+    ((dialer,),) = push._engine.endpoints.dialers.values()
+    while dialer.state is not DialerState.CONNECTING or not dialer._reaching:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await until(dialer._task.done)
+    closing = asyncio.create_task(push.close())
+    pull = make(omq.PULL, bind=free_place)
+    assert await pull.recv(timeout=5) == b"x"
     await asyncio.wait_for(closing, 5)
