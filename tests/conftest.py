@@ -1,7 +1,8 @@
 """What holds for all tests: a way of life that is not in the engine's table is a failure, in child processes too.
 
-A crash of the interpreter tells its last words, which `make` shows. Most tests are spread over processes; those that
-measure time, and those that share something dear (a JVM, a built package, programs that run first), come afterwards.
+A crash of the interpreter tells its last words, which `make` shows. Tests are spread over processes; those that share
+something dear (a JVM, a built package, programs that run first) stay together in one of them, from the beginning. Those
+that measure time come afterwards, one after the other.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,13 +21,14 @@ from tests.ports import held
 os.environ.setdefault("OMQ_STRICT", "1")
 
 ALONE = (
-    *("ends", "fault", "liveness", "signals", "soak", "system/spark", "system/test_packaging.py"),
+    *("fault/test_floods.py", "liveness", "soak"),
     *(
         "system/blocking/test_blocking_idle.py",
         "unit/core/test_ping_responder.py",
         "unit/blocking/test_blocking_heartbeat.py",
     ),
 )
+TOGETHER = ("signals", "system/spark", "system/test_packaging.py")
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which has it on the terminal, above everything that follows
@@ -36,10 +39,27 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    for place in (*ALONE, *TOGETHER):
+        assert (here / place).exists(), f"{place} is no place of tests"
     for place in ALONE:
         for item in items:
             if here / place in (item.path, *item.path.parents):
                 item.add_marker(pytest.mark.alone)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Spreads tests one by one, but for those that stay together; these go first, the most of them before the others.
+
+    The groups of pytest-xdist 3.8 are none with pytest 9.2, which keeps the parts of a test's name apart.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((place for place in TOGETHER if nodeid.startswith(f"tests/{place}")), nodeid)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
 def pytest_collection_finish() -> None:

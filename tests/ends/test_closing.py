@@ -126,6 +126,7 @@ def test_a_closer_that_is_still_being_talked_to_has_lost_nothing():
     assert side_by_side(plays) == []
 
 
+@pytest.mark.alone
 def test_closing_is_quick_where_nothing_is_left():
     """A socket for each request: the other side's thread is not waited for, nor a kernel that acknowledges late."""
     with omq.REP(bind="tcp://127.0.0.1:*") as rep:
@@ -141,6 +142,7 @@ def test_closing_is_quick_where_nothing_is_left():
     assert sorted(took)[15] < 0.005  # it was 13 ms
 
 
+@pytest.mark.alone
 def test_closing_does_not_wait_for_a_peer_that_is_stopped():
     with omq.DEALER(bind="tcp://127.0.0.1:*", linger=0) as dealer:
         child = subprocess.Popen(

@@ -32,7 +32,8 @@ def seen(run: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("run", [(55, EXPLORE, action, *GLIMPSE) for action in ACTIONS], ids=ACTIONS, indirect=True)
+@pytest.mark.timeout(240)  # ten seconds of its own; others run beside it
+@pytest.mark.parametrize("run", [(200, EXPLORE, action, *GLIMPSE) for action in ACTIONS], ids=ACTIONS, indirect=True)
 def test_a_handler_at_some_moments_of_every_call(run):
     found = seen(run)
     assert {one["world"] for one in found} == set(worlds())

@@ -9,7 +9,8 @@ from tests.signals.storm import STORMS
 STORM = "tests.signals.storm"
 
 
-@pytest.mark.parametrize("run", [(40, STORM, storm, "0.3") for storm in STORMS], ids=STORMS, indirect=True)
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("run", [(200, STORM, storm, "0.3") for storm in STORMS], ids=STORMS, indirect=True)
 def test_a_short_storm(run):
     assert run.returncode == 0, run.stderr[-6000:]
 

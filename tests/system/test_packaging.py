@@ -1,5 +1,6 @@
 """What is published: a source archive that builds, and a wheel that works where nothing else is."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "build" / "packages"  # the archives last built, in a folder that is named for what they were built of
+INPUTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+GENERATED = ("*.so", "*.html", "__pycache__")
 pytestmark = pytest.mark.timeout(600)  # compiles the core once, and fetches what the build needs
 
 HELLO = textwrap.dedent(
@@ -55,17 +59,39 @@ def run(*command: str | Path, cwd: Path, timeout: float = 500) -> str:
     return done.stdout
 
 
+def fingerprint() -> str:
+    """What a build depends on: everything that is copied for it, and the interpreter."""
+    seen = hashlib.sha256(sys.version.encode())
+    made = (".so", ".html", ".pyc", ".c")
+    package = (path for path in (ROOT / "omq").rglob("*") if path.is_file() and path.suffix not in made)
+    for path in sorted([*(ROOT / name for name in INPUTS), *package]):
+        content = path.read_bytes()
+        seen.update(b"%s %d\n" % (os.fsencode(path.relative_to(ROOT)), len(content)))
+        seen.update(content)
+    return seen.hexdigest()[:32]
+
+
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with both archives, built in isolation from a copy: the tree's modules are left alone."""
+    """The folder with both archives, built in isolation from a copy: the tree's modules are left alone.
+
+    They are kept for as long as nothing changes that they were built of.
+    """
+    kept = KEPT / fingerprint()
+    if kept.exists():
+        return kept
     room = tmp_path_factory.mktemp("packaging")
     tree = room / "tree"
     tree.mkdir()
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+    for name in INPUTS:
         shutil.copy2(ROOT / name, tree)
-    shutil.copytree(ROOT / "omq", tree / "omq", ignore=shutil.ignore_patterns("*.so", "*.html", "__pycache__"))
+    shutil.copytree(ROOT / "omq", tree / "omq", ignore=shutil.ignore_patterns(*GENERATED))
     run(sys.executable, "-m", "build", "--outdir", room / "dist", tree, cwd=room)
-    return room / "dist"
+    shutil.rmtree(KEPT, ignore_errors=True)
+    KEPT.mkdir(parents=True)
+    shutil.copytree(room / "dist", KEPT / "under way")
+    (KEPT / "under way").rename(kept)  # at once: half a folder is none
+    return kept
 
 
 @pytest.fixture(scope="session")
