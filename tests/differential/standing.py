@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from tests.differential.program import Program, Step
 
+_DIALS_ONCE = {"DEALER", "PUB", "REQ", "SUB"}  # `is_single_connect`, socket_base.cpp
+
 
 @dataclass
 class _Dial:
@@ -68,7 +70,8 @@ class Standing:
                 if dial.place == place and dial.peer == seat:
                     self.kept |= {dial.seat, seat}
         elif verb == "connect":
-            self.dials.append(_Dial(seat, place))
+            if not self._ignores(seat, place):
+                self.dials.append(_Dial(seat, place))
         elif verb in ("disconnect", "leave"):
             self._disconnect(seat, place)
         elif verb == "close":
@@ -81,6 +84,12 @@ class Standing:
             for dial in self.dials:
                 dial.spent = dial.spent and dial.seat != seat
         self._meet()
+
+    def _ignores(self, seat: str, place: int) -> bool:
+        """Whether a second `connect` to a place has no effect."""
+        if self.program.transport == "inproc" or self.program.kind(seat) not in _DIALS_ONCE:
+            return False
+        return any((dial.seat, dial.place) == (seat, place) for dial in self.dials)
 
     def _disconnect(self, seat: str, place: int) -> None:
         for dial in reversed(self.dials):

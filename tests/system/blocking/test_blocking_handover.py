@@ -86,7 +86,9 @@ def test_ten_million_messages_of_two_processes_that_pause(program, tmp_path, tra
     print(f"{transport}: 10,000,000 messages in {time.monotonic() - began:.0f} s")
 
 
-@pytest.mark.parametrize("size", [16, 5000, 100_000, 1 << 20])
+@pytest.mark.parametrize(
+    "size", [16, *(pytest.param(size, marks=pytest.mark.slow) for size in (5000, 100_000)), 1 << 20]
+)
 def test_what_processes_send_before_they_exit_arrives(program, size):
     """20 processes, four at a time: each sends and leaves at once; a close waits, for ever if it must."""
     source = """
