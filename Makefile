@@ -6,8 +6,8 @@ ARGS ?=
 DIR ?=
 SECONDS ?= 60
 INPUT ?=
-# Processes that the tests which measure nothing are spread over: one a core, for most start threads or processes.
-JOBS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+# Processes that the tests which measure nothing are spread over: one more than cores, for half of the time they wait.
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n + 1 : 8)))
 
 PY := $(VENV)/bin/python
 CORE := $(wildcard omq/_core/*.p[yx][xd] omq/_core/*/*.p[yx][xd])
@@ -116,7 +116,7 @@ fuzz: $(VENV)/.test $(VENV)/.core  ## fuzz the parsers under sanitizers, guided 
 	  fi
 
 test-debug: $(VENV)/.test $(VENV)/.core  ## unit tests with the core's invariants checked
-	@$(call copied-build,debug,OMQ_DEBUG)
+	@$(kept-build)
 	@$(call in-copy,debug) && $$python -m pytest -p no:cacheprovider tests/unit $(ARGS)
 
 # Most of what AddressSanitizer does by default for each allocation helps to understand a finding, not to find it: a finding
@@ -171,7 +171,7 @@ endef
 
 # Indexes of the core are checked in this build, and its invariants: what writes beyond an end elsewhere raises here.
 define checked-core
-( $(call copied-build,debug,OMQ_DEBUG) ) && \
+( $(kept-build) ) && \
 ( $(call in-copy,debug) && $$python -m pytest -q -p no:cacheprovider -n $(JOBS) -m "not alone" tests/unit/core tests/unit/routing tests/unit/blocking ) || \
 { echo "the core with its bounds checked failed, see above; the other tests run all the same" >&2; false; }
 endef
@@ -182,6 +182,18 @@ rm -rf build/$(1) && mkdir -p build/$(1) && \
 tar -cf - --exclude='*.so' --exclude='omq/_core/*.c' --exclude='__pycache__' $(wildcard $(COPIED)) | tar -xf - -C build/$(1) && \
 echo "building with $(2)=1 in build/$(1)" && \
 cd build/$(1) && $(2)=1 "$(abspath $(PY))" setup.py --quiet build_ext --inplace
+endef
+
+# The build with the core's invariants checked; what was compiled stays for as long as that would come out the same.
+define kept-build
+made=$$( { $(PY) -VV; $${CC:-cc} --version; echo "$$CFLAGS"; $(PY) -m pip freeze --exclude-editable | grep -i '^cython='; \
+  sha256sum Makefile setup.py $(CORE); } 2>&1 | sha256sum) && \
+if test "$$made" = "$$(cat build/debug/.made 2>/dev/null)"; then \
+  find build/debug -type f ! -name '*.so' ! -name .made -delete && \
+  tar -cf - --exclude='*.so' --exclude='omq/_core/*.c' --exclude='__pycache__' $(wildcard $(COPIED)) | tar -xf - -C build/debug; \
+else \
+  ( $(call copied-build,debug,OMQ_DEBUG) ) && echo "$$made" > build/debug/.made; \
+fi
 endef
 
 define in-copy

@@ -1,8 +1,8 @@
 """What holds for all tests: a way of life that is not in the engine's table is a failure, in child processes too.
 
 A crash of the interpreter tells its last words, which `make` shows. Tests are spread over processes; those that share
-something dear (a JVM, a built package, programs that run first) stay together in one of them, from the beginning. Those
-that measure time come afterwards, one after the other.
+something dear (a built package, programs that run first) stay together in one of them, from the beginning. Those
+that measure time, or keep a JVM that does, come afterwards, one after the other.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.ports import held
 os.environ.setdefault("OMQ_STRICT", "1")
 
 ALONE = (
-    *("fault/test_floods.py", "liveness", "soak"),
+    *("fault/test_floods.py", "liveness", "soak", "system/spark"),
     *(
         "system/blocking/test_blocking_idle.py",
         "unit/core/test_ping_responder.py",
         "unit/blocking/test_blocking_heartbeat.py",
     ),
 )
-TOGETHER = ("signals", "system/spark", "system/test_packaging.py")
+TOGETHER = ("signals", "system/test_packaging.py")
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which has it on the terminal, above everything that follows
