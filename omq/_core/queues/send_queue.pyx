@@ -22,7 +22,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
 
 cdef enum:
-    SOME = 8                 # peers up to which a publisher's batches are as large as those of other sockets
+    SOME = 2                 # peers up to which a publisher's batches are as large as those of other sockets
     MOST_IN_BATCH = 1024     # messages at which a batch leaves where a publisher has many peers
     SCRATCH = 16384          # bytes: a message whose frames fit is encoded once for all subscribers
 
@@ -450,6 +450,8 @@ cdef class Distributor(SendQueue):
         cdef Py_ssize_t n = self._select(parts)
         cdef Peer peer
         cdef bint quick
+        cdef bint written = False
+        cdef long long now
         if n == 0:
             return 1
         if self._nodrop:
@@ -459,12 +461,14 @@ cdef class Distributor(SendQueue):
                     return 0
         size = self._encode(parts, count) if n > 1 else 0
         # A write to each of many peers takes so long that a peer looks idle: the publisher's own pauses count.
-        self.gathers = now_ns() - self._last < SPARSE_NS
+        now = now_ns()
+        self.gathers = now - self._last < SPARSE_NS
         quick = size > 0 and self._newest is None
         for i in range(n):
             peer = <Peer>PyList_GET_ITEM(self.peers, self._targets[i])
             if peer is None or (quick and peer.send_encoded_quickly(self._scratch, size, self.hwm)):
                 continue
+            written = True
             if self._newest is not None and self._hold(peer, parts, count):
                 continue
             if self._full(peer):
@@ -473,7 +477,7 @@ cdef class Distributor(SendQueue):
                 peer.send_encoded(self._scratch, size, parts, count)
             else:
                 peer.send(parts, count)
-        self._last = now_ns()
+        self._last = now_ns() if written else now
         return 1
 
     cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1:

@@ -7,7 +7,7 @@ from omq._core.wire.pool cimport Pool
 from omq._core.wire.framing cimport LONG_HEADER, write_header
 from omq._core.wire.codec cimport Codec
 from omq._core.lock cimport drop_flag, take_flag
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 cdef enum:
     INLINE_LIMIT = 4096      # bytes: a payload up to this is copied, a larger one is borrowed
@@ -59,6 +59,7 @@ cdef class SendBuffer:
     cdef int error                   # errno of the last FLUSH_ERROR
     # Fields for threads without the GIL; guarded by the flag where `shared`.
     cdef int _taken                  # atomic flag: a thread works on the batch
+    cdef int _append_flag            # atomic flag: free while the Flusher is in a system call; who takes it may append
     cdef bint shared                 # a Flusher may write the batch too
     cdef bint queued                 # the Flusher knows that something was left in the batch
     cdef bint stuck                  # the Flusher found the kernel full; the epoll set reports when it has room
@@ -72,6 +73,7 @@ cdef class SendBuffer:
     cdef long long _late             # likewise, when the Flusher last wrote the batch
     cdef long long _seen             # `total` at the Flusher's last look
     cdef void _wait(self) noexcept
+    cdef void _stop_appending(self) noexcept nogil
     cdef int want(self, unsigned int interest) noexcept nogil
     cdef void give_up(self) noexcept nogil
     cdef bint flush_late(self, long long now, long long patience) noexcept nogil
@@ -87,7 +89,7 @@ cdef class SendBuffer:
     cdef int put_frames(self, const char *data, Py_ssize_t size) except -1
     cdef int copy(self, const char *data, Py_ssize_t size) except -1
     cdef void end_message(self) noexcept
-    cdef int flush(self, int fd) noexcept nogil
+    cdef int flush(self, int fd, bint lets_append=*) noexcept nogil
     cdef int adopt(self) except -1
     cdef void reap(self)
     cdef void clear(self)
@@ -124,13 +126,18 @@ cdef class SendBuffer:
         return True
 
     cdef inline bint append_encoded(self, const char *data, Py_ssize_t size) noexcept:
-        """The same with a whole message that is encoded already, as plain frames."""
+        """The same with a whole message that is encoded already, as plain frames. Nothing in the arena is moved."""
         cdef Segment *last
         if self._used + size > self._capacity or self._first == self._count:
             return False
         last = self._segments + self._count - 1
         if last.base != NULL or last.size >= SEGMENT_BYTES or last.messages >= self.hwm_granularity:
-            return False
+            if self._count == self._room or self._ndone + self._count - self._first >= self._room:
+                return False
+            last += 1
+            memset(last, 0, sizeof(Segment))
+            last.offset = self._used
+            self._count += 1
         memcpy(self._arena + self._used, data, size)
         self._count_in(last, size)
         return True

@@ -47,6 +47,7 @@ cdef class SendBuffer:
         self.hwm_granularity = 64
         self.quick = INLINE_LIMIT
         self.fd = self.poll_fd = -1
+        self._append_flag = True
 
     def __dealloc__(self):
         # Nobody else has this buffer any more; and in a forked child the flag may be up for ever.
@@ -387,14 +388,21 @@ cdef class SendBuffer:
 
     # ------------------------------------------------------------------ out
 
-    cdef int flush(self, int fd) noexcept nogil:
-        """Writes the batch, as far as the kernel takes it: FLUSH_*."""
+    cdef int flush(self, int fd, bint lets_append=False) noexcept nogil:
+        """Writes the batch, as far as the kernel takes it: FLUSH_*.
+
+        Args:
+            fd: The descriptor.
+            lets_append: While this thread is in a system call another one may append in few steps, by `_append_flag`:
+                a publisher need not wait. What it appends then is left in the batch.
+        """
         cdef iovec vector[VECTOR]
         cdef msghdr message
         cdef Segment *segment
         cdef char *base
         cdef Py_ssize_t total, got
-        cdef int i, n
+        cdef Py_ssize_t left = self.bytes
+        cdef int i, n, error
         memset(&message, 0, sizeof(message))
         while self._first < self._count:
             n = 0
@@ -411,23 +419,39 @@ cdef class SendBuffer:
                     vector[n].iov_len = segment.size
                     n += 1
                 total += segment.size
+            if lets_append:
+                drop_flag(&self._append_flag)
             if n == 1:
                 got = send(fd, vector[0].iov_base, vector[0].iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
             else:
                 message.msg_iov = vector
                 message.msg_iovlen = n
                 got = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            error = errno
+            if lets_append:
+                self._stop_appending()
             if got < 0:
-                if errno == EINTR:
+                if error == EINTR:
                     continue
-                if errno == EAGAIN:
+                if error == EAGAIN:
                     return FLUSH_BLOCKED
-                self.error = errno
+                self.error = error
                 return FLUSH_ERROR
             self._sent(got)
             if got < total:
                 return FLUSH_BLOCKED
+            left -= got
+            if left <= 0:
+                break
         return FLUSH_DONE
+
+    cdef void _stop_appending(self) noexcept nogil:
+        """Waits until the thread that appends is through with its message, which takes some nanoseconds."""
+        cdef timespec moment
+        moment.tv_sec = 0
+        moment.tv_nsec = 1000
+        while not take_flag(&self._append_flag):
+            nanosleep(&moment, NULL)
 
     cdef void _sent(self, Py_ssize_t size) noexcept nogil:
         cdef Segment *segment
@@ -496,8 +520,9 @@ cdef class SendBuffer:
                 again = True  # the caller is still sending and writes by itself
                 self._seen = self.total
             else:
-                status = self.flush(self.fd)
+                status = self.flush(self.fd, self.codec is None)
                 self.last_write = self._late = now
+                again = status == FLUSH_DONE and self.bytes > 0
                 if status == FLUSH_BLOCKED:
                     self.stuck = True
                     self.want(self.interest | EPOLLOUT)

@@ -49,6 +49,19 @@ for _ in range(int(sys.argv[3])):
     print(time.monotonic() - sent, flush=True)
 """
 
+#: One process with so many subscribers, half of them slow; each message begins with its number and repeats a byte of it.
+READERS = """
+import omq, struct, sys, time
+subs = [omq.SUB(connect=sys.argv[1], subscribe=b"", recv_hwm=1000 * (i % 2)) for i in range(int(sys.argv[2]))]
+for first in range(0, int(sys.argv[3]), 500):
+    for sub in subs:
+        for number in range(first, first + 500):
+            message = sub.recv(timeout=20)
+            assert struct.unpack_from("I", message)[0] == number, (struct.unpack_from("I", message)[0], number)
+            assert message[4:] == bytes([number % 251]) * (len(message) - 4), number
+print("all")
+"""
+
 
 @pytest.mark.alone
 def test_the_tail_of_a_burst_to_many_leaves_while_its_sender_computes(program):
@@ -80,3 +93,20 @@ def test_a_stream_to_many_leaves_in_large_pieces(program):
                 pub.send(b"x" * 16)
         pub.flush(BOUND)
     assert statistics.median(map(float, crowd.end().split())) > 40
+
+
+@pytest.mark.parametrize("size", [4, 100, 3000, 6000])
+def test_what_is_sent_while_batches_are_written_arrives_whole_and_in_order(program, size):
+    """Breaks of all lengths have the thread that writes batches come in the midst of a message's way to its peers."""
+    subscribers, count = 24, 5000 if size < 1000 else 1500
+    with omq.PUB(bind="tcp://127.0.0.1:*", send_hwm=0) as pub:
+        readers = program(READERS, pub.endpoints[0], str(subscribers), str(count))
+        pub.wait_subscribed(n=subscribers, timeout=BOUND)
+        for number in range(count):
+            pub.send(struct.pack("I", number) + bytes([number % 251]) * (size + number % 50))
+            if number % 40 == 0:
+                end = time.monotonic() + number % 37 * 1e-4
+                while time.monotonic() < end:
+                    pass
+        pub.flush(BOUND)
+        assert readers.end().split() == ["all"]

@@ -85,7 +85,7 @@ def test_pub_invert_matching(twin, endpoint):
 
 def test_sub_forward_a_relay_by_hand(twin, endpoint):
     xpub = twin("XPUB", bind=endpoint)
-    xsub = twin("XSUB", bind=endpoint if endpoint.startswith("tcp") else f"{endpoint}-back")
+    xsub = twin("XSUB", bind="tcp://127.0.0.1:*" if endpoint.startswith("tcp") else f"{endpoint}-back")
     pub = twin("PUB", connect=xsub.endpoints[0])
     sub = twin("SUB", connect=xpub.endpoints[0], subscribe=b"")
     pub.wait_connected(timeout=BOUND)
