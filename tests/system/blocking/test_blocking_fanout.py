@@ -49,7 +49,7 @@ for _ in range(int(sys.argv[3])):
     print(time.monotonic() - sent, flush=True)
 """
 
-#: One process with so many subscribers, half of them slow; each message begins with its number and repeats a byte of it.
+#: One process with so many subscribers, half of them with a mark; a message begins with its number and repeats a byte.
 READERS = """
 import omq, struct, sys, time
 subs = [omq.SUB(connect=sys.argv[1], subscribe=b"", recv_hwm=1000 * (i % 2)) for i in range(int(sys.argv[2]))]
