@@ -17,6 +17,7 @@ cdef class Poller:
     cdef list _free                  # slots to use again
     cdef unsigned int _serial        # of the last ticket: a slot used again has another one
     cdef int _count                  # peers in the set
+    cdef int _only_fd                # its descriptor
     cdef Peer _only                  # the only peer in the set, if no other has ever been in it; else None
     cdef Bell _bell                  # tells sessions in the I/O thread; None: they are told at once
     cdef Turn _turn                  # runs woken calls; None: they are not run from here
@@ -24,6 +25,7 @@ cdef class Poller:
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0
     cdef int leave(self, int fd, unsigned long long ticket) except -1
     cdef int serve(self) except -1
+    cdef int only_fd(self) noexcept
     cdef int look(self) except -1
     cdef int handle(self, epoll_event *events, int count) except -1
     cdef int call_back(self, object function, object argument) except -1

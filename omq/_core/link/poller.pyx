@@ -87,6 +87,7 @@ cdef class Poller:
         self._tickets[slot] = ticket
         self._count += 1
         self._only = peer if self._count == 1 else None
+        self._only_fd = fd
         return event.data.u64
 
     cdef int leave(self, int fd, unsigned long long ticket) except -1:
@@ -117,6 +118,10 @@ cdef class Poller:
     cdef int serve(self) except -1:
         """Handles events that are ready, without waiting."""
         return self._work(False)
+
+    cdef int only_fd(self) noexcept:
+        """The descriptor where a single connection waits for bytes and for nothing else, or -1."""
+        return self._only_fd if self._only is not None and self._only.only_reads() else NO_FD
 
     cdef int look(self) except -1:
         """As `serve`, while messages wait: leaves out a peer that has enough of them unread."""

@@ -131,6 +131,28 @@ def test_iteration_ends_when_the_socket_closes(make, crew, endpoint):
     assert list(pull) == []
 
 
+@pytest.mark.parametrize("endpoint", ["tcp", "ipc"], indirect=True)
+def test_who_spins_at_one_connection_sees_all_else_too(make, crew, endpoint):
+    """Its messages, its end, another connection's messages, and the socket's end."""
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, busy_poll=30)
+    found = []
+    spinning = crew(lambda: [found.append(pull.recv()) for _ in range(3)])
+    push.send(b"one")
+    until(lambda: found == [b"one"])
+    push.close()
+    until(lambda: not pull.peers)
+    other, third = (make(omq.PUSH, connect=pull.endpoints[0]) for _ in range(2))
+    other.send(b"two")
+    until(lambda: found == [b"one", b"two"])
+    third.send(b"three")
+    crew.join()
+    assert found == [b"one", b"two", b"three"] and not spinning.is_alive()
+    spinning = crew(pytest.raises, omq.ClosedError, pull.recv)
+    time.sleep(0.02)
+    pull.close()
+    crew.join()
+
+
 # Time
 
 
