@@ -28,13 +28,15 @@ def _listen(endpoint: str) -> tuple[socket.socket, str]:
     return listener, endpoint
 
 
-def _accept(link: Link, endpoint: str) -> socket.socket:
+def accept(link: Link, endpoint: str) -> socket.socket:
+    """Listens, tells where, and gives the first connection."""
     listener, resolved = _listen(endpoint)
     link.tell(endpoint=resolved)
     return _prompt(listener.accept()[0])
 
 
-def _dial(endpoint: str) -> socket.socket:
+def dial(endpoint: str) -> socket.socket:
+    """Connects."""
     scheme, address = endpoint.split("://")
     if scheme == "ipc":
         connection = socket.socket(socket.AF_UNIX)
@@ -61,7 +63,7 @@ def _fill(connection: socket.socket, view: memoryview) -> None:
 
 def pull(link: Link, job: dict[str, Any]) -> None:
     """Times bursts from the first message to the last."""
-    connection = _accept(link, job["endpoint"])
+    connection = accept(link, job["endpoint"])
     view = memoryview(bytearray(job["size"]))
     while True:
         count = link.take()["burst"]
@@ -75,7 +77,7 @@ def pull(link: Link, job: dict[str, Any]) -> None:
 
 def push(link: Link, job: dict[str, Any]) -> None:
     """Sends bursts, one `sendall` a message."""
-    connection = _dial(job["endpoint"])
+    connection = dial(job["endpoint"])
     message = b"x" * job["size"]
     while True:
         count = link.take()["burst"]
@@ -85,7 +87,7 @@ def push(link: Link, job: dict[str, Any]) -> None:
 
 def rep(link: Link, job: dict[str, Any]) -> None:
     """Answers every request with itself."""
-    connection = _accept(link, job["endpoint"])
+    connection = accept(link, job["endpoint"])
     size = job["size"]
     while True:
         connection.sendall(connection.recv(size, socket.MSG_WAITALL))
@@ -93,7 +95,7 @@ def rep(link: Link, job: dict[str, Any]) -> None:
 
 def req(link: Link, job: dict[str, Any]) -> None:
     """Times each round trip."""
-    connection = _dial(job["endpoint"])
+    connection = dial(job["endpoint"])
     size = job["size"]
     message = b"x" * size
     while True:
@@ -126,7 +128,7 @@ class _Plain:
         return resolved
 
     def connect(self, _sock: _Plain, endpoint: str) -> None:
-        self.connection = _dial(endpoint)
+        self.connection = dial(endpoint)
 
     def send(self, message: bytes) -> None:
         assert self.connection is not None

@@ -45,7 +45,7 @@ cdef class BlockedCall:
 
 cdef class SyncWaitQueue(WaitQueue):
     cdef PyObject *_core             # the LeaderCore, borrowed: a loop holds wait queues, and no sockets; NULL: gone
-    cdef object _blocked_calls       # deque of BlockedCall, first come first
+    cdef list _blocked_calls         # of BlockedCall, first come first
     cdef int count                   # of them
     cdef int enter(self, BlockedCall blocked_call) except -1
     cdef int leave(self, BlockedCall blocked_call) except -1
@@ -54,7 +54,7 @@ cdef class SyncWaitQueue(WaitQueue):
     cdef int wake_all(self) except -1
     cdef int _show(self) except -1
     cdef int look(self, long long spent) except -1
-    cdef list _shown                 # Truths that show each notification: whoever waits for several sockets
+    cdef list _shown                 # ReadableEvents that show each notification: whoever waits for several sockets
     cdef list _watchers              # Futures of the I/O thread's loop: closing waits so for the queues to drain
 
 

@@ -33,7 +33,6 @@ from omq._core.queues.peer cimport RecvQueue, SendQueue
 from omq._core.link.poller cimport EVENTS, NO_TICKET, Poller
 from omq._core.calls.readable_event cimport ReadableEvent
 
-from collections import deque
 import os
 import threading
 
@@ -173,7 +172,7 @@ cdef class SyncWaitQueue(WaitQueue):
 
     def __cinit__(self, LeaderCore core):
         self._core = <PyObject *>core
-        self._blocked_calls = deque()
+        self._blocked_calls = []
         self._shown = []
         self._watchers = []
 
@@ -231,7 +230,10 @@ cdef class SyncWaitQueue(WaitQueue):
 
     cdef int leave(self, BlockedCall blocked_call) except -1:
         """It does no longer; `pass_on` follows."""
-        self._blocked_calls.remove(blocked_call)
+        if self._blocked_calls[self.count - 1] is blocked_call:
+            self._blocked_calls.pop()
+        else:
+            self._blocked_calls.remove(blocked_call)
         self.count -= 1
         return 0
 
@@ -676,6 +678,8 @@ cdef class LeaderCore:
         """The leader's place is free: has somebody take it who can. Who stands aside looks by himself."""
         cdef SyncWaitQueue wait_queue
         cdef BlockedCall blocked_call
+        if self.readable.count == 0 and self.writable.count == 0:
+            return 0
         for wait_queue in (self.readable, self.writable):
             for blocked_call in wait_queue._blocked_calls:
                 if not blocked_call.aside:

@@ -256,10 +256,14 @@ cdef class Connection(Receiver):
 
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
         cdef SendBuffer send_buffer = self._send_buffer
+        cdef int *flag = &send_buffer._taken
         cdef bint taken
-        if part.size > send_buffer.quick or self._broken or not self.writable or (
-                send_buffer.shared and not take_flag(&send_buffer._taken)):
+        if part.size > send_buffer.quick or self._broken or not self.writable:
             return False
+        if send_buffer.shared and not take_flag(flag):
+            flag = &send_buffer._append_flag
+            if not take_flag(flag):
+                return False
         # Messages gather, and the batch is not full with this one: nothing to decide.
         taken = (
             send_buffer.bytes > 0
@@ -269,7 +273,8 @@ cdef class Connection(Receiver):
             and not (send_buffer.stuck or send_buffer.failed or send_buffer._ndone)
             and send_buffer.append(part)
         )
-        send_buffer.let_go()
+        if send_buffer.shared:
+            drop_flag(flag)
         if taken:
             self.messages_out += 1
         return taken
@@ -354,7 +359,7 @@ cdef class Connection(Receiver):
             pass
         elif send_buffer.stuck or send_buffer.failed:
             status = FLUSH_ERROR if send_buffer.failed else FLUSH_BLOCKED
-        elif (send_buffer.bytes >= BATCH_BYTES or send_buffer._foreign
+        elif (send_buffer.bytes >= BATCH_BYTES or send_buffer._foreign or send_buffer.next_overflows()
                 or send_buffer.messages >= (BATCH_MESSAGES if self.send_queue is None else self.send_queue.most)):
             self._dense = True
             if self._flusher is not None:

@@ -11,7 +11,8 @@ from libc.string cimport memcpy, memset
 
 cdef enum:
     INLINE_LIMIT = 4096      # bytes: a payload up to this is copied, a larger one is borrowed
-    BATCH_BYTES = 65536      # bytes at which a batch leaves
+    PACKET_BYTES = 65483     # bytes that a packet over loopback carries; a rest would make one more, with a wake-up
+    BATCH_BYTES = 61376      # bytes at which a batch leaves: with one more copied message it is still one packet
     BATCH_MESSAGES = 256     # messages at which a batch leaves
     SEGMENT_BYTES = 8192     # an arena segment above this is not extended
     CODED_INLINE = 65536     # bytes: a codec encodes a payload up to this in the arena, a larger one in its own memory
@@ -107,6 +108,10 @@ cdef class SendBuffer:
     cdef inline void let_go(self) noexcept:
         if self.shared:
             drop_flag(&self._taken)
+
+    cdef inline bint next_overflows(self) noexcept nogil:
+        """Whether one more message like those of the batch would be too much for a packet."""
+        return self.messages > 1 and self.bytes + self.bytes // self.messages > PACKET_BYTES
 
     cdef inline bint append(self, const Part *part) noexcept:
         """Appends a message of one part behind others, in few steps; False where more steps are needed."""

@@ -146,8 +146,9 @@ def test_who_spins_at_one_connection_sees_all_else_too(make, crew, endpoint):
     until(lambda: found == [b"one", b"two"])
     third.send(b"three")
     crew.join()
-    assert found == [b"one", b"two", b"three"] and not spinning.is_alive()
-    spinning = crew(pytest.raises, omq.ClosedError, pull.recv)
+    assert found == [b"one", b"two", b"three"]
+    assert not spinning.is_alive()
+    crew(pytest.raises, omq.ClosedError, pull.recv)
     time.sleep(0.02)
     pull.close()
     crew.join()
