@@ -78,6 +78,7 @@ class Socket(SocketBase, AsyncCore):
         **options: Any,
     ) -> None:
         _refuse_spinning(options)
+        self._refuse_second()
         context = self._context_of(context)
         context.check()
         self._engine = Engine(

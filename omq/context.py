@@ -7,6 +7,8 @@ import contextlib
 import logging
 import os
 import threading
+import warnings
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Protocol, Self, SupportsIndex
 
@@ -16,6 +18,7 @@ from omq._core.calls.leader import ForkGuard
 from omq._core.link.deferred_calls import DeferredCalls
 from omq._core.link.flusher import Flusher
 from omq._core.queues.names import Names
+from omq._core.release import OnRelease
 from omq._core.wire.pool import Pool
 from omq.engine.iothread import IoThread
 from omq.engine.weak_set import WeakIdentitySet
@@ -73,6 +76,7 @@ class Context:
         self._sockets: WeakIdentitySet[Any] = WeakIdentitySet()
         self._guests: WeakIdentitySet[Any] = WeakIdentitySet()
         self._dropped: set[Any] = set()
+        self._on_release: OnRelease | None = None
         Context._all.add(self)
 
     @classmethod
@@ -91,8 +95,11 @@ class Context:
         io = self._io.value
         if io is None or io.over:
             # There is none, or the system gave none; another thread, or a signal handler, may have come first.
-            io = self._io.put(IoThread(self.deferred_calls, self.bell), io)
+            made = IoThread(self.deferred_calls, self.bell)
+            io = self._io.put(made, io)
             assert io is not None
+            if io is made:
+                self._on_release = OnRelease(partial(_abandon, io, self._pid))
         if self._terminated:
             io.stop()  # `term` may have looked for it before it was there
             self.check()
@@ -199,6 +206,13 @@ class Context:
     def __repr__(self) -> str:
         state = "terminated" if self._terminated else f"{len(self._sockets)} blocking sockets"
         return f"<omq.Context {state}>"
+
+
+def _abandon(io: IoThread, pid: int) -> None:
+    """The context is gone, and so are its sockets, each of which held it. Nothing may wait: any thread may be here."""
+    if not io.over and pid == os.getpid():
+        io.abandon()
+        warnings.warn("a Context was dropped without term(): its threads end now", ResourceWarning, stacklevel=2)
 
 
 def _after_fork() -> None:

@@ -52,6 +52,7 @@ class Socket(SocketBase, SyncCore):
         connect: str | Iterable[str] | None = None,
         **options: Any,
     ) -> None:
+        self._refuse_second()
         context = self._context_of(context)
         context.check()
         self._context = context

@@ -34,6 +34,11 @@ class SocketBase:
             cls.socket_type = kind
             cls.__doc__ = TRAITS[kind].text
 
+    def _refuse_second(self) -> None:
+        """Raises if the socket has been made: what it has would have no owner any more."""
+        if hasattr(self, "_engine"):
+            raise StateError(f"{self!r} is there already: __init__ is called once, by making a socket")
+
     @classmethod
     def _context_of(cls, context: Any) -> Context:
         """The context of a new socket.

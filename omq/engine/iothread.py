@@ -87,6 +87,7 @@ class IoThread:
         self._jobs: dict[Job, None] = {}
         self._chosen = threading.Lock()  # taken, and never waited for, by the one thread that starts it
         self._stopping = False
+        self._abandoned = False
         self._up = Latch()  # it runs, or never will
         self._down = Latch()  # it runs no more
         self._failure: BaseException | None = None
@@ -142,12 +143,16 @@ class IoThread:
             self._fail(error)
             return
         self._up.set()
+        self.over = self._abandoned
         try:
             self._serve()
             self._close()
         finally:
             self.over = True
             self._thread = 0  # the next thread may have that ident
+            if self._abandoned:
+                self._deferred_calls.close()
+                self._bell.close()
             self._down.set()
 
     def _open(self) -> None:
@@ -235,6 +240,13 @@ class IoThread:
         # `threading.Thread.join` would wait under a lock that a handler may want.
         while self._native and os.path.exists(f"/proc/self/task/{self._native}"):
             time.sleep(_GLANCE)
+
+    def abandon(self) -> None:
+        """Has the thread end in its own time, and take along what it was given: nobody else uses that any more."""
+        self._abandoned = self._stopping = True
+        if self._up.is_set and not self.over:  # otherwise the thread finds out by itself
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._halt)
 
     # ------------------------------------------------------------------ what it does for others
 

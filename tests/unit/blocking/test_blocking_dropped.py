@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+import warnings
 
 import pytest
 
@@ -146,3 +147,65 @@ def test_a_second_close_ends_the_lingering_of_the_first(context, late, crew):
     push.close(linger=0.05)
     crew.join()
     assert time.monotonic() - begun < 5
+
+
+# Contexts that nobody terminates
+
+parting = pytest.warns(ResourceWarning, match="a Context was dropped without term")
+
+
+def _io_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "omq-io"]
+
+
+def test_a_dropped_context_ends_its_threads_and_closes_its_descriptors(tmp_path):
+    gc.collect()
+    before, threads = descriptors(), _io_threads()
+    context = omq.Context()
+    with omq.PULL(context, bind=f"ipc://{tmp_path}/s") as pull, omq.PUSH(context, connect=pull.endpoints[0]) as push:
+        push.send(b"x")
+        assert pull.recv(timeout=BOUND) == b"x"
+    with parting:
+        del context, pull, push
+        until(lambda: gc.collect() >= 0 and _io_threads() == threads)
+    until(lambda: descriptors() <= before)
+
+
+def test_a_context_that_was_never_used_or_is_terminated_is_dropped_in_silence(recwarn, tmp_path):
+    for use in (lambda context: None, lambda context: omq.PULL(context, bind=f"ipc://{tmp_path}/s").close()):
+        context = omq.Context()
+        use(context)
+        context.term()
+        del context
+        omq.Context()
+    gc.collect()
+    assert not [warning for warning in recwarn if "Context" in str(warning.message)]
+
+
+def test_what_was_accepted_leaves_also_where_socket_and_context_are_dropped_together(late):
+    gc.collect()
+    threads = _io_threads()
+
+    class Owner:
+        pass
+
+    owner = Owner()
+    owner.itself = owner
+    owner.context = omq.Context()
+    owner.push = omq.PUSH(owner.context, connect=late)
+    owner.push.send_many([b"%d" % number for number in range(100)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a recorded warning would keep the socket
+        del owner
+        gc.collect()
+    with parting:
+        with omq.Context() as context, omq.PULL(context, bind=late) as pull:
+            assert [pull.recv(timeout=BOUND) for _ in range(100)] == [b"%d" % number for number in range(100)]
+        until(lambda: gc.collect() >= 0 and _io_threads() == threads)
+
+
+def test_a_socket_is_made_once(context, tmp_path):
+    with omq.PULL(context, bind=f"ipc://{tmp_path}/s") as pull:
+        with pytest.raises(omq.StateError, match="__init__ is called once"):
+            pull.__init__(context, bind="tcp://127.0.0.1:*")
+        assert len(pull.endpoints) == 1

@@ -1,0 +1,8 @@
+# A call that is made when an object is gone for good.
+
+cimport cython
+
+
+@cython.final
+cdef class OnRelease:
+    cdef object _function            # must not lead back to whoever holds this: the garbage collector does not see it

@@ -1,0 +1,18 @@
+"""A call that is made when an object is gone for good.
+
+`__del__` comes too early: where objects that name each other are dropped together, all of them are told before anybody
+knows which of them one of those calls has brought back to life. So does the callback of a weak reference.
+"""
+
+cimport cython
+
+
+@cython.final
+@cython.no_gc
+cdef class OnRelease:
+    def __init__(self, function not None):
+        self._function = function
+
+    def __dealloc__(self):
+        if self._function is not None:
+            self._function()
