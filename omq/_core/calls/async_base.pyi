@@ -30,8 +30,8 @@ class AsyncSocketBase:
     def fileno(self) -> int:
         """A descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
 
-        It stays the same one, belongs to the socket, and becomes readable when the socket closes, or at
-        `release_fileno`. While somebody waits in a call that receives, that call has the messages.
+        The descriptor stays the same, belongs to the socket, and becomes readable when the socket closes, or at
+        `release_fileno`. While a task waits in a call that receives, that call gets the messages.
 
         Raises:
             StateError: The type does not receive, or this is another loop.
@@ -39,12 +39,12 @@ class AsyncSocketBase:
         """
 
     def release_fileno(self) -> None:
-        """Gives back what `fileno` has given, so that nobody keeps it true any more.
+        """Gives back the descriptor of `fileno`: it no longer shows whether a message waits.
 
-        Take the descriptor out of selectors and loops before. Whoever still selects on it wakes up: it is readable from
-        now on, whether a message waits or not, as it is when the socket closes. It is not closed, so that nobody can
-        mistake what is opened next for it, and `fileno` gives the same one when it is used again. Does nothing where
-        `fileno` has not been used, or the socket is closed.
+        Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
+        is readable, whether a message waits or not, as it is once the socket is closed. It stays open, so that no file
+        opened next gets its number, and `fileno` returns the same descriptor when it is called again. Does nothing if
+        `fileno` has not been called, or the socket is closed.
 
         Raises:
             StateError: This is another loop, or the process has forked.

@@ -1,4 +1,4 @@
-"""Where an asyncio socket lives: its loop and whose turn it is there, its queues, and the descriptor to select on."""
+"""An asyncio socket without its calls: its loop and when that is due a turn, its queues, and its descriptor."""
 
 from cpython.pythread cimport PyThread_get_thread_ident
 
@@ -12,7 +12,7 @@ from omq.errors import ClosedError, StateError
 cdef class AsyncSocketBase:
     """An asyncio socket without its calls.
 
-    The class above attaches the queues (`_assemble`), the loop (`_attach`) and marks the end (`_mark_closed`).
+    The derived class attaches the queues (`_assemble`) and the loop (`_attach`), and marks the end (`_mark_closed`).
     """
 
     def __cinit__(self, *_, **__):
@@ -32,14 +32,14 @@ cdef class AsyncSocketBase:
         self._loop = loop
         self._thread = PyThread_get_thread_ident()
         self._is_running = loop.is_running
-        self._marked = False  # another loop's mark will never be
+        self._marked = False  # the `_mark` that another loop scheduled may never run
         self._wake()
 
     cdef bint _pace(self) except -1:
-        """About a millisecond has gone by in calls: is the loop to have a turn? Counts the next ones.
+        """Whether the loop is due a turn, after about a millisecond in calls; begins the count of the next ones.
 
-        It has had one where its mark was reached, or another task calls now than at the beginning. But one that begins
-        eagerly runs within the step of another one.
+        The loop has had a turn if `_mark` has run, or if another task calls now than at the beginning. But a task that
+        begins eagerly runs within the step of another task.
         """
         cdef long long spent = now_ns() - self._since
         task = self._task_now()
@@ -51,15 +51,15 @@ cdef class AsyncSocketBase:
             self._quota = max(1, <int>(self._quota * TURN_NS // spent))
         self._begin_turn(task)
         if due and eager:
-            self._reads = self._writes = 0  # those that begin in the same step are not to overtake it
+            self._reads = self._writes = 0  # tasks that begin in the same step are not to overtake this one
         return due
 
     cdef object _task_now(self):
-        """The task that calls; None: it is none."""
+        """The task that calls; None: no task does."""
         return self._current_task(self._loop)
 
     cdef int _begin_turn(self, task) except -1:
-        """From now on it counts how much *task* does before the loop has its next turn."""
+        """Begins to count how much *task* does before the loop has its next turn."""
         self._wake()
         self._reads = self._writes = self._quota
         self._turned = False
@@ -82,13 +82,13 @@ cdef class AsyncSocketBase:
         self._task = None
 
     cdef int _show_end(self) except -1:
-        """Whoever selects on the descriptor is to wake up and find the socket closed."""
+        """Wakes threads that select on the descriptor: they find the socket closed."""
         if self._readable_event is not None:
             self._readable_event.show(True)
         return 0
 
     cdef int _tell(self) except -1:
-        """Keeps the user's descriptor true: readable exactly while a message waits."""
+        """Makes the user's descriptor readable if a message waits, else unreadable."""
         if self._readable_event is not None and not self.closed:
             self._readable_event.follow(self.recv_queue)
             if self.recv_queue.unfinished:
@@ -96,14 +96,14 @@ cdef class AsyncSocketBase:
         return 0
 
     def _tell_again(self):
-        """More was to be looked at."""
+        """Goes on after many dropped messages, behind which more wait."""
         self._tell()
 
     def fileno(self):
         """A descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
 
-        It stays the same one, belongs to the socket, and becomes readable when the socket closes, or at
-        `release_fileno`. While somebody waits in a call that receives, that call has the messages.
+        The descriptor stays the same, belongs to the socket, and becomes readable when the socket closes, or at
+        `release_fileno`. While a task waits in a call that receives, that call gets the messages.
 
         Raises:
             StateError: The type does not receive, or this is another loop.
@@ -120,12 +120,12 @@ cdef class AsyncSocketBase:
         return self._kept.fd
 
     def release_fileno(self):
-        """Gives back what `fileno` has given, so that nobody keeps it true any more.
+        """Gives back the descriptor of `fileno`: it no longer shows whether a message waits.
 
-        Take the descriptor out of selectors and loops before. Whoever still selects on it wakes up: it is readable from
-        now on, whether a message waits or not, as it is when the socket closes. It is not closed, so that nobody can
-        mistake what is opened next for it, and `fileno` gives the same one when it is used again. Does nothing where
-        `fileno` has not been used, or the socket is closed.
+        Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
+        is readable, whether a message waits or not, as it is once the socket is closed. It stays open, so that no file
+        opened next gets its number, and `fileno` returns the same descriptor when it is called again. Does nothing if
+        `fileno` has not been called, or the socket is closed.
 
         Raises:
             StateError: This is another loop, or the process has forked.
@@ -144,11 +144,11 @@ cdef class AsyncSocketBase:
         raise AssertionError("the class above attaches the loop")
 
     cdef bint _at_home(self) except -1:
-        """Whether this is the socket's own loop: a thread runs one at a time. (asyncio's own answer costs a getpid.)"""
+        """Whether the socket's own loop runs here: a thread runs one at a time. (asyncio's check costs a getpid.)"""
         return self._thread == PyThread_get_thread_ident() and self._loop is not None and self._is_running() is True
 
     cdef int _enter(self) except -1:
-        """A call begins: in the right loop, on an open socket."""
+        """Begins a call: refuses a closed socket and another loop."""
         if self.closed:
             self._refuse("is closed")
         if not self._at_home():
@@ -156,13 +156,13 @@ cdef class AsyncSocketBase:
         return 0
 
     cdef int _refuse(self, str why) except -1:
-        """Says why the socket is of no use."""
+        """Raises the error that says why the socket cannot be used."""
         if self._stale:
             raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
         raise ClosedError(f"the {self._name()} socket {why}")
 
     def _abandon(self):
-        """In a forked child: closes what was inherited and touches nothing in it, for the parent uses it."""
+        """In a forked child: closes the inherited descriptors; the epoll set stays as it is, for the parent."""
         self.closed = self._stale = True
         self._poller.close()
         self._readable_event = self._kept = None

@@ -25,7 +25,7 @@ cdef int refuse_large(Py_ssize_t room) except -1
 
 
 cdef inline object take(RecvQueue recv_queue, Take how, object limit, Py_buffer *into):
-    """What is there of what a call takes; None if there is no message. *limit*, *into*: of TAKE_MANY, of TAKE_INTO."""
+    """Takes what the call asks for; None if no message waits. *limit* is for TAKE_MANY, *into* for TAKE_INTO."""
     cdef Py_ssize_t got
     cdef list parts
     if how == TAKE_ONE:

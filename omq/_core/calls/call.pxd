@@ -11,7 +11,7 @@ cdef enum Operation:
     OP_SEND_PARTS
     OP_SEND_TO               # with a route, which is the call's address
     OP_SEND_MANY
-    OP_RECV                  # from here on as Take has them
+    OP_RECV                  # from here to OP_RECV_MESSAGE in the order of Take
     OP_RECV_PARTS
     OP_RECV_MANY
     OP_RECV_INTO
@@ -20,23 +20,23 @@ cdef enum Operation:
     OP_POLL
 
 cdef enum State:
-    STATE_NONE               # no socket has made it
+    STATE_NONE               # no socket has made the call
     STATE_NEW
-    STATE_YIELDED            # gives the loop a turn, or has given its place up
+    STATE_YIELDED            # gives the loop a turn, or has left its wait queue
     STATE_WAITING            # stands in a wait queue
     STATE_DONE
 
 
 cdef class AsyncWaitQueue(WaitQueue):
     cdef object waiters              # deque of Call, first come first
-    cdef Py_ssize_t waiting          # calls in it
+    cdef Py_ssize_t waiting          # calls in `waiters`
     cdef int enter(self, Call call) except -1
     cdef int leave(self, Call call) except -1
     cdef int look(self, long long spent) except -1
     cdef int _wake_apart(self) except -1
     cdef bint is_first(self, Call call) except -1
     cdef object _watcher             # a Future that is done at the next notification; None: nobody watches
-    cdef PyObject *_core             # the socket that keeps a descriptor true; borrowed; NULL: it is gone
+    cdef PyObject *_core             # the socket, borrowed; NULL in its `writable`, and once the socket is gone
 
 
 cdef class AsyncCore(AsyncSocketBase):
@@ -61,8 +61,8 @@ cdef class Call:
     cdef bint _expired               # the time is up
     cdef bint _suspended             # the last step did not finish
     cdef bint _complete              # the last attempt succeeded
-    cdef bint _stepping              # it is being served
-    cdef object _address             # whom it is for, by its route or where others wait for peers of theirs; None: nobody knows
+    cdef bint _stepping              # the call is being served
+    cdef object _address             # the route, or where calls wait apart the peer's identity; None: unknown
     cdef Py_ssize_t _progress        # send_many: messages accepted so far
     cdef object _step(self)
     cdef object _go(self)

@@ -13,10 +13,10 @@ from omq.types import Unset
 _T = TypeVar("_T", covariant=True)
 
 class AsyncWaitQueue(WaitQueue):
-    """Wakes the first of the calls that wait; it passes the wake-up on when it has what it wants."""
+    """Wakes the first call that waits; that call passes the wake-up on when it has what it wants."""
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """A Future that is done at the next notification: closing waits so for the queues to drain."""
+        """A Future that is done at the next notification, by which closing waits for the queues to drain."""
 
     def wake_all(self) -> None:
         """Wakes every call: the socket's state has changed for all of them."""
@@ -89,8 +89,8 @@ class AsyncCore(AsyncSocketBase):
             timeout: Seconds to wait; `None` for ever, 0 never; left out, `recv_timeout` holds.
 
         Raises:
-            MultipartError: It has several parts; it stays first in line.
-            ReceiveTimeout: There was none in time.
+            MultipartError: The message has several parts; it stays first in line.
+            ReceiveTimeout: No message came in time.
             StateError: The type does not receive, or not now, or this is another loop.
             ClosedError: The socket is closed.
         """
@@ -101,11 +101,11 @@ class AsyncCore(AsyncSocketBase):
     def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = ...) -> Call[list[bytes | list[bytes]]]:
         """Waits for a message and takes what else is there.
 
-        After some 5 ms of work it takes no more, whatever the limit: messages may come faster than they are taken.
+        After some 5 ms of work the call takes no more, whatever the limit: messages may come faster than it takes them.
 
         Args:
             limit: Messages to take at most, 1 or more.
-            timeout: Seconds to wait for the first; see `recv`.
+            timeout: Seconds to wait for the first message; see `recv`.
 
         Returns:
             The messages: `bytes`, or a list of them where a message has several parts.
@@ -119,11 +119,11 @@ class AsyncCore(AsyncSocketBase):
             timeout: Seconds; see `recv`.
 
         Returns:
-            The message's bytes.
+            The size of the message in bytes.
 
         Raises:
-            MessageTooLarge: It does not fit; it stays first in line and the buffer's content is undefined.
-            MultipartError: It has several parts; it stays first in line.
+            MessageTooLarge: The message does not fit; it stays first in line and the buffer's content is undefined.
+            MultipartError: The message has several parts; it stays first in line.
         """
 
     def recv_message(self, *, timeout: float | Unset | None = ...) -> Call[Message]:

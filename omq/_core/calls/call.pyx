@@ -1,8 +1,8 @@
-"""Coroutine objects of our own for the calls of an asyncio socket.
+"""Coroutine objects of omq's own for the calls of an asyncio socket.
 
-A call does nothing before it is awaited. If it can be served at once it returns without suspending, without a Future and
-without an allocation of its own (the objects come from a free list). Otherwise it stands in its wait queue, first come first
-served; the Future that it waits with is a wake-up: the message is taken when the call runs again, and a cancelled one has
+A call does nothing before it is awaited. If it can be served at once, it returns without suspending, without a Future
+and without an allocation of its own (the objects come from a free list). Otherwise it stands in its wait queue, first
+come first served. Its Waiter only wakes it up: the message is taken when the call runs again, so a cancelled call has
 taken nothing.
 """
 
@@ -49,13 +49,13 @@ cdef enum:
 
 @cython.final
 cdef class AsyncWaitQueue(WaitQueue):
-    """Wakes the first of the calls that wait; it passes the wake-up on when it has what it wants."""
+    """Wakes the first call that waits; that call passes the wake-up on when it has what it wants."""
 
     def __cinit__(self):
         self.waiters = deque()
 
     def watch(self, loop):
-        """A Future that is done at the next notification: closing waits so for the queues to drain."""
+        """A Future that is done at the next notification, by which closing waits for the queues to drain."""
         if self._watcher is None or self._watcher.done():
             self._watcher = loop.create_future()
         return self._watcher
@@ -64,7 +64,7 @@ cdef class AsyncWaitQueue(WaitQueue):
         if self._core == NULL:
             return 0
         if spent > TURN_NS:
-            (<AsyncCore>self._core)._reads = 0  # the loop's turn is due, however few messages that took
+            (<AsyncCore>self._core)._reads = 0  # the loop's turn is due, however few messages were taken
         return (<AsyncSocketBase>self._core)._poller.look()
 
     cdef int notify(self) except -1:
@@ -90,7 +90,7 @@ cdef class AsyncWaitQueue(WaitQueue):
         if not self.waiting:
             return True
         waiter = (<Call>self.waiters[0])._waiter
-        return not self.apart and (waiter is None or waiter.done)  # the first one knows already
+        return not self.apart and (waiter is None or waiter.done)  # the first call is woken already
 
     cdef int _wake_apart(self) except -1:
         """Wakes the first call of each address, and those without one."""
@@ -104,7 +104,7 @@ cdef class AsyncWaitQueue(WaitQueue):
         return 0
 
     cdef bint is_first(self, Call call) except -1:
-        """Whether nobody who came before this call waits for the same; a call that does not stand here comes last."""
+        """Whether no earlier call waits, where calls wait apart: for the same peer. A call that is not here comes last."""
         cdef Call other
         if not self.apart:
             return self.waiting == 0 or self.waiters[0] is call
@@ -137,7 +137,7 @@ cdef class AsyncWaitQueue(WaitQueue):
                 (<Waiter>waiter).wake()
 
 
-@cython.no_gc_clear  # its end needs the wait queues; cycles are broken in the attributes that the class above adds
+@cython.no_gc_clear  # __dealloc__ needs the wait queues; cycles are broken in the attributes that derived classes add
 cdef class AsyncCore(AsyncSocketBase):
     """The message calls of an asyncio socket, and the two wait queues where they wait."""
 
@@ -213,8 +213,8 @@ cdef class AsyncCore(AsyncSocketBase):
             timeout: Seconds to wait; `None` for ever, 0 never; left out, `recv_timeout` holds.
 
         Raises:
-            MultipartError: It has several parts; it stays first in line.
-            ReceiveTimeout: There was none in time.
+            MultipartError: The message has several parts; it stays first in line.
+            ReceiveTimeout: No message came in time.
             StateError: The type does not receive, or not now, or this is another loop.
             ClosedError: The socket is closed.
         """
@@ -227,11 +227,11 @@ cdef class AsyncCore(AsyncSocketBase):
     def recv_many(self, limit=1024, *, timeout=UNSET):
         """Waits for a message and takes what else is there.
 
-        After some 5 ms of work it takes no more, whatever the limit: messages may come faster than they are taken.
+        After some 5 ms of work the call takes no more, whatever the limit: messages may come faster than it takes them.
 
         Args:
             limit: Messages to take at most, 1 or more.
-            timeout: Seconds to wait for the first; see `recv`.
+            timeout: Seconds to wait for the first message; see `recv`.
 
         Returns:
             The messages: `bytes`, or a list of them where a message has several parts.
@@ -248,11 +248,11 @@ cdef class AsyncCore(AsyncSocketBase):
             timeout: Seconds; see `recv`.
 
         Returns:
-            The message's bytes.
+            The size of the message in bytes.
 
         Raises:
-            MessageTooLarge: It does not fit; it stays first in line and the buffer's content is undefined.
-            MultipartError: It has several parts; it stays first in line.
+            MessageTooLarge: The message does not fit; it stays first in line and the buffer's content is undefined.
+            MultipartError: The message has several parts; it stays first in line.
         """
         return new_call(self, OP_RECV_INTO, buffer, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
@@ -290,7 +290,7 @@ cdef inline Call new_call(AsyncCore core, Operation operation, object argument, 
 
 
 cdef Call send_to(AsyncCore core, object route, object parts, object timeout):
-    """A call that sends a message, and says whom it is for."""
+    """A call that sends a message to the peer or group that *route* names."""
     cdef Call call = new_call(core, OP_SEND_TO, parts, core._send_timeout if timeout is UNSET else seconds(timeout))
     call._address = route
     return call
@@ -356,7 +356,7 @@ cdef class Call:
         return 0
 
     cdef object _step(self):
-        """Runs until the call is finished or must wait; what it gives then is for the caller, or for the loop."""
+        """Runs until the call is finished or must wait; returns the call's result, or what the task gives the loop."""
         self._refuse_reentry()
         self._suspended = False
         if self._state == STATE_NONE:
@@ -369,7 +369,7 @@ cdef class Call:
         try:
             return self._go()
         except BaseException as error:
-            # Also what is refused counts for the turn.
+            # An attempt that raises counts for the turn, too.
             self._count()
             self._leave()
             self._end()
@@ -386,8 +386,8 @@ cdef class Call:
             core._enter()
             if sending:
                 self._prepare()
-            # Fairness comes before taking: a call that is cancelled here has done nothing. It keeps no place, or several
-            # tasks would line up behind one another and each be served once a turn of the loop.
+            # The loop's turn comes before the attempt, so that a call cancelled here has done nothing. The call takes
+            # no place in the wait queue: tasks would line up there, each served once a turn of the loop.
             if (core._writes if sending else core._reads) <= 0 and core._pace():
                 return self._rest()
         else:
@@ -400,7 +400,7 @@ cdef class Call:
         if self._may_attempt(core.writable if sending else core.readable):
             result = self._try_once()
             if not self._complete and not self._suspended and self._at_once() and not core.closed:
-                # What the kernel has counts: a program that asks on and on gives the loop no turn to fetch it.
+                # Fetch what the kernel has: a program that asks again and again gives the loop no turn to fetch it.
                 core._poller.serve()
                 result = self._try_once()
             if self._complete:
@@ -420,7 +420,7 @@ cdef class Call:
         return self._suspend()
 
     cdef int _count(self) except -1:
-        """Also what is asked for in vain counts for the turn: others are to have theirs."""
+        """Counts a failed attempt for the turn, too: other tasks are to have theirs."""
         if self._operation <= OP_SEND_MANY:
             self._core._count_write()
         else:
@@ -432,7 +432,7 @@ cdef class Call:
         return self._timeout is not None and self._timeout == 0
 
     cdef bint _may_attempt(self, AsyncWaitQueue wait_queue) except -1:
-        """Whether it is this call's turn: whoever came before goes first, also when our time is up."""
+        """Whether it is this call's turn: earlier calls go first, even if this call's time is up."""
         if self._operation == OP_POLL:
             return True  # takes nothing from anybody
         if wait_queue.waiting == 0:
@@ -440,7 +440,7 @@ cdef class Call:
         return wait_queue.is_first(self)
 
     cdef int _prepare(self) except -1:
-        """Finds out whom a message is for, where it names somebody: who waits for another peer stands in nobody's way."""
+        """Finds out which peer a message names, where calls wait apart: calls for other peers do not hold it up."""
         if self._core.writable.apart and self._core.writable.waiting and self._operation == OP_SEND_PARTS:
             self._keep_parts()
             self._find_address()
@@ -456,17 +456,17 @@ cdef class Call:
         try:
             self._address = bytes(memoryview(first))
         except (TypeError, ValueError, BufferError):
-            pass  # its own attempt says so
+            pass  # the attempt to send raises the error
         return 0
 
     cdef int _keep_parts(self) except -1:
-        """Takes the parts from wherever they come, once: it may be a generator, and sending may be tried again."""
+        """Takes the parts out of their iterable once: it may be a generator, and sending may be tried again."""
         if type(self._argument) is not tuple and not isinstance(self._argument, (bytes, bytearray, memoryview, str)):
             self._argument = tuple(self._argument)
         return 0
 
     cdef object _rest(self):
-        """Gives the loop a turn, and no place: who is served meanwhile has waited for nobody."""
+        """Gives the loop a turn, without a place in the wait queue: calls that run meanwhile need not wait."""
         self._leave()
         self._state = STATE_YIELDED
         self._suspended = True
@@ -474,7 +474,7 @@ cdef class Call:
 
     cdef object _suspend(self):
         cdef AsyncCore core = self._core
-        # What this socket has gathered leaves before it waits.
+        # Messages that this socket has batched leave before the call waits.
         if core.send_queue is not None:
             core.send_queue.flush_pending()
         self._waiter = Waiter.__new__(Waiter)
@@ -486,12 +486,12 @@ cdef class Call:
         if self._timer is None and self._timeout is not None:
             self._timer = core._loop.call_later(self._timeout, self._expire)
         if core.recv_queue is not None and core.recv_queue.unfinished and self._operation > OP_SEND_MANY:
-            core._loop.call_soon(self._go_on)  # much was dropped, and more waits
+            core._loop.call_soon(self._go_on)  # many messages were dropped, and more wait
         self._suspended = True
         return self._waiter
 
     cdef int _stand(self) except -1:
-        """Takes a place in the wait queue, behind those who came before."""
+        """Takes a place in the wait queue, behind earlier calls."""
         self._state = STATE_WAITING
         if self._operation <= OP_SEND_MANY:
             if self._core.writable.apart and self._operation == OP_SEND_PARTS and self._address is None:
@@ -510,7 +510,7 @@ cdef class Call:
         return 0
 
     cdef int _leave(self) except -1:
-        """Gives up the place, and the wake-up with it: the next one may find what this one leaves."""
+        """Gives up the place in the wait queue, and the wake-up with it: the next call may find what is left."""
         cdef AsyncWaitQueue wait_queue
         if self._state == STATE_WAITING:
             self._state = STATE_YIELDED
@@ -539,7 +539,7 @@ cdef class Call:
     # ------------------------------------------------------------------ what each call does
 
     cdef object _try_once(self):
-        """`_complete` tells whether the call is served."""
+        """One attempt; `_complete` tells whether it served the call."""
         hush()
         try:
             return self._attempt()
@@ -628,7 +628,7 @@ cdef class Call:
         if type(self._argument) is not list and type(self._argument) is not tuple:
             self._argument = list(self._argument)
         messages = self._argument
-        while self._progress < len(messages):  # any code runs in between: a buffer's, a finalizer's, and others' while it waits
+        while self._progress < len(messages):  # foreign code runs in between, and may change the list
             if self._core._writes <= 0 and self._core._pace():
                 return self._rest()
             data = messages[self._progress]
@@ -660,7 +660,7 @@ cdef int call_send(PyObject *self, PyObject *value, PyObject **result) except -1
 
 
 cdef inline int serve_at_once(Call call, PyObject **result) except -1:
-    """The common case in as few steps as possible: room for the message, or a message that is there."""
+    """The common case in as few steps as possible: room for the message, or a message that waits."""
     cdef AsyncCore core = call._core
     cdef Part part
     cdef bint taken
@@ -672,7 +672,7 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         part.size = PyBytes_GET_SIZE(call._argument)
         part.owner = <PyObject *>call._argument
         call._state = STATE_DONE
-        core._count_write()  # also one that is refused
+        core._count_write()  # a message that is refused counts, too
         if not (core.send_queue.quick and core.send_queue.put_quickly(&part)):
             hush()
             try:

@@ -1,6 +1,6 @@
 """Messages as columns: bodies behind one another in one buffer, and where each ends.
 
-That is how Arrow keeps a column of binary values, so a batch for it needs no Python object a message.
+Arrow keeps a column of binary values in this form, so a batch for Arrow needs no Python object per message.
 """
 
 from cpython.buffer cimport PyBuffer_Release
@@ -18,7 +18,7 @@ cdef enum:
 
 
 cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, Py_ssize_t start) except -1:
-    """Copies what is there, from *start* on, as far as it fits; the number of messages, 0 if there is none."""
+    """Copies the messages that wait and fit, from *start* on; returns their number, 0 if none waits."""
     cdef Py_buffer into, marks
     if isinstance(recv_queue, ShapedRecvQueue):
         raise StateError("recv_columns() is for types that give messages as they came: PULL, SUB, XSUB, PAIR, DEALER")

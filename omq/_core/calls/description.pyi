@@ -6,5 +6,5 @@ def snapshot(session: Any) -> PeerInfo:
     """A peer that has finished its handshake, as users see it.
 
     Args:
-        session: The engine's owner of the connection.
+        session: The engine's object for the connection.
     """

@@ -1,14 +1,14 @@
 """What a user is told of a peer, and of a message's sender.
 
-It is put together without any Python code, for the message has been taken by then: a signal handler that raised here
-would take it along.
+The description is made without running Python code, for the message has been taken by then: a signal handler that
+raised here would lose it.
 """
 
 from omq._core.queues.peer cimport Peer, RecvQueue
 
 from omq.message import Message, PeerInfo
 
-put = object.__setattr__  # the classes are frozen
+put = object.__setattr__  # the classes are frozen dataclasses
 
 
 def snapshot(session):
@@ -30,7 +30,7 @@ def snapshot(session):
 
 
 cdef object describe(list parts, RecvQueue recv_queue):
-    """The message that was taken last with its sender, as `recv_message` gives it."""
+    """The message that was taken last, with its sender, as `recv_message` returns it."""
     cdef Peer peer = recv_queue.last
     message = Message.__new__(Message)
     put(message, "parts", parts)

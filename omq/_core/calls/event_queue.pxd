@@ -1,4 +1,4 @@
-# The bounded queue of one monitor: whoever puts an event in never waits, whoever takes one loses none.
+# The bounded queue of one monitor: putting an event in never waits, and a call that is interrupted loses no event.
 
 from omq._core.calls.leader cimport ForkGuard
 from omq._core.lock cimport sem_t
@@ -6,17 +6,17 @@ from omq._core.lock cimport sem_t
 
 cdef class EventQueue:
     cdef object _events              # deque of events; the newest are kept
-    cdef Py_ssize_t _limit           # events that wait here at most
-    cdef Py_ssize_t _missed          # events that had no place, and that nobody was told of yet
+    cdef Py_ssize_t _limit           # events that are kept at most
+    cdef Py_ssize_t _missed          # events that were dropped and not reported yet
     cdef readonly bint closed        # no further events come
-    cdef object _last                # the kind of the event that is the last one
-    cdef object _make_missed         # (count, time) -> the event that tells of them
+    cdef object _last                # the kind of the last event: none follows it
+    cdef object _make_missed         # (count, time) -> the event that reports dropped events
     cdef ForkGuard _fork_guard
     cdef int _waiting                # calls that wait for an event
     cdef sem_t _wake                 # posted while calls wait, once for each event
     cdef object _take(self)
 
 
-# It adds nothing to the layout and no entry to the table of methods: a Python class stands on it and beside it.
+# Without attributes and C methods of its own, so that a Python class can derive from it and from another subclass.
 cdef class SyncEventQueue(EventQueue):
     pass

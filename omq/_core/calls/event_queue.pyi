@@ -1,4 +1,4 @@
-"""The bounded queue of one monitor: whoever puts an event in never waits, whoever takes one loses none."""
+"""The bounded queue of one monitor: putting an event in never waits, and a call that is interrupted loses no event."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -7,32 +7,32 @@ from omq._core.calls.leader import ForkGuard
 from omq.event import Event
 
 class EventQueue:
-    """The newest events are kept: what is lost to a slow reader is older than what it finds, and counted."""
+    """The newest events are kept: a slow reader loses the oldest, and learns how many."""
 
     @property
     def closed(self) -> bool:
-        """Whether no further events come; those that wait can still be received."""
+        """Whether no further events come; events that wait can still be received."""
 
     def _assemble(
         self, limit: int, last: object, make_missed: Callable[[int, float], Event], fork_guard: ForkGuard
     ) -> None:
-        """Before its first use: how many events wait, the kind of the last one, and what tells of those missed."""
+        """Sets how many events are kept, the last event's kind and the maker of `missed` events, before the first use."""
 
     def put(self, event: Event) -> None:
-        """Takes an event in, from whatever thread; never waits."""
+        """Takes an event in, from any thread; never waits."""
 
     def take(self) -> Event | None:
         """The next event, if one is there.
 
         Raises:
-            ClosedError: There will be none.
+            ClosedError: No event waits, and none will come.
             StateError: The process has forked.
         """
 
     def _forget(self) -> None: ...
 
 class SyncEventQueue(EventQueue):
-    """One whose readers are threads; iterate over it, or call `recv`."""
+    """An event queue whose readers are threads; iterate over it, or call `recv`."""
 
     def __init__(self, *_: Any) -> None: ...
     def recv(self, *, timeout: float | None = None) -> Event:

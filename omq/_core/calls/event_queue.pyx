@@ -1,7 +1,8 @@
-"""The bounded queue of one monitor: whoever puts an event in never waits, whoever takes one loses none.
+"""The bounded queue of one monitor: putting an event in never waits, and a call that is interrupted loses no event.
 
-There is no lock: methods are one step under the GIL, but where they make an event that tells of others. The I/O thread
-puts events in while a signal handler, which may itself wait for the I/O thread, has interrupted a reader.
+There is no lock: the I/O thread puts events in while a signal handler, which may itself wait for the I/O thread, has
+interrupted a reader. Instead each method is one step under the GIL, except where it makes an event that reports missed
+ones.
 """
 
 cimport cython
@@ -22,7 +23,7 @@ cdef extern from "<semaphore.h>" nogil:
 
 cdef enum:
     FIRST_NAP_NS = 10000000    # nanoseconds of a wait's first sleep; each further one is twice as long
-    LAST_NAP_NS = 1000000000   # nanoseconds of its longest: a signal that comes just before it interrupts nothing
+    LAST_NAP_NS = 1000000000   # nanoseconds of its longest sleep: a signal just before a sleep interrupts nothing
 
 
 cdef class EventQueue:
@@ -34,14 +35,14 @@ cdef class EventQueue:
         sem_destroy(&self._wake)
 
     def _assemble(self, Py_ssize_t limit, last, make_missed, ForkGuard fork_guard not None):
-        """Before its first use: how many events wait, the kind of the last one, and what tells of those missed."""
+        """Sets how many events are kept, the last event's kind and the maker of `missed` events, before the first use."""
         self._limit = limit
         self._last = last
         self._make_missed = make_missed
         self._fork_guard = fork_guard
 
     def put(self, event not None):
-        """Takes an event in, from whatever thread; never waits."""
+        """Takes an event in, from any thread; never waits."""
         if self.closed:
             return
         if len(self._events) >= self._limit:
@@ -57,7 +58,7 @@ cdef class EventQueue:
         """The next event, if one is there.
 
         Raises:
-            ClosedError: There will be none.
+            ClosedError: No event waits, and none will come.
             StateError: The process has forked.
         """
         return self._take()
@@ -68,7 +69,7 @@ cdef class EventQueue:
             raise StateError("this monitor belongs to the parent process: make a new socket after fork()")
         while self._missed:
             count = self._missed
-            # Python: a signal handler may raise in it, or take the very events that are told of.
+            # Python code: a signal handler may raise in it, or take the `missed` event itself.
             event = self._make_missed(count, self._events[0].time if self._events else time.time())
             if self._missed == count:
                 self._missed = 0
@@ -108,7 +109,7 @@ cdef object receive(EventQueue feed, object timeout):
     feed._waiting += 1
     try:
         while True:
-            # Before an event is taken, for a handler may raise.
+            # Handlers run before an event is taken, for they may raise.
             PyErr_CheckSignals()
             event = feed._take()
             if event is not None:
@@ -125,7 +126,7 @@ cdef object receive(EventQueue feed, object timeout):
     finally:
         feed._waiting -= 1
         if feed._waiting and feed._events:
-            sem_post(&feed._wake)  # it may have had the wake-up of an event that it leaves to others
+            sem_post(&feed._wake)  # this call may leave the event of its wake-up to others
 
 
 cdef class SyncEventQueue(EventQueue):

@@ -15,7 +15,7 @@ cdef extern from *:
     """
     #define FOR_EVER 0x7fffffffffffffffLL
 
-    /* Where lines are traced Python runs after each, and so may others: no step goes without the lock. */
+    /* Where lines are traced, Python code runs after each and may let other threads in: every step needs the lock. */
     #if defined(CYTHON_TRACE) && CYTHON_TRACE
     #define OMQ_TRACED 1
     #else
@@ -35,10 +35,10 @@ cdef class BlockedCall:
     # One call that waits: either it leads (sleeps in the socket's epoll set) or it follows (sleeps on its semaphore).
     cdef sem_t _wake
     cdef bint leading
-    cdef bint woken                  # something happened that it waits for
-    cdef bint aside                  # its thread runs signal handlers, for who knows how long: it can do nothing else
+    cdef bint woken                  # something happened that the call waits for
+    cdef bint aside                  # its thread runs signal handlers, however long they take, and can do nothing else
     cdef long long nap               # nanoseconds that the main thread sleeps at most before it looks for signals
-    cdef long long spun              # nanoseconds that it has spun
+    cdef long long spun              # nanoseconds that the call has spun
     cdef LeaderCore _core
     cdef int wake(self) except -1
 
@@ -46,7 +46,7 @@ cdef class BlockedCall:
 cdef class SyncWaitQueue(WaitQueue):
     cdef PyObject *_core             # the LeaderCore, borrowed: a loop holds wait queues, and no sockets; NULL: gone
     cdef list _blocked_calls         # of BlockedCall, first come first
-    cdef int count                   # of them
+    cdef int count                   # calls in `_blocked_calls`
     cdef int enter(self, BlockedCall blocked_call) except -1
     cdef int leave(self, BlockedCall blocked_call) except -1
     cdef int pass_on(self) except -1
@@ -54,45 +54,45 @@ cdef class SyncWaitQueue(WaitQueue):
     cdef int wake_all(self) except -1
     cdef int _show(self) except -1
     cdef int look(self, long long spent) except -1
-    cdef list _shown                 # ReadableEvents that show each notification: whoever waits for several sockets
-    cdef list _watchers              # Futures of the I/O thread's loop: closing waits so for the queues to drain
+    cdef list _shown                 # ReadableEvents that a notification makes readable: for waits on several sockets
+    cdef list _watchers              # Futures of the I/O thread's loop: with them closing waits for the queues to drain
 
 
 cdef class LeaderCore:
-    cdef readonly RecvQueue recv_queue  # None: the type does not receive
-    cdef readonly SendQueue send_queue  # None: the type does not send
+    cdef readonly RecvQueue recv_queue      # None: the type does not receive
+    cdef readonly SendQueue send_queue      # None: the type does not send
     cdef readonly SyncWaitQueue readable
     cdef readonly SyncWaitQueue writable
     cdef readonly SocketLock lock
     cdef readonly Poller poller
     cdef readonly bint closed
     cdef ForkGuard _fork_guard
-    cdef BlockedCall _leader         # who sleeps in the epoll set; None: nobody
-    cdef int _event                  # eventfd in the epoll set: wakes the leader; owned
-    cdef bint _signalled             # it has been written since it was last read
-    cdef int _inside                 # threads that may be in a system call on the epoll set
-    cdef bint _ending                # the descriptors go when the last of them is out
-    cdef ReadableEvent _readable_event  # shows what arrives; None: nobody wants to see it
-    cdef ReadableEvent _kept         # the same, also while nobody does: a number that was given stays the user's
-    cdef bint _given                 # the user has it
-    cdef bint _wanted                # and has not given it back
-    cdef list _borrowers             # who waits for several sockets, this one among them; None: nobody does
-    cdef Bell _bell                  # has the I/O thread do something; None before there is one
-    cdef readonly bint watched       # the I/O thread watches the epoll set
-    cdef bint _dismissed             # it has been asked to stop that
-    cdef object _unwatch             # what has it stop
-    cdef readonly unsigned long long looks  # that callers have taken at the epoll set: tells whether they serve it
-    cdef bint drowsy                 # the I/O thread looks rarely for an absent owner: tell it when a call leaves
-    cdef object _attend              # has the I/O thread watch for what has to show
-    cdef bint _called                # it has been asked to
-    cdef object _rouse               # the same in a moment
-    cdef object _calm                # takes that back
-    cdef bint _roused                # it is to look in a moment, for a call has left
-    cdef long long _long_sleep       # nanoseconds
-    cdef readonly bint sleeps_long   # the last sleep in the epoll set was long: the owner comes back to it, most likely
-    cdef long long _spin             # nanoseconds to look before sleeping; 0 never
-    cdef bint _adaptive              # spin only while that has been worth it lately
-    cdef int _luck                   # above 0: waits have been short
+    cdef BlockedCall _leader                # the call that sleeps in the epoll set; None: no call does
+    cdef int _event                         # eventfd in the epoll set: wakes the leader; owned
+    cdef bint _signalled                    # `_event` has been written since it was last read
+    cdef int _inside                        # threads that may be in a system call on the epoll set
+    cdef bint _ending                       # the descriptors are closed once `_inside` is 0
+    cdef ReadableEvent _readable_event      # readable while a message waits; None: nobody has asked for a descriptor
+    cdef ReadableEvent _kept                # the same event, kept as long as the socket: its descriptor stays valid
+    cdef bint _given                        # `fileno` has given the descriptor to the user
+    cdef bint _wanted                       # the user has not released the descriptor
+    cdef list _borrowers                    # waits for several sockets, this one among them; None before the first
+    cdef Bell _bell                         # hands work to the I/O thread; None before that thread exists
+    cdef readonly bint watched              # the I/O thread watches the epoll set
+    cdef bint _dismissed                    # the I/O thread has been asked to stop watching
+    cdef object _unwatch                    # run on the I/O thread: ceases to watch
+    cdef readonly unsigned long long looks  # looks of callers at the epoll set: the number grows while they serve it
+    cdef bint drowsy                        # the I/O thread checks rarely on callers: the end of a wait must tell it
+    cdef object _attend                     # run on the I/O thread: watches, because a descriptor has to show messages
+    cdef bint _called                       # `_attend` has been posted and has not begun
+    cdef object _rouse                      # has the I/O thread check in a moment whether the owner comes back
+    cdef object _calm                       # takes `_rouse` back
+    cdef bint _roused                       # `_rouse` has been called, for a wait has ended
+    cdef long long _long_sleep              # nanoseconds
+    cdef readonly bint sleeps_long          # the last sleep in the epoll set was long, so the next most likely will be
+    cdef long long _spin                    # nanoseconds to look before sleeping; 0 never
+    cdef bint _adaptive                     # spin only while recent waits were short
+    cdef int _luck                          # above 0: waits have been short
     cdef int _refuse(self) except -1
     cdef int _signal(self) except -1
     cdef int look(self, long long spent) except -1
@@ -122,7 +122,7 @@ cdef class LeaderCore:
 
     @cython.final
     cdef inline bint _is_free(self) noexcept:
-        """Whether nobody is in a call, so that a step which lets nobody else run needs no lock."""
+        """Whether no call holds the lock: then a step that keeps the GIL throughout needs no lock."""
         return not OMQ_TRACED and self.lock._owner == 0 and not (self.closed or self._fork_guard.stale)
 
     @cython.final

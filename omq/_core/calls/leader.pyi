@@ -13,13 +13,13 @@ class ForkGuard:
 
     @property
     def stale(self) -> bool:
-        """The process has forked: nothing inherited is to be used."""
+        """Whether the process has forked: nothing inherited is to be used."""
 
     def expire(self, inherited: object) -> None:
         """The process has forked; *inherited* is kept for ever, for its end would disturb the parent."""
 
 class SyncWaitQueue(WaitQueue):
-    """Wakes the first of the calls that wait; it passes the wake-up on if there is more."""
+    """Wakes the first call that waits; that call passes the wake-up on if there is more."""
 
     @property
     def waiting(self) -> int:
@@ -32,7 +32,7 @@ class SyncWaitQueue(WaitQueue):
         """Has every notification make *readable_event* readable, until `hide`."""
 
     def hide(self, readable_event: ReadableEvent) -> None:
-        """Takes it out."""
+        """Notifications leave *readable_event* alone again."""
 
 class LeaderCore:
     """Where the threads that call on one socket wait."""
@@ -57,19 +57,19 @@ class LeaderCore:
     def send_queue(self) -> SendQueue | None: ...
     @property
     def watched(self) -> bool:
-        """The I/O thread watches the epoll set."""
+        """Whether the I/O thread watches the epoll set."""
 
     @property
     def attended(self) -> bool:
-        """A caller sleeps in the epoll set, and so does the work."""
+        """Whether a caller sleeps in the epoll set, and so handles its events."""
 
     @property
     def published(self) -> bool:
-        """Whether a descriptor of the user's has to show what arrives."""
+        """Whether a descriptor that the user has must show what arrives."""
 
     @property
     def looks(self) -> int:
-        """How often callers have looked at the epoll set, ever: it grows while they serve it."""
+        """How often callers have looked at the epoll set: the number grows while they serve it."""
 
     def _assemble(self, recv_queue: RecvQueue | None, send_queue: SendQueue | None, fork_guard: ForkGuard) -> None: ...
     def _set_thread(
@@ -96,13 +96,13 @@ class LeaderCore:
         """Whether the next call that ends a wait is to tell the I/O thread."""
 
     def cease_watching(self) -> bool:
-        """The I/O thread ceases to watch the epoll set, unless what arrives has to show; gives whether it does."""
+        """The I/O thread ceases to watch the epoll set, unless a descriptor has to show messages; True if it ceases."""
 
     def heed_call(self) -> None:
-        """The I/O thread begins to do what it was asked for, and may be asked again."""
+        """The I/O thread begins to do what `_attend` asked for, and may be asked again."""
 
     def dispatch(self) -> None:
-        """Does the work that nobody calls for; on the I/O thread."""
+        """Handles events while no caller sleeps in the epoll set; on the I/O thread."""
 
     def flush_turn(self) -> None:
         """Gives what waits in the queue to peers that have become free; on the I/O thread."""

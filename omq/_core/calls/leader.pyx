@@ -1,8 +1,8 @@
 """Waiting on a blocking socket: one thread leads, the others follow.
 
-A waiting thread that leads sleeps in the socket's own epoll set, which holds every connection and one eventfd for
-everything else, and does what the events ask for; the others sleep on a semaphore each until the leader, or the
-I/O thread, has something for them, or the leader's place is free. The lock is never held while anybody sleeps.
+The leader is the waiting thread that sleeps in the socket's own epoll set, which holds every connection and one eventfd
+for everything else. It handles the events. Every other waiting thread sleeps on a semaphore of its own until the leader
+or the I/O thread has something for it, or the leader's place is free. No thread holds the lock while it sleeps.
 """
 
 cimport cython
@@ -60,12 +60,12 @@ cdef extern from *:
     #define SYS_epoll_pwait2 441
     #endif
 
-    /* Whether this process has been refused epoll_pwait2: what the kernel has, and a filter lets through, stays so. */
+    /* Whether epoll_pwait2 has failed here: the kernel and a sandbox's filter stay the same while the process runs. */
     static int milliseconds_only;
 
     /* epoll_wait with a bound in nanoseconds. Old kernels know milliseconds only, and for long waits those are exact
-       enough. A sandbox answers what it likes to a system call of 2021 that it does not know (seccomp_rule_add(3)):
-       so does the old call, if the fault is another. */
+       enough. A sandbox may answer a system call that it does not know, as this one of 2021, with any error
+       (seccomp_rule_add(3)). So every error leads to the old call, which reports a real fault again. */
     static int wait_for_events(int fd, struct epoll_event *events, int count, long long left) {
         if (left < 10000000 && !__atomic_load_n(&milliseconds_only, __ATOMIC_RELAXED)) {
             struct timespec rest = {left / 1000000000, left % 1000000000};
@@ -82,7 +82,7 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* Some ten nanoseconds a turn: who asks the kernel without a pause keeps the sender out of the socket. */
+    /* Some ten nanoseconds a turn: asking the kernel without a pause would keep the sender out of the socket. */
     static void relax(void) {
     #if defined(__x86_64__)
         for (int i = 0; i < 10; i++)
@@ -93,29 +93,29 @@ cdef extern from *:
     void relax() nogil
 
 cdef enum:
-    LONG_SLEEP_NS = 1000000  # nanoseconds of a sleep after which telling the I/O thread of its end and its beginning costs little
-    ADAPTIVE_NS = 50000      # nanoseconds that "adaptive" spins at most
-    GLANCES = 8              # looks of a spin at its only descriptor between two at the epoll set
-    SHORT_NS = 40000         # a wait below this was worth spinning for
-    PRESENT_NS = 5000000     # nanoseconds between two looks of an owner who needs nobody to look in his place
-    LUCKY = 8                # short waits in a row that count at most
-    SPIN_NS = 1000000        # nanoseconds that a long spin goes on without looking for signals
-    LONG_NS = 500000         # nanoseconds of work on the I/O thread after which other threads are let in
-    BREATH_NS = 20000        # nanoseconds for which they are
-    REST_NS = 100000         # nanoseconds between two pieces of work in which they have come in by themselves
-    FIRST_NAP_NS = 10000000  # nanoseconds of the main thread's first sleep; each further one is twice as long
-    LAST_NAP_NS = 1000000000  # nanoseconds of its longest
+    LONG_SLEEP_NS = 1000000   # nanoseconds of a sleep that is long beside the cost of telling the I/O thread of it
+    ADAPTIVE_NS = 50000       # nanoseconds that "adaptive" spins at most
+    GLANCES = 8               # looks of a spin at the only descriptor between two looks at the epoll set
+    SHORT_NS = 40000          # a wait below this was worth spinning for
+    PRESENT_NS = 5000000      # nanoseconds between two looks of an owner below which the I/O thread need not watch
+    LUCKY = 8                 # short waits in a row that are counted at most
+    SPIN_NS = 1000000         # nanoseconds that a long spin goes on without looking for signals
+    LONG_NS = 500000          # nanoseconds of work on the I/O thread after which other threads are let in
+    BREATH_NS = 20000         # nanoseconds for which the I/O thread then sleeps
+    REST_NS = 100000          # nanoseconds between two pieces of work in which other threads came in anyway
+    FIRST_NAP_NS = 10000000   # nanoseconds of the main thread's first sleep; each further one is twice as long
+    LAST_NAP_NS = 1000000000  # nanoseconds of the main thread's longest sleep
 
 
 cdef long long worked            # nanoseconds that the I/O thread has worked without a rest
-cdef long long worked_until      # on the monotonic clock, when it last did
+cdef long long worked_until      # on the monotonic clock, when the I/O thread last worked
 
 
 cdef int let_others_in(long long begun) except -1:
-    """The I/O thread has worked since *begun*. After each half a millisecond of that it rests.
+    """Gives other threads the GIL: the I/O thread, at work since *begun*, rests after each half millisecond of work.
 
-    The loop lets the GIL go for a moment only, again and again: too short for a thread that waits for it to wake up, and
-    each time that thread begins to count anew how long it has waited.
+    The loop releases the GIL again and again, but only for a moment: too short for a waiting thread to wake up, and
+    each time that thread begins anew to count how long it has waited.
     """
     global worked, worked_until
     cdef long long now = now_ns()
@@ -142,7 +142,7 @@ cdef class ForkGuard:
     def expire(self, inherited):
         """The process has forked; *inherited* is kept for ever, for its end would disturb the parent."""
         self.stale = True
-        # What was inherited is never torn down here: its end would reach for epoll sets that the parent uses.
+        # The reference is never released: a destructor would change epoll sets that the parent uses.
         Py_INCREF(inherited)
 
 
@@ -168,7 +168,7 @@ cdef class BlockedCall:
 
 @cython.final
 cdef class SyncWaitQueue(WaitQueue):
-    """Wakes the first of the calls that wait (all, where they wait apart); it passes the wake-up on if there is more."""
+    """Wakes the first call that waits (all, where calls wait apart); it passes the wake-up on if there is more."""
 
     def __cinit__(self, LeaderCore core):
         self._core = <PyObject *>core
@@ -192,7 +192,7 @@ cdef class SyncWaitQueue(WaitQueue):
         self._shown.append(readable_event)
 
     def hide(self, ReadableEvent readable_event not None):
-        """Takes it out."""
+        """Notifications leave *readable_event* alone again."""
         if readable_event in self._shown:
             self._shown.remove(readable_event)
 
@@ -229,7 +229,7 @@ cdef class SyncWaitQueue(WaitQueue):
         return 0
 
     cdef int leave(self, BlockedCall blocked_call) except -1:
-        """It does no longer; `pass_on` follows."""
+        """A call no longer waits here; `pass_on` must follow."""
         if self._blocked_calls[self.count - 1] is blocked_call:
             self._blocked_calls.pop()
         else:
@@ -238,11 +238,11 @@ cdef class SyncWaitQueue(WaitQueue):
         return 0
 
     cdef int pass_on(self) except -1:
-        """A call has left, with a wake-up perhaps that it made no use of: the next one may find what it was for."""
+        """A call has left and may not have used its wake-up: the next call gets one."""
         return self.notify() if self.count else 0
 
     cdef int wake_first(self) except -1:
-        """Wakes the first that can do something now; who stands aside before it finds out later."""
+        """Wakes the calls up to the first whose thread runs no signal handlers: that one can act at once."""
         cdef BlockedCall blocked_call
         cdef int i
         for i in range(self.count):
@@ -264,11 +264,11 @@ def settle(watchers):
             watcher.set_result(None)
 
 
-@cython.no_gc_clear  # its end needs the wait queues; cycles are broken in the attributes that the class above adds
+@cython.no_gc_clear  # __dealloc__ needs the wait queues; cycles are broken in the attributes that derived classes add
 cdef class LeaderCore:
     """Where the threads that call on one socket wait.
 
-    The class above attaches the queues (`_assemble`) and the I/O thread (`_set_thread`), and marks the end.
+    The derived class attaches the queues (`_assemble`) and the I/O thread (`_set_thread`), and marks the end.
     """
 
     def __cinit__(self, *_, **__):
@@ -313,7 +313,7 @@ cdef class LeaderCore:
         self._adaptive = adaptive
 
     def _set_long_sleep(self, long long nanoseconds):
-        """How long a sleep in the epoll set is to be a long one; for tests."""
+        """From how many nanoseconds on a sleep in the epoll set is a long one; for tests."""
         self._long_sleep = nanoseconds
         self.sleeps_long = nanoseconds == 0
 
@@ -333,7 +333,7 @@ cdef class LeaderCore:
         self._roused = False
 
     def cease_watching(self):
-        """The I/O thread ceases to watch the epoll set, unless what arrives has to show; gives whether it does."""
+        """The I/O thread ceases to watch the epoll set, unless a descriptor has to show messages; True if it ceases."""
         self.lock.acquire()
         try:
             self._dismissed = False
@@ -344,21 +344,21 @@ cdef class LeaderCore:
             self.lock.release()
 
     def heed_call(self):
-        """The I/O thread begins to do what it was asked for, and may be asked again."""
+        """The I/O thread begins to do what `_attend` asked for, and may be asked again."""
         self._called = False
 
     @property
     def published(self):
-        """Whether a descriptor of the user's has to show what arrives."""
+        """Whether a descriptor that the user has must show what arrives."""
         return self._readable_event is not None
 
     @property
     def attended(self):
-        """Whether a caller sleeps in the epoll set, and so does the work."""
+        """Whether a caller sleeps in the epoll set, and so handles its events."""
         return self._leader is not None
 
     def dispatch(self):
-        """Does the work that nobody calls for; on the I/O thread."""
+        """Handles events while no caller sleeps in the epoll set; on the I/O thread."""
         cdef long long begun = now_ns()
         self.lock.acquire()
         try:
@@ -403,7 +403,7 @@ cdef class LeaderCore:
             self.lock.release()
 
     def _abandon(self):
-        """In a forked child: closes what was inherited and touches nothing in it, for the parent uses it."""
+        """In a forked child: closes the inherited descriptors; the epoll set stays as it is, for the parent."""
         self.poller.close()
         if self._event >= 0:
             close(self._event)
@@ -416,13 +416,13 @@ cdef class LeaderCore:
             close(self._event)
             self._event = NO_FD
         if self._readable_event is not None:
-            # Whoever selects on it is to wake up and find the socket closed.
+            # A thread that selects on the descriptor is to wake up and find the socket closed.
             self._readable_event.show(True)
 
     # ------------------------------------------------------------------ entering and leaving
 
     cdef int _refuse(self) except -1:
-        """Says why the socket is of no use."""
+        """Raises the error that says why the socket cannot be used."""
         if self._fork_guard.stale:
             raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
         raise ClosedError(f"the {self._name()} socket is closed")
@@ -441,7 +441,7 @@ cdef class LeaderCore:
             read(self._event, &count, sizeof(count))
 
     cdef int _tell(self) except -1:
-        """Keeps the user's descriptor true: readable exactly while a message waits."""
+        """Makes the user's descriptor readable if a message waits, else unreadable."""
         if self._readable_event is not None and not self.closed:
             self._readable_event.follow(self.recv_queue)
             if self.recv_queue.unfinished and self._bell is not None:
@@ -449,7 +449,7 @@ cdef class LeaderCore:
         return 0
 
     def _tell_again(self):
-        """More was to be looked at; on the I/O thread."""
+        """Goes on after many dropped messages, behind which more wait; on the I/O thread."""
         cdef long long begun = now_ns()
         self.lock.acquire()
         try:
@@ -479,7 +479,7 @@ cdef class LeaderCore:
         blocked_call.woken = False
         self._look_for_signals(blocked_call)
         if blocked_call.woken or self.closed:
-            # What others left to do under the lock was done while it was free.
+            # Releasing the lock runs what other threads left to do under it: that may have woken this call.
             return 1
         if self._leader is None:
             self._leader = blocked_call
@@ -490,7 +490,7 @@ cdef class LeaderCore:
         return self._follow(blocked_call, deadline)
 
     cdef int _breathe(self, BlockedCall blocked_call, long long deadline) except -1:
-        """A receiving call waits: sleeps, or where much was dropped and more waits, lets others in and goes on."""
+        """Waits in a receiving call: sleeps, or if messages are unfinished after many drops, lets other threads in."""
         if self.recv_queue is None or not self.recv_queue.unfinished:
             return self._sleep(blocked_call, deadline)
         self.lock.release()
@@ -503,7 +503,7 @@ cdef class LeaderCore:
         return now_ns() < deadline
 
     cdef int _let_go(self) except -1:
-        """Lets the lock go for a sleep; it is held again where that raises."""
+        """Releases the lock for a sleep; if that raises, the lock is held again."""
         try:
             self.lock.release()
         except BaseException:
@@ -512,17 +512,17 @@ cdef class LeaderCore:
         return 0
 
     cdef int _look_for_signals(self, BlockedCall blocked_call) except -1:
-        """Runs signal handlers, which may call us: without the lock. A signal that comes later ends the sleep.
+        """Runs signal handlers, without the lock, for they may call the socket. A later signal ends the sleep.
 
-        A handler may take its time, or wait for what this very thread would have to see to. So it neither leads
-        meanwhile nor is it relied on to do anything with a wake-up.
+        A handler may take long, or wait for work that this very thread would do as leader. So the thread does not lead
+        meanwhile, and others do not rely on it to use a wake-up.
         """
         blocked_call.aside = True
         if blocked_call.leading:
             blocked_call.leading = False
             self._leader = None
             if PyThread_get_thread_ident() == self._fork_guard._main:
-                # Handlers run here only.
+                # Handlers run in this thread only.
                 self._wake_another()
                 self._leave_awake()
         try:
@@ -536,8 +536,8 @@ cdef class LeaderCore:
     cdef long long _until(self, BlockedCall blocked_call, long long deadline) except -1:
         """When to wake up in any case, in nanoseconds on the monotonic clock.
 
-        A signal that comes between the look for it and the system call, or in another thread, interrupts nothing:
-        so the thread that runs the handlers looks again, soon at first and then once a second.
+        A signal that comes between the look for signals and the system call, or in another thread, interrupts nothing.
+        So the thread that runs the handlers looks again, soon at first and then once a second.
         """
         cdef long long until
         if PyThread_get_thread_ident() == self._fork_guard._main:
@@ -562,12 +562,12 @@ cdef class LeaderCore:
         if self._adaptive:
             spin = ADAPTIVE_NS if self._luck > 0 else 0
         elif spin > SPIN_NS:
-            # In pieces, for a spin interrupts nothing.
+            # In pieces, for no signal interrupts a spin.
             spin = min(spin - blocked_call.spun, <long long>SPIN_NS)
             blocked_call.spun += spin
             on = spin > 0
         if self._roused and self.sleeps_long:
-            # The owner is back, and about to sleep for long again: nobody has to be woken to see that.
+            # The owner is back and about to sleep for long again: the I/O thread need not wake up to check.
             self._roused = False
             self.drowsy = True
             self._calm()
@@ -581,8 +581,9 @@ cdef class LeaderCore:
                     spin = deadline - begun
                 while True:
                     if only >= 0:
-                        # Quicker than the epoll set, which is for all else: ends, and what others signal. If another
-                        # thread has closed the descriptor meanwhile, this tells of somebody else's bytes at worst.
+                        # Quicker than the epoll set, which tells of all else: ended connections, and signals from
+                        # other threads. If a thread has closed the descriptor meanwhile, its number may be another
+                        # file's by now: at worst that file's bytes end the spin.
                         for turn in range(GLANCES):
                             relax()
                             if ioctl(only, FIONREAD, &unread) == 0 and unread > 0:
@@ -621,7 +622,7 @@ cdef class LeaderCore:
         if n < 0:
             if failure != EINTR:
                 raise OSError(failure, os.strerror(failure))
-            # Ctrl-C, say: before a message is taken. While its handler runs nobody may be there.
+            # A signal such as Ctrl-C, before a message is taken. While its handler runs, no caller may serve the set.
             self._leave_awake()
             self._look_for_signals(blocked_call)
             return 1
@@ -629,7 +630,7 @@ cdef class LeaderCore:
             return now_ns() < deadline
         self._drain()
         self.looks += 1
-        blocked_call.woken = True  # it is awake: no signal is needed for what it finds
+        blocked_call.woken = True  # this call is awake: no signal is needed for what it finds
         if found:
             self.poller.serve()
         else:
@@ -655,7 +656,7 @@ cdef class LeaderCore:
         return failure == 0 or failure == EINTR or now_ns() < deadline
 
     cdef int _stand_up(self, SyncWaitQueue wait_queue, BlockedCall blocked_call) except -1:
-        """A wait is over: the place in the wait queue, the leader's place and an unused wake-up go to others."""
+        """Ends a wait: the place in the wait queue, the leader's place and an unused wake-up go to others."""
         wait_queue.leave(blocked_call)
         if blocked_call.leading:
             blocked_call.leading = False
@@ -667,7 +668,7 @@ cdef class LeaderCore:
         return 0
 
     cdef int _leave_awake(self) except -1:
-        """A sleep is over: the I/O thread is to look in a moment whether the owner comes back."""
+        """Ends a sleep: the I/O thread is to check in a moment whether the owner comes back."""
         if self.drowsy:
             self.drowsy = False
             self._roused = True
@@ -675,7 +676,7 @@ cdef class LeaderCore:
         return 0
 
     cdef int _wake_another(self) except -1:
-        """The leader's place is free: has somebody take it who can. Who stands aside looks by himself."""
+        """Wakes a call that can lead. A call whose thread runs signal handlers looks for the free place by itself."""
         cdef SyncWaitQueue wait_queue
         cdef BlockedCall blocked_call
         if self.readable.count == 0 and self.writable.count == 0:

@@ -8,11 +8,11 @@ cdef enum:
     FEW_PARTS = 16           # parts for which no memory is allocated
 
 cdef struct Parts:
-    Part *parts              # owned where `count` is above FEW_PARTS
+    Part *parts              # owned memory if `count` is above FEW_PARTS
     Py_buffer *views
     bint *held               # by part: its view must be released
     Py_ssize_t count         # parts
-    Py_ssize_t opened        # of them, so far
+    Py_ssize_t opened        # parts opened so far, to be closed
     void *keep               # the sequence that the parts are borrowed from; strong reference
     Part few_parts[FEW_PARTS]
     Py_buffer few_views[FEW_PARTS]

@@ -16,7 +16,7 @@ cdef str short(object value):
 
 
 cdef int open_part(object data, Part *part, Py_buffer *view) except -1:
-    """Points *part* at the content of *data*. 1: *view* is held and must be released."""
+    """Points *part* at the content of *data*; 1 if *view* is held and must be released."""
     if type(data) is bytes:
         part.data = PyBytes_AS_STRING(data)
         part.size = PyBytes_GET_SIZE(data)
@@ -30,7 +30,7 @@ cdef int open_part(object data, Part *part, Py_buffer *view) except -1:
         ) from None
     part.data = <const char *>view.buf
     part.size = view.len
-    # A view over bytes cannot change: it is borrowed as the bytes are. Any other memory is used within the call.
+    # The content of a view over bytes cannot change: it is borrowed like bytes. Other memory is used within the call.
     part.owner = NULL
     if PyMemoryView_Check(data):
         base = data.obj
@@ -98,7 +98,7 @@ cdef int refuse_several(str name, Py_ssize_t count) except -1:
 
 
 cdef int open_target(object buffer, Py_buffer *view) except -1:
-    """Opens the buffer that a message is to be received into; it must be released."""
+    """Opens the buffer that a message is to be received into; *view* must be released."""
     try:
         PyObject_GetBuffer(buffer, view, PyBUF_WRITABLE)
     except (BufferError, TypeError):

@@ -1,8 +1,8 @@
 class ReadableEvent:
-    """A descriptor for any `select`: readable exactly while something holds, that a message waits, say.
+    """A descriptor for any `select`: readable exactly while a condition holds, for example that a message waits.
 
     Raises:
-        OSError: The process may open no more.
+        OSError: The process may open no more descriptors.
     """
 
     @property
@@ -13,4 +13,4 @@ class ReadableEvent:
         """The descriptor."""
 
     def reset(self) -> None:
-        """Makes it unreadable, whoever made it readable."""
+        """Makes the descriptor unreadable."""

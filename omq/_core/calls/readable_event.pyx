@@ -1,4 +1,4 @@
-"""A descriptor that users select on: level-triggered, readable exactly while a message waits, say."""
+"""A descriptor that users select on: level-triggered, readable while a message waits, for example."""
 
 cimport cython
 from libc.errno cimport errno
@@ -29,11 +29,11 @@ cdef class ReadableEvent:
         return self.fd
 
     def reset(self):
-        """Makes it unreadable, whoever made it readable."""
+        """Makes the descriptor unreadable."""
         self.show(False)
 
     cdef int show(self, bint readable) except -1:
-        """Makes it readable, or no longer."""
+        """Makes the descriptor readable or unreadable."""
         cdef unsigned long long count = 1
         if readable != self._told:
             self._told = readable
@@ -44,5 +44,5 @@ cdef class ReadableEvent:
         return 0
 
     cdef int follow(self, RecvQueue recv_queue) except -1:
-        """Says what holds of a queue now."""
+        """Makes the descriptor readable if a message waits in the queue, else unreadable."""
         return self.show(recv_queue.has_message())

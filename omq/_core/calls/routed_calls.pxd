@@ -5,8 +5,8 @@ from omq._core.calls.sync cimport SyncCore
 
 
 cdef class RoutedSyncCore(SyncCore):
-    cdef object _route               # omq.types.Route: what the type wants to be told
+    cdef object _route               # omq.types.Route: how the type is told whom a message is for
 
 
 cdef class RoutedAsyncCore(AsyncCore):
-    cdef object _route               # likewise
+    cdef object _route               # as in RoutedSyncCore

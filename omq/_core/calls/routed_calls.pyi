@@ -23,8 +23,8 @@ class RoutedSyncCore(SyncCore):
         Args:
             data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
                 other content is used within the call or copied.
-            routing_id: The number of the peer that it is for; SERVER and PEER.
-            group: The group that it is for; RADIO.
+            routing_id: The number of the peer that the message is for; SERVER and PEER.
+            group: The group that the message is for; RADIO.
             timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
 
         Raises:
@@ -53,12 +53,12 @@ class RoutedSyncCore(SyncCore):
 
         Raises:
             ValueError: There are no parts.
-            MultipartError: There are several.
+            MultipartError: There are several parts.
             Exception: As `send`.
         """
 
     def send_many(self, messages: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> NoReturn:
-        """There is none: a message says whom it is for, and many of them have no place for that.
+        """Always raises: each message must say whom it is for, and a list of bodies has no place for that.
 
         Raises:
             StateError: Always.
@@ -80,8 +80,8 @@ class RoutedAsyncCore(AsyncCore):
         Args:
             data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
                 other content is used within the call or copied.
-            routing_id: The number of the peer that it is for; SERVER and PEER.
-            group: The group that it is for; RADIO.
+            routing_id: The number of the peer that the message is for; SERVER and PEER.
+            group: The group that the message is for; RADIO.
             timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
 
         Raises:
@@ -110,12 +110,12 @@ class RoutedAsyncCore(AsyncCore):
 
         Raises:
             ValueError: There are no parts.
-            MultipartError: There are several.
+            MultipartError: There are several parts.
             Exception: As `send`.
         """
 
     def send_many(self, messages: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> NoReturn:
-        """There is none: a message says whom it is for, and many of them have no place for that.
+        """Always raises: each message must say whom it is for, and a list of bodies has no place for that.
 
         Raises:
             StateError: Always.

@@ -1,6 +1,6 @@
 """The calls of the types whose messages say, beside their content, whom they are for: SERVER, PEER and RADIO.
 
-They stand apart from those of all other types, for which a keyword more would cost time with each message.
+They are not the calls of the other types, where one more keyword argument would cost time with each message.
 """
 
 from omq._core.calls.call cimport AsyncCore, send_to
@@ -11,7 +11,7 @@ from omq.types import TRAITS, UNSET, Route
 
 
 cdef object chosen(object wanted, str name, object routing_id, object group):
-    """Whom a message is for, as the type wants to be told."""
+    """The routing id or the group of a message, whichever the type wants."""
     given, other, unwanted = routing_id, group, Route.GROUP
     if wanted is Route.GROUP:
         given, other, unwanted = group, routing_id, Route.ROUTING_ID
@@ -20,7 +20,7 @@ cdef object chosen(object wanted, str name, object routing_id, object group):
         raise StateError(f"a {name} socket takes no {unwanted.value}=: that is for {takers}")
     if given is None:
         raise StateError(f"a {name} socket is told whom a message is for: {wanted.value}= is missing")
-    # What the queues look it up by is exactly that: under the socket's lock no code of the user's runs.
+    # Queues look this value up under the socket's lock, where no user code may run: so only the exact types.
     if wanted is Route.GROUP:
         if isinstance(given, str):
             return str.encode(given)
@@ -44,8 +44,8 @@ cdef class RoutedSyncCore(SyncCore):
         Args:
             data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
                 other content is used within the call or copied.
-            routing_id: The number of the peer that it is for; SERVER and PEER.
-            group: The group that it is for; RADIO.
+            routing_id: The number of the peer that the message is for; SERVER and PEER.
+            group: The group that the message is for; RADIO.
             timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
 
         Raises:
@@ -68,13 +68,13 @@ cdef class RoutedSyncCore(SyncCore):
 
         Raises:
             ValueError: There are no parts.
-            MultipartError: There are several.
+            MultipartError: There are several parts.
             Exception: As `send`.
         """
         self._put(parts, True, chosen(self._route, self._name(), routing_id, group), timeout)
 
     def send_many(self, messages, *, timeout=UNSET):
-        """There is none: a message says whom it is for, and many of them have no place for that.
+        """Always raises: each message must say whom it is for, and a list of bodies has no place for that.
 
         Raises:
             StateError: Always.
@@ -94,8 +94,8 @@ cdef class RoutedAsyncCore(AsyncCore):
         Args:
             data: The part: anything with a contiguous buffer. `bytes`, and views over `bytes`, are borrowed; any
                 other content is used within the call or copied.
-            routing_id: The number of the peer that it is for; SERVER and PEER.
-            group: The group that it is for; RADIO.
+            routing_id: The number of the peer that the message is for; SERVER and PEER.
+            group: The group that the message is for; RADIO.
             timeout: Seconds to wait for room; `None` for ever, 0 never; left out, `send_timeout` holds.
 
         Raises:
@@ -118,13 +118,13 @@ cdef class RoutedAsyncCore(AsyncCore):
 
         Raises:
             ValueError: There are no parts.
-            MultipartError: There are several.
+            MultipartError: There are several parts.
             Exception: As `send`.
         """
         return send_to(self, chosen(self._route, self._name(), routing_id, group), parts, timeout)
 
     def send_many(self, messages, *, timeout=UNSET):
-        """There is none: a message says whom it is for, and many of them have no place for that.
+        """Always raises: each message must say whom it is for, and a list of bodies has no place for that.
 
         Raises:
             StateError: Always.

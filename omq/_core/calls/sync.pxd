@@ -6,7 +6,7 @@ from omq._core.calls.leader cimport LeaderCore
 cdef class SyncCore(LeaderCore):
     cdef object _send_timeout        # seconds; None for ever
     cdef object _recv_timeout
-    cdef bint _behind                # the last wait found more than one message: the peer is ahead
+    cdef bint _behind                # the last `_take` left messages in the receive queue: the peer is ahead
     cdef int _publish(self) except -1
     cdef int _conceal(self) except -1
     cdef int _refuse_unless_receiving(self) except -1

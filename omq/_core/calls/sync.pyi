@@ -60,8 +60,8 @@ class SyncCore(LeaderCore):
             timeout: Seconds to wait; `None` for ever, 0 never; left out, `recv_timeout` holds.
 
         Raises:
-            MultipartError: It has several parts; it stays first in line.
-            ReceiveTimeout: There was none in time.
+            MultipartError: The message has several parts; it stays first in line.
+            ReceiveTimeout: No message came in time.
             StateError: The type does not receive, or not now.
             ClosedError: The socket is closed.
         """
@@ -72,11 +72,11 @@ class SyncCore(LeaderCore):
     def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = ...) -> list[bytes | list[bytes]]:
         """Waits for a message and takes what else is there.
 
-        After some 20 ms of work it takes no more, whatever the limit: messages may come faster than they are taken.
+        After some 20 ms of work the call takes no more, whatever the limit: messages may come faster than it takes them.
 
         Args:
             limit: Messages to take at most, 1 or more.
-            timeout: Seconds to wait for the first; see `recv`.
+            timeout: Seconds to wait for the first message; see `recv`.
 
         Returns:
             The messages: `bytes`, or a list of them where a message has several parts.
@@ -90,11 +90,11 @@ class SyncCore(LeaderCore):
             timeout: Seconds; see `recv`.
 
         Returns:
-            The message's bytes.
+            The size of the message in bytes.
 
         Raises:
-            MessageTooLarge: It does not fit; it stays first in line and the buffer's content is undefined.
-            MultipartError: It has several parts; it stays first in line.
+            MessageTooLarge: The message does not fit; it stays first in line and the buffer's content is undefined.
+            MultipartError: The message has several parts; it stays first in line.
         """
 
     def recv_columns(self, data: Buffer, ends: Buffer, start: int = 0, *, timeout: float | Unset | None = ...) -> int:
@@ -105,16 +105,16 @@ class SyncCore(LeaderCore):
         Args:
             data: Writable and contiguous: where the bodies go.
             ends: Writable and contiguous: gets the offset in `data` behind each body, 4 bytes each (int32, native
-                byte order). It bounds how many messages are taken.
+                byte order). Its size bounds how many messages are taken.
             start: The offset in `data` where the first body goes.
-            timeout: Seconds to wait for the first; see `recv`.
+            timeout: Seconds to wait for the first message; see `recv`.
 
         Returns:
-            How many messages were taken, at least 1. What did not fit, or has several parts, stays first in line.
+            How many messages were taken, at least 1. One that did not fit, or has several parts, stays first in line.
 
         Raises:
-            MessageTooLarge: The first does not fit behind `start`; it stays first in line.
-            MultipartError: The first has several parts; it stays first in line.
+            MessageTooLarge: The first message does not fit behind `start`; it stays first in line.
+            MultipartError: The first message has several parts; it stays first in line.
             StateError: The type does not receive, or does not give messages as they came (REQ, REP, ROUTER).
         """
 
@@ -124,8 +124,8 @@ class SyncCore(LeaderCore):
     def fileno(self) -> int:
         """A descriptor that is readable exactly while a message waits; level-triggered.
 
-        It is the socket's: select on it, and do nothing else with it. From its first use on the I/O thread reads
-        for the socket, until `release_fileno`.
+        The descriptor belongs to the socket: select on it, and do nothing else with it. From the first call of `fileno`
+        until `release_fileno` the I/O thread reads for the socket.
 
         Raises:
             StateError: The type does not receive.
@@ -133,12 +133,12 @@ class SyncCore(LeaderCore):
         """
 
     def release_fileno(self) -> None:
-        """Gives back what `fileno` has given: the threads that call read for themselves again.
+        """Gives back the descriptor of `fileno`: the threads that call read for themselves again.
 
-        Take the descriptor out of selectors and loops before. Whoever still selects on it wakes up: it is readable from
-        now on, whether a message waits or not, as it is when the socket closes. It is not closed, so that nobody can
-        mistake what is opened next for it, and `fileno` gives the same one when it is used again. Does nothing where
-        `fileno` has not been used, or the socket is closed.
+        Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
+        is readable, whether a message waits or not, as it is once the socket is closed. It stays open, so that no file
+        opened next gets its number, and `fileno` returns the same descriptor when it is called again. Does nothing if
+        `fileno` has not been called, or the socket is closed.
 
         Raises:
             StateError: The process has forked.

@@ -33,11 +33,11 @@ from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError
 from omq.types import POLL_IN, UNSET
 
 cdef enum:
-    TAKE_COLUMNS = TAKE_MESSAGE + 1  # this twin alone
+    TAKE_COLUMNS = TAKE_MESSAGE + 1  # of blocking sockets only
 
 
 cdef inline int check(object timeout) except -1:
-    """Refuses what is no timeout, before the call does anything: whether it will have to wait does not matter."""
+    """Refuses what is no timeout before the call does anything, even if the call will not have to wait."""
     if timeout is not UNSET:
         seconds(timeout)
     return 0
@@ -81,10 +81,10 @@ cdef class SyncCore(LeaderCore):
             if result is None:
                 if into != NULL:
                     offered = self.recv_queue.offer(<char *>into.buf, into.len)
-                # What this socket has gathered leaves before it waits.
+                # Messages that this socket has batched leave before the call waits.
                 if self.send_queue is not None:
                     self.send_queue.flush_pending()
-                # One look at the descriptors before anything else, if the peer has been ahead, or there is no time.
+                # One look at the descriptors before a wait, if the peer has been ahead or the call may not wait.
                 if self._behind or (timeout is not None and timeout == 0):
                     self.looks += 1
                     self.poller.serve()
@@ -123,8 +123,8 @@ cdef class SyncCore(LeaderCore):
             timeout: Seconds to wait; `None` for ever, 0 never; left out, `recv_timeout` holds.
 
         Raises:
-            MultipartError: It has several parts; it stays first in line.
-            ReceiveTimeout: There was none in time.
+            MultipartError: The message has several parts; it stays first in line.
+            ReceiveTimeout: No message came in time.
             StateError: The type does not receive, or not now.
             ClosedError: The socket is closed.
         """
@@ -137,7 +137,7 @@ cdef class SyncCore(LeaderCore):
                 if message is not None:
                     return message
             if self._readable_event is not None:
-                give_way()  # what arrives at other sockets must show, too
+                give_way()  # the I/O thread needs the GIL to show what arrives at other sockets
             self._enter()
             try:
                 message = self.recv_queue.take()
@@ -156,11 +156,11 @@ cdef class SyncCore(LeaderCore):
     def recv_many(self, limit=1024, *, timeout=UNSET):
         """Waits for a message and takes what else is there.
 
-        After some 20 ms of work it takes no more, whatever the limit: messages may come faster than they are taken.
+        After some 20 ms of work the call takes no more, whatever the limit: messages may come faster than it takes them.
 
         Args:
             limit: Messages to take at most, 1 or more.
-            timeout: Seconds to wait for the first; see `recv`.
+            timeout: Seconds to wait for the first message; see `recv`.
 
         Returns:
             The messages: `bytes`, or a list of them where a message has several parts.
@@ -177,11 +177,11 @@ cdef class SyncCore(LeaderCore):
             timeout: Seconds; see `recv`.
 
         Returns:
-            The message's bytes.
+            The size of the message in bytes.
 
         Raises:
-            MessageTooLarge: It does not fit; it stays first in line and the buffer's content is undefined.
-            MultipartError: It has several parts; it stays first in line.
+            MessageTooLarge: The message does not fit; it stays first in line and the buffer's content is undefined.
+            MultipartError: The message has several parts; it stays first in line.
         """
         cdef Py_buffer view
         open_target(buffer, &view)
@@ -198,16 +198,16 @@ cdef class SyncCore(LeaderCore):
         Args:
             data: Writable and contiguous: where the bodies go.
             ends: Writable and contiguous: gets the offset in `data` behind each body, 4 bytes each (int32, native
-                byte order). It bounds how many messages are taken.
+                byte order). Its size bounds how many messages are taken.
             start: The offset in `data` where the first body goes.
-            timeout: Seconds to wait for the first; see `recv`.
+            timeout: Seconds to wait for the first message; see `recv`.
 
         Returns:
-            How many messages were taken, at least 1. What did not fit, or has several parts, stays first in line.
+            How many messages were taken, at least 1. One that did not fit, or has several parts, stays first in line.
 
         Raises:
-            MessageTooLarge: The first does not fit behind `start`; it stays first in line.
-            MultipartError: The first has several parts; it stays first in line.
+            MessageTooLarge: The first message does not fit behind `start`; it stays first in line.
+            MultipartError: The first message has several parts; it stays first in line.
             StateError: The type does not receive, or does not give messages as they came (REQ, REP, ROUTER).
         """
         return self._take(TAKE_COLUMNS, (data, ends, start), timeout)
@@ -228,7 +228,7 @@ cdef class SyncCore(LeaderCore):
     # ------------------------------------------------------------------ sending
 
     cdef int _put(self, object data, bint several, object route, object timeout) except -1:
-        """Sends one message, of one part or of several; waits for room. *route*: whom it is for; None: nobody says."""
+        """Sends one message, of one part or of several; waits for room. *route*: its peer or group; None: not given."""
         cdef Parts parts
         cdef BlockedCall blocked_call = None
         cdef long long deadline = 0
@@ -337,7 +337,7 @@ cdef class SyncCore(LeaderCore):
             raise StateError(f"a {self._name()} socket does not send")
         sequence = messages if type(messages) is list else list(messages)
         deadline = deadline_of(timeout)
-        # The list is the caller's: other threads may change it while this one waits, or works without the GIL.
+        # The list is the caller's: other threads may change it while this thread waits, or works without the GIL.
         while sent < len(sequence):
             self._enter()
             try:
@@ -372,22 +372,22 @@ cdef class SyncCore(LeaderCore):
     # ------------------------------------------------------------------ descriptors to select on
 
     cdef int _publish(self) except -1:
-        """From now on what arrives shows without a call: the I/O thread reads."""
+        """From now on the I/O thread reads, so that the descriptor shows what arrives without a call."""
         if self._readable_event is None:
             if self._kept is None:
                 self._kept = ReadableEvent()
             self._readable_event = self._kept
             self.poller.serve()
             self._tell()
-            # Where it watches already it stays: it asks under the lock before it makes way. One order at a time: who
-            # waits again and again, while it is kept out, asks once.
+            # If the I/O thread watches already, it goes on: it checks under the lock before it ceases. One request at
+            # a time: a caller that waits again and again before the I/O thread runs asks once.
             if self._bell is not None and not self.watched and not self._called:
                 self._called = True
                 self._bell.post(self._attend)
         return 0
 
     cdef int _conceal(self) except -1:
-        """Where nobody wants to see what arrives, callers read again: the first that has to wait takes the set back."""
+        """Callers read again once no descriptor is asked for: the first that has to wait takes the epoll set back."""
         if self._readable_event is not None and not self._wanted and not self._borrowers and not self.closed:
             self._readable_event = None
             if self._given:
@@ -397,8 +397,8 @@ cdef class SyncCore(LeaderCore):
     def fileno(self):
         """A descriptor that is readable exactly while a message waits; level-triggered.
 
-        It is the socket's: select on it, and do nothing else with it. From its first use on the I/O thread reads
-        for the socket, until `release_fileno`.
+        The descriptor belongs to the socket: select on it, and do nothing else with it. From the first call of `fileno`
+        until `release_fileno` the I/O thread reads for the socket.
 
         Raises:
             StateError: The type does not receive.
@@ -414,12 +414,12 @@ cdef class SyncCore(LeaderCore):
             self._leave()
 
     def release_fileno(self):
-        """Gives back what `fileno` has given: the threads that call read for themselves again.
+        """Gives back the descriptor of `fileno`: the threads that call read for themselves again.
 
-        Take the descriptor out of selectors and loops before. Whoever still selects on it wakes up: it is readable from
-        now on, whether a message waits or not, as it is when the socket closes. It is not closed, so that nobody can
-        mistake what is opened next for it, and `fileno` gives the same one when it is used again. Does nothing where
-        `fileno` has not been used, or the socket is closed.
+        Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
+        is readable, whether a message waits or not, as it is once the socket is closed. It stays open, so that no file
+        opened next gets its number, and `fileno` returns the same descriptor when it is called again. Does nothing if
+        `fileno` has not been called, or the socket is closed.
 
         Raises:
             StateError: The process has forked.
@@ -434,7 +434,7 @@ cdef class SyncCore(LeaderCore):
             self._leave()
 
     def _borrow_fileno(self, borrower):
-        """A descriptor for *borrower*, who waits for several sockets, until `_return_fileno`; raises as `fileno`."""
+        """A descriptor for *borrower*, a wait for several sockets, until `_return_fileno`; raises as `fileno`."""
         self._enter()
         try:
             self._refuse_unless_receiving()
@@ -447,7 +447,7 @@ cdef class SyncCore(LeaderCore):
             self._leave()
 
     def _return_fileno(self, borrower):
-        """The wait is over; also one that was interrupted before it had a descriptor."""
+        """Ends the wait of *borrower*, even if it was interrupted before it had a descriptor."""
         if self._fork_guard.stale:
             return
         self.lock.enter()
@@ -510,7 +510,7 @@ cdef class SyncCore(LeaderCore):
             finally:
                 if blocked_call is not None:
                     if wanted == READY_BOTH:
-                        # It may have had the wake-up of a call that sends.
+                        # This call may have had the wake-up of a call that sends.
                         self.writable.leave(blocked_call)
                         self.writable.pass_on()
                     self._stand_up(wait_queue, blocked_call)

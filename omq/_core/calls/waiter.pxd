@@ -5,11 +5,11 @@ from omq._core.queues.wait_queue cimport Turn
 
 cdef class AsyncTurn(Turn):
     cdef Waiter _first               # the Waiter whose task runs first; None: nobody woke up
-    cdef list _woken                 # the others
+    cdef list _woken                 # the further Waiters, in the order of their wake-ups
 
 
 cdef class Waiter:
-    cdef readonly object _loop       # where tasks look for it, and find it without a call
+    cdef readonly object _loop       # asyncio tasks find their loop under this name, without a call
     cdef AsyncTurn _turn
     cdef object _callback            # the task's wake-up; None before the task has taken the waiter
     cdef object _context

@@ -14,7 +14,7 @@ cdef extern from "Python.h":
 
 @cython.final
 cdef class AsyncTurn(Turn):
-    """Runs the tasks that a round of events has woken, at its end: no detour through the loop's queue."""
+    """Runs the tasks that a round of events has woken at the end of that round, not through the loop's queue."""
 
     def __cinit__(self):
         self._woken = []
@@ -44,8 +44,8 @@ cdef class AsyncTurn(Turn):
 cdef class Waiter:
     """What a task waits for while its call stands in a wait queue: as much of a Future as a task needs.
 
-    It carries no message. If events are being handled the task runs when they are, else as soon as the loop gets
-    to it.
+    A Waiter carries no message. If it is woken while events are being handled, the task runs after all of them;
+    otherwise the loop runs it.
     """
 
     def add_done_callback(self, callback, *, context=None):
@@ -80,7 +80,7 @@ cdef class Waiter:
         return 0
 
     cdef int _soon(self) except -1:
-        """Has the loop run the task. One that is closed runs nothing any more, and its task is of the past."""
+        """Has the loop run the task. A closed loop runs nothing any more, and its task is abandoned."""
         try:
             self._loop.call_soon(self._callback, self, context=self._context)
         except RuntimeError:
