@@ -2,7 +2,7 @@
 
     frame = spark.read.format("omq").option("socket", "PULL").option("connect", url).option("maxRows", 1000).load()
 
-How to use it, what is guaranteed and how to size it stands in `docs/howto/spark.md`.
+`docs/howto/spark.md` says how to use the data source, what it guarantees and how to size it.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["pull_batches", "push_partition", "register"]
 
 
 def register(spark: Any) -> None:
-    """Makes `format("omq")` known to a session that has not found it by itself.
+    """Makes `format("omq")` known to a session that has not found the data source by itself.
 
     Args:
         spark: The `SparkSession`.

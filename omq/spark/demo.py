@@ -21,20 +21,20 @@ from typing import Any, Final
 import omq
 from omq.spark import java
 
-SECONDS: Final = 12.0  # that the feed lasts
+SECONDS: Final = 12.0  # how long the feed lasts
 TICKS: Final = 24_000
 SYMBOLS: Final = {"AAPL": 190.0, "MSFT": 410.0, "NVDA": 120.0, "TSLA": 250.0}
 PATIENCE: Final = 60.0  # seconds that a step may take beyond its own time
 BLOCK: Final = 1 << 20  # bytes of a file's message
-LIMIT: Final = 256_000_000  # bytes of files
-LAST: Final = "~"  # the symbol of the tick that ends the feed: its time closes every window
+LIMIT: Final = 256_000_000  # bytes of files that are sent at most
+LAST: Final = "~"  # the symbol of the ticks that end the feed: their times close every window
 
 
 # ---------------------------------------------------------------------- the feed, a process of its own
 
 
 def generated() -> Iterator[tuple[str, float, int, int]]:
-    """Symbol, price, size and time (microseconds since 1970) of ticks; the same every time but for the start."""
+    """Symbol, price, size and time (microseconds since 1970) of ticks; only the start differs from run to run."""
     dice = random.Random(20)
     prices = dict(SYMBOLS)
     begun = time.time_ns() // 1_000_000_000 * 1_000_000
@@ -45,7 +45,7 @@ def generated() -> Iterator[tuple[str, float, int, int]]:
 
 
 def recorded(path: str) -> Iterator[tuple[str, float, int, int]]:
-    """The ticks of a file with the columns symbol, price, size and time, by time.
+    """The ticks of a file with the columns symbol, price, size and time, sorted by time.
 
     A time is a timestamp, or a whole number of microseconds since 1970.
     """
@@ -84,7 +84,7 @@ def play_feed(source: str) -> None:
                 time.sleep(max(0.0, begun + SECONDS * number / len(ticks) - time.monotonic()))
             pub.send_multipart([symbol.encode(), f"{price},{size},{when}".encode()])
         for step in (10, 20, 30):
-            time.sleep(1.5)  # each in a microbatch of its own: the watermark follows one behind
+            time.sleep(1.5)  # each tick in a microbatch of its own: the watermark is one microbatch behind
             pub.send_multipart([LAST.encode(), f"0,0,{ticks[-1][3] + step * 1_000_000}".encode()])
         sys.stdin.read()
 
@@ -120,7 +120,7 @@ def _read(path: str, offset: int, size: int) -> bytes:
 
 
 class Beside:
-    """A process of this module, which ends when its input does: with this one, however it ends."""
+    """A process that runs this module and ends when its input does: with the parent, however the parent ends."""
 
     def __init__(self, role: str, argument: str) -> None:
         command = [sys.executable, "-m", "omq.spark.demo", "--role", role, argument]
@@ -149,7 +149,7 @@ class Beside:
 
 @contextlib.contextmanager
 def hushed() -> Iterator[None]:
-    """Keeps what Java says while it starts, and later, off the screen; shown if it does not start."""
+    """Keeps what Java prints, while it starts and later, off the screen; shows it if Java does not start."""
     warnings.simplefilter("ignore", FutureWarning)
     with tempfile.TemporaryFile() as said:
         kept = os.dup(2)
@@ -193,7 +193,7 @@ def session() -> Any:
 
 
 def bars(spark: Any, source: str) -> tuple[str, int, float, str]:
-    """The feed into bars of a second, and the bars to the screen: a row of the table."""
+    """Makes bars of a second from the feed and prints them; returns a row of the table."""
     with Beside("feed", source) as feed, tempfile.TemporaryDirectory() as folder:
         out = f"ipc://{folder}/bars"
         print(f"{feed.count:,} ticks: PUB {feed.url} -> Spark, bars of a second -> PUB {out} -> here", flush=True)
@@ -229,7 +229,7 @@ def bars(spark: Any, source: str) -> tuple[str, int, float, str]:
             try:
                 ticked, printed = _print_bars(sub, query, feed.count)
             finally:
-                # A microbatch that is cut short here is no error.
+                # Spark would report a microbatch that is cut short here as an error.
                 spark.sparkContext.setLogLevel("OFF")
                 query.stop()
                 spark.sparkContext.setLogLevel("ERROR")
@@ -253,7 +253,7 @@ def _print_bars(sub: omq.SUB, query: Any, wanted: int) -> tuple[int, int]:
 
 
 def _burst(sub: omq.SUB) -> list[dict[str, Any]]:
-    """The bars that a microbatch sends, in no order; empty if none comes for a second."""
+    """The bars that a microbatch sends, unordered; empty if no bar comes for a second."""
     found: list[dict[str, Any]] = []
     with contextlib.suppress(omq.ReceiveTimeout):
         while True:
@@ -264,7 +264,7 @@ def _burst(sub: omq.SUB) -> list[dict[str, Any]]:
 
 
 def files(spark: Any, root: str) -> tuple[str, int, float, str]:
-    """The files through executors that hash them: a row of the table, with the rate in bytes."""
+    """Sends the files to executors that hash them; returns a row of the table, with the count in bytes."""
     with Beside("files", root) as feed:
         print(f"\n{feed.count:,} blocks of files below {root}: PUSH {feed.url} -> Spark, SHA-256", flush=True)
         reader = spark.read.format("omq").option("socket", "PULL").option("connect", feed.url)
@@ -280,7 +280,7 @@ def files(spark: Any, root: str) -> tuple[str, int, float, str]:
 
 
 def main() -> int:
-    """Runs what the command line asks for; 1 if something was lost or differs."""
+    """Runs what the command line asks for; returns 1 if something was lost or differs, 2 without Java."""
     parser = argparse.ArgumentParser("python -m omq.spark.demo", description=__doc__)
     parser.add_argument("--input", default="", help="ticks.csv or .parquet: symbol, price, size, time")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Whether Spark can run here. A program of its own, too, which needs nothing but Python: 2 if it cannot."""
+"""Whether Spark can run here. Also a program, which needs only Python and exits with 2 if Spark cannot run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE: Final = "openjdk-17-jre-headless"
 
 
 def missing() -> str:
-    """What to do about Java; empty if there is one that Spark can run on."""
+    """What to do about Java; empty if there is a Java that Spark can run on."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     said = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on the PATH"
@@ -36,7 +36,7 @@ def _advice() -> str:
     install = f"apt-get install -y {PACKAGE}"
     if os.geteuid() != 0:
         return f"The package is {PACKAGE}:\n\n    sudo {install}"
-    # A system without its lists, as containers are, has to fetch them first.
+    # A system without package lists, as containers are, has to fetch them first.
     return f"The package is {PACKAGE}:\n\n    apt-get update && {install}"
 
 

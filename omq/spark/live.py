@@ -23,12 +23,12 @@ from omq.spark import settings as options
 from omq.spark.settings import Settings
 from omq.spark.sink import BatchWriter, StreamWriter, checked
 
-#: What stands in a checkpoint. Spark compares offsets as text: the keys are sorted.
+#: The version of an offset in a checkpoint. Spark compares offsets as text, so their keys are sorted.
 VERSION = 1
 
 
 def schema(given: Mapping[str, str]) -> str:
-    """The schema that a read has; which kind of read it is shows later."""
+    """The schema of a read; Spark says only later whether it is a batch or a stream."""
     use = options.STREAM_READ if options.streams(given) else options.READ
     return options.schema(options.parse(use, given, bounded=False))
 
@@ -53,14 +53,14 @@ def writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataS
 
 
 def stream_writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """A write in microbatches; one that overwrites (`complete`) sends the whole result in each."""
+    """A write in microbatches; with `overwrite` (mode `complete`) each microbatch sends the whole result."""
     found = options.parse(options.STREAM_WRITE, given)
     checked(found, rows)
     return StreamWriter(found)
 
 
 def _selected(found: Settings, wanted: StructType) -> Settings:
-    """The settings with the columns that the schema names, which a user may have given."""
+    """The settings with the columns of the schema, which the user may have given."""
     chosen = dataclasses.replace(found, columns=tuple(wanted.fieldNames()))
     options.check(chosen)
     if any(field.dataType.simpleString() != options.COLUMNS[field.name] for field in wanted.fields):
@@ -73,9 +73,9 @@ class Partition(InputPartition):
     """One connection.
 
     Attributes:
-        number: Which of the partitions.
-        endpoint: Where.
-        drain: End when nothing comes any more.
+        number: The partition's number.
+        endpoint: The endpoint of the connection.
+        drain: Whether the read ends when nothing comes any more.
     """
 
     number: int
@@ -88,7 +88,7 @@ def _partitions(settings: Settings, drain: bool = False) -> list[Partition]:
 
 
 class BatchReader(DataSourceReader):
-    """Reads until a bound is reached, once."""
+    """Reads once, until a bound is reached."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -101,7 +101,7 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads in microbatches. An offset is the number of a microbatch: what came in it is nowhere to be had again."""
+    """Reads in microbatches. An offset is the number of a microbatch, whose messages cannot be read again."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -112,7 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable()  # how much a microbatch takes is for the executors, who see the data
+        return ReadAllAvailable()  # the executors decide how much a microbatch takes: they see the data
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._draining = True
@@ -121,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         number = _number(start) if start else 0
         if not self._draining:
             return _offset(number + 1)
-        # One microbatch drains.
+        # A single microbatch drains the sockets.
         if self._until is None:
             self._until = number + 1
         return _offset(max(self._until, number))

@@ -1,4 +1,4 @@
-"""Connections of a worker process, kept from one microbatch to the next; each has one owner on a host."""
+"""Connections of a worker process, kept from one microbatch to the next; each connection has one owner on a host."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from omq.spark import settings as options
 from omq.spark.receive import Connection, Limits, Shape
 from omq.spark.settings import Settings
 
-BINDING: Final = 5.0  # seconds that an endpoint which somebody else has yet may take to become free
+BINDING: Final = 5.0  # seconds that an endpoint of another process may take to become free
 
 
 class Closes(Protocol):
-    """What can be kept."""
+    """An object that can be kept."""
 
     def close(self) -> object: ...
 
@@ -30,7 +30,7 @@ _K = TypeVar("_K", bound=Closes)
 
 
 class Kept(Generic[_K]):
-    """Something of this process that is kept, and used by one task at a time."""
+    """An object that this process keeps, and that one task at a time uses."""
 
     def __init__(self, thing: _K, claim: relay.Claim) -> None:
         self.thing = thing
@@ -49,7 +49,7 @@ _kept: dict[str, Kept[Any]] = {}
 
 
 def _forget() -> None:
-    """In a forked child: the sockets and the names are the parent's."""
+    """Forgets, in a forked child, the sockets and the names, which are the parent's."""
     for one in _kept.values():
         one.claim.abandon()
     _kept.clear()
@@ -59,13 +59,13 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def key_of(settings: Settings, *more: object) -> str:
-    """What a connection is known by on this host: the query, the options, and which of the partitions."""
+    """The name of a connection on this host: from the query, the options and the partition."""
     text = repr((query_id(), settings, *more))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def query_id() -> str | None:
-    """The streaming query that this task is of; `None` for a batch."""
+    """The id of the streaming query that this task belongs to; `None` for a batch."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -73,13 +73,13 @@ def query_id() -> str | None:
 
 
 def keep(key: str, seconds: float, make: Callable[[], _K], serve: Callable[[_K], relay.Serve]) -> Kept[_K] | None:
-    """What this process has under a key, made if nobody has it; `None` if another process has.
+    """The object that this process keeps under a key, made if no process has it; `None` if another process does.
 
     Args:
         key: See `key_of`.
-        seconds: How long it is kept without being used.
-        make: Makes it.
-        serve: Gives what serves other processes with it.
+        seconds: How long the object is kept without being used.
+        make: Makes the object.
+        serve: Returns the function that serves other processes with the object.
     """
     if key in _kept:
         return _kept[key]
@@ -106,7 +106,7 @@ def keep(key: str, seconds: float, make: Callable[[], _K], serve: Callable[[_K],
 
 
 def shape(settings: Settings) -> Shape:
-    """What the batches of a read look like."""
+    """The columns and the size of a read's batches."""
     return Shape(options.columns(settings), settings.batch_bytes, settings.socket == "SUB")
 
 
@@ -118,12 +118,12 @@ def limits(settings: Settings, drain: bool = False) -> Limits:
 
 
 def connection(settings: Settings, endpoint: str) -> Connection:
-    """Opens a connection; an endpoint that another process is just giving up is waited for."""
+    """Opens a connection; waits for an endpoint that another process is just giving up."""
     most = int(dict(settings.options).get("recv_hwm", omq.Options().recv_hwm))
     deadline = time.monotonic() + BINDING
     while True:
         try:
-            # How much it may hold is known once the size of a message is.
+            # How much the socket may hold is known once the size of a message is.
             return Connection(settings.open(endpoint, recv_hwm=1), endpoint, settings.batch_bytes, most)
         except omq.BindError:
             if time.monotonic() > deadline:
@@ -132,7 +132,7 @@ def connection(settings: Settings, endpoint: str) -> Connection:
 
 
 def read_once(settings: Settings, endpoint: str) -> Iterator[pa.RecordBatch]:
-    """A batch of one partition, from a connection of its own that ends with it."""
+    """Reads one partition once, from a connection that is opened and closed for it."""
     thing = connection(settings, endpoint)
     try:
         yield from thing.batches(shape(settings), limits(settings))

@@ -1,4 +1,4 @@
-"""Record batches straight from a socket: bodies are copied once, from where they arrived into Arrow's memory."""
+"""Record batches straight from a socket: bodies are copied once, from the receive buffer into Arrow's memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ import omq
 log = logging.getLogger("omq.spark")
 
 ROWS: Final = 1 << 18  # rows of a record batch at most: 16 MiB of 64 bytes
-LARGE: Final = 65536  # bytes of a message, on average, above which each is received by itself
-FEW: Final = 64  # messages that are looked at in one go where they may have several parts
+LARGE: Final = 65536  # mean bytes of a message from which on each message is received by itself
+FEW: Final = 64  # messages that one call takes where they may have several parts
 WAKE: Final = 1.0  # seconds that one wait lasts at most
 COUNTING: Final = 0.2  # seconds that counting what is left in a socket may take
-CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer, or quietSeconds if they are less
+CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer; quietSeconds if that is less
 
 _TYPES: Final = {
     "value": pa.binary(),
@@ -43,8 +43,8 @@ class Limits:
 
     Attributes:
         rows: Messages; `None` for no bound.
-        bytes: Bytes of their bodies; the first message is taken whatever its size. `None` for no bound.
-        seconds: Since the read began; `None` for no bound.
+        bytes: Bytes of message bodies; the first message is taken whatever its size. `None` for no bound.
+        seconds: Seconds since the read began; `None` for no bound.
         quiet: Seconds without a message; `None` for no bound.
     """
 
@@ -55,14 +55,14 @@ class Limits:
 
 
 class Memory:
-    """Blocks of memory, each used again when no batch refers to it any more: fresh pages cost as much as the copy."""
+    """Blocks of memory, each reused once no batch refers to it: fresh pages cost as much as the copy."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._blocks: list[mmap.mmap] = []
 
     def take(self) -> mmap.mmap:
-        """A block that nobody refers to, until somebody does: by a buffer, as a batch has it."""
+        """A free block; it stays free until a buffer refers to it, such as that of a batch."""
         for block in self._blocks:
             if self._is_free(block):
                 return block
@@ -75,8 +75,8 @@ class Memory:
         return block
 
     def _is_free(self, block: mmap.mmap) -> bool:
-        # The block counts who has its memory, and tells by refusing to be resized, were it to the size that it has.
-        # References to the object would not tell: an interpreter need not count all of them (Python 3.14 does not).
+        # A block counts the buffers over its memory, and refuses to be resized, even to its own size, while there are
+        # any. The object's reference count would not do: Python 3.14 does not count all references.
         try:
             block.resize(self._size)
         except BufferError:
@@ -85,12 +85,12 @@ class Memory:
 
 
 class Shape:
-    """What a batch looks like.
+    """The columns and the size of a batch.
 
     Args:
         columns: The names, in order.
         batch_bytes: Bytes of bodies in a batch, about.
-        topics: A message of two parts is a topic and a value, as PUB sends it.
+        topics: Whether a message of two parts is a topic and a value, as PUB sends it.
     """
 
     def __init__(self, columns: tuple[str, ...], batch_bytes: int, topics: bool) -> None:
@@ -122,7 +122,7 @@ class Shape:
         return self._with(made, marks)
 
     def value(self, parts: list[bytes]) -> bytes | None:
-        """The only part, or what follows the topic."""
+        """The only part, or the part after the topic."""
         if len(parts) == 1:
             return parts[0]
         return parts[1] if self.topics and len(parts) == 2 else None
@@ -147,12 +147,12 @@ def _numbers(values: array[int], kind: pa.DataType) -> pa.Array:
 
 
 class Marks:
-    """What is noted beside the bodies of a batch.
+    """What a batch records beside the bodies.
 
     Attributes:
-        endpoint: Where they came from.
-        first: The number of the first.
-        times: When each was taken, in microseconds since 1970.
+        endpoint: Where the messages came from.
+        first: The number of the first message.
+        times: When each message was taken, in microseconds since 1970.
     """
 
     def __init__(self, endpoint: str, first: int) -> None:
@@ -166,18 +166,18 @@ class Marks:
         return len(self.times)
 
     def took(self, count: int) -> None:
-        """So many more have been taken now."""
+        """Records that *count* more messages have been taken now."""
         self.times.extend(array("q", [time.time_ns() // 1000]) * count)
 
 
 class Connection:
-    """A socket that is read, and what was taken from it and not given to anybody.
+    """A socket that is read, with the messages that were taken from it and are in no batch yet.
 
     Args:
         socket: The socket.
-        endpoint: Its only endpoint, as the user wrote it.
-        ahead: Bytes that the socket may hold beside what is read.
-        most: Messages likewise, the user's recv_hwm; 0 for no bound.
+        endpoint: The socket's only endpoint, as the user wrote it.
+        ahead: Bytes that the socket may hold beside the batch that is read.
+        most: Messages that the socket may hold, the user's recv_hwm; 0 for no bound.
 
     Attributes:
         sequence: The number of the next message.
@@ -197,13 +197,13 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether the socket is closed."""
         return self.socket.closed
 
     # ------------------------------------------------------------------ how far the socket reads ahead
 
     def pause(self) -> None:
-        """Reads no further ahead than one message, or what has been read already."""
+        """Stops reading ahead: the socket holds one message, or what it has read already."""
         self._hold(1)
 
     def _hold(self, messages: int) -> None:
@@ -211,9 +211,9 @@ class Connection:
             self.socket.set_options(recv_hwm=messages)
 
     def _read_ahead(self, size: int, count: int) -> None:
-        """Bounds what waits in the socket: it counts messages, so their mean size tells how many."""
+        """Bounds the bytes that wait in the socket: its high-water mark counts messages, so their mean size sets it."""
         mean = size / count
-        # What grows counts at once, what shrinks by and by.
+        # A larger mean counts at once, a smaller one bit by bit.
         self._mean = mean if mean > self._mean else 0.75 * self._mean + 0.25 * mean
         fitting = max(1, int(self.ahead / max(self._mean, 1.0)))
         self._hold(min(fitting, self._most) if self._most else fitting)
@@ -221,7 +221,7 @@ class Connection:
     # ------------------------------------------------------------------ reading
 
     def batches(self, shape: Shape, limits: Limits) -> Iterator[pa.RecordBatch]:
-        """Gives what arrives until a limit is reached; then the socket is paused."""
+        """Yields what arrives until a limit is reached; then pauses the socket."""
         read = _Read(limits)
         try:
             if limits.quiet is not None:
@@ -241,14 +241,14 @@ class Connection:
         read.touched()
 
     def _columns(self, shape: Shape, read: _Read) -> pa.RecordBatch | None:
-        """A batch of one-part messages; `None` if there is none in time, or the next one has several."""
+        """A batch of one-part messages, or of any if the first has several; `None` if no message comes in time."""
         if self._memory is None:
             self._memory = Memory(shape.batch_bytes)
         data = self._memory.take()
         ends = self._ends_memory.take()
         marks = Marks(self.endpoint, self.sequence)
         room = min(shape.batch_bytes, read.bytes_left)
-        # The kernel writes a large frame where it belongs, if the bound in bytes leaves a whole batch.
+        # The kernel writes large frames straight into the batch, if the bound in bytes leaves room for a whole batch.
         large = self._mean >= LARGE and room == shape.batch_bytes
         try:
             with memoryview(data)[:room] as target, memoryview(ends) as view:
@@ -271,11 +271,11 @@ class Connection:
         return shape.of_columns(pa.Array.from_buffers(pa.binary(), count, [None, offsets, body]), marks)
 
     def _fill(self, target: memoryview, view: memoryview, large: bool, read: _Read, marks: Marks) -> int:
-        """Takes one-part messages until no more fits, or none comes in time; gives the bytes that they use.
+        """Takes one-part messages until no more fits, or none comes in time; returns the bytes that they use.
 
         Raises:
-            MultipartError: The first has several parts; it stays first in line.
-            MessageTooLarge: The first does not fit; it stays first in line.
+            MultipartError: The first message has several parts; it stays first in line.
+            MessageTooLarge: The first message does not fit; it stays first in line.
         """
         used = count = 0
         while (left := min(read.rows_left, ROWS) - count) > 0 and used < len(target):
@@ -303,7 +303,7 @@ class Connection:
         return used
 
     def _messages(self, shape: Shape, read: _Read) -> pa.RecordBatch | None:
-        """A batch of messages of any number of parts; what is too much for it waits in the stash."""
+        """A batch of messages of any number of parts; messages that do not fit wait in the stash."""
         marks = Marks(self.endpoint, self.sequence)
         taken: list[list[bytes]] = []
         used = 0
@@ -333,13 +333,13 @@ class Connection:
         return shape.of_messages(taken, marks)
 
     def _note(self, count: int, size: int, read: _Read) -> None:
-        """Keeps account of a batch."""
+        """Counts a batch, and adapts how far the socket reads ahead."""
         self.sequence += count
         read.took(count, size)
         self._read_ahead(size, count)
 
     def _restock(self, read: _Read, wait: bool) -> bool:
-        # As many as fit into what may be read ahead; one while nothing is known of their size.
+        # As many messages as may be read ahead; one while their size is unknown.
         limit = min(FEW, max(1, int(self.ahead / self._mean))) if self._mean else 1
         try:
             for one in self.socket.recv_many(limit, timeout=read.wait() if wait else 0):
@@ -352,13 +352,14 @@ class Connection:
     # ------------------------------------------------------------------ the end
 
     def close(self) -> int:
-        """Closes the socket; gives, and logs, the messages that it held and nobody will see."""
+        """Closes the socket; returns and logs how many messages it held that nobody will read."""
         held = len(self._stash)
         self._stash.clear()
         sock = self.socket
         if sock.closed:
             return held
-        # What it holds is counted, and not what goes on coming: peers of a bound endpoint stay connected.
+        # Only messages that the socket holds now are to be counted. Peers of a bound endpoint stay connected and may go
+        # on sending, so the time is bounded.
         deadline = time.monotonic() + COUNTING
         if sock.endpoints:
             for endpoint in sock.endpoints:
@@ -377,7 +378,7 @@ class Connection:
 
 
 class _Read:
-    """How far one read has come."""
+    """The progress of one read."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -413,7 +414,7 @@ class _Read:
         return max(0.0, min(WAKE, self.left()))
 
     def touched(self) -> None:
-        """Something has come."""
+        """Records that a message has come."""
         self._last = time.monotonic()
 
     def took(self, rows: int, size: int) -> None:

@@ -1,9 +1,10 @@
 """One process of a host owns a connection; the others read and write through it.
 
-Spark gives the partitions of a stream to whatever worker process is free, so the next microbatch is often somebody
-else's. To close the connection and open it there would lose what is on its way. So the process that opened it stays its
-owner, and serves those who come for it over a Unix socket. The socket's name is the claim: it is in the abstract
-namespace, so the kernel lets one process have it and takes it back when that process dies, however it dies.
+Spark gives the partitions of a stream to whatever worker process is free, so the next microbatch often runs in another
+process. Closing the connection and opening it there would lose the messages on their way. So the process that opened
+the connection stays its owner, and serves the other processes over a Unix socket. That socket's name is the claim: it
+is in the abstract namespace, so the kernel lets one process have it and takes it back when that process dies, however
+it dies.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import omq
 LOOK: Final = 0.5  # seconds between two looks at how long a connection has not been used
 BACKLOG: Final = 64  # processes that may wait for their turn
 
-#: Serves one request: what is asked, and the stream to answer on.
+#: Serves one request: takes the request and the stream to answer on, and returns the result.
 Serve = Callable[[dict[str, Any], BinaryIO], dict[str, Any]]
 
 
@@ -37,10 +38,10 @@ def _name(key: str) -> str:
 
 
 class Claim:
-    """The right to a connection, and the thread that serves others.
+    """The right to a connection, and the thread that serves other processes.
 
     Args:
-        key: What the connection is known by.
+        key: The connection's name; see `pool.key_of`.
         keep: Seconds without use after which `expire` is called.
     """
 
@@ -69,14 +70,14 @@ class Claim:
                 with self.lock:
                     if time.monotonic() - self.used < self._keep:
                         continue
-                    # Whoever comes from here on finds the name free, and opens a connection of its own.
+                    # A process that comes from here on finds the name free, and opens a connection of its own.
                     expire()
                     self.abandon()
                 return
             except OSError:
                 if self._listener.fileno() < 0:
                     return
-                time.sleep(LOOK)  # no descriptor is left: those who come wait for one
+                time.sleep(LOOK)  # no descriptor is left: processes that connect wait until one is
                 continue
             peer.settimeout(None)
             with peer:
@@ -97,12 +98,12 @@ class Claim:
                 stream.write(json.dumps(result).encode() + b"\n")
                 stream.flush()
             except OSError:
-                pass  # who asked is gone
+                pass  # the process that asked is gone
             finally:
                 self.used = time.monotonic()
 
     def abandon(self) -> None:
-        """Gives the name up; in a forked child, where the parent still has it, closes what was inherited."""
+        """Gives the name up; in a forked child, only closes the inherited descriptor: the parent still has the name."""
         self._listener.close()
 
 
@@ -130,7 +131,7 @@ def borrow(key: str, request: dict[str, Any]) -> Iterator[pa.RecordBatch] | None
     """Reads through the owner.
 
     Returns:
-        The batches; `None` if there is no owner (any more).
+        The batches; `None` if there is no owner, or no longer one.
 
     Raises:
         OwnerLost: The owner ended while it served; what was on its way is lost.
@@ -154,7 +155,7 @@ def _batches(peer: socket.socket, request: dict[str, Any]) -> Iterator[pa.Record
 
 
 def deliver(key: str, request: dict[str, Any], batches: Iterator[pa.RecordBatch]) -> dict[str, Any] | None:
-    """Writes through the owner, and waits until it has flushed; `None` if there is no owner (any more).
+    """Writes through the owner, and waits until the owner has flushed; `None` if there is no owner, or no longer one.
 
     Raises:
         OwnerLost: The owner ended while it served; some of the rows have been sent.

@@ -1,4 +1,4 @@
-"""What stands in Spark's options: strings by name, in lower case or not, checked and made into values."""
+"""Spark's options: strings by name, in any case, checked and made into values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import omq
 
 MIB: Final = 1 << 20
 
-#: Who uses an option.
+#: The uses of an option.
 READ, STREAM_READ, WRITE, STREAM_WRITE = "read", "readStream", "write", "writeStream"
 _READS: Final = frozenset({READ, STREAM_READ})
 _WRITES: Final = frozenset({WRITE, STREAM_WRITE})
@@ -131,7 +131,7 @@ def _socket_options() -> dict[str, _Option]:
     for one in dataclasses.fields(omq.Options):
         kind = str(one.type).removesuffix(" | None")
         if kind in _BY_TYPE:
-            # What ends a read are its bounds.
+            # A read ends at its bounds, not at a timeout.
             uses = _WRITES if one.name == "recv_timeout" else _ALL
             found[one.name] = _Option(one.name, uses, _nullable(_BY_TYPE[kind]), f"a value of type {one.type}")
     return found
@@ -157,18 +157,18 @@ class Settings:
         socket: The type's name.
         bind: Endpoints to listen on.
         connect: Endpoints to dial.
-        partitions: Connections to the only endpoint; `None` for one an endpoint.
-        columns: Names; empty for the default ones.
+        partitions: Connections to the only endpoint; `None` for one connection per endpoint.
+        columns: Names of the columns; empty for the default ones.
         batch_bytes: Bytes of a record batch, about.
-        max_rows: Rows a partition gives in a read or a microbatch at most; `None` for no bound.
-        max_bytes: Bytes likewise; the first message is taken whatever its size.
-        max_seconds: Seconds likewise.
+        max_rows: Rows that a partition gives in a read or a microbatch at most; `None` for no bound.
+        max_bytes: Bytes that it gives at most; the first message is taken whatever its size.
+        max_seconds: Seconds that it reads at most.
         quiet_seconds: Seconds without a message after which `availableNow` has drained a source.
         keep_seconds: Seconds that a connection is kept without being used.
-        topic: What precedes every message that a PUB sends; `None` for the column, or for nothing.
+        topic: The topic of every message that a PUB sends; `None` for the column `topic`, or for no topic.
         subscribers: Subscriptions that a PUB waits for before it sends.
         keys: The paths of CURVE keys by option.
-        options: The socket's own.
+        options: The options of the socket itself.
     """
 
     use: str
@@ -190,12 +190,12 @@ class Settings:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Where a read has a partition, each as often as it is opened."""
+        """The endpoints of the partitions of a read, each as often as it is opened."""
         both = self.bind + self.connect
         return both * self.partitions if self.partitions else both
 
     def security(self) -> Any:
-        """What proves who we are: keys are read where the socket is opened; `None` for nobody."""
+        """The socket's CURVE keys, read in the process that opens the socket; `None` without CURVE."""
         keys = {name: Path(path).read_text(encoding="ascii") for name, path in self.keys}
         secret = keys["curveSecretKeyFile"].strip() if "curveSecretKeyFile" in keys else None
         if "curveServerKeyFile" in keys:
@@ -209,7 +209,7 @@ class Settings:
         """Opens a socket.
 
         Args:
-            endpoint: The only one that it has; `None` for all.
+            endpoint: The only endpoint of the socket; `None` for all.
             **options: More of the socket's options.
         """
         kind: type[omq.Socket] = getattr(omq, self.socket)
@@ -242,10 +242,10 @@ def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settin
     Args:
         use: `read`, `readStream`, `write` or `writeStream`.
         given: Texts by name; upper and lower case are the same.
-        bounded: Insist on the bound that a batch needs.
+        bounded: Whether a batch must have the bound that it needs.
 
     Raises:
-        OptionError: A name is unknown or not for this use, one is missing, or a value does not fit.
+        OptionError: An option is unknown, not for this use, or missing, or a value does not fit.
     """
     own: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -296,7 +296,7 @@ def _renamed(own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _require(use: str, own: dict[str, Any], options: dict[str, Any]) -> None:
-    """Raises for what is missing."""
+    """Raises if a required option is missing."""
     types = _TYPES[use]
     if own.get("socket") not in types:
         said = f"socket={own['socket']!r} does not fit" if "socket" in own else "option 'socket' is missing"
@@ -315,7 +315,7 @@ def _require(use: str, own: dict[str, Any], options: dict[str, Any]) -> None:
 
 
 def check(settings: Settings) -> None:
-    """Raises for what does not go together."""
+    """Raises if options do not go together."""
     kind = omq.SocketType(settings.socket)
     omq.Options.parse(kind, dict(settings.options))
     if settings.partitions and len(settings.bind + settings.connect) != 1:

@@ -1,4 +1,4 @@
-"""Rows out through PUSH and PUB."""
+"""Sends rows through PUSH and PUB."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import omq
 from omq.spark import pool, relay
 from omq.spark.settings import STREAM_WRITE, Settings
 
-LARGE: Final = 32768  # bytes of a body above which it is sent from Arrow's memory, and not made into bytes first
+LARGE: Final = 32768  # mean bytes of a body from which on bodies are sent from Arrow's memory, without a copy
 LINGER: Final = 30.0  # seconds that the rows of a task may take to leave
 _BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
 
@@ -27,7 +27,7 @@ class Sent(WriterCommitMessage):
 
     Attributes:
         rows: Messages.
-        bytes: Bytes of their parts.
+        bytes: Bytes of the messages' parts.
     """
 
     rows: int = 0
@@ -38,7 +38,7 @@ def checked(settings: Settings, schema: Any) -> None:
     """Raises unless rows of a schema can be sent.
 
     Raises:
-        OptionError: A column is missing, is not for this, or has another type.
+        OptionError: A column is missing, is none that can be sent, or has another type.
     """
     fitting = {
         "value": ("binary", "string"),
@@ -83,7 +83,7 @@ class Sender:
 
     @property
     def closed(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether the socket is closed."""
         return self.socket.closed
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Sent:
@@ -123,7 +123,7 @@ class Sender:
     def _send_all(self, bodies: list[Any]) -> None:
         done = 0
         while done < len(bodies):
-            # A timeout after some is no failure: there is progress.
+            # If the time is up after some messages, there was progress: go on with the rest.
             done += self.socket.send_many(bodies[done:] if done else bodies)
 
     def flush(self) -> None:
@@ -137,7 +137,7 @@ class Sender:
             raise omq.SendTimeout(f"not everything that was sent has left within linger={limit} s") from None
 
     def close(self) -> None:
-        """Closes the socket; what has not left has its linger."""
+        """Closes the socket; messages that have not left have its linger to do so."""
         self.socket.close()
 
 
@@ -180,7 +180,7 @@ def messages(column: pa.Array) -> list[Any]:
 
 
 def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
-    """Sends the rows of a task; an endpoint that is bound is kept, and shared by all tasks of the host."""
+    """Sends the rows of a task; a bound endpoint is kept, and shared by all tasks of the host."""
     if not settings.bind and settings.use != STREAM_WRITE:
         sender = Sender(settings)
         try:
@@ -218,7 +218,7 @@ def _serve_write(thing: Sender, stream: BinaryIO) -> dict[str, Any]:
 
 
 class _Writer:
-    """What a task of either writer does."""
+    """The work of a task, the same for both writers."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -235,7 +235,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Sends the rows of every microbatch."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Every task has returned, and none does before its rows have left: nothing is left to do."""
+        """Does nothing: every task has returned, and none does before its rows have left."""
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """What has been sent cannot be taken back; the microbatch is sent again."""
+        """Does nothing: what has been sent cannot be taken back; Spark sends the microbatch again."""

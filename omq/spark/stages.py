@@ -1,4 +1,4 @@
-"""For stages of your own: rows out of a partition, and record batches into one."""
+"""Functions for stages of your own: send the rows of a partition, or read record batches."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _text(value: Any) -> str:
 
 
 def pull_batches(**given: Any) -> Iterator[pa.RecordBatch]:
-    """Yields what arrives as record batches, until a bound is reached; for `mapInArrow` and the like.
+    """Yields what arrives as record batches, until a bound is reached; for `mapInArrow` and similar methods.
 
     Args:
         **given: The options of `spark.read.format("omq")`: `socket`, `connect` or `bind` with one endpoint, and
-            one of `maxRows`, `maxBytes`, `maxSeconds` at least.
+            at least one of `maxRows`, `maxBytes`, `maxSeconds`.
 
     Raises:
         OptionError: An option is unknown or missing, does not fit, or there are several endpoints.

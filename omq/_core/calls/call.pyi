@@ -101,7 +101,7 @@ class AsyncCore(AsyncSocketBase):
     def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = ...) -> Call[list[bytes | list[bytes]]]:
         """Waits for a message and takes what else is there.
 
-        After some 5 ms of work the call takes no more, whatever the limit: messages may come faster than it takes them.
+        After some 5 ms of work the call stops, whatever the limit: messages may come faster than it takes them.
 
         Args:
             limit: Messages to take at most, 1 or more.

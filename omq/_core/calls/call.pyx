@@ -104,7 +104,7 @@ cdef class AsyncWaitQueue(WaitQueue):
         return 0
 
     cdef bint is_first(self, Call call) except -1:
-        """Whether no earlier call waits, where calls wait apart: for the same peer. A call that is not here comes last."""
+        """Whether no earlier call waits (for the same peer, where calls wait apart); calls from outside come last."""
         cdef Call other
         if not self.apart:
             return self.waiting == 0 or self.waiters[0] is call
@@ -227,7 +227,7 @@ cdef class AsyncCore(AsyncSocketBase):
     def recv_many(self, limit=1024, *, timeout=UNSET):
         """Waits for a message and takes what else is there.
 
-        After some 5 ms of work the call takes no more, whatever the limit: messages may come faster than it takes them.
+        After some 5 ms of work the call stops, whatever the limit: messages may come faster than it takes them.
 
         Args:
             limit: Messages to take at most, 1 or more.

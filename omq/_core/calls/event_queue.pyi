@@ -16,7 +16,7 @@ class EventQueue:
     def _assemble(
         self, limit: int, last: object, make_missed: Callable[[int, float], Event], fork_guard: ForkGuard
     ) -> None:
-        """Sets how many events are kept, the last event's kind and the maker of `missed` events, before the first use."""
+        """Sets how many events are kept, the last one's kind and the maker of `missed` events, before the first use."""
 
     def put(self, event: Event) -> None:
         """Takes an event in, from any thread; never waits."""

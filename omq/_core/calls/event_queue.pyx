@@ -35,7 +35,7 @@ cdef class EventQueue:
         sem_destroy(&self._wake)
 
     def _assemble(self, Py_ssize_t limit, last, make_missed, ForkGuard fork_guard not None):
-        """Sets how many events are kept, the last event's kind and the maker of `missed` events, before the first use."""
+        """Sets how many events are kept, the last one's kind and the maker of `missed` events, before the first use."""
         self._limit = limit
         self._last = last
         self._make_missed = make_missed

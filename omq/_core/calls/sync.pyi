@@ -72,7 +72,7 @@ class SyncCore(LeaderCore):
     def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = ...) -> list[bytes | list[bytes]]:
         """Waits for a message and takes what else is there.
 
-        After some 20 ms of work the call takes no more, whatever the limit: messages may come faster than it takes them.
+        After some 20 ms of work the call stops, whatever the limit: messages may come faster than it takes them.
 
         Args:
             limit: Messages to take at most, 1 or more.

@@ -137,7 +137,7 @@ cdef class SyncCore(LeaderCore):
                 if message is not None:
                     return message
             if self._readable_event is not None:
-                give_way()  # the I/O thread needs the GIL to show what arrives at other sockets
+                give_way()  # lets the I/O thread show what arrives at other sockets
             self._enter()
             try:
                 message = self.recv_queue.take()
@@ -156,7 +156,7 @@ cdef class SyncCore(LeaderCore):
     def recv_many(self, limit=1024, *, timeout=UNSET):
         """Waits for a message and takes what else is there.
 
-        After some 20 ms of work the call takes no more, whatever the limit: messages may come faster than it takes them.
+        After some 20 ms of work the call stops, whatever the limit: messages may come faster than it takes them.
 
         Args:
             limit: Messages to take at most, 1 or more.
