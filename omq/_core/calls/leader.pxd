@@ -75,7 +75,7 @@ cdef class LeaderCore:
     cdef ReadableEvent _readable_event      # readable while a message waits; None: nobody has asked for a descriptor
     cdef ReadableEvent _kept                # the same event, kept as long as the socket: its descriptor stays valid
     cdef bint _given                        # `fileno` has given the descriptor to the user
-    cdef bint _wanted                       # the user has not released the descriptor
+    cdef bint _wanted                       # the user has the descriptor and has not released it
     cdef list _borrowers                    # waits for several sockets, this one among them; None before the first
     cdef Bell _bell                         # hands work to the I/O thread; None before that thread exists
     cdef readonly bint watched              # the I/O thread watches the epoll set
