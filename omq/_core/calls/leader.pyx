@@ -622,7 +622,7 @@ cdef class LeaderCore:
         if n < 0:
             if failure != EINTR:
                 raise OSError(failure, os.strerror(failure))
-            # A signal, such as that of Ctrl-C, before a message is taken. During its handler perhaps no caller serves the set.
+            # Ctrl-C, for example: before a message is taken. During its handler perhaps no caller serves the set.
             self._leave_awake()
             self._look_for_signals(blocked_call)
             return 1
