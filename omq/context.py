@@ -63,6 +63,8 @@ class Context:
     _all: ClassVar[WeakIdentitySet[Context]] = WeakIdentitySet()
 
     def __init__(self) -> None:
+        if hasattr(self, "pool"):
+            raise StateError(f"{self!r} is there already: __init__ is called once, by making a context")
         self.pool = Pool()
         self.inproc = Names()
         self.flusher = Flusher()

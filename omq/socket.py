@@ -388,7 +388,7 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
     import selectors
 
     timeout = patience(timeout)
-    if not events or events & ~(POLL_IN | POLL_OUT):
+    if not isinstance(events, int) or not events or events & ~(POLL_IN | POLL_OUT):
         raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
     if not sockets:
         raise StateError("there is no socket to wait for")

@@ -8,7 +8,7 @@ from omq.types import POLL_IN, POLL_OUT
 
 cdef int events_of(object events) except -1:
     """What `poll` is asked for, checked."""
-    if not events or events & ~(POLL_IN | POLL_OUT):
+    if not isinstance(events, int) or not events or events & ~(POLL_IN | POLL_OUT):
         raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
     return events
 

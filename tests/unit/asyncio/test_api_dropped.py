@@ -6,6 +6,7 @@ import gc
 import pytest
 
 import omq.asyncio as omq
+from omq.errors import StateError
 from tests.unit.conftest import LOOPS, on_both_loops, until
 from tests.waits import descriptors
 
@@ -120,3 +121,11 @@ def test_a_socket_bound_outside_of_any_loop_leaves_nothing(tmp_path):
         del pull
     assert not descriptors() - before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_socket_is_made_once(tmp_path):
+    pull = omq.PULL(bind=f"ipc://{tmp_path}/s")
+    with pytest.raises(StateError, match="__init__ is called once"):
+        pull.__init__(bind="tcp://127.0.0.1:*")
+    assert len(pull.endpoints) == 1
+    pull.stop()

@@ -353,7 +353,7 @@ def test_wait_for_either(make, endpoint):
     assert omq.wait([pull, push], BOUND, both) == [push]
     with pytest.raises(omq.StateError, match="PULL socket does not send"):
         omq.wait([push, pull], 0, omq.POLL_OUT)
-    for wrong in (0, 8, omq.POLL_OUT | 2):
+    for wrong in (0, 8, omq.POLL_OUT | 2, "in", None):
         with pytest.raises(ValueError, match="events="):
             omq.wait([push], 0, wrong)
 

@@ -209,3 +209,5 @@ def test_a_socket_is_made_once(context, tmp_path):
         with pytest.raises(omq.StateError, match="__init__ is called once"):
             pull.__init__(context, bind="tcp://127.0.0.1:*")
         assert len(pull.endpoints) == 1
+        with pytest.raises(omq.StateError, match="__init__ is called once"):
+            context.__init__()
