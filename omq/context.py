@@ -78,7 +78,7 @@ class Context:
         self._sockets: WeakIdentitySet[Any] = WeakIdentitySet()
         self._guests: WeakIdentitySet[Any] = WeakIdentitySet()
         self._dropped: set[Any] = set()
-        self._on_release: OnRelease | None = None
+        self._on_release = OnRelease(partial(_abandon, self._io, self._pid))
         Context._all.add(self)
 
     @classmethod
@@ -97,11 +97,8 @@ class Context:
         io = self._io.value
         if io is None or io.over:
             # There is none, or the system gave none; another thread, or a signal handler, may have come first.
-            made = IoThread(self.deferred_calls, self.bell)
-            io = self._io.put(made, io)
+            io = self._io.put(IoThread(self.deferred_calls, self.bell), io)
             assert io is not None
-            if io is made:
-                self._on_release = OnRelease(partial(_abandon, io, self._pid))
         if self._terminated:
             io.stop()  # `term` may have looked for it before it was there
             self.check()
@@ -210,9 +207,10 @@ class Context:
         return f"<omq.Context {state}>"
 
 
-def _abandon(io: IoThread, pid: int) -> None:
+def _abandon(slot: Slot[IoThread], pid: int) -> None:
     """The context is gone, and so are its sockets, each of which held it. Nothing may wait: any thread may be here."""
-    if not io.over and pid == os.getpid():
+    io = slot.value
+    if io is not None and not io.over and pid == os.getpid():
         io.abandon()
         warnings.warn("a Context was dropped without term(): its threads end now", ResourceWarning, stacklevel=2)
 

@@ -160,7 +160,7 @@ def test_a_blocked_sender_and_a_blocked_receiver_on_one_socket(make, crew, endpo
 def test_close_wakes_all_that_sleep(make, crew, endpoint, times):
     one, _ = make.linked(omq.DEALER, omq.DEALER, endpoint, send_hwm=10, recv_hwm=10, linger=0)
     payload = b"x" * 100_000
-    _fill(one, payload, 0.05)
+    _fill(one, payload, 0.2)
 
     def closed(call, *arguments):
         with pytest.raises(omq.ClosedError):
