@@ -53,7 +53,7 @@ pub = omq.XPUB(bind=sys.argv[1], linger=0, recv_hwm=int(sys.argv[2]), recv_timeo
 count = 40_000
 
 def subscribe():
-    with omq.SUB(omq.Context(), connect=pub.endpoints[0], linger=0) as sub:
+    with omq.Context() as context, omq.SUB(context, connect=pub.endpoints[0], linger=0) as sub:
         sub.wait_connected(timeout=10)
         for number in range(count):
             sub.subscribe(b"%d" % number)
@@ -108,7 +108,8 @@ signal.setitimer(signal.ITIMER_REAL, float(sys.argv[3]))
 if sys.argv[2] == "subscribe":
     subscribe(one)
 else:
-    sub = omq.SUB(omq.Context(), connect=one.endpoints[0], linger=0)
+    context = omq.Context()
+    sub = omq.SUB(context, connect=one.endpoints[0], linger=0)
     thread = threading.Thread(target=subscribe, args=(sub,))
     thread.start()
     try:

@@ -54,7 +54,8 @@ def test_tails_leave_while_their_sender_computes(tmp_path, burst, sealed):
     with (
         shared.open("r+b") as file,
         mmap.mmap(file.fileno(), 1) as seen,
-        omq.PUSH(omq.Context(), connect=where, send_hwm=0, security=security) as push,
+        omq.Context() as context,
+        omq.PUSH(context, connect=where, send_hwm=0, security=security) as push,
     ):
         push.wait_connected(timeout=BOUND)
         for number in range(1, ROUNDS + 1):
