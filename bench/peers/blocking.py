@@ -82,7 +82,12 @@ def req(sockets: Sockets, link: Link, job: dict[str, Any]) -> None:
     """Times each round trip."""
     sock = sockets.open("REQ")
     sockets.connect(sock, job["endpoint"])
-    send, recv, message = sock.send, sock.recv, b"x" * job["size"]
+    time_trips(sock.send, sock.recv, link, job)
+
+
+def time_trips(send: Callable[[bytes], object], recv: Callable[[], object], link: Link, job: dict[str, Any]) -> None:
+    """Times each round trip of each burst that is asked for."""
+    message = b"x" * job["size"]
     while True:
         count = link.take()["burst"]
         trips = [0] * count

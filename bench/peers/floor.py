@@ -17,6 +17,7 @@ import uvloop
 
 from bench.link import Link
 from bench.peers.bare import accept, dial
+from bench.peers.blocking import time_trips
 
 ROOM = 4096  # bytes that a call receives at most
 
@@ -50,21 +51,6 @@ def _rep(connection: socket.socket, waits: str) -> None:
     receive, send = _receiver(connection, waits), connection.send
     while message := receive():
         send(message)
-
-
-def _req(connection: socket.socket, waits: str, link: Link, size: int) -> None:
-    receive, send = _receiver(connection, waits), connection.send
-    message = b"x" * size
-    while True:
-        trips = [0] * link.take()["burst"]
-        last = perf_counter_ns()
-        for index in range(len(trips)):
-            send(message)
-            receive()
-            now = perf_counter_ns()
-            trips[index] = now - last
-            last = now
-        link.tell(trips=trips)
 
 
 class _Echo(asyncio.Protocol):
@@ -131,11 +117,12 @@ def _on_loop(role: str, connection: socket.socket, link: Link, size: int) -> Non
 
 def play(role: str, link: Link, job: dict[str, Any]) -> None:
     """Plays `rep`, which listens, or `req`."""
-    waits, size = job["options"]["waits"], job["size"]
+    waits = job["options"]["waits"]
     connection = accept(link, job["endpoint"]) if role == "rep" else dial(job["endpoint"])
     if waits == "protocol":
-        _on_loop(role, connection, link, size)
+        _on_loop(role, connection, link, job["size"])
     elif role == "rep":
         _rep(connection, waits)
     else:
-        _req(connection, waits, link, size)
+        receive = _receiver(connection, waits)
+        time_trips(connection.send, receive, link, job)

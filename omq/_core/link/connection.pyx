@@ -26,7 +26,7 @@ from omq._core.wire.send_buffer cimport (
 from omq._core.wire.frame_reader cimport MESSAGE_CEILING, FrameReader
 from omq._core.wire.framing cimport LONG_HEADER, asking_size, write_asking
 from omq._core.clock cimport now_ns
-from omq._core.lock cimport drop_flag, take_flag
+from omq._core.lock cimport drop_flag
 from omq._core.kernel cimport NO_FD, EPOLLOUT
 from omq._core.wire.codec cimport Codec
 from omq._core.link.flusher cimport Flusher
@@ -256,14 +256,13 @@ cdef class Connection(Receiver):
 
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
         cdef SendBuffer send_buffer = self._send_buffer
-        cdef int *flag = &send_buffer._taken
+        cdef int *flag
         cdef bint taken
         if part.size > send_buffer.quick or self._broken or not self.writable:
             return False
-        if send_buffer.shared and not take_flag(flag):
-            flag = &send_buffer._append_flag
-            if not take_flag(flag):
-                return False
+        flag = send_buffer.hold_to_append()
+        if flag == NULL:
+            return False
         # Messages gather, and the batch is not full with this one: nothing to decide.
         taken = (
             send_buffer.bytes > 0
@@ -273,22 +272,20 @@ cdef class Connection(Receiver):
             and not (send_buffer.stuck or send_buffer.failed or send_buffer._ndone)
             and send_buffer.append(part)
         )
-        if send_buffer.shared:
-            drop_flag(flag)
+        drop_flag(flag)
         if taken:
             self.messages_out += 1
         return taken
 
     cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1:
         cdef SendBuffer send_buffer = self._send_buffer
-        cdef int *flag = &send_buffer._taken
+        cdef int *flag
         cdef bint taken
         if send_buffer.codec is not None or self._broken or not self.writable or self.send_queue is None:
             return False
-        if send_buffer.shared and not take_flag(flag):
-            flag = &send_buffer._append_flag
-            if not take_flag(flag):
-                return False
+        flag = send_buffer.hold_to_append()
+        if flag == NULL:
+            return False
         taken = (
             send_buffer.bytes > 0
             and send_buffer.bytes + size < BATCH_BYTES
@@ -297,8 +294,7 @@ cdef class Connection(Receiver):
             and not (send_buffer.stuck or send_buffer.failed or send_buffer._ndone)
             and send_buffer.append_encoded(data, size)
         )
-        if send_buffer.shared:
-            drop_flag(flag)
+        drop_flag(flag)
         if taken:
             self.messages_out += 1
         return taken

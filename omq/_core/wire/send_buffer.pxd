@@ -113,16 +113,39 @@ cdef class SendBuffer:
         """Whether one more message like those of the batch would be too much for a packet."""
         return self.messages > 1 and self.bytes + self.bytes // self.messages > PACKET_BYTES
 
+    cdef inline int *hold_to_append(self) noexcept:
+        """As `hold`, for `append` and `append_encoded`: gives the flag to drop afterwards.
+
+        NULL: the Flusher is at work, and not in a system call.
+        """
+        if not self.shared or take_flag(&self._taken):
+            return &self._taken
+        return &self._append_flag if take_flag(&self._append_flag) else NULL
+
+    cdef inline Segment *_behind_others(self, Py_ssize_t size) noexcept:
+        """The segment for a message behind others; NULL where memory would move, or more steps are needed."""
+        cdef Segment *last
+        if self._used + size > self._capacity or self._first == self._count:
+            return NULL
+        last = self._segments + self._count - 1
+        if last.base != NULL or last.size >= SEGMENT_BYTES or last.messages >= self.hwm_granularity:
+            if self._count == self._room or self._ndone + self._count - self._first >= self._room:
+                return NULL
+            last += 1
+            memset(last, 0, sizeof(Segment))
+            last.offset = self._used
+            self._count += 1
+        return last
+
     cdef inline bint append(self, const Part *part) noexcept:
         """Appends a message of one part behind others, in few steps; False where more steps are needed."""
         cdef Segment *last
         cdef char *p
         cdef Py_ssize_t size
-        if (part.size > self.quick or self._used + LONG_HEADER + part.size > self._capacity
-                or self._first == self._count):
+        if part.size > self.quick:
             return False
-        last = self._segments + self._count - 1
-        if last.base != NULL or last.size >= SEGMENT_BYTES or last.messages >= self.hwm_granularity:
+        last = self._behind_others(LONG_HEADER + part.size)
+        if last == NULL:
             return False
         p = self._arena + self._used
         size = write_header(<unsigned char *>p, 0, part.size)
@@ -131,18 +154,10 @@ cdef class SendBuffer:
         return True
 
     cdef inline bint append_encoded(self, const char *data, Py_ssize_t size) noexcept:
-        """The same with a whole message that is encoded already, as plain frames. Nothing in the arena is moved."""
-        cdef Segment *last
-        if self._used + size > self._capacity or self._first == self._count:
+        """The same with a whole message that is encoded already, as plain frames."""
+        cdef Segment *last = self._behind_others(size)
+        if last == NULL:
             return False
-        last = self._segments + self._count - 1
-        if last.base != NULL or last.size >= SEGMENT_BYTES or last.messages >= self.hwm_granularity:
-            if self._count == self._room or self._ndone + self._count - self._first >= self._room:
-                return False
-            last += 1
-            memset(last, 0, sizeof(Segment))
-            last.offset = self._used
-            self._count += 1
         memcpy(self._arena + self._used, data, size)
         self._count_in(last, size)
         return True
