@@ -73,7 +73,6 @@ class Session(RoutedSession, Protocol):
         remote_address: Where the peer is, as an endpoint; empty if unknown.
         mechanism: The name of its security mechanism.
         dropped_told: Messages dropped for the peer that monitors know of.
-        ended: Done when it is over.
     """
 
     state: ConnectionState
@@ -82,7 +81,11 @@ class Session(RoutedSession, Protocol):
     remote_address: str
     mechanism: str
     dropped_told: int
-    ended: asyncio.Future[None]
+
+    @property
+    def ended(self) -> asyncio.Future[None]:
+        """Done when it is over."""
+        ...
 
     @property
     def is_ready(self) -> bool:
@@ -124,6 +127,13 @@ class ConnectedSession(Session, Protocol):
     def peer(self) -> Connection:
         """The connection, once the handshake is done."""
         ...
+
+
+class Stranger(Session, Protocol):
+    """One peer of a connection that was accepted."""
+
+    def time_out(self) -> None:
+        """Its handshake has taken too long."""
 
 
 class Origin(Protocol):
@@ -462,14 +472,14 @@ class Connectable(Protocol):
 class LimiterView(Protocol):
     """What limits the connections of a bound endpoint."""
 
-    def enter(self, session: Session) -> None:
+    def enter(self, session: Stranger) -> None:
         """A connection has been accepted; its handshake is to begin."""
 
-    def admit(self, session: Session) -> str | None:
+    def admit(self, session: Stranger) -> str | None:
         """The handshake is done. Gives why the connection cannot be let in, or `None` if it is."""
         ...
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: Stranger) -> None:
         """The connection is over."""
 
 

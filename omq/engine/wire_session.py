@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from omq._core.link import handshake_io
@@ -40,10 +40,23 @@ class WireSession(StateMachine[ConnectionState]):
         user_id: The user id that authentication has found; `None` for none.
         remote_address: Where the peer is, as an endpoint; empty if unknown.
         dropped_told: Messages dropped for the peer that monitors know of.
-        ended: Done when the connection is over; the dialer waits for it.
     """
 
     peer: Connection
+
+    # What most connections never need stands here, and not in each of thousands of sessions.
+    identity = b""
+    info: PeerMetadata | None = None
+    since = 0.0
+    user_id: str | None = None
+    dropped_told = 0
+    _ended: asyncio.Future[None] | None = None
+    _left = False  # out of routing before its end
+    _unsent = b""
+    _stuck = False  # the loop tells when more can be written
+    _timer: asyncio.TimerHandle | None = None
+    _deciding: asyncio.Task[None] | None = None
+    _metadata: Mapping[bytes, bytes] = MappingProxyType({})
 
     def __init__(
         self,
@@ -60,28 +73,15 @@ class WireSession(StateMachine[ConnectionState]):
         self.engine = engine
         self.options = options
         self.endpoint = endpoint
-        self.identity = b""
-        self.info: PeerMetadata | None = None
-        self.since = 0.0
         self.remote_address = transport.remote_address(sock) if remote_address is None else remote_address
-        self.dropped_told = 0
-        self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._transport = transport
         self._dialer = dialer
         self._limiter = limiter
         self._sock: socket.socket | None = sock
-        self._left = False  # out of routing before its end
-        self._unsent = b""
-        self._stuck = False  # the loop tells when more can be written
-        self._timer: asyncio.TimerHandle | None = None
-        self._deciding: asyncio.Task[None] | None = None
-        self.user_id: str | None = None
-        self._metadata: Mapping[bytes, bytes] = {}
-        properties = engine.properties()
         mechanism = engine.authenticator.mechanism(options)
         self.mechanism = mechanism.name.decode("ascii")
         self._handshake = (
-            Handshake(socket_type=engine.socket_type, mechanism=mechanism, properties=properties)
+            Handshake(socket_type=engine.socket_type, mechanism=mechanism, properties=engine.properties())
             if engine.pattern.traits.handshakes
             else NoHandshake(engine.socket_type)
         )
@@ -96,6 +96,15 @@ class WireSession(StateMachine[ConnectionState]):
         """Whether it takes part in routing, and its end has not come."""
         return self.state is ConnectionState.READY and not self.peer.lost
 
+    @property
+    def ended(self) -> asyncio.Future[None]:
+        """Done when the connection is over; the dialer waits for it."""
+        if self._ended is None:
+            self._ended = self.engine.loop.create_future()
+            if self.state is ConnectionState.OVER:
+                self._ended.set_result(None)
+        return self._ended
+
     # ------------------------------------------------------------------ handshake
 
     def start(self) -> None:
@@ -107,10 +116,9 @@ class WireSession(StateMachine[ConnectionState]):
             # Before the handshake: a peer that has finished its own would take itself for connected, and send.
             self.end(HandshakeError(refusal))
             return
-        loop = self.engine.loop
         timeout = self.options.handshake_timeout
-        if timeout is not None:
-            self._timer = loop.call_later(timeout, self._too_slow, timeout)
+        if timeout is not None and self._limiter is None:
+            self._timer = self.engine.loop.call_later(timeout, self.time_out)
         self._watch()
         greeting = self._handshake.start()
         if self._handshake.done:
@@ -138,8 +146,10 @@ class WireSession(StateMachine[ConnectionState]):
         else:
             self.engine.loop.remove_reader(self._sock.fileno())
 
-    def _too_slow(self, timeout: float) -> None:
+    def time_out(self) -> None:
+        """Ends a handshake that takes too long; of an accepted connection the limiter says when."""
         hint = self._handshake.hint
+        timeout = self.options.handshake_timeout
         self.end(HandshakeTimeout(f"no handshake within handshake_timeout={timeout} s" + (hint and f": {hint}")))
 
     def _greet(self) -> None:
@@ -256,7 +266,7 @@ class WireSession(StateMachine[ConnectionState]):
         del self._handshake  # fewer objects for each of thousands of idle connections
         self.info = info
         if self._metadata:
-            self.info = dataclasses.replace(info, properties={**info.properties, **self._metadata})
+            self.info = info._replace(properties={**info.properties, **self._metadata})
         self.since = time.time()
         try:
             engine.session_ready(self, routed=not self._takes_leave)
@@ -417,8 +427,8 @@ class WireSession(StateMachine[ConnectionState]):
             except Exception:
                 log.exception("a peer could not be taken out of routing")
         self.engine.session_over(self, before, reason)
-        if not self.ended.done() and self.engine.in_loop:
-            self.ended.set_result(None)
+        if self._ended is not None and not self._ended.done() and self.engine.in_loop:
+            self._ended.set_result(None)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptor, which the parent has too."""

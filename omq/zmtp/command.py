@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from omq._core.wire.framing import encode_frame
 from omq.errors import LocalProtocolError, RemoteProtocolError
@@ -22,14 +22,14 @@ TTL_LIMIT: Final = 0xFFFF  # tenths of a second (RFC 37, Connection Heartbeating
 #: of up to 255; the rest is room for an application's own properties.
 PROPERTIES_LIMIT: Final = 64 * 1024
 
+_USUAL_SIZE: Final = 256  # bytes of metadata up to which they are remembered
 _VALUE_LIMIT: Final = 0x7FFF_FFFF  # bytes (RFC 23, The NULL Security Mechanism: INT32_MAX)
 _COMMAND_NAME: Final = re.compile(rb"[A-Za-z]{1,255}")  # RFC 23, Formal Grammar: 1*255 ALPHA
 _PROPERTY_NAME: Final = re.compile(rb"[A-Za-z0-9_.+-]{1,255}")  # RFC 23, The NULL Security Mechanism: name-char
 _REASON: Final = re.compile(rb"[!-~]{0,255}")  # RFC 23, The NULL Security Mechanism: 0*255VCHAR
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """A command of any name: also one that this version does not know."""
 
     name: bytes
@@ -133,7 +133,12 @@ def parse_command(frame_body: bytes) -> Command:
 
 def ready(properties: Mapping[bytes, bytes]) -> bytes:
     """The READY frame that carries our metadata (RFC 23, The NULL Security Mechanism)."""
-    return encode_command(b"READY", encode_properties(properties))
+    return _ready(tuple(properties.items()))
+
+
+@lru_cache(maxsize=32)  # a socket says the same to each of its peers
+def _ready(properties: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    return encode_command(b"READY", _encoded(properties))
 
 
 def error(reason: bytes) -> bytes:
@@ -344,6 +349,11 @@ def parse_properties(body: bytes, limit: int = PROPERTIES_LIMIT) -> dict[bytes, 
     """
     if len(body) > limit:
         raise RemoteProtocolError(f"metadata of {len(body)} bytes, more than the {limit} allowed here")
+    # A copy: the user is given it.
+    return (_usual_properties(body) if len(body) <= _USUAL_SIZE else _properties(body)).copy()
+
+
+def _properties(body: bytes) -> dict[bytes, bytes]:
     properties: dict[bytes, bytes] = {}
     at = 0
     while at < len(body):
@@ -363,4 +373,5 @@ def parse_properties(body: bytes, limit: int = PROPERTIES_LIMIT) -> dict[bytes, 
     return properties
 
 
+_usual_properties: Final = lru_cache(maxsize=32)(_properties)  # most peers of a socket say the same
 _METADATA: Final = "(RFC 23, The NULL Security Mechanism: metadata)"

@@ -27,7 +27,6 @@ _AS_SERVER_AT: Final = _MECHANISM_AT + MECHANISM_SIZE
 # RFC 23, Formal Grammar: mechanism-char; the zero octet pads and is no part of the name.
 _MECHANISM_CHARS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+")
 _MECHANISM: Final = re.compile(rb"[A-Z0-9_.+-]{1,%d}" % MECHANISM_SIZE)
-_PADDED_MECHANISM: Final = re.compile(rb"[A-Z0-9_.+-]+\0*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +50,15 @@ class Greeting:
         Raises:
             LocalProtocolError: The mechanism or the version has no encoding.
         """
-        return _encoded(self)
-
-
-@lru_cache(maxsize=32)  # a socket says the same to each of its peers
-def _encoded(greeting: Greeting) -> bytes:
-    if not _MECHANISM.fullmatch(greeting.mechanism):
-        raise LocalProtocolError(f"{greeting.mechanism!r} cannot be a mechanism's name (RFC 23, Formal Grammar)")
-    major, minor = greeting.version
-    if not (3 <= major <= 255 and 0 <= minor <= 255):
-        raise LocalProtocolError(f"ZMTP {major}.{minor} has no greeting of this form (RFC 23, Greeting)")
-    # RFC 23, Version Negotiation: a peer that does not downgrade sends zeros as padding.
-    signature = b"\xff" + bytes(8) + b"\x7f"
-    name = greeting.mechanism.ljust(MECHANISM_SIZE, b"\0")
-    return (signature + bytes((major, minor)) + name + bytes((greeting.as_server,))).ljust(GREETING_SIZE, b"\0")
+        if not _MECHANISM.fullmatch(self.mechanism):
+            raise LocalProtocolError(f"{self.mechanism!r} cannot be a mechanism's name (RFC 23, Formal Grammar)")
+        major, minor = self.version
+        if not (3 <= major <= 255 and 0 <= minor <= 255):
+            raise LocalProtocolError(f"ZMTP {major}.{minor} has no greeting of this form (RFC 23, Greeting)")
+        # RFC 23, Version Negotiation: a peer that does not downgrade sends zeros as padding.
+        signature = b"\xff" + bytes(8) + b"\x7f"
+        name = self.mechanism.ljust(MECHANISM_SIZE, b"\0")
+        return (signature + bytes((major, minor)) + name + bytes((self.as_server,))).ljust(GREETING_SIZE, b"\0")
 
 
 class GreetingParser:
@@ -73,7 +67,7 @@ class GreetingParser:
     __slots__ = ("_checked", "_octets", "_unread")
 
     def __init__(self) -> None:
-        self._octets = bytearray()
+        self._octets = b""
         self._checked = 0  # octets found good
         self._unread = b""
 
@@ -99,50 +93,50 @@ class GreetingParser:
             raise LocalProtocolError("the greeting is complete; what follows belongs to the handshake")
         wanted = GREETING_SIZE - len(self._octets)
         self._octets += data[:wanted]
-        if len(self._octets) == GREETING_SIZE and _is_good(self._octets):
-            self._checked = GREETING_SIZE
-        while self._checked < len(self._octets):
-            _CHECKS[self._checked](self._octets, self._checked)
-            self._checked += 1
-        if self._checked < GREETING_SIZE:
-            return None
+        greeting = None
+        if len(self._octets) == GREETING_SIZE:
+            greeting = _read(self._octets)
+        else:
+            _check(self._octets, self._checked)
+        self._checked = len(self._octets)
         self._unread = data[wanted:]
-        octets = bytes(self._octets)
-        return Greeting(
-            version=(octets[SIGNATURE_SIZE], octets[SIGNATURE_SIZE + 1]),
-            mechanism=octets[_MECHANISM_AT:_AS_SERVER_AT].rstrip(b"\0"),
-            as_server=octets[_AS_SERVER_AT] == 1,
-        )
+        return greeting
 
 
-def _is_good(octets: bytearray) -> bool:
-    """Whether all 64 octets pass their checks: most greetings come in one piece, and are."""
-    return (
-        octets[0] == 0xFF
-        and octets[SIGNATURE_SIZE - 1] == 0x7F
-        and octets[SIGNATURE_SIZE] >= VERSION[0]
-        and octets[_AS_SERVER_AT] <= 1
-        and _PADDED_MECHANISM.fullmatch(octets, _MECHANISM_AT, _AS_SERVER_AT) is not None
+@lru_cache(maxsize=32)  # most peers say the same
+def _read(octets: bytes) -> Greeting:
+    """Reads all 64 octets."""
+    _check(octets, 0)
+    return Greeting(
+        version=(octets[SIGNATURE_SIZE], octets[SIGNATURE_SIZE + 1]),
+        mechanism=octets[_MECHANISM_AT:_AS_SERVER_AT].rstrip(b"\0"),
+        as_server=octets[_AS_SERVER_AT] == 1,
     )
 
 
-def _refuse(octets: bytearray, at: int, why: str) -> NoReturn:
+def _check(octets: bytes, checked: int) -> None:
+    """Judges the octets that have come, but for those that were found good before."""
+    for at in range(checked, len(octets)):
+        _CHECKS[at](octets, at)
+
+
+def _refuse(octets: bytes, at: int, why: str) -> NoReturn:
     raise RemoteProtocolError(f"{why}; its greeting up to octet {at}: {octets[: at + 1].hex(' ')}")
 
 
-def _any(octets: bytearray, at: int) -> None:
+def _any(octets: bytes, at: int) -> None:
     # RFC 23, Version Negotiation: the padding MUST NOT be validated. Minor version and filler: whatever
     # a later version puts there MUST NOT keep us apart.
     pass
 
 
-def _first(octets: bytearray, at: int) -> None:
+def _first(octets: bytes, at: int) -> None:
     # RFC 23, Detecting ZMTP 1.0 and 2.0 Peers: anything but FF here is the length of a 1.0 identity frame.
     if octets[at] != 0xFF:
         _refuse(octets, at, "a ZMTP 1.0 peer, or none at all, is not supported")
 
 
-def _signature_end(octets: bytearray, at: int) -> None:
+def _signature_end(octets: bytes, at: int) -> None:
     # RFC 23, Detecting ZMTP 1.0 and 2.0 Peers: an even octet ends the long length of a 1.0 identity frame.
     if not octets[at] & 1:
         _refuse(octets, at, "a ZMTP 1.0 peer is not supported")
@@ -150,7 +144,7 @@ def _signature_end(octets: bytearray, at: int) -> None:
         _refuse(octets, at, "not a ZMTP signature (RFC 23, Greeting)")
 
 
-def _major(octets: bytearray, at: int) -> None:
+def _major(octets: bytes, at: int) -> None:
     # RFC 23, Version Negotiation: MUST close if it cannot downgrade, MUST accept what is higher.
     if octets[at] == 0:
         _refuse(octets, at, "a ZMTP 1.0 peer is not supported")
@@ -158,7 +152,7 @@ def _major(octets: bytearray, at: int) -> None:
         _refuse(octets, at, f"a ZMTP 2.0 peer (revision {octets[at]}) is not supported")
 
 
-def _mechanism(octets: bytearray, at: int) -> None:
+def _mechanism(octets: bytes, at: int) -> None:
     # RFC 23, Formal Grammar: "the mechanism is a null padded string".
     if octets[at] and octets[at] not in _MECHANISM_CHARS:
         _refuse(octets, at, "a mechanism's name has no such character (RFC 23, Formal Grammar)")
@@ -168,14 +162,14 @@ def _mechanism(octets: bytearray, at: int) -> None:
         _refuse(octets, at, "a mechanism's name goes on behind its padding (RFC 23, Formal Grammar)")
 
 
-def _as_server(octets: bytearray, at: int) -> None:
+def _as_server(octets: bytes, at: int) -> None:
     # RFC 23, Formal Grammar: as-server = %x00 | %x01.
     if octets[at] > 1:
         _refuse(octets, at, "as-server is neither 0 nor 1 (RFC 23, Formal Grammar)")
 
 
 #: What holds for each of the 64 octets, given that all before it are good.
-_CHECKS: Final[tuple[Callable[[bytearray, int], None], ...]] = (
+_CHECKS: Final[tuple[Callable[[bytes, int], None], ...]] = (
     _first,
     *(_any,) * 8,
     _signature_end,

@@ -12,9 +12,9 @@ Nothing may be written behind our last command before `done`: libzmq drops a pee
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from omq._core.wire.codec import Codec
 from omq._core.wire.framing import FrameDecoder
@@ -74,8 +74,7 @@ TRANSITIONS: Final[dict[HandshakeState, dict[HandshakeEvent, HandshakeState]]] =
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PeerMetadata:
+class PeerMetadata(NamedTuple):
     """What the handshake has told about the peer.
 
     Attributes:
@@ -90,7 +89,7 @@ class PeerMetadata:
     socket_type: SocketType
     identity: bytes
     mechanism: bytes
-    properties: dict[bytes, bytes] = field(default_factory=dict)
+    properties: dict[bytes, bytes]
 
     @property
     def subscribes_by_command(self) -> bool:
@@ -120,7 +119,7 @@ class Handshake:
     ) -> None:
         self._socket_type = socket_type
         self._mechanism = mechanism
-        self._properties = dict(_own_properties(socket_type, tuple((properties or {}).items())))
+        self._properties = _own_properties(socket_type, tuple((properties or {}).items()))
         self._state = HandshakeState.NEW
         self._parser = GreetingParser()
         self._frames = FrameDecoder(HANDSHAKE_FRAME_LIMIT)
@@ -188,7 +187,7 @@ class Handshake:
             version would else wait for ever (RFC 23, Version Negotiation).
         """
         self._move(_E.START)
-        return Greeting(VERSION, self._mechanism.name, self._mechanism.as_server).encode()
+        return _own_greeting(self._mechanism.name, self._mechanism.as_server)
 
     def receive(self, data: bytes) -> bytes:
         """Takes bytes from the peer.
@@ -354,9 +353,14 @@ _TYPES: Final = {kind.value.encode(): kind for kind in SocketType}
 
 
 @lru_cache(maxsize=32)  # a socket says the same to each of its peers
+def _own_greeting(mechanism: bytes, as_server: bool) -> bytes:
+    return Greeting(VERSION, mechanism, as_server).encode()
+
+
+@lru_cache(maxsize=32)  # likewise
 def _own_properties(
     socket_type: SocketType, properties: tuple[tuple[bytes, bytes], ...]
-) -> tuple[tuple[bytes, bytes], ...]:
+) -> Mapping[bytes, bytes]:
     if not COMPATIBLE[socket_type]:
         raise LocalProtocolError(f"{socket_type.value} does not speak ZMTP")
     for name, value in properties:
@@ -366,11 +370,11 @@ def _own_properties(
         if wrong:
             raise LocalProtocolError(f"our identity {quoted(value)} {wrong}")
     # libzmq sends Socket-Type first, and so do we.
-    ours = ((_SOCKET_TYPE, socket_type.value.encode()), *properties)
-    size = len(encode_properties(dict(ours)))
+    ours = {_SOCKET_TYPE: socket_type.value.encode(), **dict(properties)}
+    size = len(encode_properties(ours))
     if size > PROPERTIES_LIMIT:
         raise LocalProtocolError(f"our metadata have {size} bytes, a peer like us takes {PROPERTIES_LIMIT}")
-    return ours
+    return MappingProxyType(ours)
 
 
 def _wrong_identity(identity: bytes) -> str:

@@ -13,7 +13,7 @@ from posix.time cimport nanosleep, timespec
 
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
-from omq._core.link.command_backlog cimport CLEAR, can_reset, outlook
+from omq._core.link.command_backlog cimport CLEAR, outlook
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.wire.codec cimport GLANCE_LIMIT, OVERHEAD_LIMIT, WireFrame, measure_plain
 from omq._core.wire.framing cimport FLAG_COMMAND, write_header
@@ -33,9 +33,9 @@ cdef enum:
 @cython.final
 @cython.no_gc_clear  # the flusher's thread may be looking at it
 cdef class PingResponder:
-    def __cinit__(self, SendBuffer send_buffer not None):
+    def __cinit__(self, SendBuffer send_buffer not None, bint resets):
         self.send_buffer = send_buffer
-        self.resets = can_reset(send_buffer.fd)
+        self.resets = resets
         self.boundary = -1
         self.begun = self.read = now_ns()
 

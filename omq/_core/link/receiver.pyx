@@ -142,7 +142,7 @@ cdef class Receiver(Peer):
 
     cdef int _begin_responder(self) except -1:
         """Lets another thread look after signs of life from now on, when nobody reads for long."""
-        self._responder = PingResponder(self._send_buffer)
+        self._responder = PingResponder(self._send_buffer, self._resets)
         self._responder.boundary = self._frame_reader.boundary()
         self._send_buffer.shared = True
         self._watcher.watch(self._responder)
