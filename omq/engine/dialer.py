@@ -71,7 +71,10 @@ class Dialer(DialerBase):
             self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
             return "refused" if isinstance(error, OSError) and error.errno in _REFUSED else "failed"
         self.go_on(DialerState.CONNECTED)
-        session = self.session = self.engine.adopt(sock, self._transport, self.endpoint, self.options, self)
+        remote = self._transport.remote_address(sock)
+        session = self.session = self.engine.adopt(
+            sock.detach(), self._transport, self.endpoint, remote, self.options, self
+        )
         await asyncio.shield(session.ended)  # it may outlive the dialer
         self.session = None
         return "handshake failed" if session.info is None else "after disconnect"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from typing import Any
 
@@ -68,6 +69,7 @@ class Listener(StateMachine[ListenerState]):
             self._pause()
 
     def _accept(self, listening: int, kind: tuple[int, int, int]) -> None:
+        transport = self._transport
         for _ in range(_ACCEPTS):
             if self.state is not ListenerState.ACCEPTING:
                 return
@@ -86,21 +88,20 @@ class Listener(StateMachine[ListenerState]):
             if accepted is None:
                 return
             fd, address = accepted
-            sock = socket.socket(*kind, fileno=fd)
-            refusal = self._limiter.refusal
+            refusal: str | OSError | None = self._limiter.refusal
+            if refusal is None:
+                sock = socket.socket(*kind, fileno=fd)
+                try:
+                    transport.tune(sock, self._options)
+                    remote = transport.remote_address(sock) if address is None else transport.endpoint_of(address)
+                except OSError as error:
+                    refusal = error  # the peer reset the connection before it was accepted
+                sock.detach()
             if refusal is not None:
-                sock.close()
+                os.close(fd)
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=refusal)
                 continue
-            try:
-                self._transport.tune(sock, self._options)
-            except OSError as error:
-                # The peer reset the connection before it was accepted.
-                sock.close()
-                self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
-                continue
-            remote = None if address is None else self._transport.endpoint_of(address)
-            self.engine.adopt(sock, self._transport, self.endpoint, self._options, None, self._limiter, remote)
+            self.engine.adopt(fd, transport, self.endpoint, remote, self._options, None, self._limiter)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""

@@ -78,12 +78,15 @@ class Reporter:
         details: dict[str, Any],
     ) -> None:
         """Logs an event and tells the monitors; see `Engine.emit`."""
+        if kind is EventKind.HANDSHAKE_SUCCEEDED:
+            self.trouble = ""
+        logged = log.isEnabledFor(logging.DEBUG)
+        if reason is None and not logged and not self._monitors:
+            return  # the usual case: a connection is worth no more than that
         text = _text(reason)
         if kind in _TROUBLES:
             self.trouble = text if text.startswith(endpoint) else f"{endpoint}: {text}"
-        elif kind is EventKind.HANDSHAKE_SUCCEEDED:
-            self.trouble = ""
-        if log.isEnabledFor(logging.DEBUG):
+        if logged:
             more = "".join(f" {name}={value!r}" for name, value in details.items())
             log.debug("%s %s: %s%s%s", self._engine.socket_type.value, endpoint, kind, text and f": {text}", more)
         if not self._monitors:

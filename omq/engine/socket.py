@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
@@ -223,16 +223,20 @@ class Engine(StateMachine[SocketState]):
 
     def adopt(
         self,
-        sock: socket.socket,
+        fd: int,
         transport: StreamTransport[Any],
         endpoint: str,
+        remote_address: str,
         options: Options,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
-        remote_address: str | None = None,
     ) -> Session:
         """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay."""
-        session = WireSession(self, sock, transport, endpoint, options, dialer, limiter, remote_address)
+        try:
+            session = WireSession(self, fd, transport, endpoint, remote_address, options, dialer, limiter)
+        except BaseException:
+            os.close(fd)
+            raise
         if limiter is not None:
             limiter.enter(session)
         self._sessions[session] = None

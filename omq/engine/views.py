@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -222,13 +221,13 @@ class AcceptingSocket(ReportingSocket, Protocol):
 
     def adopt(
         self,
-        sock: socket.socket,
+        fd: int,
         transport: StreamTransport[Any],
         endpoint: str,
+        remote_address: str,
         options: Options,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
-        remote_address: str | None = None,
     ) -> Session:
         """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ from omq.zmtp.no_handshake import NoHandshake
 
 log = logging.getLogger("omq")
 
+_GONE = -1  # in place of a descriptor
+_STRANGE = frozenset({ConnectionState.CONNECTING, ConnectionState.HANDSHAKING})
 _MOMENT = 0.05  # seconds after which a peer's kernel has told what it still has
 _GLANCE, _LONG_GLANCE = 0.002, 0.1  # seconds between two looks at whether a peer's kernel has everything
 
@@ -53,6 +56,7 @@ class WireSession(StateMachine[ConnectionState]):
     _ended: asyncio.Future[None] | None = None
     _left = False  # out of routing before its end
     _unsent = b""
+    _watched = False  # its handshake is read when something comes
     _stuck = False  # the loop tells when more can be written
     _timer: asyncio.TimerHandle | None = None
     _deciding: asyncio.Task[None] | None = None
@@ -61,23 +65,23 @@ class WireSession(StateMachine[ConnectionState]):
     def __init__(
         self,
         engine: WiredSocket,
-        sock: socket.socket,
+        fd: int,
         transport: StreamTransport[Any],
         endpoint: str,
+        remote_address: str,
         options: Options,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
-        remote_address: str | None = None,
     ) -> None:
         self.state = ConnectionState.CONNECTING
         self.engine = engine
         self.options = options
         self.endpoint = endpoint
-        self.remote_address = transport.remote_address(sock) if remote_address is None else remote_address
+        self.remote_address = remote_address
         self._transport = transport
         self._dialer = dialer
         self._limiter = limiter
-        self._sock: socket.socket | None = sock
+        self._fd = fd
         mechanism = engine.authenticator.mechanism(options)
         self.mechanism = mechanism.name.decode("ascii")
         self._handshake = (
@@ -109,7 +113,6 @@ class WireSession(StateMachine[ConnectionState]):
 
     def start(self) -> None:
         """Begins the handshake."""
-        assert self._sock is not None
         self.engine.session_met(self, dialled=self._dialer is not None)
         refusal = self._refusal(b"")
         if refusal is not None:
@@ -132,19 +135,20 @@ class WireSession(StateMachine[ConnectionState]):
 
     def _watch(self) -> None:
         """Begins to read, or goes on."""
-        assert self._sock is not None
         if self._dialer is None:
-            self.engine.handshakes.add(self._sock.fileno(), self._greet)
+            self.engine.handshakes.add(self._fd, self._greet)
         else:
-            self.engine.loop.add_reader(self._sock.fileno(), self._greet)
+            self.engine.loop.add_reader(self._fd, self._greet)
+        self._watched = True
 
     def _unwatch(self) -> None:
         """Reads no more of the handshake."""
-        assert self._sock is not None
-        if self._dialer is None:
-            self.engine.handshakes.remove(self._sock.fileno())
-        else:
-            self.engine.loop.remove_reader(self._sock.fileno())
+        if self._watched:
+            self._watched = False
+            if self._dialer is None:
+                self.engine.handshakes.remove(self._fd)
+            else:
+                self.engine.loop.remove_reader(self._fd)
 
     def time_out(self) -> None:
         """Ends a handshake that takes too long; of an accepted connection the limiter says when."""
@@ -154,9 +158,8 @@ class WireSession(StateMachine[ConnectionState]):
 
     def _greet(self) -> None:
         """Reads what the peer says before traffic may flow."""
-        assert self._sock is not None
         try:
-            data = handshake_io.receive(self._sock.fileno())
+            data = handshake_io.receive(self._fd)
         except OSError as error:
             self.end(error)
             return
@@ -171,58 +174,68 @@ class WireSession(StateMachine[ConnectionState]):
 
     def _go_on(self, step: Callable[..., bytes], *arguments: Any) -> None:
         """Takes the handshake a step further and writes what it wants to be written."""
+        handshake = self._handshake
         try:
             answer = step(*arguments)
         except (ProtocolError, HandshakeError) as error:
-            self._write(self._handshake.failure())
+            self._write(handshake.failure())
             self.end(error)
             return
         self._write(answer)
-        if self.state is not ConnectionState.HANDSHAKING or self._sock is None:
+        if self.state is not ConnectionState.HANDSHAKING:
             return
-        engine = self.engine
-        engine.authenticator.watch_cookies()
-        if self._handshake.done or self._handshake.question is not None:
-            # What follows is traffic, or waits for an answer that is not given yet: it stays in the kernel.
+        self.engine.authenticator.watch_cookies()
+        # What follows is traffic, or waits for an answer that is not given yet: it stays in the kernel.
+        if handshake.done:
             self._unwatch()
-        if self._handshake.question is not None:
-            self._deciding = engine.spawn(self._decide(self._handshake.question), "omq admission")
-        elif self._handshake.done and not self._unsent:
-            self._establish()
+            if not self._unsent:
+                self._establish()
+        elif handshake.question is not None:
+            self._unwatch()
+            self._deciding = self.engine.spawn(self._decide(handshake.question), "omq admission")
 
     async def _decide(self, question: Question) -> None:
         """Answers the mechanism's question; only the handshake's own timeout ends the wait."""
         try:
-            ip = self._transport.remote_ip(self._sock) if self._sock is not None else ""
-            verdict = await self.engine.authenticator.decide(question, ip, self.options)
+            verdict = await self.engine.authenticator.decide(question, self._remote_ip(), self.options)
         except Exception as error:
             log.exception("a question about a peer could not be asked")
             self.end(error)
             return
-        if self.state is not ConnectionState.HANDSHAKING or self._sock is None:
+        if self.state is not ConnectionState.HANDSHAKING:
             return
         self._deciding = None
         self.user_id, self._metadata = verdict.user_id, verdict.metadata
         self._watch()
         self._go_on(self._handshake.answer, verdict.refusal, verdict.why)
 
+    def _remote_ip(self) -> str:
+        """The peer's IP address, if it is known and the connection not over."""
+        if self._fd < 0:
+            return ""
+        sock = socket.socket(fileno=self._fd)
+        try:
+            return self._transport.remote_ip(sock)
+        finally:
+            sock.detach()
+
     def _write(self, data: bytes) -> None:
         """Writes handshake bytes; a peer that takes none of them runs into the handshake timeout."""
-        if self._sock is None or not (data or self._unsent):
+        if self._unsent:
+            data = self._unsent + data
+        if not data or self._fd < 0:
             return
-        self._unsent += data
         try:
-            sent = handshake_io.transmit(self._sock.fileno(), self._unsent)
+            sent = handshake_io.transmit(self._fd, data)
         except OSError as error:
             self.end(error)
             return
-        self._unsent = self._unsent[sent:]
-        fd = self._sock.fileno()
+        self._unsent = data[sent:]
         if self._unsent:
-            self.engine.loop.add_writer(fd, self._write_on)
+            self.engine.loop.add_writer(self._fd, self._write_on)
             self._stuck = True
         elif self._stuck:
-            self.engine.loop.remove_writer(fd)
+            self.engine.loop.remove_writer(self._fd)
             self._stuck = False
 
     def _write_on(self) -> None:
@@ -232,7 +245,6 @@ class WireSession(StateMachine[ConnectionState]):
 
     def _establish(self) -> None:
         """The handshake is done: the descriptor joins the socket's epoll set."""
-        assert self._sock is not None
         engine = self.engine
         info = self._handshake.peer
         self.identity = info.identity
@@ -245,9 +257,10 @@ class WireSession(StateMachine[ConnectionState]):
         self._release_descriptor()
         options = engine.options
         driver = engine.driver
+        fd, self._fd = self._fd, _GONE  # the connection closes it
         self.peer = Connection(
             self,
-            self._sock.detach(),
+            fd,
             driver.poller,
             engine.context.pool,
             engine.pattern.recv_queue if engine.pattern.queues_messages else None,
@@ -261,7 +274,6 @@ class WireSession(StateMachine[ConnectionState]):
         self.peer.origin = self._dialer or None
         # RFC 37, The Publish-Subscribe Pattern: commands from 3.1 on, messages before.
         self.peer.by_command = info.subscribes_by_command
-        self._sock = None
         unread = self._handshake.unread
         del self._handshake  # fewer objects for each of thousands of idle connections
         self.info = info
@@ -305,11 +317,16 @@ class WireSession(StateMachine[ConnectionState]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._sock is not None and self.engine.in_loop:
+        if self.engine.in_loop:
             self._unwatch()
             if self._stuck:
-                self.engine.loop.remove_writer(self._sock.fileno())
+                self.engine.loop.remove_writer(self._fd)
                 self._stuck = False
+
+    def _close_descriptor(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, _GONE
+            os.close(fd)
 
     # ------------------------------------------------------------------ traffic
 
@@ -412,10 +429,9 @@ class WireSession(StateMachine[ConnectionState]):
         self.engine.heartbeat.end(self)
         if self._limiter is not None:
             self._limiter.leave(self)
-        if self._sock is not None:
+        if before in _STRANGE:
             self._release_descriptor()
-            self._sock.close()
-            self._sock = None
+            self._close_descriptor()
         else:
             try:
                 with self.engine.lock:
@@ -432,8 +448,8 @@ class WireSession(StateMachine[ConnectionState]):
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptor, which the parent has too."""
-        if self._sock is not None:
-            self._sock.close()
+        if self.state in _STRANGE:
+            self._close_descriptor()
         else:
             self.peer.close_after_fork()
 

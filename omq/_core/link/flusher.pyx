@@ -13,7 +13,7 @@ from posix.unistd cimport getpid
 
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.clock cimport now_ns
-from omq._core.link.ping_responder cimport NEVER, VIEW, PingResponder
+from omq._core.link.ping_responder cimport NEVER, VIEW, PingResponder, Stillness
 from omq._core.lock cimport (
     hold_mutex,
     pthread_mutex_destroy,
@@ -68,7 +68,9 @@ cdef enum:
     STREAM = 20               # looks in a row that found callers at work and nothing to do, after which it is a stream
     SLACK_NS = 1000           # nanoseconds by which a nap may be longer: the kernel's usual 50 us would double it
     FIRST_LOOK_NS = 50000000  # nanoseconds after which a new connection is looked at for the first time
-    TOGETHER_NS = 2000000     # nanoseconds between two looks at connections that nobody reads
+    TOGETHER_NS = 2000000     # nanoseconds between two looks at connections that nobody reads...
+    TOGETHER = 32             # ...or so many times as many as the last look took, where there are thousands of them...
+    APART_NS = 50000000       # ...but no more than that
     PATIENCE = 10             # looks without work before parking
     WRITE_NS = 40000          # nanoseconds that a write to one of many costs all: the call, and a core for a receiver
     MANY = 100                # batches of those many that are waited for
@@ -206,9 +208,11 @@ cdef class Flusher:
         """Looks after the connections that nobody has read for long."""
         cdef long long now = now_ns()
         cdef long long due = NEVER
-        cdef long long next_look
+        cdef long long next_look, soonest
         cdef void *responder
+        cdef Stillness last
         cdef int i = 0
+        last.poll_fd = -1
         if self._view == NULL:
             self._view = <unsigned char *>malloc(VIEW)
         pthread_mutex_lock(&self._mutex)
@@ -218,7 +222,7 @@ cdef class Flusher:
             if next_look <= now:
                 self._watched.current = responder
                 pthread_mutex_unlock(&self._mutex)
-                next_look = (<PingResponder>responder).look(now, self._view)
+                next_look = (<PingResponder>responder).look(now, self._view, &last)
                 pthread_mutex_lock(&self._mutex)
                 self._watched.current = NULL
             if next_look < due:
@@ -226,7 +230,8 @@ cdef class Flusher:
             # If an entry was taken out meanwhile, another one has come into its place: look at all of them once more.
             i = i + 1 if i < self._watched.count and self._watched.entries[i] == responder else 0
         # Several connections are looked after together.
-        self._due = due if due == NEVER or due > now + TOGETHER_NS else now + TOGETHER_NS
+        soonest = now + max(<long long>TOGETHER_NS, min(TOGETHER * (now_ns() - now), <long long>APART_NS))
+        self._due = max(due, soonest)  # NEVER is later than all
         pthread_mutex_unlock(&self._mutex)
 
     cdef bint _rest(self) noexcept nogil:

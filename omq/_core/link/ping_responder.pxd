@@ -16,6 +16,11 @@ cdef extern from *:
     const long long NEVER
 
 
+cdef struct Stillness:
+    int poll_fd              # an epoll set; -1: none
+    bint still               # nothing is unread on the descriptors that it watches
+
+
 @cython.final
 cdef class PingResponder:
     cdef SendBuffer send_buffer      # answers go there; its descriptor and its codec are the connection's
@@ -36,7 +41,8 @@ cdef class PingResponder:
     cdef void heard(self, long long now) noexcept nogil
     cdef long long _patience(self, long long now) noexcept nogil
     cdef long long _with_others(self, long long due, long long patience) noexcept nogil
-    cdef long long look(self, long long now, unsigned char *view) noexcept nogil
+    cdef bint _is_still(self, Stillness *last) noexcept nogil
+    cdef long long look(self, long long now, unsigned char *view, Stillness *last) noexcept nogil
     cdef void _examine(self, const unsigned char *view, Py_ssize_t size) noexcept nogil
     cdef int _measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
     cdef Py_ssize_t _ping(self, const unsigned char *p, const WireFrame *frame, unsigned char *context) noexcept nogil

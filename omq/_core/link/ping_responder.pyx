@@ -12,7 +12,7 @@ from libc.string cimport memcmp, memcpy
 from posix.time cimport nanosleep, timespec
 
 from omq._core.clock cimport now_ns
-from omq._core.kernel cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
+from omq._core.kernel cimport EPOLLIN, MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
 from omq._core.link.command_backlog cimport CLEAR, outlook
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.wire.codec cimport GLANCE_LIMIT, OVERHEAD_LIMIT, WireFrame, measure_plain
@@ -20,6 +20,17 @@ from omq._core.wire.framing cimport FLAG_COMMAND, write_header
 
 cdef extern from "<sys/socket.h>" nogil:
     int MSG_PEEK
+
+cdef extern from *:
+    """
+    #include <poll.h>
+
+    static inline int omq_has_events(int epoll_fd) {
+        struct pollfd one = {epoll_fd, POLLIN, 0};
+        return poll(&one, 1, 0) != 0;
+    }
+    """
+    bint omq_has_events(int) noexcept nogil
 
 cdef enum:
     CONTEXT = 16             # bytes that a PING's context has at most (RFC 37, Connection Heartbeating)
@@ -31,7 +42,7 @@ cdef enum:
 
 
 @cython.final
-@cython.no_gc_clear  # the flusher's thread may be looking at it
+@cython.no_gc  # nothing that it refers to can refer to it
 cdef class PingResponder:
     def __cinit__(self, SendBuffer send_buffer not None, bint resets):
         self.send_buffer = send_buffer
@@ -69,8 +80,20 @@ cdef class PingResponder:
             step *= 2
         return (due + step - 1) // step * step
 
-    cdef long long look(self, long long now, unsigned char *view) noexcept nogil:
-        """Answers PINGs, if no thread reads; returns when to look again. *view* has VIEW bytes."""
+    cdef bint _is_still(self, Stillness *last) noexcept nogil:
+        """Whether the epoll set shows that nothing is unread: one look at the set serves all connections of a socket."""
+        if self.send_buffer.poll_fd < 0 or not self.send_buffer.interest & EPOLLIN:
+            return False  # the set does not show it
+        if last.poll_fd != self.send_buffer.poll_fd:
+            last.poll_fd = self.send_buffer.poll_fd
+            last.still = not omq_has_events(last.poll_fd)
+        return last.still
+
+    cdef long long look(self, long long now, unsigned char *view, Stillness *last) noexcept nogil:
+        """Answers PINGs, if no thread reads; returns when to look again.
+
+        *view* has VIEW bytes. *last* is what the last look at an epoll set has shown.
+        """
         cdef Py_ssize_t size
         cdef long long patience, due
         if not self.enter():
@@ -79,7 +102,9 @@ cdef class PingResponder:
         due = self.read + patience
         if due <= now:
             due = now + patience // 8 if self.gap else self._with_others(now + patience, patience)
-            if self.boundary >= 0 and self.send_buffer.fd >= 0:
+            if self._is_still(last):
+                self.had = 0
+            elif self.boundary >= 0 and self.send_buffer.fd >= 0:
                 size = recv(self.send_buffer.fd, view, VIEW, MSG_PEEK | MSG_DONTWAIT)
                 if size > self.seen:
                     self._examine(view, size)

@@ -52,7 +52,7 @@ cdef inline Node *slab(char *block) noexcept nogil:
 
 
 @cython.final
-@cython.no_gc_clear  # its end needs the pool
+@cython.no_gc  # it refers to nothing that could refer to it
 cdef class FrameReader:
     def __cinit__(self, Pool pool not None, max_size=None, max_parts=None, long long ceiling=MESSAGE_CEILING):
         self._pool = pool

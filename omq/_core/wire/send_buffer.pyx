@@ -40,7 +40,7 @@ cdef enum:
 
 
 @cython.final
-@cython.no_gc_clear  # its end needs the pool
+@cython.no_gc  # it refers to nothing that could refer to it
 cdef class SendBuffer:
     def __cinit__(self, Pool pool not None):
         self._pool = pool
