@@ -18,6 +18,7 @@ from omq.transport import Endpoint, StreamTransport
 #: Seconds without accepting when the process has run out of descriptors or memory.
 _BREATH = 0.1
 _ACCEPTS = 64  # connections a turn: the loop has other things to do
+_ACCEPTING = ListenerState.ACCEPTING
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -71,7 +72,7 @@ class Listener(StateMachine[ListenerState]):
     def _accept(self, listening: int, kind: tuple[int, int, int]) -> None:
         transport = self._transport
         for _ in range(_ACCEPTS):
-            if self.state is not ListenerState.ACCEPTING:
+            if self.state is not _ACCEPTING:
                 return
             try:
                 accepted = accept(listening)

@@ -19,6 +19,7 @@ log = logging.getLogger("omq")
 
 _UNKNOWN = frozenset({ConnectionState.CONNECTING, ConnectionState.HANDSHAKING})
 _TROUBLES = frozenset({EventKind.HANDSHAKE_FAILED, EventKind.CONNECT_FAILED, EventKind.ACCEPT_FAILED})
+_SUCCEEDED = EventKind.HANDSHAKE_SUCCEEDED
 _TALLY = 0.5  # seconds between two looks at what was dropped, while there is a monitor
 
 
@@ -78,7 +79,7 @@ class Reporter:
         details: dict[str, Any],
     ) -> None:
         """Logs an event and tells the monitors; see `Engine.emit`."""
-        if kind is EventKind.HANDSHAKE_SUCCEEDED:
+        if kind is _SUCCEEDED:
             self.trouble = ""
         logged = log.isEnabledFor(logging.DEBUG)
         if reason is None and not logged and not self._monitors:

@@ -29,6 +29,10 @@ from omq.types import SENDS_IDENTITY, SocketType
 
 log = logging.getLogger("omq")
 
+# A member of an enumeration is found by a function in Python, each time.
+_HANDSHAKING, _READY = ConnectionState.HANDSHAKING, ConnectionState.READY
+_ACCEPTED, _CONNECTED, _SUCCEEDED = EventKind.ACCEPTED, EventKind.CONNECTED, EventKind.HANDSHAKE_SUCCEEDED
+
 _LAST_STEPS = 1.0  # seconds that tasks which are cancelled may take to end
 
 
@@ -248,18 +252,18 @@ class Engine(StateMachine[SocketState]):
 
     def session_met(self, session: Session, *, dialled: bool) -> None:
         """The two sides have met, and the handshake begins."""
-        session.move(ConnectionState.HANDSHAKING)
-        self.emit(EventKind.CONNECTED if dialled else EventKind.ACCEPTED, session=session)
+        session.move(_HANDSHAKING)
+        self.emit(_CONNECTED if dialled else _ACCEPTED, session=session)
 
     def session_ready(self, session: Session, *, routed: bool = True) -> None:
         """A handshake is done; *routed*: the session takes part in routing."""
-        session.move(ConnectionState.READY)
+        session.move(_READY)
         self._sessions[session] = None
         self.reporter.tune()
         if routed:
             with self.lock:
                 self.pattern.connected(session)
-        self.emit(EventKind.HANDSHAKE_SUCCEEDED, session=session)
+        self.emit(_SUCCEEDED, session=session)
         self.changed()
 
     def session_over(self, session: Session, before: ConnectionState, reason: Exception | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from omq._core.calls.leader import ForkGuard
@@ -26,8 +26,9 @@ from omq.routing import Pattern
 from omq.routing import Session as RoutedSession
 from omq.transport import StreamTransport
 from omq.types import SocketType
-from omq.zmtp.handshake import PeerMetadata
-from omq.zmtp.mechanism import Mechanism, Question
+from omq.zmtp.handshake import Handshake, PeerMetadata
+from omq.zmtp.mechanism import Question
+from omq.zmtp.rehearsed import RehearsedHandshake
 
 
 class Shared(Protocol):
@@ -485,8 +486,10 @@ class LimiterView(Protocol):
 class AuthenticatorView(Protocol):
     """Decides whether a peer may come in."""
 
-    def mechanism(self, options: Options) -> Mechanism:
-        """A fresh mechanism for one connection."""
+    def handshake(
+        self, socket_type: SocketType, properties: Mapping[bytes, bytes], options: Options
+    ) -> Handshake | RehearsedHandshake:
+        """A fresh handshake for one connection."""
         ...
 
     def watch_cookies(self) -> None:

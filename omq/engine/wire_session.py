@@ -18,15 +18,20 @@ from omq.engine.views import LimiterView, Origin, WiredSocket
 from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError
 from omq.options import Options
 from omq.transport import StreamTransport
+from omq.types import TRAITS
 from omq.zmtp import command
 from omq.zmtp.handshake import Handshake, PeerMetadata
 from omq.zmtp.mechanism import Question
 from omq.zmtp.no_handshake import NoHandshake
+from omq.zmtp.rehearsed import RehearsedHandshake
 
 log = logging.getLogger("omq")
 
 _GONE = -1  # in place of a descriptor
-_STRANGE = frozenset({ConnectionState.CONNECTING, ConnectionState.HANDSHAKING})
+# A member of an enumeration is found by a function in Python, each time.
+_CONNECTING, _HANDSHAKING, _READY = ConnectionState.CONNECTING, ConnectionState.HANDSHAKING, ConnectionState.READY
+_LEAVING, _CLOSING, _OVER = ConnectionState.LEAVING, ConnectionState.CLOSING, ConnectionState.OVER
+_STRANGE = frozenset({_CONNECTING, _HANDSHAKING})
 _MOMENT = 0.05  # seconds after which a peer's kernel has told what it still has
 _GLANCE, _LONG_GLANCE = 0.002, 0.1  # seconds between two looks at whether a peer's kernel has everything
 
@@ -73,7 +78,7 @@ class WireSession(StateMachine[ConnectionState]):
         dialer: Origin | None,
         limiter: LimiterView | None = None,
     ) -> None:
-        self.state = ConnectionState.CONNECTING
+        self.state = _CONNECTING
         self.engine = engine
         self.options = options
         self.endpoint = endpoint
@@ -82,30 +87,30 @@ class WireSession(StateMachine[ConnectionState]):
         self._dialer = dialer
         self._limiter = limiter
         self._fd = fd
-        mechanism = engine.authenticator.mechanism(options)
-        self.mechanism = mechanism.name.decode("ascii")
-        self._handshake = (
-            Handshake(socket_type=engine.socket_type, mechanism=mechanism, properties=engine.properties())
-            if engine.pattern.traits.handshakes
-            else NoHandshake(engine.socket_type)
+        socket_type = engine.socket_type
+        self._handshake: Handshake | RehearsedHandshake = (
+            engine.authenticator.handshake(socket_type, engine.properties(), options)
+            if TRAITS[socket_type].handshakes
+            else NoHandshake(socket_type)
         )
+        self.mechanism = self._handshake.mechanism
 
     @property
     def is_ready(self) -> bool:
         """Whether the handshake is done and the connection not over."""
-        return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
+        return self.state is _READY or self.state is _CLOSING
 
     @property
     def is_linked(self) -> bool:
         """Whether it takes part in routing, and its end has not come."""
-        return self.state is ConnectionState.READY and not self.peer.lost
+        return self.state is _READY and not self.peer.lost
 
     @property
     def ended(self) -> asyncio.Future[None]:
         """Done when the connection is over; the dialer waits for it."""
         if self._ended is None:
             self._ended = self.engine.loop.create_future()
-            if self.state is ConnectionState.OVER:
+            if self.state is _OVER:
                 self._ended.set_result(None)
         return self._ended
 
@@ -182,7 +187,7 @@ class WireSession(StateMachine[ConnectionState]):
             self.end(error)
             return
         self._write(answer)
-        if self.state is not ConnectionState.HANDSHAKING:
+        if self.state is not _HANDSHAKING:
             return
         self.engine.authenticator.watch_cookies()
         # What follows is traffic, or waits for an answer that is not given yet: it stays in the kernel.
@@ -202,7 +207,7 @@ class WireSession(StateMachine[ConnectionState]):
             log.exception("a question about a peer could not be asked")
             self.end(error)
             return
-        if self.state is not ConnectionState.HANDSHAKING:
+        if self.state is not _HANDSHAKING:
             return
         self._deciding = None
         self.user_id, self._metadata = verdict.user_id, verdict.metadata
@@ -240,14 +245,16 @@ class WireSession(StateMachine[ConnectionState]):
 
     def _write_on(self) -> None:
         self._write(b"")
-        if self._handshake.done and not self._unsent and self.state is ConnectionState.HANDSHAKING:
+        if self._handshake.done and not self._unsent and self.state is _HANDSHAKING:
             self._establish()
 
     def _establish(self) -> None:
         """The handshake is done: the descriptor joins the socket's epoll set."""
         engine = self.engine
+        pattern = engine.pattern
         info = self._handshake.peer
-        self.identity = info.identity
+        if info.identity:
+            self.identity = info.identity
         refusal = self._refusal(info.identity)
         if refusal is None and self._limiter is not None:
             refusal = self._limiter.admit(self)
@@ -263,15 +270,16 @@ class WireSession(StateMachine[ConnectionState]):
             fd,
             driver.poller,
             engine.context.pool,
-            engine.pattern.recv_queue if engine.pattern.queues_messages else None,
+            pattern.recv_queue if pattern.queues_messages else None,
             options.recv_hwm if not options.conflate else 0,
             self.options.max_message_size,
-            engine.pattern.max_parts(self.options),
+            pattern.max_parts(self.options),
             driver.flusher,
             self._handshake.codec,
             watcher=engine.context.flusher,
         )
-        self.peer.origin = self._dialer or None
+        if self._dialer is not None:
+            self.peer.origin = self._dialer
         # RFC 37, The Publish-Subscribe Pattern: commands from 3.1 on, messages before.
         self.peer.by_command = info.subscribes_by_command
         unread = self._handshake.unread
@@ -281,12 +289,13 @@ class WireSession(StateMachine[ConnectionState]):
             self.info = info._replace(properties={**info.properties, **self._metadata})
         self.since = time.time()
         try:
-            engine.session_ready(self, routed=not self._takes_leave)
-            if self.is_ready:
+            leaves = self._takes_leave
+            engine.session_ready(self, routed=not leaves)
+            if self.state is _READY or self.state is _CLOSING:
                 engine.heartbeat.begin(self)
                 with engine.lock:
                     self.peer.start(unread)
-            if self._takes_leave and self.is_linked:
+            if leaves and self.is_linked:
                 self._deliver()
         except (OSError, MemoryError) as error:  # the epoll set takes no more descriptors
             self.end(error)
@@ -309,7 +318,7 @@ class WireSession(StateMachine[ConnectionState]):
         with self.engine.lock:
             self.engine.pattern.deliver(self, self._dialer.messages)
             if self.is_linked and not self._dialer.messages:
-                self.move(ConnectionState.LEAVING)
+                self.move(_LEAVING)
                 self._withdraw()
 
     def _release_descriptor(self) -> None:
@@ -355,11 +364,11 @@ class WireSession(StateMachine[ConnectionState]):
 
     def on_restrained(self, _: None = None) -> None:
         """A command waits until everything of the peer's has arrived: look in a moment whether it has."""
-        if self.state is not ConnectionState.OVER and self.engine.in_loop:
+        if self.state is not _OVER and self.engine.in_loop:
             self.engine.loop.call_later(_MOMENT, self._look_again)
 
     def _look_again(self) -> None:
-        if self.state is not ConnectionState.OVER:
+        if self.state is not _OVER:
             with self.engine.lock:
                 again = self.peer.look_again()
             if again:
@@ -367,7 +376,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     def on_lost(self, reason: Exception | None) -> None:
         """The descriptor has come to its end."""
-        if reason is None and self.state is not ConnectionState.CLOSING:
+        if reason is None and self.state is not _CLOSING:
             reason = EOFError("the peer closed the connection")
         self.end(reason)  # after our half close the peer's end is the answer
 
@@ -376,10 +385,10 @@ class WireSession(StateMachine[ConnectionState]):
     def leave(self) -> None:
         """Ends the connection when what was accepted for it has left, or `linger` has passed; gets nothing new."""
         linger = self.engine.options.linger
-        if self.state is not ConnectionState.READY or linger == 0 or not self.engine.in_loop:
+        if self.state is not _READY or linger == 0 or not self.engine.in_loop:
             self.end(None)
             return
-        self.move(ConnectionState.LEAVING)
+        self.move(_LEAVING)
         if linger is not None:
             self._timer = self.engine.loop.call_later(linger, self.end)
         send_queue = self.engine.pattern.send_queue
@@ -398,12 +407,12 @@ class WireSession(StateMachine[ConnectionState]):
 
     def on_drained(self, _: None = None) -> None:
         """The kernel has everything that was accepted."""
-        if self.state is ConnectionState.LEAVING and self.engine.in_loop:
+        if self.state is _LEAVING and self.engine.in_loop:
             self.engine.loop.call_soon(self._part, _GLANCE)
 
     def _part(self, pause: float) -> None:
         """Ends a connection that has left as soon as the peer's kernel has everything."""
-        if self.state is ConnectionState.OVER:
+        if self.state is _OVER:
             return
         with self.engine.lock:
             parted = self.half_close()
@@ -419,9 +428,9 @@ class WireSession(StateMachine[ConnectionState]):
             self.engine.post(self.end, reason)
             return
         before = self.state
-        if before is ConnectionState.OVER:
+        if before is _OVER:
             return
-        self.move(ConnectionState.OVER)
+        self.move(_OVER)
         if self._deciding is not None and self.engine.in_loop:
             self._deciding.cancel()
         if self._timer is not None and self.engine.in_loop:
@@ -455,8 +464,8 @@ class WireSession(StateMachine[ConnectionState]):
 
     def half_close(self) -> bool:
         """Ends our side of the stream. True when the peer's kernel has everything and closing loses nothing."""
-        if self.state is ConnectionState.READY or self.state is ConnectionState.LEAVING:
-            self.move(ConnectionState.CLOSING)
-        if self.state is not ConnectionState.CLOSING:
+        if self.state is _READY or self.state is _LEAVING:
+            self.move(_CLOSING)
+        if self.state is not _CLOSING:
             return True
         return self.peer.half_close() or self._transport.hands_over

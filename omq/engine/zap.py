@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from omq._core.calls.call import AsyncCore
@@ -18,8 +19,10 @@ from omq.transport import local_endpoint
 from omq.types import SocketType
 from omq.zmtp.command import parse_properties, quoted
 from omq.zmtp.curve import CookieKeys
+from omq.zmtp.handshake import Handshake
 from omq.zmtp.mechanism import Mechanism, Question
 from omq.zmtp.null import Null
+from omq.zmtp.rehearsed import RehearsedHandshake
 
 log = logging.getLogger("omq")
 
@@ -45,11 +48,24 @@ class Authenticator:
         self._cookies: CookieKeys | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def mechanism(self, options: Options) -> Mechanism:
-        """A fresh mechanism for one connection; *options*: what holds for its endpoint."""
+    def handshake(
+        self, socket_type: SocketType, properties: Mapping[bytes, bytes], options: Options
+    ) -> Handshake | RehearsedHandshake:
+        """A fresh handshake for one connection.
+
+        Args:
+            socket_type: Our type, which speaks ZMTP.
+            properties: Our metadata.
+            options: What holds for its endpoint.
+        """
+        # RFC 27, The NULL Mechanism: libzmq asks where a domain is set, and nowhere else.
+        if options.security is None and not options.zap_domain:
+            return RehearsedHandshake(socket_type=socket_type, properties=properties)
+        return Handshake(socket_type=socket_type, mechanism=self._mechanism(options), properties=properties)
+
+    def _mechanism(self, options: Options) -> Mechanism:
         if options.security is None:
-            # RFC 27, The NULL Mechanism: libzmq asks where a domain is set, and nowhere else.
-            return Null(ask=bool(options.zap_domain))
+            return Null(ask=True)
         if self._cookies is None and options.security.as_server:
             self._cookies = CookieKeys()
         mechanism: Mechanism = options.security.begin(self._cookies)

@@ -257,14 +257,14 @@ def tune(sock: socket.socket, options: Options) -> None:
         OSError: The system refused; the connection may be gone.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for level, name, value in (
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.tcp_keepalive),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, options.tcp_keepalive_count),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, options.tcp_keepalive_idle),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, options.tcp_keepalive_interval),
-    ):
-        if value != -1:
-            sock.setsockopt(level, name, value)
+    if options.tcp_keepalive != -1:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.tcp_keepalive)
+    if options.tcp_keepalive_count != -1:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, options.tcp_keepalive_count)
+    if options.tcp_keepalive_idle != -1:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, options.tcp_keepalive_idle)
+    if options.tcp_keepalive_interval != -1:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, options.tcp_keepalive_interval)
     if options.tcp_user_timeout is not None:
         milliseconds = math.ceil(options.tcp_user_timeout * 1000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

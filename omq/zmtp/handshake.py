@@ -128,6 +128,11 @@ class Handshake:
         self._failure = b""
 
     @property
+    def mechanism(self) -> str:
+        """The name of the security mechanism."""
+        return self._mechanism.name.decode("ascii")
+
+    @property
     def state(self) -> HandshakeState:
         """Where it stands."""
         return self._state
@@ -358,9 +363,7 @@ def _own_greeting(mechanism: bytes, as_server: bool) -> bytes:
 
 
 @lru_cache(maxsize=32)  # likewise
-def _own_properties(
-    socket_type: SocketType, properties: tuple[tuple[bytes, bytes], ...]
-) -> Mapping[bytes, bytes]:
+def _own_properties(socket_type: SocketType, properties: tuple[tuple[bytes, bytes], ...]) -> Mapping[bytes, bytes]:
     if not COMPATIBLE[socket_type]:
         raise LocalProtocolError(f"{socket_type.value} does not speak ZMTP")
     for name, value in properties:

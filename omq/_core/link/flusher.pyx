@@ -70,7 +70,7 @@ cdef enum:
     FIRST_LOOK_NS = 50000000  # nanoseconds after which a new connection is looked at for the first time
     TOGETHER_NS = 2000000     # nanoseconds between two looks at connections that nobody reads...
     TOGETHER = 32             # ...or so many times as many as the last look took, where there are thousands of them...
-    APART_NS = 50000000       # ...but no more than that
+    APART_NS = 10000000       # ...but no more than that
     PATIENCE = 10             # looks without work before parking
     WRITE_NS = 40000          # nanoseconds that a write to one of many costs all: the call, and a core for a receiver
     MANY = 100                # batches of those many that are waited for

@@ -1,0 +1,151 @@
+"""A handshake that was held before, word for word: it is looked up.
+
+With NULL, and no question to ask, our side of a handshake follows from what the peer says: there is no chance in it,
+and no secret. Most peers of a socket say the same, so what came of it with one is remembered for the next.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from omq._core.wire.codec import Codec
+from omq.errors import LocalProtocolError
+from omq.types import SocketType
+from omq.zmtp.greeting import GREETING_SIZE
+from omq.zmtp.handshake import Handshake, PeerMetadata
+from omq.zmtp.mechanism import Question
+from omq.zmtp.null import Null
+
+_LONGEST: Final = 512  # bytes of a peer's that are remembered: a greeting and a READY with a long identity
+_LINES: Final = 32  # lines of a script: above that it is begun anew, for its peers have little in common
+
+
+class Line(NamedTuple):
+    """Where a handshake stands once the peer has said certain bytes.
+
+    Attributes:
+        said: What we have said by then, apart from our greeting.
+        peer: What is known about the peer, if the handshake is done.
+    """
+
+    said: bytes
+    peer: PeerMetadata | None
+
+
+_BEGINNING: Final = Line(b"", None)
+
+
+class Script:
+    """All that is remembered for sockets of one type with the same metadata; threads share it.
+
+    Args:
+        greeting: Ours.
+
+    Attributes:
+        lines: What is remembered, by all that the peer has said.
+    """
+
+    def __init__(self, greeting: bytes) -> None:
+        self.greeting: Final = greeting
+        self.lines: Final[dict[bytes, Line]] = {}
+
+    def note(self, heard: bytes, line: Line) -> None:
+        """Remembers a line."""
+        if len(heard) <= _LONGEST:
+            if len(self.lines) >= _LINES:
+                self.lines.clear()
+            self.lines[heard] = line
+
+
+@lru_cache(maxsize=32)
+def _script(socket_type: SocketType, properties: tuple[tuple[bytes, bytes], ...]) -> Script:
+    return Script(Handshake(socket_type=socket_type, mechanism=Null(), properties=dict(properties)).start())
+
+
+class RehearsedHandshake:
+    """A handshake with NULL that asks no question. It follows the script; where that ends a usual handshake takes over.
+
+    Its methods and properties are those of a `Handshake`.
+
+    Args:
+        socket_type: The socket's type.
+        properties: Our metadata apart from Socket-Type.
+
+    Raises:
+        LocalProtocolError: The metadata cannot be sent, or the type has no handshake.
+    """
+
+    __slots__ = ("_handshake", "_heard", "_line", "_properties", "_script", "_socket_type", "done", "unread")
+
+    mechanism: Final = Null.name.decode()
+    question: Final[Question | None] = None
+    codec: Final[Codec | None] = None
+
+    def __init__(self, *, socket_type: SocketType, properties: Mapping[bytes, bytes]) -> None:
+        self._socket_type = socket_type
+        self._properties = properties
+        self._script = _script(socket_type, tuple(properties.items()))
+        self._line = _BEGINNING
+        self._heard = self.unread = b""
+        self.done = False
+        self._handshake: Handshake | None = None
+
+    @property
+    def peer(self) -> PeerMetadata:
+        peer = self._line.peer
+        if peer is None:
+            raise LocalProtocolError("nothing is known about the peer before the handshake is done")
+        version, socket_type, identity, mechanism, properties = peer
+        return PeerMetadata(version, socket_type, identity, mechanism, properties.copy())  # the user is given them
+
+    @property
+    def hint(self) -> str:
+        return "" if self._handshake is None else self._handshake.hint
+
+    def start(self) -> bytes:
+        return self._script.greeting
+
+    def receive(self, data: bytes) -> bytes:
+        if self._handshake is not None or self.done:
+            return self._improvise(data)
+        lines = self._script.lines
+        heard = self._heard + data
+        line = lines.get(heard)
+        if line is None and len(heard) >= GREETING_SIZE + 2:
+            # Traffic may follow a READY (RFC 23, Framing: its size is in the second octet, where it is short).
+            end = GREETING_SIZE + 2 + heard[GREETING_SIZE + 1]
+            line = lines.get(heard[:end])
+            if line is not None and line.peer is not None:
+                self.unread = heard[end:]
+            else:
+                line = None
+        if line is None:
+            return self._improvise(data)
+        said, peer = line
+        answer = said[len(self._line.said) :]
+        self._heard, self._line, self.done = heard, line, peer is not None
+        return answer
+
+    def _improvise(self, data: bytes) -> bytes:
+        """Goes on without the script, and writes it."""
+        handshake = self._handshake
+        if handshake is None:
+            handshake = self._handshake = Handshake(
+                socket_type=self._socket_type, mechanism=Null(), properties=self._properties
+            )
+            handshake.start()
+            handshake.receive(self._heard)  # what it answers was said
+        answer = handshake.receive(data)
+        self._heard += data
+        self.done = handshake.done
+        self._line = Line(self._line.said + answer, handshake.peer if self.done else None)
+        if self.done:
+            self.unread = handshake.unread
+        self._script.note(self._heard[: len(self._heard) - len(self.unread)], self._line)
+        return answer
+
+    def answer(self, refusal: bytes | None = None, why: str = "") -> bytes:
+        raise LocalProtocolError("there is no open question")
+
+    def failure(self) -> bytes:
+        return b"" if self._handshake is None else self._handshake.failure()
