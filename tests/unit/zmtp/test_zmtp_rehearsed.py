@@ -1,0 +1,131 @@
+"""A handshake that was held before is looked up: it does what a usual one does, whatever was said before."""
+
+import itertools
+
+import pytest
+
+from omq.errors import HandshakeError, LocalProtocolError, RemoteProtocolError
+from omq.types import SocketType
+from omq.zmtp import rehearsed
+from omq.zmtp.command import error, ready
+from omq.zmtp.greeting import Greeting
+from omq.zmtp.handshake import Handshake
+from omq.zmtp.null import Null
+from omq.zmtp.rehearsed import RehearsedHandshake
+
+GREETING = Greeting((3, 1), b"NULL", False).encode()
+PUSH = ready({b"Socket-Type": b"PUSH"})
+DEALER = ready({b"Socket-Type": b"DEALER", b"Identity": b"one"})
+LONG = ready({b"Socket-Type": b"PUSH", b"X-Long": bytes(300)})
+TRAFFIC = b"\0\4here"
+
+SAID = {
+    "it fits": GREETING + PUSH,
+    "traffic follows": GREETING + PUSH + TRAFFIC,
+    "other traffic": GREETING + PUSH + TRAFFIC * 3,
+    "an old peer": Greeting((3, 0), b"NULL", False).encode() + PUSH,
+    "a long READY": GREETING + LONG + TRAFFIC,
+    "another property": GREETING + ready({b"Socket-Type": b"PUSH", b"X-Name": b"x"}),
+    "a type that does not fit": GREETING + DEALER,
+    "an ERROR": GREETING + error(b"no"),
+    "a message": GREETING + TRAFFIC,
+    "another mechanism": Greeting((3, 1), b"PLAIN", False).encode() + PUSH,
+    "no greeting": b"GET / HTTP/1.1\r\n" * 5,
+    "a command before READY": GREETING + b"\4\5\4PING" + PUSH,
+}
+CUTS = {
+    "at once": lambda said: [said],
+    "the greeting first": lambda said: [said[:64], said[64:]],
+    "as libzmq": lambda said: [said[:10], said[10:64], said[64:]],
+    "READY in pieces": lambda said: [said[:64], said[64:70], said[70:80], said[80:]],
+    "octets": lambda said: [said[at : at + 1] for at in range(len(said))],
+}
+
+
+def held(handshake, pieces):
+    """All that a handshake answers, learns and refuses."""
+    told = [handshake.start()]
+    for at, piece in enumerate(pieces):
+        try:
+            told.append(handshake.receive(piece))
+        except (RemoteProtocolError, HandshakeError) as failed:
+            return [*told, type(failed), str(failed), handshake.failure(), handshake.done, handshake.hint]
+        if handshake.done:
+            left = handshake.unread + b"".join(pieces[at + 1 :])
+            return [*told, handshake.peer, left, handshake.question, handshake.codec, handshake.mechanism]
+    return [*told, handshake.done]
+
+
+def usual():
+    return Handshake(socket_type=SocketType.PULL, mechanism=Null(), properties={b"X-Ours": b"1"})
+
+
+def looked_up():
+    return RehearsedHandshake(socket_type=SocketType.PULL, properties={b"X-Ours": b"1"})
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered():
+    rehearsed._script.cache_clear()
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("before", CUTS)
+def test_it_does_what_a_usual_one_does_whatever_was_said_before(cut, before):
+    for said in SAID.values():  # peers who came earlier
+        held(looked_up(), CUTS[before](said))
+    for said in itertools.chain(SAID.values(), SAID.values()):
+        assert held(looked_up(), CUTS[cut](said)) == held(usual(), CUTS[cut](said))
+
+
+def test_what_was_said_before_needs_no_usual_one(monkeypatch):
+    for said in ("traffic follows", "it fits"):
+        held(looked_up(), CUTS["the greeting first"](SAID[said]))
+    monkeypatch.setattr(rehearsed, "Handshake", None)
+    for said in ("traffic follows", "it fits", "other traffic"):
+        for cut in ("the greeting first", "at once"):
+            assert held(looked_up(), CUTS[cut](SAID[said]))[-5].socket_type is SocketType.PUSH
+
+
+def test_each_peer_has_metadata_of_its_own():
+    for _ in range(3):
+        handshake = looked_up()
+        handshake.start()
+        handshake.receive(GREETING + PUSH)
+        assert handshake.peer.properties == {b"socket-type": b"PUSH"}
+        handshake.peer.properties[b"x"] = b"changed"
+        assert handshake.peer.properties == {b"socket-type": b"PUSH"}
+
+
+def test_peers_that_have_nothing_in_common_fill_no_memory():
+    for number in range(500):
+        handshake = RehearsedHandshake(socket_type=SocketType.ROUTER, properties={})
+        handshake.start()
+        handshake.receive(GREETING)
+        handshake.receive(ready({b"Socket-Type": b"DEALER", b"Identity": b"%d" % number}))
+        assert handshake.peer.identity == b"%d" % number
+        assert len(handshake._script.lines) <= rehearsed._LINES
+    long = RehearsedHandshake(socket_type=SocketType.PULL, properties={})
+    long.start()
+    long.receive(GREETING + ready({b"Socket-Type": b"PUSH", b"X": bytes(60_000)}))
+    assert long.done
+    assert not long._script.lines
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_it_is_over_when_it_is_done(again):
+    handshake = looked_up()
+    with pytest.raises(LocalProtocolError, match="before the handshake is done"):
+        _ = handshake.peer
+    with pytest.raises(LocalProtocolError, match="no open question"):
+        handshake.answer()
+    if again:
+        held(looked_up(), [GREETING + PUSH])
+    held(handshake, [GREETING + PUSH])
+    with pytest.raises(LocalProtocolError, match="cannot RECEIVE in state DONE"):
+        handshake.receive(TRAFFIC)
+
+
+def test_our_own_metadata_are_checked_before_anything_is_sent():
+    with pytest.raises(LocalProtocolError, match="identity"):
+        RehearsedHandshake(socket_type=SocketType.DEALER, properties={b"Identity": bytes(256)})
