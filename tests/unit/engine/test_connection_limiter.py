@@ -1,5 +1,6 @@
 """Who is let in: silent and surplus connections do not keep good ones out (GHSA-25wp)."""
 
+import asyncio
 import errno
 from typing import Any
 
@@ -139,3 +140,46 @@ async def test_a_listener_forgets_who_has_gone(make):
         push.stop()
     await until(lambda: not listener._limiter._admitted and not listener._limiter._strangers)
     assert pull.peers == []
+
+
+@on_both_loops
+async def test_each_silent_connection_has_its_time_and_one_timer_does_for_all(make):
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*", handshake_timeout=0.4)
+    (listener,) = pull._engine.endpoints.listeners.values()
+    limiter = listener._limiter
+    assert limiter._timer is None
+    loop = asyncio.get_running_loop()
+    raws, dialled = [], []
+    for _ in range(3):
+        dialled.append(loop.time())
+        raws.append(await RawPeer.dial(pull.endpoints[0]))
+        await raws[-1].read_exactly(64)
+        await asyncio.sleep(0.1)
+    for raw, since in zip(raws, dialled, strict=True):
+        await is_over(raw)
+        assert loop.time() - since >= 0.39
+    await until(lambda: limiter._timer is None)
+    assert not limiter._strangers
+
+
+@on_both_loops
+async def test_no_timer_is_left_behind_a_good_client_or_a_closed_socket(make):
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    (listener,) = pull._engine.endpoints.listeners.values()
+    push = make(omq.PUSH, connect=pull.endpoints[0])
+    await push.wait_connected(timeout=5)
+    await until(lambda: listener._limiter._timer is None)
+    raw = await RawPeer.dial(pull.endpoints[0])
+    await until(lambda: listener._limiter._timer is not None)
+    pull.stop()
+    assert listener._limiter._timer is None
+    raw.close()
+
+
+async def test_without_a_timeout_there_is_no_timer(make):
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*", handshake_timeout=None)
+    (listener,) = pull._engine.endpoints.listeners.values()
+    raw = await RawPeer.dial(pull.endpoints[0])
+    await until(lambda: len(listener._limiter._strangers) == 1)
+    assert listener._limiter._timer is None
+    raw.close()
