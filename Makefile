@@ -14,8 +14,9 @@ CORE := $(wildcard omq/_core/*.p[yx][xd] omq/_core/*/*.p[yx][xd])
 # What a copy of the tree needs to be built and tested apart from this one.
 COPIED := pyproject.toml setup.py MANIFEST.in README.md LICENSE Makefile .ci omq tests bench docs
 
-# Whatever environment is active outside has no say here.
-unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+# Whatever environment is active outside has no say here. Nor has one that keeps no bytecode: the tests start Python a
+# thousand times, and each would compile the package anew.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 export DIR INPUT PIP_NO_INPUT := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP := $(PY) -m pip --require-virtualenv install --quiet
@@ -204,7 +205,7 @@ define kept-build
 made=$$( { $(PY) -VV; $${CC:-cc} --version; echo "$$CFLAGS"; $(PY) -m pip freeze --exclude-editable | grep -i '^cython='; \
   sha256sum Makefile setup.py $(CORE); } 2>&1 | sha256sum) && \
 if test "$$made" = "$$(cat build/debug/.made 2>/dev/null)"; then \
-  find build/debug -type f ! -name '*.so' ! -name .made -delete && \
+  find build/debug -type f ! -name '*.so' ! -name '*.pyc' ! -name .made -delete && \
   tar -cf - --exclude='*.so' --exclude='omq/_core/*.c' --exclude='__pycache__' $(wildcard $(COPIED)) | tar -xf - -C build/debug; \
 else \
   ( $(call copied-build,debug,OMQ_DEBUG) ) && echo "$$made" > build/debug/.made; \

@@ -1,8 +1,8 @@
 """What holds for all tests: a way of life that is not in the engine's table is a failure, in child processes too.
 
 A crash of the interpreter tells its last words, which `make` shows. Tests are spread over processes; those that share
-something dear (a built package, programs that run first) stay together in one of them, from the beginning. Those
-that measure time, or keep a JVM that does, come afterwards, one after the other.
+something dear (a built package, a JVM, programs that run first) stay together in one of them, from the beginning. Those
+that measure time come afterwards, one after the other.
 """
 
 from __future__ import annotations
@@ -21,14 +21,10 @@ from tests.ports import held
 os.environ.setdefault("OMQ_STRICT", "1")
 
 ALONE = (
-    *("fault/test_floods.py", "liveness", "soak", "system/spark"),
-    *(
-        "system/blocking/test_blocking_idle.py",
-        "unit/core/test_ping_responder.py",
-        "unit/blocking/test_blocking_heartbeat.py",
-    ),
+    *("liveness", "soak", "system/spark/test_clusters.py", "system/spark/test_failures.py"),
+    *("system/blocking/test_blocking_idle.py", "unit/blocking/test_blocking_heartbeat.py"),
 )
-TOGETHER = ("signals", "system/test_packaging.py")
+TOGETHER = ("system/spark", "signals", "system/test_packaging.py")
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which has it on the terminal, above everything that follows
@@ -41,10 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for place in (*ALONE, *TOGETHER):
         assert (here / place).exists(), f"{place} is no place of tests"
-    for place in ALONE:
-        for item in items:
-            if here / place in (item.path, *item.path.parents):
-                item.add_marker(pytest.mark.alone)
+    alone = {path for path in {item.path for item in items} if any(path.is_relative_to(here / place) for place in ALONE)}
+    for item in items:
+        if item.path in alone:
+            item.add_marker(pytest.mark.alone)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -102,6 +102,7 @@ def test_a_call_keeps_its_time_while_a_peer_sends_what_is_dropped(
         assert rang[0] - begun < 0.1 + LATE
 
 
+@pytest.mark.alone
 def test_another_publisher_is_heard_meanwhile(flooded: Callable[..., None]) -> None:
     with (
         omq.SUB(bind="tcp://127.0.0.1:*", subscribe=b"A", linger=0) as sub,
@@ -120,6 +121,7 @@ def test_another_publisher_is_heard_meanwhile(flooded: Callable[..., None]) -> N
         assert sorted(late)[2] < 0.1
 
 
+@pytest.mark.alone
 def test_other_threads_go_on_meanwhile(flooded: Callable[..., None]) -> None:
     with omq.SUB(bind="tcp://127.0.0.1:*", subscribe=b"A", linger=0) as sub:
         flooded(sub.endpoints[0], b"PUB", UNWANTED)
@@ -189,13 +191,14 @@ SUBSCRIPTIONS = (b"\4\x0b\x09SUBSCRIBEa" + b"\4\x08\6CANCELa") * 20_000
 COMMANDS = {"unknown": b"\4\2\1X" * 100_000, "PING": (b"\4\7\4PING\0\1" + b"\4\7\4PING\0\2") * 20_000}
 
 
+@pytest.mark.alone
 def test_no_thread_of_the_process_waits_for_a_flood_of_subscriptions(flooded: Callable[..., None]) -> None:
     """Whoever wants the interpreter's lock needs a moment to wake up, and gets it."""
     with omq.PUB(bind="tcp://127.0.0.1:*", linger=0) as pub:
         flooded(pub.endpoints[0], b"SUB", SUBSCRIPTIONS)
         pub.wait_connected(timeout=10)
         longest, before = 0.0, time.monotonic()
-        end = before + 5
+        end = before + 2
         while before < end:
             time.sleep(0.002)
             now = time.monotonic()
@@ -203,6 +206,7 @@ def test_no_thread_of_the_process_waits_for_a_flood_of_subscriptions(flooded: Ca
         assert longest < 0.7  # it was seconds
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("what", COMMANDS)
 def test_a_flood_of_commands_does_not_hold_up_a_loop(what: str, flooded: Callable[..., None]) -> None:
     asyncio.run(_ages(COMMANDS[what], flooded))

@@ -19,7 +19,7 @@ SENDERS = ("raw", "libzmq", "omq")  # who is busy: a plain socket that is always
 
 BOUND = 0.05  # seconds that a quiet peer's message may be old, beside one busy peer
 TURN = 1e-3  # seconds of work that each further busy peer may have before it
-REST = 0.025  # seconds between two quiet messages, at least
+REST = 0.015  # seconds between two quiet messages, at least
 BATCH = 1024  # messages that a call takes at most...
 BATCH_WORK = 0.005  # ...and the seconds that its owner lets them last: that long it hears of nothing
 

@@ -14,7 +14,7 @@ from tests.liveness.cells import ASYNCIO, BLOCKING, Cell
 from tests.liveness.owner import MESSAGES, Crowd, run
 from tests.liveness.quiet import HEARTBEAT_TIMEOUT
 
-AWAY = 3.0  # seconds: several times what the peers wait for a sign of life
+AWAY = 3 * HEARTBEAT_TIMEOUT / 1000  # seconds: several times what the peers wait for a sign of life
 WORKING = 2.5 * HEARTBEAT_TIMEOUT / 1000  # seconds
 
 

@@ -40,12 +40,14 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("how", ["idle", "asleep", "main"])
-def test_ten_idle_sockets_cost_next_to_nothing(program, how):
-    share, switches = map(float, program(IDLE, "2", how).end().split())
-    # Over a short window beside other work; `python -m bench blocking-idle` measures the real figure.
-    assert share < 0.01, f"{share:.2%} of a core"
-    assert switches < 20, f"{switches} wake-ups a second"
+def test_ten_idle_sockets_cost_next_to_nothing(program):
+    """The programs run side by side: what does nothing disturbs nobody."""
+    running = {how: program(IDLE, "2", how) for how in ("idle", "asleep", "main")}
+    for how, one in running.items():
+        share, switches = map(float, one.end().split())
+        # Over a short window beside other work; `python -m bench blocking-idle` measures the real figure.
+        assert share < 0.01, f"{how}: {share:.2%} of a core"
+        assert switches < 20, f"{how}: {switches} wake-ups a second"
 
 
 LEISURELY = """
@@ -73,10 +75,10 @@ io = "omq-io"
 (thread,) = [thread for thread in threading.enumerate() if thread.name == io]
 with open(f"/proc/self/task/{thread.native_id}/comm", "w") as name:
     name.write(io)
-for _ in range(100):
+for _ in range(50):
     pull.recv(timeout=5)
 before, began = switches(), time.monotonic()
-for _ in range(300):
+for _ in range(150):
     pull.recv(timeout=5)
 print((switches() - before) / (time.monotonic() - began), flush=True)
 os._exit(0)
@@ -115,7 +117,7 @@ for endpoint in ("inproc://x", "tcp://127.0.0.1:*"):
     thread = threading.Thread(target=compute)
     thread.start()
     calls, began, own = 0, time.monotonic(), time.thread_time()
-    while time.monotonic() - began < 1:
+    while time.monotonic() - began < 0.5:
         for _ in range(100):
             push.send(b"x" * 100)
         received = 0
@@ -137,4 +139,4 @@ for endpoint in ("inproc://x", "tcp://127.0.0.1:*"):
     figures = [float(figure) for figure in program(source).end().split()]
     for rate, own in zip(figures[::2], figures[1::2], strict=True):
         assert rate > 100_000, f"{rate} calls in a second of its own"
-        assert own > 0.15, f"it ran {own} s of one"
+        assert own > 0.075, f"it ran {own} s of half a second"

@@ -114,7 +114,7 @@ def test_bounds_in_bytes_and_seconds(spark: Any, feed: Feeder) -> None:
     url = feed.push([b"x" * 1000])
     assert read(spark, socket="PULL", connect=url, maxBytes=10, maxSeconds=30).count() == 1
     url = feed.push([b"x"] * 7)
-    assert read(spark, socket="PULL", connect=url, maxSeconds=1.5).count() == 7
+    assert read(spark, socket="PULL", connect=url, maxSeconds=3).count() == 7
 
 
 def test_a_schema_of_the_users_own(spark: Any, feed: Feeder) -> None:
