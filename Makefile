@@ -39,8 +39,8 @@ test: $(VENV)/.test $(VENV)/.core  ## lint, types, the core with its bounds chec
 	@checked=0; $(if $(ARGS),,{ $(checked-core); } || checked=$$?;) \
 	( $(call lint-and-pytest,not slow) ) && test $$checked = 0
 
-test-all: $(VENV)/.test $(VENV)/.core  ## the same with the slow tests, and then with every other Python that is here
-	@$(call lint-and-pytest,slow or not slow)
+test-all: $(VENV)/.test $(VENV)/.core  ## the same with the slow tests and more examples, then every other Python that is here
+	@$(call lint-and-pytest,slow or not slow,--hypothesis-profile=long)
 	@$(MAKE) --no-print-directory test-pythons
 
 # Each in a copy of the tree with an environment of its own, which stay for the next time.
@@ -174,10 +174,10 @@ lint=0; $(MAKE) --no-print-directory lint || lint=$$?; \
 test $$lint = 0 || echo "lint failed, see above; the tests run all the same"; \
 tests=0; beside=0; \
 $(if $(ARGS), \
-  $(PY) -m pytest -m "$(1)" $(ARGS) || tests=$$?;, \
-  $(PY) -m pytest -n $(JOBS) -m "($(1)) and not alone" || beside=$$?; \
+  $(PY) -m pytest $(2) -m "$(1)" $(ARGS) || tests=$$?;, \
+  $(PY) -m pytest $(2) -n $(JOBS) -m "($(1)) and not alone" || beside=$$?; \
   if grep -qs '^threads' .cache/crash-*; then $(PY) -m tests.lastwords >&2; fi; \
-  $(PY) -m pytest -m "($(1)) and alone" || tests=$$?;) \
+  $(PY) -m pytest $(2) -m "($(1)) and alone" || tests=$$?;) \
 if test $$tests -ge 128; then \
   echo "the interpreter died of signal $$((tests - 128)):" >&2; $(PY) -m tests.lastwords >&2; fi; \
 test $$beside = 0 || echo "tests that ran beside others failed, see above" >&2; \
@@ -188,7 +188,7 @@ endef
 # Indexes of the core are checked in this build, and its invariants: what writes beyond an end elsewhere raises here.
 define checked-core
 ( $(kept-build) ) && \
-( $(call in-copy,debug) && $$python -m pytest -q -p no:cacheprovider -n $(JOBS) -m "not alone" tests/unit/core tests/unit/routing tests/unit/blocking ) || \
+( $(call in-copy,debug) && $$python -m pytest -q -p no:cacheprovider -n $(JOBS) -m "not slow and not alone" tests/unit/core tests/unit/routing tests/unit/blocking ) || \
 { echo "the core with its bounds checked failed, see above; the other tests run all the same" >&2; false; }
 endef
 

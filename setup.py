@@ -8,6 +8,7 @@ OMQ_SANITIZE   AddressSanitizer and UndefinedBehaviorSanitizer
 OMQ_FUZZ       the same, and coverage for libFuzzer: with clang (`make fuzz`)
 OMQ_RACES      ThreadSanitizer
 OMQ_ANNOTATE   an HTML page a module, with the Python interactions marked
+OMQ_QUICK      compiled without optimization, for a build that is only tried
 """
 
 import os
@@ -39,6 +40,8 @@ if sanitize or races:
     link_args = flags
 if (debug or coverage) and not (sanitize or races):
     compile_args[0] = "-O1"  # it is built for one run
+if switch("OMQ_QUICK"):
+    compile_args[0] = "-O0"
 if fuzz:
     os.environ.update(CC="clang", LDSHARED="clang -shared")
     compile_args += ["-fsanitize=fuzzer-no-link"]
@@ -72,21 +75,25 @@ def without_traces(code: str) -> str:
     return lock.sub(lambda found: re.sub(r"(?m)^ *__Pyx_Trace(Line|StartFunc)\(.*\n", "", found[0]), code)
 
 
-modules = cythonize(
-    extensions,
-    annotate=switch("OMQ_ANNOTATE"),
-    nthreads=0 if sanitize or races else (os.cpu_count() or 1),
-    compiler_directives={
-        "language_level": 3,
-        "boundscheck": debug,
-        "wraparound": False,
-        "initializedcheck": False,
-        "cdivision": True,
-        "freethreading_compatible": False,
-        "linetrace": coverage,
-        "embedsignature": False,
-    },
-)
+# A source archive, and the questions that pip asks before it builds one, need no C.
+if sys.argv[1:2] in (["egg_info"], ["dist_info"], ["sdist"]):
+    modules = extensions
+else:
+    modules = cythonize(
+        extensions,
+        annotate=switch("OMQ_ANNOTATE"),
+        nthreads=0 if sanitize or races else (os.cpu_count() or 1),
+        compiler_directives={
+            "language_level": 3,
+            "boundscheck": debug,
+            "wraparound": False,
+            "initializedcheck": False,
+            "cdivision": True,
+            "freethreading_compatible": False,
+            "linetrace": coverage,
+            "embedsignature": False,
+        },
+    )
 if coverage:
     for source in Path("omq/_core").rglob("*.c"):
         source.write_text(without_traces(source.read_text()))

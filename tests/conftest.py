@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import tests.examples  # noqa: F401 - its profile is there before pytest is asked for one
 from tests.lastwords import LastWords
 from tests.ports import held
 
@@ -37,7 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for place in (*ALONE, *TOGETHER):
         assert (here / place).exists(), f"{place} is no place of tests"
-    alone = {path for path in {item.path for item in items} if any(path.is_relative_to(here / place) for place in ALONE)}
+    alone = {
+        path for path in {item.path for item in items} if any(path.is_relative_to(here / place) for place in ALONE)
+    }
     for item in items:
         if item.path in alone:
             item.add_marker(pytest.mark.alone)

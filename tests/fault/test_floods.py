@@ -41,7 +41,9 @@ def flood(endpoint: str, kind: bytes, what: bytes, seconds: float) -> int:
         peer = socket.create_connection((host, int(port)))
         ready = b"\5READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
         peer.sendall(GREETING + bytes([4, len(ready)]) + ready)
-        time.sleep(0.2)  # behind READY nothing may follow at once
+        seen = b""
+        while b"READY" not in seen:  # behind ours nothing may follow before theirs
+            seen += peer.recv(4096)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             peer.sendall(what)
@@ -66,6 +68,13 @@ def flooded() -> Iterator[Callable[..., None]]:
 
 
 UNWANTED = b"\0\2Bx" * 100_000
+
+
+def rises(one: omq.Socket) -> None:
+    """Waits until the flood is there."""
+    until(lambda: max((peer.bytes_in for peer in one.peers), default=0) > 1000, "the flood", 10)
+
+
 CASES = [
     pytest.param(omq.SUB, b"PUB", id="SUB"),
     pytest.param(omq.REP, b"REQ", id="REP"),
@@ -82,7 +91,7 @@ def test_a_call_keeps_its_time_while_a_peer_sends_what_is_dropped(
     with kind(bind="tcp://127.0.0.1:*", linger=0, **options) as one:
         flooded(one.endpoints[0], theirs, UNWANTED)
         one.wait_connected(timeout=10)
-        time.sleep(0.3)  # the flood has begun
+        rises(one)
         before = signal.signal(signal.SIGALRM, lambda *_: rang.append(time.monotonic()))
         try:
             begun = time.monotonic()
@@ -111,7 +120,7 @@ def test_another_publisher_is_heard_meanwhile(flooded: Callable[..., None]) -> N
         pub.wait_subscribed(b"A", timeout=10)
         flooded(sub.endpoints[0], b"PUB", UNWANTED)
         sub.wait_connected(2, timeout=10)
-        time.sleep(0.3)
+        rises(sub)
         late = []
         for _ in range(5):
             begun = time.monotonic()
@@ -126,7 +135,7 @@ def test_other_threads_go_on_meanwhile(flooded: Callable[..., None]) -> None:
     with omq.SUB(bind="tcp://127.0.0.1:*", subscribe=b"A", linger=0) as sub:
         flooded(sub.endpoints[0], b"PUB", UNWANTED)
         sub.wait_connected(timeout=10)
-        time.sleep(0.3)
+        rises(sub)
         beats: list[float] = []
         over = threading.Event()
 

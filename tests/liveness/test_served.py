@@ -17,7 +17,8 @@ def test_a_quiet_peer_is_served(cell: Cell, crowd: Crowd) -> None:
 
 
 @pytest.mark.parametrize(
-    "style", ["recv", "await recv_many", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fileno", "await recv"))]
+    "style",
+    ["recv", "await recv_many", *(pytest.param(one, marks=pytest.mark.slow) for one in ("fileno", "await recv"))],
 )
 def test_a_quiet_peer_is_served_when_the_owner_begins_to_work(style: str, crowd: Crowd) -> None:
     """How much each peer may send in its turn was found out while its messages cost nothing."""

@@ -81,7 +81,18 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+#: They take a second each, and a larger case that is slow, or one that is alike, has their states as well.
+SECONDS = (
+    "an owner who asks without waiting, and for a while",
+    "two callers, one for a while",
+    "a descriptor that is given back",
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=[pytest.mark.slow] * (name in SECONDS)) for name, case in CASES.items()],
+)
 def test_serving(case: Case) -> None:
     report = explore(Serving(case))
     assert report.violation is None, str(report)

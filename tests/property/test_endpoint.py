@@ -2,11 +2,12 @@
 
 import contextlib
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq.errors import EndpointError
 from omq.transport import parse_endpoint
+from tests.examples import examples
 
 #: Pieces that endpoints are made of, in any order, mixed with any text.
 PIECES = st.one_of(
@@ -22,7 +23,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@examples(300)
 @given(TEXTS, st.booleans())
 @example("tcp://" + "." * 100_000 + ":1", True)
 @example("tcp://" + ":" * 100_000, False)

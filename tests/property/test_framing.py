@@ -2,11 +2,12 @@
 
 import itertools
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq._core.wire.framing import FrameDecoder, encode_frame
 from omq.errors import RemoteProtocolError
+from tests.examples import examples
 
 MORE, COMMAND = 1, 4
 
@@ -29,7 +30,7 @@ def drained(decoder: FrameDecoder) -> list[tuple[int, bytes]]:
     return taken
 
 
-@settings(deadline=None)
+@examples(50)
 @given(st.lists(frames, max_size=8), st.lists(st.integers(0, 2**17), max_size=12))
 def test_any_frames_survive_any_cut(sent: list[tuple[int, bytes]], cuts: list[int]) -> None:
     stream = b"".join(map(encoded, sent))
@@ -42,13 +43,13 @@ def test_any_frames_survive_any_cut(sent: list[tuple[int, bytes]], cuts: list[in
     assert decoder.unread == b""
 
 
-@settings(deadline=None)
+@examples(50)
 @given(frames)
 def test_a_header_is_two_octets_or_nine(frame: tuple[int, bytes]) -> None:
     assert len(encoded(frame)) - len(frame[1]) == (2 if len(frame[1]) < 256 else 9)
 
 
-@settings(deadline=None)
+@examples(50)
 @given(st.binary(max_size=64), st.one_of(st.none(), st.integers(0, 100)))
 @example(b"\x02" + b"\xff" * 8 + b"data", None)
 @example(b"\x02\x7f" + b"\xff" * 7, None)
@@ -68,7 +69,7 @@ def test_arbitrary_bytes_give_frames_or_one_kind_of_error(data: bytes, limit: in
     assert data.endswith(decoder.unread)
 
 
-@settings(deadline=None)
+@examples(50)
 @given(st.binary(min_size=1, max_size=40))
 def test_the_cut_never_changes_the_verdict(data: bytes) -> None:
     def verdict(pieces: list[bytes]) -> tuple[list[tuple[int, bytes]], bool]:

@@ -4,11 +4,11 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from omq._core.queues.matcher import Matcher
+from tests.examples import examples
 
 COUNTED, FOR_EVERYONE, FOR_SLOT, NOT_HELD = 0, 1, 2, -2
 
@@ -116,7 +116,7 @@ class MatcherMachine(RuleBasedStateMachine):
         assert len(self.matcher.prefixes()) == len(self.model.prefixes())
 
 
-MatcherMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+MatcherMachine.TestCase.settings = examples(100, stateful_step_count=40)
 TestMatcher = MatcherMachine.TestCase
 
 

@@ -1,10 +1,11 @@
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq._core.wire.framing import FrameDecoder
 from omq.errors import RemoteProtocolError
 from omq.zmtp import command
 from omq.zmtp.command import Cancel, Command, Error, Join, Leave, Ping, Pong, Subscribe
+from tests.examples import examples
 
 letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 names = st.text(letters, min_size=1, max_size=255).map(str.encode)
@@ -54,19 +55,19 @@ def body_of(frame: bytes) -> bytes:
     return taken[1]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(TRAFFIC)
 def test_every_command_comes_back(value):
     assert command.parse_traffic_command(body_of(encode(value))) == value
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(names, st.binary(max_size=400))
 def test_every_name_comes_back(name, body):
     assert command.parse_command(body_of(command.encode_command(name, body))) == Command(name, body)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.binary(max_size=300))
 @example(b"\x04PING\x00")
 @example(b"\x05ERROR\xff")
@@ -83,7 +84,7 @@ def test_any_body_is_a_command_or_the_peers_fault(body):
     assert len(text) < 1500
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(TRAFFIC, st.data())
 def test_a_damaged_command_is_read_or_refused(value, data):
     body = bytearray(body_of(encode(value)))
@@ -100,14 +101,14 @@ def test_a_damaged_command_is_read_or_refused(value, data):
         assert body == b"\x05ERROR" + bytes((len(read.reason),)) + read.reason
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(st.lists(st.tuples(property_names, st.binary(max_size=300)), max_size=8, unique_by=lambda pair: pair[0].lower()))
 def test_properties_come_back_in_lower_case_and_in_order(pairs):
     parsed = command.parse_properties(command.encode_properties(dict(pairs)))
     assert list(parsed.items()) == [(name.lower(), value) for name, value in pairs]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(
     st.dictionaries(property_names, st.binary(max_size=20), min_size=1, max_size=3).filter(
         lambda properties: len({name.lower() for name in properties}) == len(properties)
@@ -126,7 +127,7 @@ def test_damaged_properties_are_read_completely_or_refused(properties, data):
     assert command.encode_properties(parsed).lower() == bytes(body).lower()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.binary(max_size=200))
 def test_any_metadata_are_properties_or_the_peers_fault(body):
     try:

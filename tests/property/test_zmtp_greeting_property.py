@@ -1,11 +1,12 @@
 import re
 from itertools import pairwise
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq.errors import RemoteProtocolError
 from omq.zmtp.greeting import GREETING_SIZE, Greeting, GreetingParser
+from tests.examples import examples
 
 names = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+", min_size=1, max_size=20).map(str.encode)
 greetings = st.builds(Greeting, st.tuples(st.integers(3, 255), st.integers(0, 255)), names, st.booleans())
@@ -36,7 +37,7 @@ def parse(chunks: list[bytes]) -> tuple[Greeting | None, bytes] | str:
     return greeting, parser.unread + rest
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(greetings, st.binary(max_size=20), st.lists(st.integers(0, 100), max_size=8))
 def test_every_greeting_comes_back_however_it_is_cut(greeting, rest, cuts):
     wire = greeting.encode()
@@ -45,7 +46,7 @@ def test_every_greeting_comes_back_however_it_is_cut(greeting, rest, cuts):
     assert parse(chunked(wire + rest, cuts)) == (greeting, rest)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(greetings, st.lists(st.tuples(st.integers(0, 63), st.integers(0, 255)), min_size=1, max_size=3))
 @example(Greeting((3, 1), b"NULL", False), [(13, 0)])
 @example(Greeting((3, 1), b"A" * 20, False), [(12, 0)])
@@ -59,7 +60,7 @@ def test_a_changed_greeting_is_accepted_exactly_when_the_grammar_accepts_it(gree
         assert outcome[0] is not None
 
 
-@settings(max_examples=150, deadline=None)
+@examples(75)
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=8))
 def test_garbage_is_refused_alike_however_it_is_cut(data, cuts):
     assert parse(chunked(data, cuts)) == parse([data])

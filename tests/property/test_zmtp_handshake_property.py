@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omq._core.wire.framing import encode_frame
@@ -13,6 +13,7 @@ from omq.zmtp.command import encode_command, error, ready
 from omq.zmtp.greeting import Greeting
 from omq.zmtp.handshake import HANDSHAKE_FRAME_LIMIT, Handshake, HandshakeState, PeerMetadata
 from omq.zmtp.null import Null
+from tests.examples import examples
 
 TYPES = [kind for kind in SocketType if COMPATIBLE[kind]]
 
@@ -67,7 +68,7 @@ def run(ours: SocketType, chunks: list[bytes], ask: bool = False) -> Outcome:
     return Outcome(handshake.state, raised, handshake.failure(), peer, rest)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(st.data(), identities, st.binary(max_size=60), cuts, st.booleans())
 def test_a_good_peer_gets_through_however_its_bytes_are_cut(data, identity, traffic, cuts, ask):
     ours = data.draw(sockets)
@@ -83,7 +84,7 @@ def test_a_good_peer_gets_through_however_its_bytes_are_cut(data, identity, traf
     assert outcome.peer.properties == {b"socket-type": theirs.value.encode(), b"identity": identity}
 
 
-@settings(max_examples=250, deadline=None)
+@examples(100)
 @given(
     sockets,
     st.lists(
@@ -111,7 +112,7 @@ def test_a_damaged_transcript_ends_alike_however_it_is_cut(theirs, changes, cuts
     assert run(ours, chunked(bytes(transcript), cuts)) == run(ours, [bytes(transcript)])
 
 
-@settings(max_examples=250, deadline=None)
+@examples(100)
 @given(sockets, st.lists(frames, max_size=5), cuts, st.booleans())
 def test_any_frames_after_a_good_greeting_end_alike_however_they_are_cut(ours, sent, cuts, ask):
     data = Greeting((3, 1), b"NULL", False).encode() + b"".join(sent)
@@ -122,13 +123,13 @@ def test_any_frames_after_a_good_greeting_end_alike_however_they_are_cut(ours, s
         assert whole.peer.socket_type in COMPATIBLE[ours]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(sockets, st.binary(max_size=300), cuts)
 def test_garbage_ends_alike_however_it_is_cut(ours, data, cuts):
     assert run(ours, chunked(data, cuts)) == run(ours, [data])
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     st.binary(min_size=9, max_size=9),
     st.integers(1, 40_000),

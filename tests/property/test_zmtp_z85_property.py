@@ -1,13 +1,14 @@
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq.errors import UsageError
 from omq.zmtp import z85
+from tests.examples import examples
 
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(st.binary(max_size=64).map(lambda data: data[: len(data) // 4 * 4]))
 def test_data_come_back(data):
     text = z85.encode(data)
@@ -16,7 +17,7 @@ def test_data_come_back(data):
     assert z85.decode(text) == data
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.text(ALPHABET, max_size=40) | st.binary(max_size=40) | st.text(max_size=40))
 @example("#####")
 @example("%nSc0")

@@ -227,6 +227,7 @@ def main() -> None:
     parser.add_argument("worlds", nargs="*", help="World or World/transport; all of them without any")
     parser.add_argument("--without", default="-", help="no worlds whose names contain this")
     parser.add_argument("--seconds", type=float, default=1e9, help="for each world and transport")
+    parser.add_argument("--one", action="store_true", help="one transport of each world: each action has another one")
     parser.add_argument("--at", type=int, help="this moment only")
     asked = parser.parse_args()
     sys.unraisablehook = lambda lost: noise.append(f"unraisable: {lost.exc_value!r} in {lost.object!r}")
@@ -238,11 +239,14 @@ def main() -> None:
         log.propagate = False
     ELSEWHERE.append(Elsewhere())
     known = worlds()
-    for each in asked.worlds or [*known]:
+    for number, each in enumerate(asked.worlds or [*known], [*ACTIONS].index(asked.action)):
         name, _, transport = each.partition("/")
         if asked.without in name:
             continue
-        for one in [transport] if transport else known[name].transports:
+        every = known[name].transports
+        if asked.one:
+            transport = transport or every[number % len(every)]
+        for one in [transport] if transport else every:
             explorer = Explorer(known[name], one, asked.action)
             explorer.noise = noise
             signal.signal(SIGNAL, explorer.handle)

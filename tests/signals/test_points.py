@@ -19,7 +19,8 @@ from tests.signals.worlds import worlds
 pytestmark = pytest.mark.skipif(sys.version_info >= (3, 12), reason="traced instructions look for signals elsewhere")
 
 EXPLORE = "tests.signals.explore"
-GLIMPSE = ("--seconds", "0.01")  # for each world, transport and action; three moments of each are visited at least
+#: For each world and action, over one of the transports; three moments of each are visited at least.
+GLIMPSE = ("--seconds", "0.01", "--one")
 
 
 def seen(run: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:

@@ -13,13 +13,13 @@ import pytest
 
 import omq
 
-BOUND = 60.0  # seconds that a program may take; each is done in two to five
+BOUND = 60.0  # seconds that a program may take; each is done in one to three
 
 COMMON = """
     import faulthandler, gc, sys, threading, time
     faulthandler.dump_traceback_later(50, exit=True)
     failed = []
-    END = time.monotonic() + 2.5
+    END = time.monotonic() + 1.5
 
     class Subscription:
         def __init__(self, sub, topic):

@@ -146,8 +146,16 @@ DAEMONS = {
 }
 
 
-@pytest.mark.parametrize("start", ["threading.Thread(target=work_on, daemon=True).start()", "start(work_on, ())"])
-@pytest.mark.parametrize("daemon", DAEMONS)
+#: How they are started; the module threading knows nothing of the second kind.
+THREAD, NAKED = "threading.Thread(target=work_on, daemon=True).start()", "start(work_on, ())"
+QUICK = ("recv", "publish", "an event loop")  # of the naked ones
+WAYS = [
+    *((daemon, THREAD) for daemon in DAEMONS),
+    *(pytest.param(daemon, NAKED, marks=() if daemon in QUICK else pytest.mark.slow) for daemon in DAEMONS),
+]
+
+
+@pytest.mark.parametrize(("daemon", "start"), WAYS)
 def test_daemon_threads_say_nothing_at_exit_and_what_was_sent_arrives(program, daemon, start):
     with omq.Context() as context, omq.PULL(context, bind="tcp://127.0.0.1:*") as pull:
         running = program(

@@ -86,7 +86,8 @@ push.close(); pull.close()
         program(source, endpoint).end()
 
 
-def test_a_child_of_a_process_whose_threads_are_at_work(program, tmp_path):
+@pytest.mark.parametrize("forks", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_child_of_a_process_whose_threads_are_at_work(program, tmp_path, forks):
     """Whatever lock is held, whoever sleeps, whatever is on its way at the moment of the fork."""
     source = (
         PRELUDE
@@ -117,7 +118,7 @@ threads.append(threading.Thread(target=idle.poll, daemon=True))
 for thread in threads:
     thread.start()
 pids = []
-for _ in range(40):
+for _ in range(int(sys.argv[2])):
     time.sleep(0.005)
     pid = os.fork()
     if pid == 0:
@@ -137,7 +138,7 @@ assert received == list(range(len(received))) and len(received) > 100
 idle.close(0)
 """
     )
-    program(source, f"ipc://{tmp_path}/s").end(40, silent=False)
+    program(source, f"ipc://{tmp_path}/s", str(forks)).end(40, silent=False)
 
 
 def test_a_child_does_not_keep_the_parent_s_connections_and_ports(program):

@@ -62,7 +62,7 @@ def session(master: str, **conf: str) -> Any:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        # For a JVM that lives a minute: what compiles best, and collects beside, takes a core from those who are tested.
+        # A JVM that lives a minute has no time for its best compiler; it would take a core from those who are tested.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",

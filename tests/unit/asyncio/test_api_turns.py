@@ -91,16 +91,26 @@ def busy(seconds):
         pass
 
 
-@pytest.mark.parametrize("work", [0, 0.001])
-@pytest.mark.parametrize("waiter", [False, True], ids=["alone", "behind one that waits"])
+#: Alone or behind one that waits, and the seconds of work between two calls.
+IN_VAIN = pytest.mark.parametrize(
+    ("waiter", "work"),
+    [
+        pytest.param(False, 0, id="alone"),
+        pytest.param(True, 0.001, id="behind one that waits, and works"),
+        pytest.param(True, 0, id="behind one that waits", marks=pytest.mark.slow),
+        pytest.param(False, 0.001, id="alone, and works", marks=pytest.mark.slow),
+    ],
+)
+
+
+@IN_VAIN
 @pytest.mark.parametrize("call", NOTHING.values(), ids=NOTHING)
 async def test_asking_for_what_is_not_there(make, inproc, call, waiter, work):
     pull = make(omq.PULL, bind=inproc)
     await assert_turns_in_vain(lambda: call(pull), omq.ReceiveTimeout, waiter and pull.recv, work)
 
 
-@pytest.mark.parametrize("work", [0, 0.001])
-@pytest.mark.parametrize("waiter", [False, True], ids=["alone", "behind one that waits"])
+@IN_VAIN
 @pytest.mark.parametrize("call", NO_ROOM.values(), ids=NO_ROOM)
 async def test_sending_where_there_is_no_room(make, inproc, call, waiter, work):
     push = make(omq.PUSH, bind=inproc, send_hwm=1)

@@ -81,7 +81,7 @@ def test_borrowed_bytes_live_until_they_have_left(make, endpoint, size):
     count = 200 if size < 1 << 20 else 30
     for n in range(count):
         push.send(bytes([n % 256]) * size)
-        if n % 50 == 0:
+        if n == count // 2:
             gc.collect()
     for n in range(count):
         assert pull.recv(timeout=BOUND) == bytes([n % 256]) * size

@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import omq
+from tests.examples import examples
 
 SAYS = st.tuples(st.integers(0, 2), st.sampled_from(["want", "leave", "say", "say at length"]), st.sampled_from(b"abc"))
 
@@ -120,7 +121,7 @@ def test_a_peer_that_changes_its_mind_for_ever_costs_no_more_each_time() -> None
         assert len(_drained(xpub)) == len(many)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(50)
 @given(
     hwm=st.integers(1, 4),
     program=st.lists(
@@ -155,7 +156,7 @@ def test_what_one_peer_says_keeps_its_order_where_its_user_lags(hwm: int, progra
 
 @pytest.mark.parametrize("hwm", [0, 3])
 @pytest.mark.parametrize("verbose", [False, True])
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(program=st.lists(st.one_of(SAYS, st.just("take")), max_size=60))
 def test_the_order_of_each_peer_and_of_each_prefix(hwm: int, verbose: bool, program: list) -> None:
     """Until it is undone a prefix is wanted: what the user hears of it makes sense in that order only."""

@@ -1,0 +1,21 @@
+"""How many examples hypothesis draws: few in `make test`, ten times as many in `make test-all` (its profile `long`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+
+USUAL = 100  # examples of a test that asks for no number
+
+settings.register_profile("long", max_examples=10 * USUAL)
+
+
+def examples(count: int, **more: Any) -> settings:
+    """Settings for so many examples, or more of them where the profile says so.
+
+    Args:
+        count: In `make test`.
+        more: Further settings.
+    """
+    return settings(max_examples=max(1, count * settings().max_examples // USUAL), deadline=None, **more)
