@@ -182,6 +182,8 @@ class Context:
         self.flusher.stop()
         self.deferred_calls.close()
         self.bell.close()
+        # Nothing is left to do when this is released; and what a signal handler raises there would be lost.
+        self._on_release.cancel()
         self._ended = True
 
     def close_after_fork(self) -> None:

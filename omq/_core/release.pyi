@@ -11,3 +11,5 @@ class OnRelease:
     """
 
     def __init__(self, function: Callable[[], object]) -> None: ...
+    def cancel(self) -> None:
+        """Has nothing called any more."""

@@ -13,6 +13,9 @@ cdef class OnRelease:
     def __init__(self, function not None):
         self._function = function
 
+    def cancel(self):
+        self._function = None
+
     def __dealloc__(self):
         if self._function is not None:
             self._function()

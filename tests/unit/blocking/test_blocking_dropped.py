@@ -182,6 +182,19 @@ def test_a_context_that_was_never_used_or_is_terminated_is_dropped_in_silence(re
     assert not [warning for warning in recwarn if "Context" in str(warning.message)]
 
 
+def test_nothing_is_called_when_a_terminated_context_goes(monkeypatch):
+    """A signal handler's exception would be lost there."""
+    called = []
+    monkeypatch.setattr(omq.context, "_abandon", lambda *_: called.append(True))
+    for ends in (True, False):
+        context = omq.Context()
+        if ends:
+            context.term()
+        del context
+        gc.collect()
+        assert called == [True] * (not ends)
+
+
 def test_what_was_accepted_leaves_also_where_socket_and_context_are_dropped_together(late):
     gc.collect()
     threads = _io_threads()
