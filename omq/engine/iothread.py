@@ -35,6 +35,19 @@ _LAST_STANDARD = 2  # the descriptor of the standard error
 _LAST_STEPS = 1.0  # seconds that tasks which are cancelled may take to end
 _DESCRIPTORS = 16  # more than the first event loop of a process opens
 _GLANCE = 0.0002  # seconds between two looks at a thread that ends
+_TOO_LATE = "the interpreter ends: a blocking socket needs a thread, and there are none any more"
+
+
+def _as_told(error: BaseException) -> BaseException:
+    """The error of who has asked for the thread.
+
+    From Python 3.12 on threads are refused from the moment on at which the interpreter begins to end. A daemon thread
+    ends with it, and has nobody to tell.
+    """
+    if not (isinstance(error, RuntimeError) and str(error).endswith("at interpreter shutdown")):
+        return error
+    here = threading.current_thread()
+    return SystemExit() if here.daemon and here is not threading.main_thread() else StateError(_TOO_LATE)
 
 
 class Stoppable(Protocol):
@@ -107,14 +120,17 @@ class IoThread:
         """
         if not self._up.is_set:
             if sys.is_finalizing():
-                raise StateError("the interpreter ends: a blocking socket needs a thread, and there are none any more")
+                raise StateError(_TOO_LATE)
             # `threading.Thread.start` waits under locks of its own: a thread that no handler interrupts calls it.
-            _thread.start_new_thread(self._start, ())
+            try:
+                _thread.start_new_thread(self._start, ())
+            except RuntimeError as error:
+                raise _as_told(error) from None
             self._up.wait()
         if isinstance(self._failure, ContextTerminated):
             raise terminated()
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            raise _as_told(self._failure).with_traceback(None)
 
     def _start(self) -> None:
         if self._chosen.acquire(blocking=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -29,7 +30,10 @@ def _seconds_to_end(running, bound=10.0):
     assert running.line() == "leaving"
     before = time.monotonic()
     _, error = running.process.communicate(timeout=bound)
-    return time.monotonic() - before, error, running.process.returncode
+    seconds = time.monotonic() - before
+    # asyncio's debug mode tells of slow steps, which on a busy machine is every step.
+    error = "".join(line for line in error.splitlines(True) if not line.startswith("Executing <"))
+    return seconds, error, running.process.returncode
 
 
 def _says_that_it_waits(running):
@@ -96,7 +100,7 @@ say("leaving")
     )
     seconds, error, status = _seconds_to_end(running)
     assert (status, error) == (0, "")
-    assert seconds < 1
+    assert seconds < 2
 
 
 def test_exit_with_daemon_threads_that_wait(program):
@@ -259,6 +263,12 @@ kept = omq.PULL(bind="inproc://x")
 """
     )
     assert program(source, "0").end() == "b'x'\n"
-    # Registered before omq is imported, so called after omq has ended: a default context is made anew.
+    # Registered before omq is imported, so called after omq has ended: a default context is made anew, and needs a
+    # thread. From Python 3.12 on there are none by then.
     late = "import atexit\natexit.register(lambda: farewell())\n" + source.replace("atexit.register(farewell)", "")
-    assert program(late, "0").end() == "b'x'\n"
+    running = program(late, "0")
+    if sys.version_info < (3, 12):
+        assert running.end() == "b'x'\n"
+    else:
+        _, error = running.process.communicate(timeout=10)
+        assert "StateError: the interpreter ends" in error

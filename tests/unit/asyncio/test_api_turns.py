@@ -136,6 +136,7 @@ async def test_polling_what_is_ready(make, inproc, events, timeout, work):
 
 @pytest.mark.parametrize("idle", [0, 0.3], ids=["at the start", "after a pause"])
 @pytest.mark.parametrize("style", ["send", "send_multipart", "send_many"])
+@pytest.mark.parametrize("endpoint", ["tcp", pytest.param("ipc", marks=pytest.mark.slow), "inproc"], indirect=True)
 async def test_working_between_two_sends(make, endpoint, style, idle):
     """Of the first messages of a burst nobody knows yet how long the program works on each."""
     _pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint, send_hwm=0, recv_hwm=0)
