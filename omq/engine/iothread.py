@@ -41,8 +41,8 @@ _TOO_LATE = "the interpreter ends: a blocking socket needs a thread, and there a
 def _as_told(error: BaseException) -> BaseException:
     """The error of who has asked for the thread.
 
-    From Python 3.12 on threads are refused from the moment on at which the interpreter begins to end. A daemon thread
-    ends with it, and has nobody to tell.
+    Python 3.12 refuses threads from the moment on at which the interpreter begins to end, later versions soon after. A
+    daemon thread ends with it, and has nobody to tell.
     """
     if not (isinstance(error, RuntimeError) and str(error).endswith("at interpreter shutdown")):
         return error

@@ -189,7 +189,7 @@ def test_a_flusher_that_has_been_stopped_stays_so() -> None:
     peer.start(b"")
     far.sendall(encode_frame(b"\4PING\0\0", command=True))
     until(lambda: poller.dispatch() or peer.pings)
-    assert len(os.listdir("/proc/self/task")) == threads
+    assert len(os.listdir("/proc/self/task")) <= threads  # one that another test has left may end meanwhile
     flusher.stop()
     far.close()
     peer.close()

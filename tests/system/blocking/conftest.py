@@ -17,6 +17,11 @@ from tests.waits import sleeps, until
 BOUND = 20.0  # seconds for one program
 
 
+def unhurried(error: str) -> str:
+    """What is on standard error but for asyncio's debug mode, which tells of slow steps: on a busy machine every step."""
+    return "".join(line for line in error.splitlines(True) if not line.startswith("Executing <"))
+
+
 class Program:
     """A running Python program."""
 
@@ -61,10 +66,8 @@ class Program:
         """Waits for its end, which is to be a good one; gives the rest of its output."""
         out, error = self.process.communicate(timeout=bound)
         assert self.process.returncode == 0, f"status {self.process.returncode}\n{out}\n{error}"
-        # asyncio's debug mode tells of slow steps, which on a busy machine is every step.
-        error = "".join(line for line in error.splitlines(True) if not line.startswith("Executing <"))
         if silent:
-            assert error == "", error
+            assert unhurried(error) == "", error
         return out
 
 
