@@ -86,7 +86,7 @@ push.close(); pull.close()
         program(source, endpoint).end()
 
 
-@pytest.mark.parametrize("forks", [15, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("forks", [15, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_child_of_a_process_whose_threads_are_at_work(program, tmp_path, forks):
     """Whatever lock is held, whoever sleeps, whatever is on its way at the moment of the fork."""
     source = (
