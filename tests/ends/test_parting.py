@@ -97,7 +97,7 @@ VISITS = [
     [
         pytest.param(False, VISITS, id="early"),
         pytest.param(True, [*(one for one in EVERY_VISIT if one[1] == "PUSH"), ("zmq", "PUSH", "zmq")], id="late"),
-        pytest.param(False, EVERY_VISIT, id="early, every kind", marks=pytest.mark.slow),
+        pytest.param(False, EVERY_VISIT, id="every kind", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],
 )
 def test_disconnect_before_there_is_a_connection_delivers_to_whom_it_was_meant_for(tmp_path, late, visits):

@@ -86,7 +86,7 @@ push.close(); pull.close()
         program(source, endpoint).end()
 
 
-@pytest.mark.parametrize("forks", [15, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("forks", [15, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(180)])])
 def test_a_child_of_a_process_whose_threads_are_at_work(program, tmp_path, forks):
     """Whatever lock is held, whoever sleeps, whatever is on its way at the moment of the fork."""
     source = (
@@ -138,7 +138,7 @@ assert received == list(range(len(received))) and len(received) > 100
 idle.close(0)
 """
     )
-    program(source, f"ipc://{tmp_path}/s", str(forks)).end(40, silent=False)
+    program(source, f"ipc://{tmp_path}/s", str(forks)).end(2.5 * forks + 20, silent=False)
 
 
 def test_a_child_does_not_keep_the_parent_s_connections_and_ports(program):
