@@ -1,0 +1,1 @@
+"""Named queues: a broker with topics that persist and replay, and its clients."""

@@ -1,0 +1,1 @@
+"""The broker's page for people (`/`), for programs (`/topics.json`), Prometheus (`/metrics`) and load balancers (`/healthz`)."""

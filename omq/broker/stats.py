@@ -1,0 +1,90 @@
+"""What the broker tells about itself: the shape of `Broker.stats()`, and of `/topics.json`.
+
+Counters only ever grow while the broker runs, and begin at 0 with it. Rates are taken from them by whoever looks.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+__all__ = ["BrokerStats", "EnvironmentStats", "PositionStats", "StoreStats", "SubscriberStats", "TopicStats"]
+
+
+class SubscriberStats(TypedDict):
+    """One subscription or consumer that is in force."""
+
+    kind: Literal["subscriber", "consumer"]
+    door: Literal["zmtp", "sexp"]
+    name: str | None  # of the named position, if it has one
+    user: str | None  # who it is, if the mechanism tells
+    peer: str  # where it is
+    position: int  # ids up to it were sent
+    lag: int  # messages that are stored and were not sent to it yet
+    in_flight: int  # a consumer's: sent, and not acknowledged yet
+
+
+class PositionStats(TypedDict):
+    """One position that the broker keeps under a name."""
+
+    name: str
+    position: int
+    lag: int  # messages behind the position
+    held: bool  # whether somebody subscribes by that name now
+
+
+class TopicStats(TypedDict):
+    """One topic."""
+
+    name: str
+    id: int
+    delivery: Literal["broadcast", "round-robin"]
+    persistence: Literal["transient", "strong", "weak", "async"]
+    settings: dict[str, int | float | str]  # those that are set
+    first: int  # the oldest id kept
+    last: int  # the newest id given
+    bytes: int  # kept now
+    backlog: int  # round robin: neither acknowledged nor in flight; broadcast: 0
+    published: int  # messages accepted (counter)
+    published_bytes: int  # (counter)
+    delivered: int  # messages sent to subscribers and consumers (counter)
+    delivered_bytes: int  # (counter)
+    redelivered: int  # deliveries that were not the first (counter)
+    dead_lettered: int  # messages that went to the dead-letter topic (counter)
+    subscribers: list[SubscriberStats]
+    names: list[PositionStats]
+
+
+class EnvironmentStats(TypedDict):
+    """One of the store's two environments, `strong` or `weak`."""
+
+    bytes: int  # its file on disk
+    commits: int  # (counter)
+    syncs: int  # fsyncs (counter)
+    sync_seconds: float  # spent in them (counter)
+    sync_buckets: list[
+        tuple[float, int]
+    ]  # upper bound in seconds (the last one: inf), fsyncs that took so long (counters)
+
+
+class StoreStats(TypedDict):
+    """The store. `directory` is `None` where everything is kept in memory."""
+
+    directory: str | None
+    free: int | None  # bytes that the file system still has
+    full: bool  # the last write found no space; reads go on, writes are tried again
+    failed: str | None  # an fsync failed, and nothing is acknowledged any more: what it said
+    findings: list[str]  # what opening found, and what was quarantined since
+    environments: dict[str, EnvironmentStats]
+
+
+class BrokerStats(TypedDict):
+    """The whole."""
+
+    version: str  # of omq
+    broker: str  # id of the store
+    started: float  # seconds since 1970
+    uptime: float  # seconds
+    connections: dict[str, int]  # open now, by door: zmtp, sexp
+    refused: dict[str, int]  # requests answered by an error, by its code (counters)
+    store: StoreStats
+    topics: list[TopicStats]
