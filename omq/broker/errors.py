@@ -1,0 +1,119 @@
+"""What a broker refuses, as exceptions; each has the code by which it travels.
+
+The broker's core raises them, the ZMTP door sends code and text, and a client makes the same exception of them again.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from omq.errors import MessageTooLarge, OmqError
+
+__all__ = [
+    "Busy",
+    "BrokerError",
+    "BrokerFailed",
+    "MessageTooLarge",
+    "Overrun",
+    "PermissionDenied",
+    "StoreFull",
+    "SyntaxFault",
+    "TooLarge",
+    "TopicError",
+    "VersionFault",
+    "WrongState",
+    "error_for",
+]
+
+
+class BrokerError(OmqError):
+    """The broker refuses, or cannot do, what was asked.
+
+    Attributes:
+        code: Its word in `ERROR`; see docs/reference/broker-protocol.md.
+    """
+
+    code: ClassVar[str] = "failed"
+
+
+class SyntaxFault(BrokerError):
+    """A message that does not follow the protocol."""
+
+    code = "syntax"
+
+
+class VersionFault(BrokerError):
+    """The two sides do not speak the same version of the protocol."""
+
+    code = "version"
+
+
+class WrongState(BrokerError):
+    """The request does not fit the state of its session: no `HELLO`, or a tag that is in use."""
+
+    code = "state"
+
+
+class TopicError(BrokerError):
+    """There is no such topic, or it is not of the kind that the call needs, or its name or a setting does not fit."""
+
+    code = "topic"
+
+
+class PermissionDenied(BrokerError):
+    """The client's key or user may not do that with this topic."""
+
+    code = "permission"
+
+
+class StoreFull(BrokerError):
+    """The disk is full: nothing was stored. Reading goes on, and so does writing once there is room."""
+
+    code = "full"
+
+
+class BrokerFailed(BrokerError):
+    """The broker cannot do it, most likely because its store has failed: a failed write or fsync is never repeated."""
+
+    code = "failed"
+
+
+class TooLarge(BrokerError, MessageTooLarge):
+    """A body, or a request, is larger than the broker takes; it is a `MessageTooLarge`."""
+
+    code = "too-large"
+
+
+class Overrun(BrokerError):
+    """The messages that were asked for are no longer kept."""
+
+    code = "overrun"
+
+
+class Busy(BrokerError):
+    """More of this connection's messages wait for their answers than the broker keeps."""
+
+    code = "busy"
+
+
+_BY_CODE: dict[str, type[BrokerError]] = {
+    kind.code: kind
+    for kind in (
+        SyntaxFault,
+        VersionFault,
+        WrongState,
+        TopicError,
+        PermissionDenied,
+        StoreFull,
+        BrokerFailed,
+        TooLarge,
+        Overrun,
+        Busy,
+    )
+}
+
+
+def error_for(code: str, text: str) -> BrokerError:
+    """The exception for an `ERROR` with this code and text."""
+    kind = _BY_CODE.get(code)
+    return kind(text) if kind is not None else BrokerFailed(f"{code}: {text}")

@@ -1,0 +1,178 @@
+"""The words of the broker's protocol over ZMTP, for both of its sides; no I/O.
+
+The page is docs/reference/broker-protocol.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+
+from omq.broker.errors import SyntaxFault, TopicError
+
+VERSION: Final = 1
+
+MAX_TAG: Final = 16  # bytes of a tag
+MAX_NAME: Final = 255  # bytes of the name of a topic, a stage, a commit, a subscription
+MAX_PRODUCER: Final = 64  # bytes
+MAX_RECORDS: Final = 65_536  # records of one APPEND
+MAX_BODY: Final = 64 << 20  # bytes of one body
+MAX_APPEND: Final = 80 << 20  # bytes of one APPEND's records
+#: Bytes of a connection's messages that may wait for their answers; beyond, the broker says `busy`.
+WINDOW: Final = 64 << 20
+#: Bytes that a subscription's credit is cut to.
+MAX_CREDIT: Final = 64 << 20
+#: Messages that a consumer's credit is cut to.
+MAX_JOBS: Final = 1 << 20
+#: Parts of one message.
+MAX_PARTS: Final = 4096
+
+# What a client says.
+HELLO: Final = b"HELLO"
+BYE: Final = b"BYE"
+FLUSH: Final = b"FLUSH"
+PING: Final = b"PING"
+PUBLISH: Final = b"PUBLISH"
+APPEND: Final = b"APPEND"
+STAGE: Final = b"STAGE"
+COMMIT: Final = b"COMMIT"
+ABORT: Final = b"ABORT"
+SUBSCRIBE: Final = b"SUBSCRIBE"
+CREDIT: Final = b"CREDIT"
+POSITION: Final = b"POSITION"
+CANCEL: Final = b"CANCEL"
+CONSUME: Final = b"CONSUME"
+ACK: Final = b"ACK"
+NACK: Final = b"NACK"
+READ: Final = b"READ"
+CREATE: Final = b"CREATE"
+DELETE: Final = b"DELETE"
+TOPICS: Final = b"TOPICS"
+NAMES: Final = b"NAMES"
+FORGET: Final = b"FORGET"
+
+# What a broker says; BYE and TOPICS are said by both.
+WELCOME: Final = b"WELCOME"
+FLUSHED: Final = b"FLUSHED"
+PONG: Final = b"PONG"
+PUBLISHED: Final = b"PUBLISHED"
+STAGED: Final = b"STAGED"
+COMMITTED: Final = b"COMMITTED"
+ABORTED: Final = b"ABORTED"
+SUBSCRIBED: Final = b"SUBSCRIBED"
+BLOCK: Final = b"BLOCK"
+CANCELLED: Final = b"CANCELLED"
+CONSUMING: Final = b"CONSUMING"
+JOBS: Final = b"JOBS"
+RANGE: Final = b"RANGE"
+CREATED: Final = b"CREATED"
+DELETED: Final = b"DELETED"
+FORGOTTEN: Final = b"FORGOTTEN"
+ERROR: Final = b"ERROR"
+
+_U64 = struct.Struct("!Q")
+_U32 = struct.Struct("!I")
+
+#: Packs a number as `u64`, and as `u32`.
+u64 = _U64.pack
+u32 = _U32.pack
+
+
+def number(part: bytes, what: str = "a number") -> int:
+    """Reads a `u64`.
+
+    Raises:
+        SyntaxFault: The part has another size.
+    """
+    if len(part) != 8:
+        raise SyntaxFault(f"{what} is a u64 of 8 bytes, not {len(part)} bytes")
+    value: int = _U64.unpack(part)[0]
+    return value
+
+
+def short_number(part: bytes, what: str = "a number") -> int:
+    """Reads a `u32`; raises as `number`."""
+    if len(part) != 4:
+        raise SyntaxFault(f"{what} is a u32 of 4 bytes, not {len(part)} bytes")
+    value: int = _U32.unpack(part)[0]
+    return value
+
+
+def ranges(parts: list[bytes]) -> list[tuple[int, int]]:
+    """Reads the pairs of ACK and NACK: first and last id, both included; in parts of their own or together.
+
+    Raises:
+        SyntaxFault: They are no pairs, or a pair's last id is before its first.
+    """
+    joined = parts[0] if len(parts) == 1 else b"".join(parts)
+    if not joined or len(joined) % 16:
+        raise SyntaxFault(f"pairs of first and last id are 16 bytes each, not {len(joined)} bytes in all")
+    flat = struct.unpack(f"!{len(joined) // 8}Q", joined)
+    pairs = list(zip(flat[::2], flat[1::2], strict=True))
+    for first, last in pairs:
+        if last < first or not first:
+            raise SyntaxFault(f"the ids from {first} to {last} are no range")
+    return pairs
+
+
+def pack_ranges(pairs: Iterable[tuple[int, int]]) -> bytes:
+    """The pairs of ACK and NACK as one part."""
+    flat = [number for pair in pairs for number in pair]
+    return struct.pack(f"!{len(flat)}Q", *flat)
+
+
+def pack_json(value: Any) -> bytes:
+    """A value as the protocol's JSON."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def read_json(part: bytes, what: str = "the argument") -> dict[str, Any]:
+    """Reads an object; an empty part is an empty one.
+
+    Raises:
+        SyntaxFault: It is no JSON object.
+    """
+    value = read_value(part, what) if part else {}
+    if not isinstance(value, dict):
+        raise SyntaxFault(f"{what} is a JSON object, not {type(value).__name__}")
+    return value
+
+
+def read_value(part: bytes, what: str = "the argument") -> Any:
+    """Reads any JSON value; raises as `read_json`."""
+    try:
+        return json.loads(part)
+    except (ValueError, RecursionError) as error:
+        raise SyntaxFault(f"{what} is not JSON: {error}") from None
+
+
+def topic_name(part: bytes) -> str:
+    """Reads the name of a topic.
+
+    Raises:
+        TopicError: No topic can have this name.
+    """
+    try:
+        name = part.decode()
+    except UnicodeDecodeError:
+        raise TopicError(f"a topic's name is UTF-8, unlike {part[:40]!r}") from None
+    return check_name(name)
+
+
+def check_name(name: str, what: str = "a topic's name") -> str:
+    """Gives back a name that fits.
+
+    Raises:
+        TopicError: It is empty, longer than 255 bytes, or has a slash or a control character in it.
+    """
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise TopicError(f"{what} is UTF-8, unlike {name[:40]!r}") from None
+    if not 1 <= size <= MAX_NAME:
+        raise TopicError(f"{what} has 1 to {MAX_NAME} bytes, not {size}: {name[:40]!r}")
+    if "/" in name or any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name):
+        raise TopicError(f"{what} has no slash and no control characters, unlike {name[:80]!r}")
+    return name
