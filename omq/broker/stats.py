@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-__all__ = ["BrokerStats", "EnvironmentStats", "PositionStats", "StoreStats", "SubscriberStats", "TopicStats"]
+__all__ = ["BrokerStats", "EnvironmentStats", "PositionStats", "StoreStats", "SubscriptionStats", "TopicStats"]
 
 
-class SubscriberStats(TypedDict):
+class SubscriptionStats(TypedDict):
     """One subscription or consumer that is in force."""
 
     kind: Literal["subscriber", "consumer"]
@@ -50,7 +50,7 @@ class TopicStats(TypedDict):
     delivered_bytes: int  # (counter)
     redelivered: int  # deliveries that were not the first (counter)
     dead_lettered: int  # messages that went to the dead-letter topic (counter)
-    subscribers: list[SubscriberStats]
+    subscriptions: list[SubscriptionStats]
     names: list[PositionStats]
 
 
@@ -61,7 +61,8 @@ class EnvironmentStats(TypedDict):
     commits: int  # (counter)
     syncs: int  # fsyncs (counter)
     sync_seconds: float  # spent in them (counter)
-    sync_buckets: list[
+    #: Upper bound in seconds (the last one: inf), and fsyncs that took so long and longer than the bound before (counters).
+    sync_buckets: list[tuple[float, int]]
         tuple[float, int]
     ]  # upper bound in seconds (the last one: inf), fsyncs that took so long (counters)
 
@@ -81,6 +82,7 @@ class BrokerStats(TypedDict):
     """The whole."""
 
     version: str  # of omq
+    endpoints: dict[str, list[str]]  # where it listens, by door: zmtp, sexp, http
     broker: str  # id of the store
     started: float  # seconds since 1970
     uptime: float  # seconds

@@ -1,1 +1,1 @@
-"""The broker's page for people (`/`), for programs (`/topics.json`), Prometheus (`/metrics`) and load balancers (`/healthz`)."""
+"""What the broker shows: a page (`/`), JSON (`/topics.json`), Prometheus' metrics (`/metrics`) and `/healthz`."""
