@@ -61,10 +61,8 @@ class EnvironmentStats(TypedDict):
     commits: int  # (counter)
     syncs: int  # fsyncs (counter)
     sync_seconds: float  # spent in them (counter)
-    #: Upper bound in seconds (the last one: inf), and fsyncs that took so long and longer than the bound before (counters).
+    #: How many fsyncs took at most so many seconds, and more than the bound before (counters); the last bound is inf.
     sync_buckets: list[tuple[float, int]]
-        tuple[float, int]
-    ]  # upper bound in seconds (the last one: inf), fsyncs that took so long (counters)
 
 
 class StoreStats(TypedDict):
