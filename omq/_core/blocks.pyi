@@ -1,0 +1,109 @@
+"""Records and blocks: the codec of what the broker stores and sends. The layout stands in docs/reference/broker-protocol.md."""
+
+from collections.abc import Buffer, Iterable, Mapping
+from typing import Final, TypeVar
+
+HEADER_SIZE: Final = 32
+MAX_BODY: Final = 67_108_864
+FASTEST: Final[str]
+
+class BodyTooLarge(ValueError):
+    """A record's body is above the limit."""
+
+class Message:
+    """One message of a topic.
+
+    Attributes:
+        id: Its number in the topic; 1 is the first.
+        topic: The topic's name.
+        body: Its content.
+        key: Its key; `None` for none.
+        headers: What the publisher said about it, by name; a new dict each time.
+        timestamp: When the broker took it, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        id: int,
+        topic: str,
+        body: bytes,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timestamp: float = 0.0,
+    ) -> None: ...
+    @property
+    def id(self) -> int: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def headers(self) -> dict[str, bytes]: ...
+    @property
+    def timestamp(self) -> float: ...
+
+_Message = TypeVar("_Message", bound=Message)
+
+def crc32c(data: Buffer, start: int = 0) -> int:
+    """The CRC-32C of `data`; `start` is that of what came before."""
+
+def crc32c_by_table(data: Buffer, start: int = 0) -> int:
+    """The same without the processor's help, for machines that have none and for tests."""
+
+def encode(bodies: Iterable[Buffer]) -> bytes:
+    """The records of bodies without key and headers, one after the other."""
+
+def encode_record(body: Buffer, key: bytes | None = None, headers: Mapping[str, Buffer] | None = None) -> bytes:
+    """One record. `ValueError` for more than 65,535 headers, a name above 65,535 bytes, or 4 GiB in all."""
+
+def header(first: int, count: int, timestamp_us: int, size: int) -> bytes:
+    """The header of a block.
+
+    Args:
+        first: Id of its first record.
+        count: Number of its records.
+        timestamp_us: Microseconds since 1970.
+        size: Bytes of its records.
+    """
+
+def read_header(data: Buffer) -> tuple[int, int, int, int]:
+    """`first, count, timestamp_us, size` of a header at the beginning of `data`; `ValueError` where it is none or damaged."""
+
+def check(records: Buffer, limit: int = MAX_BODY) -> int:
+    """The number of records, once every field and checksum is found right.
+
+    Args:
+        records: Records, one after the other; nothing else.
+        limit: The largest body allowed, in bytes.
+
+    Raises:
+        BodyTooLarge: A body is above the limit.
+        ValueError: A record is not one; the text names it by its index.
+    """
+
+def damaged(records: Buffer, count: int) -> list[tuple[int, int]]:
+    """The index ranges `[start, stop)` of records that are not what was written, out of `count`; empty where all are well."""
+
+def slice(records: Buffer, start: int, stop: int) -> memoryview:
+    """Records `[start, stop)`, by index, of well-formed records; a view, not a copy."""
+
+def cuts(records: Buffer, target: int) -> list[tuple[int, int]]:
+    """Where to cut well-formed records into pieces of about `target` bytes: the end of each, as `(bytes, records)` from the beginning.
+
+    A piece is above the target only where it is one record.
+    """
+
+def decode(header: Buffer, records: Buffer, topic: str, kind: type[_Message] = ...) -> list[_Message]:
+    """The messages of a block, checksums verified.
+
+    Args:
+        header: Its header.
+        records: Its records.
+        topic: The name that the messages carry.
+        kind: `Message`, or a subclass; what a subclass adds is not set, and its `__init__` not called.
+
+    Raises:
+        ValueError: Something is not as it was written.
+    """

@@ -1,0 +1,59 @@
+"""What can go wrong in a store."""
+
+from omq.errors import OmqError
+
+
+class StoreError(OmqError):
+    """Base of all of them; by itself: the store cannot do what was asked."""
+
+
+class StoreClosed(StoreError):
+    """The store is closed."""
+
+
+class StoreFull(StoreError):
+    """There is no space: nothing of this write was stored. It can be tried again; reads go on."""
+
+
+class StoreFailed(StoreError):
+    """A write or a sync failed: this store takes nothing more until it is opened again. Reads go on."""
+
+
+class StoreLocked(StoreError):
+    """Another process, or another store of this one, has the directory open."""
+
+
+class UnknownTopic(StoreError):
+    """There is no topic of this id."""
+
+
+class StageError(StoreError):
+    """A stage that does not exist, belongs elsewhere, or is published already."""
+
+
+class Gone(StoreError):
+    """The ids asked for are no longer kept.
+
+    Attributes:
+        first: The oldest id that is.
+    """
+
+    def __init__(self, text: str, first: int) -> None:
+        super().__init__(text)
+        self.first = first
+
+
+class DamagedError(StoreError):
+    """What is in the files is not what was written.
+
+    Attributes:
+        topic_id: The topic; 0: not of one topic.
+        first: The first damaged id; 0: not known.
+        last: The last one, included. Reading can go on at `last + 1`.
+    """
+
+    def __init__(self, text: str, topic_id: int = 0, first: int = 0, last: int = 0) -> None:
+        super().__init__(text)
+        self.topic_id = topic_id
+        self.first = first
+        self.last = last

@@ -1,0 +1,385 @@
+"""What a store does: the operations that change it, and how it is read. Engines stand behind it (LMDB, memory).
+
+Operations are objects: `submit` takes one, the store fills in its result or its `error` and hands it back through
+`notify`. Whatever is submitted is done in this order, as far as it concerns one topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from omq.store.settled import Settled
+
+Delivery = Literal["broadcast", "round_robin"]
+Persistence = Literal["transient", "async", "weak", "strong"]
+MAX_ID: Final = 2**62 - 1
+BLOCK_SIZE: Final = 256 * 1024  # bytes of records: appends are joined, and cut, to blocks of about this size
+
+
+class Write:
+    """Something that changes the store.
+
+    Attributes:
+        context: The caller's own.
+        error: Why it was not done; `None` if it was. A `StoreError`.
+        done: True once it was handed back.
+    """
+
+    __slots__ = ("context", "done", "error")
+
+    def __init__(self, context: Any = None) -> None:
+        self.context = context
+        self.error: BaseException | None = None
+        self.done = False
+
+
+class Append(Write):
+    """Appends checked records (`blocks.check`).
+
+    With a producer and a sequence (1 or more) it is done once: a repetition gets the answer of the first.
+
+    Args:
+        topic_id: Where.
+        records: The records; not copied until they are written.
+        count: How many they are.
+        producer: Who sends them, 1 to 64 bytes; empty: a repetition is not noticed.
+        sequence: The producer's number of this write.
+        settled: The producer has the answers of all sequences below, and will not repeat them.
+
+    Attributes:
+        first: The id of the first record.
+        timestamp: What the block was given, in microseconds since 1970.
+        duplicate: It had been stored before.
+    """
+
+    __slots__ = ("count", "duplicate", "first", "producer", "records", "sequence", "settled", "timestamp", "topic_id")
+
+    def __init__(
+        self,
+        topic_id: int,
+        records: bytes | memoryview,
+        count: int,
+        producer: bytes = b"",
+        sequence: int = 0,
+        settled: int = 0,
+        context: Any = None,
+    ) -> None:
+        super().__init__(context)
+        self.topic_id = topic_id
+        self.records = records
+        self.count = count
+        self.producer = producer
+        self.sequence = sequence
+        self.settled = settled
+        self.first = 0
+        self.timestamp = 0
+        self.duplicate = False
+
+
+class MakeTopic(Write):
+    """Makes a topic; one that exists by this name is found, as it is (compare `topics()`).
+
+    Args:
+        name: Its name.
+        delivery: Who gets a message.
+        persistence: What an acknowledgement means.
+        settings: `max_messages`, `max_bytes`, `max_age` (seconds), which the store obeys, and whatever else is to be kept
+            (as JSON).
+
+    Attributes:
+        topic_id: Its id, never used for another one.
+        found: It existed.
+    """
+
+    __slots__ = ("delivery", "found", "name", "persistence", "settings", "topic_id")
+
+    def __init__(
+        self,
+        name: str,
+        delivery: Delivery,
+        persistence: Persistence,
+        settings: dict[str, Any] | None = None,
+        context: Any = None,
+    ) -> None:
+        super().__init__(context)
+        self.name = name
+        self.delivery: Delivery = delivery
+        self.persistence: Persistence = persistence
+        self.settings = dict(settings or {})
+        self.topic_id = 0
+        self.found = False
+
+
+class DeleteTopic(Write):
+    """Deletes a topic with all that belongs to it. Its pages are given back bit by bit, behind other writes."""
+
+    __slots__ = ("topic_id",)
+
+    def __init__(self, topic_id: int, context: Any = None) -> None:
+        super().__init__(context)
+        self.topic_id = topic_id
+
+
+class Settle(Write):
+    """Notes what consumers of a round-robin topic have done.
+
+    Args:
+        topic_id: Where.
+        ranges: First and last id, both included, of what is acknowledged.
+        handed: The highest id ever handed out; 0 where it has not changed.
+        deliveries: How often an id was handed out, for those that are handed out again. Forgotten when the id is settled.
+    """
+
+    __slots__ = ("deliveries", "handed", "ranges", "topic_id")
+
+    def __init__(
+        self,
+        topic_id: int,
+        ranges: list[tuple[int, int]],
+        handed: int = 0,
+        deliveries: dict[int, int] | None = None,
+        context: Any = None,
+    ) -> None:
+        super().__init__(context)
+        self.topic_id = topic_id
+        self.ranges = ranges
+        self.handed = handed
+        self.deliveries = deliveries or {}
+
+
+class MoveToDeadLetter(Write):
+    """Appends a record to another topic and settles it in its own, at once (after a crash between: once all the same).
+
+    Attributes:
+        first: Its id there.
+    """
+
+    __slots__ = ("first", "id", "target_id", "topic_id")
+
+    def __init__(self, topic_id: int, id: int, target_id: int, context: Any = None) -> None:
+        super().__init__(context)
+        self.topic_id = topic_id
+        self.id = id
+        self.target_id = target_id
+        self.first = 0
+
+
+class SetPosition(Write):
+    """Keeps the position of a named subscription: the last id that it is done with."""
+
+    __slots__ = ("id", "name", "topic_id")
+
+    def __init__(self, topic_id: int, name: str, id: int, context: Any = None) -> None:
+        super().__init__(context)
+        self.topic_id = topic_id
+        self.name = name
+        self.id = id
+
+
+class DropPosition(Write):
+    """Forgets a named position.
+
+    Attributes:
+        found: There was one.
+    """
+
+    __slots__ = ("found", "name", "topic_id")
+
+    def __init__(self, topic_id: int, name: str, context: Any = None) -> None:
+        super().__init__(context)
+        self.topic_id = topic_id
+        self.name = name
+        self.found = False
+
+
+class Stage(Write):
+    """Keeps records aside, under a name, for a commit. A sequence (1 or more) that the stage has is not kept again."""
+
+    __slots__ = ("count", "records", "sequence", "stage", "topic_id")
+
+    def __init__(
+        self,
+        topic_id: int,
+        records: bytes | memoryview,
+        count: int,
+        stage: bytes,
+        sequence: int = 0,
+        context: Any = None,
+    ) -> None:
+        super().__init__(context)
+        self.topic_id = topic_id
+        self.records = records
+        self.count = count
+        self.stage = stage
+        self.sequence = sequence
+
+
+class CommitStages(Write):
+    """Publishes stages at once, in this order; they get their ids now. What is staged is not written again.
+
+    All stages of a commit are of topics of one kind: strong, weak and async together, or transient.
+
+    Attributes:
+        published: `(stage, topic_id, first, count)` of each. A second commit of the same name gets the first one's.
+        repeated: It is a second one.
+    """
+
+    __slots__ = ("commit", "published", "repeated", "stages")
+
+    def __init__(self, commit: bytes, stages: list[bytes], context: Any = None) -> None:
+        super().__init__(context)
+        self.commit = commit
+        self.stages = stages
+        self.published: list[tuple[bytes, int, int, int]] = []
+        self.repeated = False
+
+
+class AbortStage(Write):
+    """Forgets a stage; one that does not exist is no error."""
+
+    __slots__ = ("stage",)
+
+    def __init__(self, stage: bytes, context: Any = None) -> None:
+        super().__init__(context)
+        self.stage = stage
+
+
+class Trim(Write):
+    """Drops what is below `first`."""
+
+    __slots__ = ("first", "topic_id")
+
+    def __init__(self, topic_id: int, first: int, context: Any = None) -> None:
+        super().__init__(context)
+        self.topic_id = topic_id
+        self.first = first
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as it is committed.
+
+    Attributes:
+        first: The oldest id kept; `last + 1` where nothing is.
+        last: The newest id given; 0: none.
+        bytes: Of records, about: what is dropped counts until its block is gone.
+    """
+
+    id: int
+    name: str
+    delivery: Delivery
+    persistence: Persistence
+    settings: dict[str, Any]
+    first: int
+    last: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a store, or one of its engines, has done since it was opened.
+
+    Attributes:
+        file_bytes: The size of the files.
+        used_bytes: What of them is in use; the rest is taken again before they grow.
+        commits: Transactions.
+        appended: Records.
+        appended_bytes: Their bytes.
+        duplicates: Appends that were stored before.
+        full: Transactions that found no space.
+        syncs: Commits or flushes that waited for the disk.
+        sync_seconds: How long they took in all.
+        sync_buckets: Number of syncs that took at most so many seconds (cumulative, as Prometheus has it).
+        damaged: `(topic_id, first, last)` of what is quarantined.
+        engines: The same a part (`"strong"`, `"weak"`, `"memory"`).
+    """
+
+    file_bytes: int = 0
+    used_bytes: int = 0
+    commits: int = 0
+    appended: int = 0
+    appended_bytes: int = 0
+    duplicates: int = 0
+    full: int = 0
+    syncs: int = 0
+    sync_seconds: float = 0.0
+    sync_buckets: dict[float, int] = field(default_factory=dict)
+    damaged: list[tuple[int, int, int]] = field(default_factory=list)
+    engines: dict[str, Stats] = field(default_factory=dict)
+
+
+class Reader(Protocol):
+    """One topic, as it is while this reader lives."""
+
+    @property
+    def first(self) -> int:
+        """The oldest id kept."""
+
+    @property
+    def last(self) -> int:
+        """The newest id given."""
+
+    def blocks(self, start: int, stop: int = 0) -> Iterator[tuple[bytes, memoryview]]:
+        """Header and records of blocks with ids from `start` (included) to `stop` (excluded; 0: to the end).
+
+        The first and the last are cut to fit; checksums are verified. Views hold until the reader ends.
+
+        Raises:
+            Gone: `start` is below `first`.
+            DamagedError: At damaged ids, after what is before them. Go on with `blocks(error.last + 1)`.
+        """
+
+
+Notify = Callable[[list[Write]], None]
+Appended = Callable[[dict[int, int]], None]
+
+
+class Log(Protocol):
+    """A store. All methods may be called in any thread.
+
+    `notify` gets writes that are done: after the commit, for a strong topic after the fsync, for an async one once ids
+    are given. `appended` gets, after each commit that can be read, the topics that have grown and their last ids. Both
+    are called in a thread of the store, or by `submit` itself in the caller's (memory); they must be quick, and
+    must not call back. Of one commit, `notify` comes first.
+
+    Attributes:
+        id: Of the store, 16 bytes in hex.
+        findings: What opening it found, in sentences; empty after an orderly end.
+        broken: Why it takes no more writes; `None` as long as it does.
+    """
+
+    id: str
+    findings: list[str]
+
+    @property
+    def broken(self) -> BaseException | None: ...
+
+    def submit(self, write: Write) -> None:
+        """Takes a write; never blocks. `StoreClosed` once it is closed."""
+
+    def submit_many(self, writes: Iterable[Write]) -> None:
+        """Takes several."""
+
+    def topics(self) -> list[TopicState]:
+        """All topics, by id."""
+
+    def topic(self, topic_id: int) -> TopicState:
+        """One topic. `UnknownTopic`."""
+
+    def read(self, topic_id: int) -> AbstractContextManager[Reader]:
+        """Reads a topic. To be held shortly: what is dropped meanwhile gives its space back afterwards. `UnknownTopic`."""
+
+    def positions(self, topic_id: int) -> dict[str, int]:
+        """Named positions."""
+
+    def settled(self, topic_id: int) -> Settled:
+        """What is acknowledged of a round-robin topic; a copy."""
+
+    def stats(self) -> Stats:
+        """What it did so far."""
+
+    def close(self) -> None:
+        """Does what was submitted, syncs and closes. Writes of other threads meanwhile fail."""

@@ -1,0 +1,107 @@
+"""Which ids of a round-robin topic are acknowledged: a watermark, and bitmaps of what is above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+PAGE: Final = 4096  # ids a page
+
+
+class Settled:
+    """The acknowledged ids of one topic. Not thread-safe.
+
+    Attributes:
+        watermark: All ids up to this one are settled.
+        handed: The highest id ever handed out.
+        pages: Bitmaps by number: bit `id % PAGE` of page `id // PAGE`. What the watermark covers is left out.
+        deliveries: How often ids were handed out, of those that were so more than once.
+    """
+
+    __slots__ = ("deliveries", "dirty", "handed", "pages", "watermark")
+
+    def __init__(
+        self,
+        watermark: int = 0,
+        handed: int = 0,
+        pages: dict[int, int] | None = None,
+        deliveries: dict[int, int] | None = None,
+    ) -> None:
+        self.watermark = watermark
+        self.handed = handed
+        self.pages = pages if pages is not None else {}
+        self.deliveries = deliveries if deliveries is not None else {}
+        self.dirty: set[int] = set()  # numbers of the pages that `add` has changed or dropped
+
+    def __contains__(self, id: int) -> bool:
+        return id <= self.watermark or bool(self.pages.get(id // PAGE, 0) >> id % PAGE & 1)
+
+    def copy(self) -> Settled:
+        """Another one with the same content."""
+        return Settled(self.watermark, self.handed, dict(self.pages), dict(self.deliveries))
+
+    def add(self, first: int, last: int) -> None:
+        """Settles ids `first` to `last`, both included; `watermark` moves as far as it can."""
+        first = max(first, self.watermark + 1)
+        if last < first:
+            return
+        if first == self.watermark + 1:
+            self._raise(last)
+        else:
+            for number in range(first // PAGE, last // PAGE + 1):
+                base = number * PAGE
+                low, high = max(first - base, 0), min(last - base, PAGE - 1)
+                self.pages[number] = self.pages.get(number, 0) | ((1 << high - low + 1) - 1) << low
+                self.dirty.add(number)
+        if self.deliveries:
+            if last - first < len(self.deliveries):
+                for id in range(first, last + 1):
+                    self.deliveries.pop(id, None)
+            else:
+                for id in [id for id in self.deliveries if first <= id <= last]:
+                    del self.deliveries[id]
+
+    def _raise(self, watermark: int) -> None:
+        """The watermark goes to `watermark`, and on over what is settled behind it."""
+        before = self.watermark // PAGE
+        while True:
+            number, bit = divmod(watermark + 1, PAGE)
+            page = self.pages.get(number, 0) >> bit
+            ones = (~page & page + 1).bit_length() - 1  # settled ids in a row, from this one
+            watermark += ones
+            if not ones or bit + ones < PAGE:
+                break
+        self.watermark = watermark
+        if self.pages:
+            now = watermark // PAGE
+            for number in [number for number in self.pages if before <= number < now or number < now]:
+                del self.pages[number]
+                self.dirty.add(number)
+            if now in self.pages:
+                rest = self.pages[now] >> watermark % PAGE + 1 << watermark % PAGE + 1
+                self.dirty.add(now)
+                if rest:
+                    self.pages[now] = rest
+                else:
+                    del self.pages[now]
+
+    def missing(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Ranges, first and last id included, of what is not settled of `[start, stop)`."""
+        id = max(start, self.watermark + 1)
+        while id < stop:
+            number, bit = divmod(id, PAGE)
+            page = self.pages.get(number, 0) >> bit
+            settled = min((~page & page + 1).bit_length() - 1, PAGE - bit)
+            if settled:
+                id += settled
+                continue
+            first = id
+            while id < stop:
+                number, bit = divmod(id, PAGE)
+                page = self.pages.get(number, 0) >> bit
+                if page:
+                    id += (page & -page).bit_length() - 1
+                    break
+                id = (number + 1) * PAGE
+            id = min(id, stop)
+            yield first, id - 1
