@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from omq.broker.errors import BrokerError
 from omq.broker.permissions import Permission, Permissions
@@ -13,7 +13,17 @@ from omq.broker.stats import BrokerStats
 
 
 class Sink(Protocol):
-    """Where a door takes what a subscription or a share delivers. All of it is called in the broker's loop."""
+    """Where a door takes what a subscription or a share delivers. All of it is called in the broker's loop.
+
+    Attributes:
+        door: Whose it is, for the statistics.
+        user: The user id of its connection.
+        peer: Where its client is.
+    """
+
+    door: Literal["zmtp", "sexp"]
+    user: str | None
+    peer: str
 
     def room(self) -> int:
         """Bytes of records that it takes now; 0: none, and `more` of the subscription is called once there is room.
@@ -26,7 +36,7 @@ class Sink(Protocol):
 
         Args:
             header: 32 bytes; see docs/reference/broker-protocol.md.
-            records: Over `bytes` that nobody changes: they may be kept, and sent later.
+            records: The store's own memory: valid until the call returns, and to be copied if they are to stay.
             counts: A `u32` a record, which delivery this is; empty where all are 1, and for subscriptions.
         """
 
@@ -151,9 +161,7 @@ class Broker:
             done: Called in the loop with the first record's id, or 0 and the error, once the topic's persistence holds.
         """
 
-    def subscribe(
-        self, topic: Any, replay: str | int, sink: Sink, *, name: str | None = None, owner: object = None
-    ) -> Subscription:
+    def subscribe(self, topic: Any, replay: str | int, sink: Sink, *, name: str | None = None) -> Subscription:
         """Begins to read a broadcast topic.
 
         Args:
@@ -161,7 +169,6 @@ class Broker:
             replay: `"current"`, `"beginning"`, or an id: those after it.
             sink: Where to.
             name: The broker keeps the position under it, and goes on there. One holder a name.
-            owner: Whoever holds the name already takes it over if it is the same one.
 
         Raises:
             TopicError: It is a round-robin topic; the name is held; the id is from the future.
