@@ -1,11 +1,59 @@
-"""What a broker is told by its file, `broker.toml`, and by its command line."""
+"""What a broker is told by its file, `broker.toml`, and by its command line.
+
+    bind = "tcp://0.0.0.0:5555"
+    http = "127.0.0.1:8222"
+
+    [[topic]]
+    name = "prices"
+    delivery = "broadcast"
+    persistence = "strong"
+    max_age = 604800
+
+    [security]
+    mechanism = "curve"
+    secret_key_file = "broker.key_secret"
+    authorized_keys_file = "authorized_keys"
+
+    [[permission]]
+    who = "*"
+    topics = "prices*"
+    may = ["subscribe"]
+
+Whatever does not fit raises `ConfigError`, which names the file, the table, the key and the value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
 
-__all__ = ["TopicSpec"]
+from omq.broker.keys import KEY_TEXT, MECHANISMS, SecurityFiles
+from omq.broker.permissions import EVERYBODY, Permission
+from omq.errors import UsageError
+
+__all__ = ["Config", "ConfigError", "TopicSpec", "http_address", "parse_topic", "read_config", "topic_spec"]
+
+DELIVERIES: Final = ("broadcast", "round-robin")
+PERSISTENCES: Final = ("transient", "strong", "weak", "async")
+LONGEST_NAME: Final = 255  # bytes of a topic's name
+
+Settings = Mapping[str, int | float | str]
+
+
+class ConfigError(UsageError):
+    """What a broker was told does not fit; the text says where it stands."""
+
+
+class _Unfit(ConfigError):
+    """A value does not fit: its key, itself, and why."""
+
+    def __init__(self, key: str, value: object, reason: str) -> None:
+        super().__init__(f"{key} = {shown(value)}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +65,321 @@ class TopicSpec:
         delivery: `broadcast` or `round-robin`.
         persistence: `transient`, `strong`, `weak` or `async`.
         settings: `max_messages`, `max_bytes`, `max_age`, `max_deliveries`, `dead_letter`.
+
+    Raises:
+        ConfigError: Something of it does not fit.
     """
 
     name: str
     delivery: str = "broadcast"
     persistence: str = "strong"
-    settings: Mapping[str, int | float | str] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_name("name", self.name)
+        if self.delivery not in DELIVERIES:
+            raise _Unfit("delivery", self.delivery, f"is one of {', '.join(DELIVERIES)}")
+        if self.persistence not in PERSISTENCES:
+            raise _Unfit("persistence", self.persistence, f"is one of {', '.join(PERSISTENCES)}")
+        for key, value in self.settings.items():
+            self._check_setting(key, value)
+
+    def _check_setting(self, key: str, value: object) -> None:
+        check = _SETTINGS.get(key)
+        if check is None:
+            raise _Unfit(key, value, f"is no setting of a topic{_suggestion(key, _SETTINGS)}")
+        check(key, value)
+        if key in _ROUND_ROBIN and self.delivery != "round-robin":
+            raise _Unfit(key, value, "is a setting of round-robin topics")
+        if key == "dead_letter" and value == self.name:
+            raise _Unfit(key, value, "is the topic itself")
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: as in TOML, and of bounded length."""
+    if isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, str):
+        text = '"' + value.encode("unicode_escape").decode("ascii").replace('"', '\\"') + '"'
+    else:
+        text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _check_name(key: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise _Unfit(key, name, "is the name of a topic, a string")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise _Unfit(key, name, "is not UTF-8") from None
+    if not 1 <= size <= LONGEST_NAME:
+        raise _Unfit(key, name, f"has {size} bytes; a topic's name has 1 to {LONGEST_NAME}")
+    if "/" in name or any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name):
+        raise _Unfit(key, name, "a topic's name has no '/' and no control characters")
+
+
+def _check_count(key: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**62:
+        raise _Unfit(key, value, "is a whole number from 1 on")
+
+
+def _check_seconds(key: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise _Unfit(key, value, "is a number of seconds above 0")
+
+
+_SETTINGS: Final[Mapping[str, Callable[[str, object], None]]] = {
+    "max_messages": _check_count,
+    "max_bytes": _check_count,
+    "max_age": _check_seconds,
+    "max_deliveries": _check_count,
+    "dead_letter": _check_name,
+}
+_ROUND_ROBIN: Final = frozenset({"max_deliveries", "dead_letter"})
+
+
+def _suggestion(key: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = get_close_matches(key, names, 1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
+
+
+def parse_topic(text: str) -> TopicSpec:
+    """Reads `NAME:DELIVERY:PERSISTENCE[:SETTING=VALUE...]`; the name itself may have colons.
+
+    Raises:
+        ConfigError: It is not of that form, or a value does not fit.
+    """
+    words = text.split(":")
+    settings: dict[str, int | float | str] = {}
+    end = len(words)
+    while end > 3 and "=" in words[end - 1]:
+        end -= 1
+    for word in words[end:]:
+        key, _, value = word.partition("=")
+        if key in settings:
+            raise ConfigError(f"{key} = {shown(value)}: is there twice")
+        settings[key] = _number(value) if key != "dead_letter" else value
+    if end < 3:
+        raise ConfigError("is NAME:DELIVERY:PERSISTENCE, such as prices:broadcast:strong")
+    return TopicSpec(":".join(words[: end - 2]), words[end - 2], words[end - 1], settings)
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
+    """A topic in any of its forms: as it is, as for `--topic`, or as a row of `[[topic]]`.
+
+    Raises:
+        ConfigError: Something of it does not fit.
+    """
+    if isinstance(topic, TopicSpec):
+        return topic
+    if isinstance(topic, str):
+        try:
+            return parse_topic(topic)
+        except ConfigError as fault:
+            raise ConfigError(f"topic {shown(topic)}: {fault}") from None
+    if not isinstance(topic, Mapping):
+        raise ConfigError(f"a topic is a string, a mapping or a TopicSpec, not a {type(topic).__name__}")
+    row = dict(topic)
+    settings = {key: row.pop(key) for key in list(row) if key in _SETTINGS}
+    settings |= row.pop("settings", {})
+    for key, value in row.items():
+        if key not in ("name", "delivery", "persistence"):
+            raise _Unfit(key, value, f"is no key of a topic{_suggestion(key, _TOPIC_KEYS)}")
+    if "name" not in row:
+        raise ConfigError("name is missing")
+    return TopicSpec(**row, settings=settings)
+
+
+_TOPIC_KEYS: Final = ("name", "delivery", "persistence", *_SETTINGS)
+
+
+def http_address(text: str) -> tuple[str, int]:
+    """Reads `host:port`, `[host]:port`, `:port` or `port`; without a host 127.0.0.1. Port `*` is 0: any free one.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    address = text.removeprefix("http://").removesuffix("/")
+    host, _, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"{shown(text)} is no address: HOST:PORT, and [HOST]:PORT for IPv6")
+    if port == "*":
+        port = "0"
+    if not (port.isascii() and port.isdigit() and int(port) < 65536) or "/" in host or "://" in host:
+        raise ConfigError(f"{shown(text)} is no address: HOST:PORT, such as 127.0.0.1:8222")
+    return "0.0.0.0" if host == "*" else host or "127.0.0.1", int(port)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All that a broker is told.
+
+    Attributes:
+        bind: Endpoints of the ZMTP door.
+        sexp: The endpoint of the S-expressions' door.
+        http: The address of the status page.
+        memory: Whether everything is kept in memory.
+        topics: Topics that are to be there.
+        security: Where the keys and users of the ZMTP door are.
+        permissions: Who may do what.
+    """
+
+    bind: tuple[str, ...] = ()
+    sexp: str | None = None
+    http: str | None = None
+    memory: bool = False
+    topics: tuple[TopicSpec, ...] = ()
+    security: SecurityFiles = field(default_factory=SecurityFiles)
+    permissions: tuple[Permission, ...] = ()
+
+
+def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None = None) -> Config:
+    """Reads a `broker.toml`. Files that it names stand beside it, unless their paths are absolute.
+
+    Args:
+        path: The file.
+        security: What holds instead of the file's `[security]`.
+
+    Raises:
+        ConfigError: It cannot be read, or something in it does not fit.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is no TOML: {error}") from None
+    try:
+        return _config(content, Path(path).parent, security)
+    except ConfigError as fault:
+        raise ConfigError(f"{path}: {fault}") from None
+
+
+_TOP: Final = ("bind", "sexp", "http", "memory", "topic", "security", "permission")
+
+
+def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None) -> Config:
+    for key, value in content.items():
+        if key not in _TOP:
+            raise _Unfit(key, value, f"is nothing that a broker knows{_suggestion(key, _TOP)}")
+    memory = content.get("memory", False)
+    if not isinstance(memory, bool):
+        raise _Unfit("memory", memory, "is true or false")
+    http = _text(content, "http")
+    if http is not None:
+        try:
+            http_address(http)
+        except ConfigError as fault:
+            raise ConfigError(f"http = {fault}") from None
+    security = instead or _security(content.get("security"), folder)
+    permissions = tuple(_permission(row, security, at) for at, row in _rows(content, "permission"))
+    return Config(
+        bind=_endpoints(content),
+        sexp=_text(content, "sexp"),
+        http=http,
+        memory=memory,
+        topics=tuple(_topics(content)),
+        security=security,
+        permissions=permissions,
+    )
+
+
+def _text(table: dict[str, Any], key: str) -> str | None:
+    value = table.get(key)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise _Unfit(key, value, "is a string")
+    return value
+
+
+def _endpoints(content: dict[str, Any]) -> tuple[str, ...]:
+    value = content.get("bind", [])
+    endpoints = [value] if isinstance(value, str) else value
+    if not isinstance(endpoints, list) or not all(isinstance(endpoint, str) for endpoint in endpoints):
+        raise _Unfit("bind", value, "is an endpoint, or a list of endpoints")
+    return tuple(endpoints)
+
+
+def _rows(content: dict[str, Any], name: str) -> Iterable[tuple[str, dict[str, Any]]]:
+    """The rows of an array of tables, each with the place that an error names."""
+    rows = content.get(name, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"{name} is written as tables: [[{name}]]")
+    for number, row in enumerate(rows, 1):
+        yield f"[[{name}]] number {number}", row
+
+
+def _topics(content: dict[str, Any]) -> Iterable[TopicSpec]:
+    seen: set[str] = set()
+    for place, row in _rows(content, "topic"):
+        at = f"{place} ({shown(row['name'])})" if isinstance(row.get("name"), str) else place
+        if "settings" in row:
+            raise ConfigError(f"{at}: settings = {shown(row['settings'])}: settings stand in the topic's table itself")
+        try:
+            spec = topic_spec(row)
+        except ConfigError as fault:
+            raise ConfigError(f"{at}: {fault}") from None
+        if spec.name in seen:
+            raise ConfigError(f"{at}: name = {shown(spec.name)}: is there twice")
+        seen.add(spec.name)
+        yield spec
+
+
+_SECURITY: Final = ("mechanism", "secret_key_file", "authorized_keys_file", "users_file")
+
+
+def _security(table: object, folder: Path) -> SecurityFiles:
+    if table is None:
+        return SecurityFiles()
+    if not isinstance(table, dict):
+        raise _Unfit("security", table, "is written as a table: [security]")
+    try:
+        for key, value in table.items():
+            if key not in _SECURITY:
+                raise _Unfit(key, value, f"is no key of [security]{_suggestion(key, _SECURITY)}")
+            _text(table, key)
+        if "mechanism" not in table:
+            raise ConfigError(f"mechanism is missing: {', '.join(MECHANISMS)}")
+        paths = {key: folder / table[key] for key in _SECURITY[1:] if key in table}
+        return SecurityFiles(table["mechanism"], **paths)
+    except UsageError as fault:
+        raise ConfigError(f"[security]: {fault}") from None
+
+
+def _permission(row: dict[str, Any], security: SecurityFiles, at: str) -> Permission:
+    names = ("who", "topics", "may")
+    try:
+        for key, value in row.items():
+            if key not in names:
+                raise _Unfit(key, value, f"is no key of a permission{_suggestion(key, names)}")
+        for key in names:
+            if key not in row:
+                raise ConfigError(f"{key} is missing")
+        permission = Permission(**row)
+        _check_who(permission.who, security.mechanism)
+    except UsageError as fault:
+        raise ConfigError(f"{at}: {fault}") from None
+    return permission
+
+
+def _check_who(who: str, mechanism: str) -> None:
+    """A grant that can never be anybody's is a slip."""
+    if who == EVERYBODY:
+        return
+    if mechanism == "null":
+        raise _Unfit("who", who, 'nobody is told apart without [security]: "*" is all there is')
+    if mechanism == "curve" and len(who) != KEY_TEXT:
+        raise _Unfit("who", who, 'mechanism "curve" knows clients by their public keys, 40 characters of Z85')

@@ -1,0 +1,163 @@
+"""The files that a broker's security is read from: its key, the keys it lets in, users and their passwords."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from omq.errors import UsageError
+from omq.security import CurveServer, PlainServer, load_certificate, z85_decode
+from omq.types import Security
+
+__all__ = ["MECHANISMS", "SecurityFiles"]
+
+LOG: Final = logging.getLogger("omq.broker")
+
+MECHANISMS: Final = ("null", "plain", "curve")
+KEY_SIZE: Final = 32  # bytes of a key
+KEY_TEXT: Final = 40  # characters of a key in Z85
+#: What each mechanism reads; the first one it cannot do without.
+FILES: Final = {
+    "null": (),
+    "plain": ("users_file",),
+    "curve": ("secret_key_file", "authorized_keys_file"),
+}
+PATHS: Final = ("secret_key_file", "authorized_keys_file", "users_file")
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityFiles:
+    """What `[security]` says.
+
+    Attributes:
+        mechanism: `null`, `plain` or `curve`.
+        secret_key_file: CURVE: the broker's secret key, as a certificate (`omq.save_certificate`) or alone.
+        authorized_keys_file: CURVE: the public keys that are let in, one a line, a remark behind it; `None`: every key.
+        users_file: PLAIN: `name:password`, one a line.
+
+    Raises:
+        UsageError: There is no such mechanism, or a file that it has no use for or cannot do without.
+    """
+
+    mechanism: str = "null"
+    secret_key_file: Path | None = None
+    authorized_keys_file: Path | None = None
+    users_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise UsageError(f'mechanism = "{self.mechanism}": is one of {", ".join(MECHANISMS)}')
+        takes: tuple[str, ...] = FILES[self.mechanism]
+        for key in PATHS:
+            path = getattr(self, key)
+            if path is not None and key not in takes:
+                raise UsageError(f'{key} = "{path}": mechanism "{self.mechanism}" has no use for it')
+        if takes and getattr(self, takes[0]) is None:
+            raise UsageError(f'{takes[0]} is missing: mechanism "{self.mechanism}" needs it')
+
+    def load(self) -> Security | None:
+        """Reads the files; what the broker's socket is given.
+
+        Raises:
+            UsageError: A file cannot be read, or does not hold what it should; the text names the file and the line.
+        """
+        if self.mechanism == "plain":
+            assert self.users_file is not None
+            return PlainServer(read_users(self.users_file))
+        if self.mechanism == "curve":
+            assert self.secret_key_file is not None
+            allowed = None if self.authorized_keys_file is None else read_keys(self.authorized_keys_file)
+            return CurveServer(read_secret_key(self.secret_key_file), allowed)
+        return None
+
+
+def read_secret_key(path: Path) -> bytes:
+    """The secret key of a file: a certificate, or 40 characters of Z85 and nothing else.
+
+    Raises:
+        UsageError: It cannot be read, or holds no secret key.
+    """
+    key = "secret_key_file"
+    text = _text(path, key).strip()
+    _warn_of_readers(path)
+    if len(text) == KEY_TEXT:
+        return _key(text, f"{key} = {path}")
+    try:
+        certificate = load_certificate(path)
+    except UsageError:
+        reason = "holds no key: neither a certificate nor 40 characters of Z85"
+        raise UsageError(f"{key} = {path}: {reason}") from None
+    if certificate.secret_key is None:
+        raise UsageError(f"{key} = {path}: holds a public key alone; the secret one may be in {path}_secret")
+    return certificate.secret_key
+
+
+def read_keys(path: Path) -> frozenset[bytes]:
+    """The public keys of a file, one a line; behind a key stands what one likes. Lines that begin with "#" say nothing.
+
+    Raises:
+        UsageError: It cannot be read, or a line has no key.
+    """
+    keys = set()
+    for number, line in _lines(_text(path, "authorized_keys_file")):
+        word = line.split()[0]
+        # "#" is a character of Z85, too: what has the length of a key is one.
+        if line.startswith("#") and len(word) != KEY_TEXT:
+            continue
+        keys.add(_key(word, f"authorized_keys_file = {path}: line {number}"))
+    return frozenset(keys)
+
+
+def read_users(path: Path) -> dict[str, str]:
+    """Passwords by user name; lines that begin with "#" say nothing.
+
+    Raises:
+        UsageError: It cannot be read, or a line is no `name:password`.
+    """
+    users: dict[str, str] = {}
+    for number, line in _lines(_text(path, "users_file")):
+        if line.startswith("#"):
+            continue
+        name, _, password = line.partition(":")
+        if not (name and password):
+            raise UsageError(f"users_file = {path}: line {number}: is not name:password")
+        if name in users:
+            raise UsageError(f'users_file = {path}: line {number}: user "{name}" is there twice')
+        users[name] = password
+    _warn_of_readers(path)
+    return users
+
+
+def _text(path: Path, key: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{key} = {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{key} = {path}: is not UTF-8") from None
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that say something, with their numbers. Blanks stay: they may belong to a password."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, line.removesuffix("\r")
+
+
+def _key(text: str, where: str) -> bytes:
+    try:
+        if len(text) == KEY_TEXT and len(z85_decode(text)) == KEY_SIZE:
+            return text.encode("ascii")
+    except UsageError:
+        pass
+    # The key itself is not shown: it may be a secret one in the wrong place.
+    raise UsageError(f"{where}: is no key of 40 characters of Z85")
+
+
+def _warn_of_readers(path: Path) -> None:
+    if os.stat(path).st_mode & 0o077:
+        LOG.warning("others than its owner may read %s: chmod 600 %s", path, path)
