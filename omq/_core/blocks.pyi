@@ -1,7 +1,12 @@
-"""Records and blocks: the codec of what the broker stores and sends. The layout stands in docs/reference/broker-protocol.md."""
+"""Records and blocks: the codec of what the broker stores and sends.
 
-from collections.abc import Buffer, Iterable, Mapping
+The layout stands in docs/reference/broker-protocol.md.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
+
+from typing_extensions import Buffer
 
 HEADER_SIZE: Final = 32
 MAX_BODY: Final = 67_108_864
@@ -69,7 +74,7 @@ def header(first: int, count: int, timestamp_us: int, size: int) -> bytes:
     """
 
 def read_header(data: Buffer) -> tuple[int, int, int, int]:
-    """`first, count, timestamp_us, size` of a header at the beginning of `data`; `ValueError` where it is none or damaged."""
+    """`first, count, timestamp_us, size` of the header at the beginning of `data`; `ValueError` where it is none."""
 
 def check(records: Buffer, limit: int = MAX_BODY) -> int:
     """The number of records, once every field and checksum is found right.
@@ -84,15 +89,15 @@ def check(records: Buffer, limit: int = MAX_BODY) -> int:
     """
 
 def damaged(records: Buffer, count: int) -> list[tuple[int, int]]:
-    """The index ranges `[start, stop)` of records that are not what was written, out of `count`; empty where all are well."""
+    """The index ranges `[start, stop)` of damaged records, out of `count`; empty where all are well."""
 
 def slice(records: Buffer, start: int, stop: int) -> memoryview:
     """Records `[start, stop)`, by index, of well-formed records; a view, not a copy."""
 
 def cuts(records: Buffer, target: int) -> list[tuple[int, int]]:
-    """Where to cut well-formed records into pieces of about `target` bytes: the end of each, as `(bytes, records)` from the beginning.
+    """Where to cut well-formed records into pieces of at most `target` bytes; larger only where one record is.
 
-    A piece is above the target only where it is one record.
+    Each cut is `(bytes, records)`, counted from the beginning; the last one is the end.
     """
 
 def decode(header: Buffer, records: Buffer, topic: str, kind: type[_Message] = ...) -> list[_Message]:

@@ -86,8 +86,8 @@ class MakeTopic(Write):
         name: Its name.
         delivery: Who gets a message.
         persistence: What an acknowledgement means.
-        settings: `max_messages`, `max_bytes`, `max_age` (seconds), which the store obeys, and whatever else is to be kept
-            (as JSON).
+        settings: `max_messages`, `max_bytes`, `max_age` (seconds), which the store obeys, and whatever else is to be
+            kept (as JSON).
 
     Attributes:
         topic_id: Its id, never used for another one.
@@ -130,7 +130,8 @@ class Settle(Write):
         topic_id: Where.
         ranges: First and last id, both included, of what is acknowledged.
         handed: The highest id ever handed out; 0 where it has not changed.
-        deliveries: How often an id was handed out, for those that are handed out again. Forgotten when the id is settled.
+        deliveries: How often an id was handed out, for those that are handed out again. Forgotten when the id is
+            settled.
     """
 
     __slots__ = ("deliveries", "handed", "ranges", "topic_id")
@@ -370,7 +371,7 @@ class Log(Protocol):
         """One topic. `UnknownTopic`."""
 
     def read(self, topic_id: int) -> AbstractContextManager[Reader]:
-        """Reads a topic. To be held shortly: what is dropped meanwhile gives its space back afterwards. `UnknownTopic`."""
+        """Reads a topic. To be held shortly: what is dropped gives no space back meanwhile. `UnknownTopic`."""
 
     def positions(self, topic_id: int) -> dict[str, int]:
         """Named positions."""

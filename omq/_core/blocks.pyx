@@ -1,0 +1,678 @@
+"""Records and blocks: the codec of what the broker stores and sends.
+
+The layout stands in docs/reference/broker-protocol.md. A record is one message without its id; a block is records with
+consecutive ids. Broker and store look at records only here, many at a time and without the GIL.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from * nogil:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+    #include <string.h>
+
+    #define OMQ_CRC32C 0x82F63B78u  /* the polynomial of CRC-32C, its bits reversed */
+
+    static uint32_t omq_crc_table[8][256];
+
+    static void omq_crc_make_table(void) {
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            uint32_t crc = byte;
+            for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? OMQ_CRC32C : 0);
+            omq_crc_table[0][byte] = crc;
+        }
+        for (int table = 1; table < 8; table++)
+            for (uint32_t byte = 0; byte < 256; byte++) {
+                uint32_t crc = omq_crc_table[table - 1][byte];
+                omq_crc_table[table][byte] = crc >> 8 ^ omq_crc_table[0][crc & 255];
+            }
+    }
+
+    /* Eight bytes a step, a table each. */
+    static uint32_t omq_crc_by_table(uint32_t crc, const uint8_t *data, size_t size) {
+        crc = ~crc;
+        while (size >= 8) {
+            uint32_t low = crc ^ ((uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16
+                                  | (uint32_t)data[3] << 24);
+            crc = omq_crc_table[7][low & 255] ^ omq_crc_table[6][low >> 8 & 255]
+                ^ omq_crc_table[5][low >> 16 & 255] ^ omq_crc_table[4][low >> 24]
+                ^ omq_crc_table[3][data[4]] ^ omq_crc_table[2][data[5]]
+                ^ omq_crc_table[1][data[6]] ^ omq_crc_table[0][data[7]];
+            data += 8;
+            size -= 8;
+        }
+        while (size--) crc = crc >> 8 ^ omq_crc_table[0][(crc ^ *data++) & 255];
+        return ~crc;
+    }
+
+    #if defined(__x86_64__) && defined(__GNUC__)
+    #include <nmmintrin.h>
+    #include <wmmintrin.h>
+
+    /* x to the power of 64 n - 33, modulo the polynomial: carries a remainder over n words. */
+    #define OMQ_CRC_LONGEST 128  /* words in each of three streams */
+    static uint32_t omq_crc_power[2 * OMQ_CRC_LONGEST + 1];
+
+    static void omq_crc_make_powers(void) {
+        uint32_t power = 1;  /* x^31 */
+        for (int n = 1; n <= 2 * OMQ_CRC_LONGEST; n++) {
+            omq_crc_power[n] = power;
+            for (int bit = 0; bit < 64; bit++) power = power >> 1 ^ (power & 1 ? OMQ_CRC32C : 0);
+        }
+    }
+
+    static inline uint64_t omq_word(const uint8_t *data) {
+        uint64_t word;
+        memcpy(&word, data, 8);
+        return word;
+    }
+
+    /* The instruction takes one word a clock but answers after three: three streams run side by side, and what the first
+       two found is carried over to the end by a multiplication. */
+    __attribute__((target("sse4.2,pclmul")))
+    static uint32_t omq_crc_by_instruction(uint32_t start, const uint8_t *data, size_t size) {
+        uint64_t first = (uint32_t)~start;
+        while (size >= 96) {
+            size_t words = size / 24 < OMQ_CRC_LONGEST ? size / 24 : OMQ_CRC_LONGEST, bytes = 8 * words;
+            uint64_t second = 0, third = 0;
+            const uint8_t *last = data + bytes - 8;
+            for (; data < last; data += 8) {
+                first = _mm_crc32_u64(first, omq_word(data));
+                second = _mm_crc32_u64(second, omq_word(data + bytes));
+                third = _mm_crc32_u64(third, omq_word(data + 2 * bytes));
+            }
+            first = _mm_crc32_u64(first, omq_word(data));
+            second = _mm_crc32_u64(second, omq_word(data + bytes));
+            __m128i carried = _mm_xor_si128(
+                _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)first), _mm_cvtsi32_si128((int)omq_crc_power[2 * words]), 0),
+                _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)second), _mm_cvtsi32_si128((int)omq_crc_power[words]), 0));
+            first = _mm_crc32_u64(third, omq_word(data + 2 * bytes) ^ (uint64_t)_mm_cvtsi128_si64(carried));
+            data += 2 * bytes + 8;
+            size -= 3 * bytes;
+        }
+        for (; size >= 8; data += 8, size -= 8) first = _mm_crc32_u64(first, omq_word(data));
+        uint32_t crc = (uint32_t)first;
+        while (size--) crc = _mm_crc32_u8(crc, *data++);
+        return ~crc;
+    }
+    #endif
+
+    static uint32_t (*omq_crc)(uint32_t, const uint8_t *, size_t) = omq_crc_by_table;
+
+    /* Whether the processor helps. */
+    static int omq_crc_choose(void) {
+        omq_crc_make_table();
+    #if defined(__x86_64__) && defined(__GNUC__)
+        __builtin_cpu_init();
+        if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) {
+            omq_crc_make_powers();
+            omq_crc = omq_crc_by_instruction;
+            return 1;
+        }
+    #endif
+        return 0;
+    }
+
+    static inline uint16_t omq_get16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
+    static inline uint32_t omq_get32(const uint8_t *at) {
+        uint32_t value;
+        memcpy(&value, at, 4);
+        return __builtin_bswap32(value);
+    }
+    static inline uint64_t omq_get64(const uint8_t *at) {
+        uint64_t value;
+        memcpy(&value, at, 8);
+        return __builtin_bswap64(value);
+    }
+    static inline void omq_put16(uint8_t *at, uint16_t value) { at[0] = (uint8_t)(value >> 8); at[1] = (uint8_t)value; }
+    static inline void omq_put32(uint8_t *at, uint32_t value) {
+        value = __builtin_bswap32(value);
+        memcpy(at, &value, 4);
+    }
+    static inline void omq_put64(uint8_t *at, uint64_t value) {
+        value = __builtin_bswap64(value);
+        memcpy(at, &value, 8);
+    }
+    #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    #error "written for little-endian processors"
+    #endif
+    """
+    uint32_t (*omq_crc)(uint32_t, const uint8_t *, size_t) noexcept
+    uint32_t omq_crc_by_table(uint32_t, const uint8_t *, size_t) noexcept
+    bint omq_crc_choose() noexcept
+    uint16_t omq_get16(const uint8_t *) noexcept
+    uint32_t omq_get32(const uint8_t *) noexcept
+    uint64_t omq_get64(const uint8_t *) noexcept
+    void omq_put16(uint8_t *, uint16_t) noexcept
+    void omq_put32(uint8_t *, uint32_t) noexcept
+    void omq_put64(uint8_t *, uint64_t) noexcept
+
+
+HEADER_SIZE = 32
+MAX_BODY = 67_108_864
+#: Whether the checksum is the processor's own instruction, or a table.
+FASTEST = "instruction" if omq_crc_choose() else "table"
+
+cdef enum:
+    C_HEADER_SIZE = 32
+    VERSION = 1
+    PREFIX = 9  # bytes of a record that has nothing in it: size, checksum, flags
+    HAS_KEY = 1
+    HAS_HEADERS = 2
+    ALONE = 65536  # bytes: above this, the GIL is released
+
+#: What is wrong with a record, by number; 0: nothing.
+cdef tuple FAULTS = (
+    "",
+    "it ends too early",
+    "its size is too small",
+    "its checksum is wrong",
+    "it has unknown flags",
+    "its key is longer than it",
+    "its headers are longer than it",
+    "the name of a header is not UTF-8",
+    "its body is too large",
+)
+
+cdef enum:
+    WELL = 0
+    SHORT = 1
+    SMALL = 2
+    CHECKSUM = 3
+    FLAGS = 4
+    KEY = 5
+    HEADERS = 6
+    NAME = 7
+    LARGE = 8
+
+
+class BodyTooLarge(ValueError):
+    """A record's body is above the limit."""
+
+
+cdef struct Record:
+    size_t whole  # bytes of all of it
+    const uint8_t *key  # NULL: none
+    size_t key_size
+    const uint8_t *headers  # their number first; NULL: none
+    size_t headers_size
+    const uint8_t *body
+    size_t body_size
+
+
+cdef bint is_utf8(const uint8_t *at, size_t size) noexcept nogil:
+    """As RFC 3629 has it: no surrogates, nothing overlong, nothing above U+10FFFF."""
+    cdef size_t i = 0
+    cdef size_t more
+    cdef uint32_t point
+    cdef uint8_t byte
+    while i < size:
+        byte = at[i]
+        i += 1
+        if byte < 0x80:
+            continue
+        if 0xC2 <= byte <= 0xDF:
+            more, point = 1, byte & 0x1F
+        elif byte & 0xF0 == 0xE0:
+            more, point = 2, byte & 0x0F
+        elif 0xF0 <= byte <= 0xF4:
+            more, point = 3, byte & 0x07
+        else:
+            return False
+        if size - i < more:
+            return False
+        for _ in range(more):
+            if at[i] & 0xC0 != 0x80:
+                return False
+            point = point << 6 | at[i] & 0x3F
+            i += 1
+        if more == 2 and (point < 0x800 or 0xD800 <= point <= 0xDFFF):
+            return False
+        if more == 3 and (point < 0x10000 or point > 0x10FFFF):
+            return False
+    return True
+
+
+cdef int parse(const uint8_t *at, size_t left, Record *out) noexcept nogil:
+    """Reads the record at *at*; *left* bytes are there. What is wrong with it, or WELL.
+
+    `whole` is set unless SHORT or SMALL is the answer.
+    """
+    cdef size_t size, offset
+    cdef uint8_t flags
+    cdef uint16_t headers, name
+    if left < PREFIX:
+        return SHORT
+    size = omq_get32(at)
+    if size < PREFIX - 4:
+        return SMALL
+    if size > left - 4:
+        return SHORT
+    out.whole = size + 4
+    if omq_crc(0, at + 8, size - 4) != omq_get32(at + 4):
+        return CHECKSUM
+    flags = at[8]
+    out.key = NULL
+    out.key_size = 0
+    out.headers = NULL
+    out.headers_size = 0
+    offset = PREFIX
+    if flags:
+        if flags & ~(HAS_KEY | HAS_HEADERS):
+            return FLAGS
+        if flags & HAS_KEY:
+            if out.whole - offset < 4:
+                return KEY
+            out.key_size = omq_get32(at + offset)
+            offset += 4
+            if out.key_size > out.whole - offset:
+                return KEY
+            out.key = at + offset
+            offset += out.key_size
+        if flags & HAS_HEADERS:
+            if out.whole - offset < 2:
+                return HEADERS
+            out.headers = at + offset
+            headers = omq_get16(at + offset)
+            offset += 2
+            for _ in range(headers):
+                if out.whole - offset < 2:
+                    return HEADERS
+                name = omq_get16(at + offset)
+                offset += 2
+                if out.whole - offset < <size_t>name + 4:
+                    return HEADERS
+                if not is_utf8(at + offset, name):
+                    return NAME
+                offset += name
+                size = omq_get32(at + offset)
+                offset += 4
+                if out.whole - offset < size:
+                    return HEADERS
+                offset += size
+            out.headers_size = at + offset - out.headers
+    out.body = at + offset
+    out.body_size = out.whole - offset
+    return WELL
+
+
+cdef int check_all(const uint8_t *at, size_t size, size_t limit, size_t *count) noexcept nogil:
+    """Reads all records; what is wrong with record number *count*, or WELL."""
+    cdef Record record
+    cdef int fault
+    cdef size_t offset = 0
+    count[0] = 0
+    while offset < size:
+        fault = parse(at + offset, size - offset, &record)
+        if fault == WELL and record.body_size > limit:
+            fault = LARGE
+        if fault != WELL:
+            return fault
+        offset += record.whole
+        count[0] += 1
+    return WELL
+
+
+cdef int find(const uint8_t *at, size_t size, size_t index, size_t *offset) noexcept nogil:
+    """Goes on from *offset* over *index* records, by their sizes alone; 0, or -1 if there are not so many."""
+    cdef size_t whole
+    for _ in range(index):
+        if size - offset[0] < PREFIX:
+            return -1
+        whole = <size_t>omq_get32(at + offset[0]) + 4
+        if whole < PREFIX or whole > size - offset[0]:
+            return -1
+        offset[0] += whole
+    return 0
+
+
+@cython.no_gc  # holds only what cannot lead back to it
+@cython.freelist(4096)
+cdef class Message:
+    def __init__(self, uint64_t id, str topic not None, bytes body not None, bytes key=None, headers=None,
+                 double timestamp=0.0):
+        self.id = id
+        self.topic = topic
+        self.body = body
+        self.key = key
+        self._headers = None if not headers else encode_headers(headers)
+        self._timestamp = <uint64_t>(timestamp * 1e6 + 0.5)
+
+    @property
+    def timestamp(self):
+        return self._timestamp / 1e6
+
+    @property
+    def headers(self):
+        return {} if self._headers is None else decode_headers(self._headers)
+
+    def __eq__(self, other):
+        if not isinstance(other, Message):
+            return NotImplemented
+        cdef Message that = other
+        return (
+            self.id == that.id and self._timestamp == that._timestamp and self.topic == that.topic
+            and self.body == that.body and self.key == that.key and self._headers == that._headers
+        )
+
+    def __hash__(self):
+        return hash((self.id, self.topic, self._timestamp))
+
+    def __reduce__(self):
+        return type(self), (self.id, self.topic, self.body, self.key, self.headers, self.timestamp)
+
+    def __repr__(self):
+        body = repr(self.body) if len(self.body) <= 40 else f"<{len(self.body)} bytes>"
+        more = "".join(
+            f" {name}={value!r}"
+            for name, value in (("key", self.key), ("headers", self.headers or None))
+            if value is not None
+        )
+        return f"<{type(self).__name__} {self.topic} {self.id} {body}{more}>"
+
+
+cdef bytes encode_headers(headers):
+    """Headers as they stand in a record: their number, then each."""
+    cdef list parts = [b""]
+    for name, value in headers.items():
+        name, value = name.encode(), memoryview(value).tobytes()
+        if len(name) > 0xFFFF:
+            raise ValueError(f"the name of a header has {len(name)} bytes, more than 65,535")
+        parts += (len(name).to_bytes(2, "big"), name, len(value).to_bytes(4, "big"), value)
+    if len(parts) // 4 > 0xFFFF:
+        raise ValueError(f"{len(parts) // 4} headers, more than 65,535")
+    parts[0] = (len(parts) // 4).to_bytes(2, "big")
+    return b"".join(parts)
+
+
+cdef dict decode_headers(bytes data):
+    """What `encode_headers` made, or a record had that is checked."""
+    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef size_t offset = 2
+    cdef size_t size
+    cdef dict headers = {}
+    for _ in range(omq_get16(at)):
+        size = omq_get16(at + offset)
+        name = PyUnicode_DecodeUTF8(<const char *>at + offset + 2, size, NULL)
+        offset += 2 + size
+        size = omq_get32(at + offset)
+        headers[name] = PyBytes_FromStringAndSize(<const char *>at + offset + 4, size)
+        offset += 4 + size
+    return headers
+
+
+def crc32c(data, uint32_t start=0):
+    cdef Py_buffer view
+    cdef uint32_t crc
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if view.len > ALONE:
+            with nogil:
+                crc = omq_crc(start, <const uint8_t *>view.buf, view.len)
+        else:
+            crc = omq_crc(start, <const uint8_t *>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+    return crc
+
+
+def crc32c_by_table(data, uint32_t start=0):
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return omq_crc_by_table(start, <const uint8_t *>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef uint8_t *put_record(uint8_t *at, const uint8_t *body, size_t size) noexcept nogil:
+    """Writes the record of a body; behind it."""
+    omq_put32(at, <uint32_t>(size + PREFIX - 4))
+    at[8] = 0
+    memcpy(at + PREFIX, body, size)
+    omq_put32(at + 4, omq_crc(0, at + 8, size + 1))
+    return at + PREFIX + size
+
+
+def encode(bodies):
+    cdef list some = bodies if type(bodies) is list else list(bodies)
+    cdef Py_ssize_t i
+    cdef size_t size = 0
+    for i in range(PyList_GET_SIZE(some)):
+        if type(<object>PyList_GET_ITEM(some, i)) is not bytes:
+            # From here on only bytes, which no code of others can change under this one.
+            some = [body if type(body) is bytes else memoryview(body).tobytes() for body in some]
+            break
+    for i in range(PyList_GET_SIZE(some)):
+        if PyBytes_GET_SIZE(<object>PyList_GET_ITEM(some, i)) > 0xFFFF_FFFF - (PREFIX - 4):
+            raise ValueError("a body of 4 GiB or more")
+        size += PyBytes_GET_SIZE(<object>PyList_GET_ITEM(some, i)) + PREFIX
+    records = PyBytes_FromStringAndSize(NULL, size)
+    cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(records)
+    for i in range(PyList_GET_SIZE(some)):
+        body = <object>PyList_GET_ITEM(some, i)
+        at = put_record(at, <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+    return records
+
+
+def encode_record(body, bytes key=None, headers=None):
+    cdef Py_buffer view
+    cdef bytes some = encode_headers(headers) if headers else b""
+    cdef size_t size, key_size = 0 if key is None else PyBytes_GET_SIZE(key)
+    cdef uint8_t *at
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    try:
+        size = PREFIX + (0 if key is None else 4 + key_size) + len(some) + view.len
+        if size > 0xFFFF_FFFF:
+            raise ValueError("a record of 4 GiB or more")
+        record = PyBytes_FromStringAndSize(NULL, size)
+        at = <uint8_t *>PyBytes_AS_STRING(record)
+        omq_put32(at, <uint32_t>(size - 4))
+        at[8] = (0 if key is None else HAS_KEY) | (HAS_HEADERS if some else 0)
+        at += PREFIX
+        if key is not None:
+            omq_put32(at, <uint32_t>key_size)
+            memcpy(at + 4, PyBytes_AS_STRING(key), key_size)
+            at += 4 + key_size
+        memcpy(at, PyBytes_AS_STRING(some), PyBytes_GET_SIZE(some))
+        memcpy(at + PyBytes_GET_SIZE(some), view.buf, view.len)
+        at = <uint8_t *>PyBytes_AS_STRING(record)
+        omq_put32(at + 4, omq_crc(0, at + 8, size - 8))
+        return record
+    finally:
+        PyBuffer_Release(&view)
+
+
+def header(uint64_t first, uint32_t count, uint64_t timestamp_us, uint32_t size):
+    cdef uint8_t at[C_HEADER_SIZE]
+    at[0] = VERSION
+    at[1] = 0
+    omq_put16(at + 2, 0)
+    omq_put32(at + 4, count)
+    omq_put64(at + 8, first)
+    omq_put64(at + 16, timestamp_us)
+    omq_put32(at + 24, size)
+    omq_put32(at + 28, omq_crc(0, at, 28))
+    return PyBytes_FromStringAndSize(<const char *>at, C_HEADER_SIZE)
+
+
+cdef int look_at_header(const uint8_t *at, Py_ssize_t size) except -1:
+    """Raises ValueError for what is no header."""
+    if size < C_HEADER_SIZE:
+        raise ValueError(f"the header of a block has {C_HEADER_SIZE} bytes, not {size}")
+    if omq_crc(0, at, 28) != omq_get32(at + 28):
+        raise ValueError("the checksum of a block's header is wrong")
+    if at[0] != VERSION:
+        raise ValueError(f"a block of version {at[0]}")
+    if at[1] or at[2] or at[3]:
+        raise ValueError("the header of a block has unknown flags")
+    return 0
+
+
+def read_header(data):
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t *>view.buf
+        look_at_header(at, view.len)
+        return omq_get64(at + 8), omq_get32(at + 4), omq_get64(at + 16), omq_get32(at + 24)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef int complain(int fault, size_t index) except -1:
+    """Raises what a record's fault is worth."""
+    kind = BodyTooLarge if fault == LARGE else ValueError
+    raise kind(f"record {index}: {FAULTS[fault]}")
+
+
+def check(records, size_t limit=MAX_BODY):
+    cdef Py_buffer view
+    cdef size_t count
+    cdef int fault
+    PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+    try:
+        if view.len > ALONE:
+            with nogil:
+                fault = check_all(<const uint8_t *>view.buf, view.len, limit, &count)
+        else:
+            fault = check_all(<const uint8_t *>view.buf, view.len, limit, &count)
+    finally:
+        PyBuffer_Release(&view)
+    if fault != WELL:
+        complain(fault, count)
+    return count
+
+
+def damaged(records, size_t count):
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef Record record
+    cdef size_t size, offset = 0
+    cdef size_t index = 0
+    cdef int fault
+    cdef size_t begin = 0  # of the damage that is being walked over
+    cdef size_t end = 0
+    cdef list found = []
+    PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t *>view.buf
+        size = view.len
+        while offset < size and index < count:
+            fault = parse(at + offset, size - offset, &record)
+            if fault in (SHORT, SMALL):
+                break
+            if fault != WELL:
+                if end != index and begin < end:
+                    found.append((begin, end))
+                if end != index or begin == end:
+                    begin = index
+                end = index + 1
+            offset += record.whole
+            index += 1
+    finally:
+        PyBuffer_Release(&view)
+    if begin < end:
+        found.append((begin, end))
+    if index != count or offset != size:
+        # A size is wrong: from the first damage on nobody knows which record is which.
+        if found:
+            return [(found[0][0], count)]
+        return [(min(index, count - 1), count)] if count else []
+    return found
+
+
+def slice(records, size_t start, size_t stop):
+    cdef Py_buffer view
+    cdef size_t begin = 0
+    cdef size_t end
+    cdef int fault
+    if start > stop:
+        raise ValueError(f"records {start} to {stop}")
+    PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+    try:
+        fault = find(<const uint8_t *>view.buf, view.len, start, &begin)
+        end = begin
+        if fault == 0:
+            fault = find(<const uint8_t *>view.buf, view.len, stop - start, &end)
+    finally:
+        PyBuffer_Release(&view)
+    if fault:
+        raise ValueError(f"there are fewer than {stop} records")
+    return memoryview(records)[begin:end]
+
+
+def cuts(records, size_t target):
+    cdef Py_buffer view
+    cdef size_t offset = 0
+    cdef size_t begin = 0
+    cdef size_t before
+    cdef size_t index = 0
+    cdef list ends = []
+    PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+    try:
+        while offset < <size_t>view.len:
+            before = offset
+            if find(<const uint8_t *>view.buf, view.len, 1, &offset):
+                raise ValueError(f"record {index}: its size is wrong")
+            if offset - begin > target and before > begin:
+                ends.append((before, index))
+                begin = before
+            index += 1
+        if offset > begin:
+            ends.append((offset, index))
+    finally:
+        PyBuffer_Release(&view)
+    return ends
+
+
+def decode(header, records, str topic not None, kind=Message):
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef Record record
+    cdef uint64_t first, timestamp
+    cdef uint32_t count, size, i
+    cdef Message message
+    cdef list messages
+    cdef int fault
+    cdef bint plain = kind is Message
+    if not plain and not issubclass(kind, Message):
+        raise TypeError(f"{kind!r} is no Message")
+    first, count, timestamp, size = read_header(header)
+    PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+    try:
+        if <size_t>view.len != size or <size_t>count * PREFIX > size:
+            raise ValueError(f"{view.len} bytes of {count} records, where the header of their block says {size}")
+        at = <const uint8_t *>view.buf
+        messages = PyList_New(count)
+        for i in range(count):
+            fault = parse(at, size, &record)
+            if fault != WELL:
+                complain(fault, i)
+            message = Message.__new__(Message) if plain else kind.__new__(kind)
+            message.id = first + i
+            message.topic = topic
+            message._timestamp = timestamp
+            message.body = PyBytes_FromStringAndSize(<const char *>record.body, record.body_size)
+            if record.key is not NULL:
+                message.key = PyBytes_FromStringAndSize(<const char *>record.key, record.key_size)
+            if record.headers is not NULL:
+                message._headers = PyBytes_FromStringAndSize(<const char *>record.headers, record.headers_size)
+            Py_INCREF(message)
+            PyList_SET_ITEM(messages, i, message)
+            at += record.whole
+            size -= <uint32_t>record.whole
+        if size:
+            raise ValueError(f"more than the {count} records that the header of their block says")
+        return messages
+    finally:
+        PyBuffer_Release(&view)
