@@ -1,0 +1,583 @@
+"""The two sides of the protocol of S-expressions, versions 1 and 2; no I/O, and no clock.
+
+The page is docs/reference/sexp-protocol.md. A client begins with its version and then says commands, which are
+expressions; a server answers with the version and then says frames: `u32 length, u8 type, payload`. All numbers are
+big-endian.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, TypeAlias
+
+from omq.broker.errors import SyntaxFault, VersionFault
+from omq.broker.protocol import MAX_BODY
+from omq.broker.sexp.syntax import Expression, Reader, Writable, encode, shown
+
+__all__ = [
+    "Ack",
+    "ClientSide",
+    "Command",
+    "Connect",
+    "Create",
+    "Created",
+    "Error",
+    "Frame",
+    "Message",
+    "Ping",
+    "Publish",
+    "Published",
+    "ServerSide",
+    "Subscribe",
+    "Subscribed",
+    "Unsubscribe",
+    "Unsubscribed",
+]
+
+VERSIONS: Final = (1, 2)
+NEWEST: Final = 2
+REFUSED: Final = -1
+MAX_ID: Final = (1 << 62) - 1  # of a message
+
+_VERSION: Final = struct.Struct(">q")
+HANDSHAKE_SIZE: Final = _VERSION.size
+
+ERROR, PING, MESSAGE, SUBSCRIBED, UNSUBSCRIBED, PUBLISHED, CREATED = range(7)
+#: Bytes of the longest frame's payload: the ids, and a body.
+MAX_PAYLOAD: Final = 12 + MAX_BODY
+
+_FRAME: Final = struct.Struct(">IB")
+_PING: Final = struct.Struct(">IBI")
+#: What stands before the body of a message: length, type, its id, the topic's id.
+MESSAGE_HEAD: Final = struct.Struct(">IBQI")
+_IDS: Final = struct.Struct(">QI")
+_U32: Final = struct.Struct(">I")
+
+# --------------------------------------------------------------------------------------------------------- commands
+
+Replay: TypeAlias = "Literal['current', 'beginning'] | int"
+Delivery: TypeAlias = Literal["broadcast", "round-robin"]
+Persistence: TypeAlias = Literal["transient", "strong", "weak", "async"]
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Who it is, and once more the version."""
+
+    version: int
+    client: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Asks for a topic's messages; an id as `replay` means those after it."""
+
+    topic: bytes
+    replay: Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Asks for no more of them."""
+
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Answers a ping with its time, in seconds since 1970."""
+
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A message for a topic (version 2)."""
+
+    topic: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Makes a topic, or finds it as asked (version 2)."""
+
+    topic: bytes
+    delivery: Delivery
+    persistence: Persistence
+
+
+Command: TypeAlias = Connect | Subscribe | Unsubscribe | Ack | Publish | Create
+
+_INTEGER: Final = re.compile(rb"[0-9]+")
+_FLOAT: Final = re.compile(rb"[0-9]{1,18}(?:\.[0-9]{0,18})?(?:[eE][+-]?[0-9]{1,2})?")
+_TIME: Final = re.compile(
+    rb"([0-9]{4})-([0-9]{2})-([0-9]{2})[ T]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,18}))?"
+    rb"(?:Z|([+-])([0-9]{2}):([0-9]{2}))?"
+)
+_DELIVERIES: Final[dict[Delivery, bytes]] = {"broadcast": b"Broadcast", "round-robin": b"Round_robin"}
+_SYNCS: Final[dict[Persistence, bytes]] = {"strong": b"Strong", "weak": b"Weak", "async": b"Async"}
+_DELIVERY_OF: Final = {word: name for name, word in _DELIVERIES.items()}
+_SYNC_OF: Final = {word: name for name, word in _SYNCS.items()}
+
+
+def read_command(expression: Expression, version: int) -> Command:
+    """Makes a command of an expression.
+
+    Raises:
+        SyntaxFault: It is none, or none of this version.
+    """
+    tag, arguments = _variant(expression, "a command")
+    match tag, arguments:
+        case b"Connect", [said, client]:
+            return Connect(_integer(said, "a version"), _atom(client, "a client's id"))
+        case b"Subscribe", [topic, replay]:
+            return Subscribe(_atom(topic, "a topic"), _replay(replay))
+        case b"Unsubscribe", [topic]:
+            return Unsubscribe(_atom(topic, "a topic"))
+        case b"Ack", [time]:
+            return Ack(_time(time))
+        case b"Publish", [topic, body] if version >= 2:
+            return Publish(_atom(topic, "a topic"), _atom(body, "a body"))
+        case b"Create", [topic, delivery, persistence] if version >= 2:
+            return Create(_atom(topic, "a topic"), _delivery(delivery), _persistence(persistence))
+    wanted = _ARGUMENTS.get(tag)
+    if wanted is None or (tag in _SECOND and version < 2):
+        raise SyntaxFault(f"{shown(tag)} is no command of version {version}")
+    raise SyntaxFault(f"{shown(tag)} has {wanted} arguments, not {len(arguments)}")
+
+
+_ARGUMENTS: Final = {b"Connect": 2, b"Subscribe": 2, b"Unsubscribe": 1, b"Ack": 1, b"Publish": 2, b"Create": 3}
+_SECOND: Final = (b"Publish", b"Create")
+
+
+def _variant(expression: Expression, what: str) -> tuple[bytes, list[Expression]]:
+    """The tag, with its first letter in upper case, and the arguments of a list that is headed by one."""
+    if isinstance(expression, bytes):
+        raise SyntaxFault(f"{what} is a list, unlike {shown(expression)}")
+    if not expression or not isinstance(expression[0], bytes):
+        raise SyntaxFault(f"{what} is a list that begins with its name")
+    tag = expression[0]
+    return tag[:1].upper() + tag[1:], expression[1:]
+
+
+def _constant(atom: bytes) -> bytes:
+    return atom[:1].upper() + atom[1:]
+
+
+def _atom(expression: Expression, what: str) -> bytes:
+    if isinstance(expression, bytes):
+        return expression
+    raise SyntaxFault(f"{what} is an atom, not a list")
+
+
+def _integer(expression: Expression, what: str) -> int:
+    text = _atom(expression, what)
+    if _INTEGER.fullmatch(text) is None:
+        raise SyntaxFault(f"{what} is a number of decimal digits, unlike {shown(text)}")
+    digits = text.lstrip(b"0")
+    # No number of the protocol has more than 20 digits: what has is beyond all of them, whatever its value.
+    return int(digits or b"0") if len(digits) <= 20 else 1 << 64
+
+
+def _replay(expression: Expression) -> Replay:
+    if isinstance(expression, bytes):
+        match _constant(expression):
+            case b"From_beginning":
+                return "beginning"
+            case b"From_current":
+                return "current"
+    else:
+        match _variant(expression, "a replay"):
+            case b"From_message", [number]:
+                return _integer(number, "a message's id")
+    raise SyntaxFault("a replay is From_beginning, From_current or (From_message <id>)")
+
+
+def _delivery(expression: Expression) -> Delivery:
+    found = _DELIVERY_OF.get(_constant(expression)) if isinstance(expression, bytes) else None
+    if found is None:
+        raise SyntaxFault("a delivery is Broadcast or Round_robin")
+    return found
+
+
+def _persistence(expression: Expression) -> Persistence:
+    if isinstance(expression, bytes):
+        if _constant(expression) == b"Transient":
+            return "transient"
+    else:
+        match _variant(expression, "a persistence"):
+            case b"Persistent", [bytes(sync)] if _constant(sync) in _SYNC_OF:
+                return _SYNC_OF[_constant(sync)]
+    raise SyntaxFault("a persistence is Transient, or (Persistent <sync>) with Strong, Weak or Async")
+
+
+def _time(expression: Expression) -> float:
+    """Seconds since 1970: a number, or OCaml's Time.t, which is two atoms, or one with a space in it."""
+    if isinstance(expression, bytes):
+        text = expression
+        if _FLOAT.fullmatch(text) is not None:
+            return float(text)
+    else:
+        match expression:
+            case [bytes(date), bytes(clock)]:
+                text = date + b" " + clock
+            case _:
+                raise SyntaxFault("a time is a number of seconds, or a date and a time of day")
+    match_ = _TIME.fullmatch(text)
+    if match_ is None:
+        raise SyntaxFault(f"a time is a number of seconds or a date and a time of day, unlike {shown(text)}")
+    *numbers, fraction, sign, hours, minutes = match_.groups()
+    try:
+        moment = datetime(*map(int, numbers), tzinfo=UTC)  # type: ignore[misc,arg-type]
+    except ValueError as error:
+        raise SyntaxFault(f"{shown(text)} is no time: {error}") from None
+    seconds = (moment - _EPOCH) / timedelta(seconds=1)
+    if sign is not None:
+        away = int(hours) * 3600 + int(minutes) * 60
+        seconds += -away if sign == b"+" else away
+    return seconds + (float(b"0." + fraction) if fraction else 0.0)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def write_command(command: Command) -> bytes:
+    """A command as a client says it: one line."""
+    return encode(_expression(command)) + b"\n"
+
+
+def _expression(command: Command) -> Writable:
+    match command:
+        case Connect(version, client):
+            return [b"Connect", b"%d" % version, client]
+        case Subscribe(topic, "beginning"):
+            return [b"Subscribe", topic, b"From_beginning"]
+        case Subscribe(topic, "current"):
+            return [b"Subscribe", topic, b"From_current"]
+        case Subscribe(topic, int(number)):
+            return [b"Subscribe", topic, [b"From_message", b"%d" % number]]
+        case Unsubscribe(topic):
+            return [b"Unsubscribe", topic]
+        case Ack(time):
+            return [b"Ack", repr(time).encode() if time % 1 else b"%d" % time]
+        case Publish(topic, body):
+            return [b"Publish", topic, body]
+        case Create(topic, delivery, "transient"):
+            return [b"Create", topic, _DELIVERIES[delivery], b"Transient"]
+        case Create(topic, delivery, persistence):
+            return [b"Create", topic, _DELIVERIES[delivery], [b"Persistent", _SYNCS[persistence]]]
+    raise TypeError(f"{command!r} is no command")  # pragma: no cover
+
+
+# ----------------------------------------------------------------------------------------------------------- frames
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Something is refused, or wrong, or worth knowing."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks for an `Ack` of this time (seconds since 1970)."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message; `topic_id` is that of `Subscribed`."""
+
+    id: int
+    topic_id: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The topic's messages follow."""
+
+    topic_id: int
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """No more of the topic's messages follow."""
+
+    topic_id: int
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The message has this id, and the topic's persistence holds for it."""
+
+    id: int
+    topic_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The topic is there as asked."""
+
+    topic_id: int
+    topic: bytes
+
+
+Frame: TypeAlias = Error | Ping | Message | Subscribed | Unsubscribed | Published | Created
+
+_RECORDS: Final[dict[int, type[Subscribed] | type[Unsubscribed] | type[Created]]] = {
+    SUBSCRIBED: Subscribed,
+    UNSUBSCRIBED: Unsubscribed,
+    CREATED: Created,
+}
+_TYPE_OF: Final = {kind: number for number, kind in _RECORDS.items()}
+
+
+def write_frame(frame: Frame) -> bytes:
+    """A frame as a server says it."""
+    match frame:
+        case Error(text):
+            return _framed(ERROR, text.encode("utf-8", "backslashreplace"))
+        case Ping(time):
+            return _PING.pack(5, PING, time & 0xFFFFFFFF)
+        case Message(number, topic_id, body):
+            return MESSAGE_HEAD.pack(13 + len(body), MESSAGE, number, topic_id) + body
+        case Published(number, topic_id):
+            return _framed(PUBLISHED, _IDS.pack(number, topic_id))
+        case _:
+            record = [[b"id", b"%d" % frame.topic_id], [b"topic", frame.topic]]
+            return _framed(_TYPE_OF[type(frame)], encode(record))
+
+
+def _framed(kind: int, payload: bytes) -> bytes:
+    return _FRAME.pack(1 + len(payload), kind) + payload
+
+
+def read_frame(kind: int, payload: bytes) -> Frame:
+    """Makes a frame of its type and what follows it.
+
+    Raises:
+        SyntaxFault: It is none.
+    """
+    match kind:
+        case 0:
+            return Error(payload.decode("utf-8", "replace"))
+        case 1 if len(payload) == 4:
+            return Ping(_U32.unpack(payload)[0])
+        case 2 if len(payload) >= 12:
+            number, topic_id = _IDS.unpack_from(payload)
+            return Message(number, topic_id, payload[12:])
+        case 3 | 4 | 6:
+            return _RECORDS[kind](*_record(payload))
+        case 5 if len(payload) == 12:
+            return Published(*_IDS.unpack(payload))
+    raise SyntaxFault(f"no frame has the type {kind} and {len(payload)} bytes")
+
+
+def _record(payload: bytes) -> tuple[int, bytes]:
+    """The id and the name of a topic; the fields stand in any order, and no other is there."""
+    reader = Reader(max_length=2 * len(payload) + 16)
+    found = [*reader.feed(payload), *reader.feed(b"\n")]
+    fields: dict[bytes, bytes] = {}
+    match found:
+        case [list(pairs)] if reader.idle:
+            for pair in pairs:
+                match pair:
+                    case [bytes(name), bytes(value)] if name not in fields:
+                        fields[name] = value
+                    case _:
+                        raise SyntaxFault("a topic's record is ((id <number>)(topic <name>))")
+    if fields.keys() != {b"id", b"topic"}:
+        raise SyntaxFault("a topic's record is ((id <number>)(topic <name>))")
+    return _integer(fields[b"id"], "a topic's id"), fields[b"topic"]
+
+
+# ------------------------------------------------------------------------------------------------------------ sides
+
+
+class ServerSide:
+    """What a server knows of one connection: its version, its client, and where in its bytes it is.
+
+    Args:
+        versions: Those that it speaks.
+
+    Attributes:
+        version: The version of the connection; 0 before the handshake.
+        client: The client's id; `None` before `Connect`.
+    """
+
+    __slots__ = ("_reader", "_said", "_versions", "client", "version")
+
+    def __init__(self, versions: tuple[int, ...] = VERSIONS) -> None:
+        self._versions = versions
+        self._said = b""
+        self._reader = Reader()
+        self.version = 0
+        self.client: bytes | None = None
+
+    def handshake(self, data: bytes) -> tuple[bytes, bytes]:
+        """Takes the first bytes of a connection.
+
+        Returns:
+            The answer, empty while bytes of the version are missing, and the bytes that follow it.
+
+        Raises:
+            VersionFault: The version is none of ours: the client is told -1, and the connection ends.
+        """
+        self._said += data
+        if len(self._said) < HANDSHAKE_SIZE:
+            return b"", b""
+        said, rest = self._said[:HANDSHAKE_SIZE], self._said[HANDSHAKE_SIZE:]
+        self._said = b""
+        (version,) = _VERSION.unpack(said)
+        if version not in self._versions:
+            raise VersionFault(f"version {version} is not spoken here")
+        self.version = version
+        return said, rest
+
+    def commands(self, data: bytes) -> Iterator[Command]:
+        """Takes what follows the handshake; gives the commands, all of them to be taken before the next bytes.
+
+        Raises:
+            SyntaxFault: The bytes are no commands, or the first is no `Connect`: the connection ends. What came
+                before was given.
+        """
+        for expression in self._reader.feed(data):
+            command = read_command(expression, self.version)
+            if isinstance(command, Connect):
+                if self.client is not None:
+                    raise SyntaxFault("Connect is said once")
+                if command.version != self.version:
+                    raise SyntaxFault(f"Connect says version {command.version}, the handshake said {self.version}")
+                if not command.client:
+                    raise SyntaxFault("a client's id is not empty")
+                self.client = command.client
+            elif self.client is None:
+                raise SyntaxFault("the first command is Connect")
+            yield command
+
+
+#: What a client of another version is told.
+REFUSAL: Final = _VERSION.pack(REFUSED)
+
+MISSED: Final = 2  # pings without an answer that end a connection
+
+
+class Pings:
+    """The pings of one connection, and which of them were answered.
+
+    What waits for a slow reader stands before a ping: it is missed only after the kernel had taken it for a whole
+    interval. A client that takes nothing at all for two intervals is as dead as one that answers nothing.
+    """
+
+    __slots__ = ("_open", "_stalls", "_taken")
+
+    def __init__(self) -> None:
+        self._open: deque[tuple[int, int]] = deque()  # unanswered: their times, and where in the stream they end
+        self._taken = 0  # bytes that the kernel had taken after the last ping
+        self._stalls = 0
+
+    def next(self, time: int, said: int, taken: int) -> bytes | None:
+        """Gives the next ping, once an interval; `None`: the client is dead.
+
+        Args:
+            time: Seconds since 1970.
+            said: Bytes that the connection was given so far.
+            taken: How many of them the kernel has taken.
+        """
+        missed = sum(end <= self._taken for _, end in self._open)
+        self._stalls = self._stalls + 1 if taken == self._taken < said else 0
+        if missed >= MISSED or self._stalls >= MISSED:
+            return None
+        ping = write_frame(Ping(time))
+        self._open.append((time, said + len(ping)))
+        return ping
+
+    def sent(self, taken: int) -> None:
+        """How many bytes the kernel has taken once the ping was given to the connection."""
+        self._taken = taken
+
+    def ack(self, time: float) -> None:
+        """Takes an answer: it is for the pings up to its time, whose fraction is the client's own affair."""
+        while self._open and self._open[0][0] <= time:
+            self._open.popleft()
+
+    def forgive(self) -> None:
+        """Waits for no answer to the pings so far."""
+        self._open.clear()
+        self._stalls = 0
+
+
+class ClientSide:
+    """What a client knows of its connection.
+
+    Args:
+        client: Its id.
+        version: The version that it speaks.
+
+    Attributes:
+        agreed: Whether the server has said the same version.
+    """
+
+    __slots__ = ("_client", "_in", "_wanted", "agreed", "version")
+
+    def __init__(self, client: bytes, version: int = NEWEST) -> None:
+        self._client = client
+        self.version = version
+        self.agreed = False
+        self._in = bytearray()
+        self._wanted = HANDSHAKE_SIZE  # bytes without which nothing can be read
+
+    def hello(self) -> bytes:
+        """What is said first. The server answers with the same."""
+        return _VERSION.pack(self.version)
+
+    def connect(self) -> bytes:
+        """What is said when the version is agreed upon."""
+        return write_command(Connect(self.version, self._client))
+
+    def receive(self, data: bytes | memoryview) -> Iterator[Frame]:
+        """Takes bytes of the server; gives the frames, all of them to be taken before the next bytes.
+
+        Raises:
+            VersionFault: The server does not speak this version.
+            SyntaxFault: The bytes are no frames.
+        """
+        self._in += data
+        if len(self._in) < self._wanted:
+            return
+        text = bytes(self._in)
+        at = 0
+        if not self.agreed:
+            (version,) = _VERSION.unpack_from(text)
+            if version != self.version:
+                raise VersionFault(f"the server does not speak version {self.version}")
+            self.agreed = True
+            at = HANDSHAKE_SIZE
+        end = len(text)
+        try:
+            while True:
+                if end - at < 4:
+                    self._wanted = 4
+                    return
+                (length,) = _U32.unpack_from(text, at)
+                if not 1 <= length <= 1 + MAX_PAYLOAD:
+                    raise SyntaxFault(f"no frame has {length} bytes")
+                if end - at < 4 + length:
+                    self._wanted = 4 + length
+                    return
+                frame = read_frame(text[at + 4], text[at + 5 : at + 4 + length])
+                at += 4 + length
+                yield frame
+        finally:
+            self._in = bytearray(text[at:])

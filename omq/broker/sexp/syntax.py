@@ -1,0 +1,354 @@
+"""S-expressions as OCaml's sexplib writes and reads them: bytes to atoms and lists, and back.
+
+An atom is `bytes`: it may hold any of them. `Reader` takes a stream that is cut anywhere. It looks at each byte once,
+keeps at most four that it cannot judge yet, and says at the first of them that cannot be right what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from omq.broker.errors import SyntaxFault
+
+__all__ = ["MAX_DEPTH", "MAX_LENGTH", "Expression", "Reader", "encode", "parse", "shown"]
+
+#: What a reader gives: an atom, or a list of expressions.
+Expression: TypeAlias = "bytes | list[Expression]"
+#: What can be written.
+Writable: TypeAlias = "bytes | Sequence[Writable]"
+
+MAX_LENGTH: Final = 64 << 10  # bytes of one expression, with the comments in it
+MAX_DEPTH: Final = 64  # lists within one another
+
+# ---------------------------------------------------------------------------------------------------------- writing
+
+#: An atom that is written as it is holds none of these; and it is not empty, and has no comment's mark in it.
+_QUOTED: Final = re.compile(rb'[^!-~]|["();\\]|#\||\|#|\A\Z')
+#: What is not written as it is between quotes.
+_ESCAPED: Final = re.compile(rb'[^ -~]|["\\]')
+_ESCAPES: Final = {byte: b"\\%03d" % byte for byte in range(256)} | {
+    0x0A: b"\\n",
+    0x22: b'\\"',
+    0x5C: b"\\\\",
+}
+
+
+def _escape(match: re.Match[bytes]) -> bytes:
+    return _ESCAPES[match.group()[0]]
+
+
+def encode_atom(atom: bytes) -> bytes:
+    """Writes an atom, between quotes where it needs them."""
+    if _QUOTED.search(atom) is None:
+        return atom
+    return b'"%b"' % _ESCAPED.sub(_escape, atom)
+
+
+def encode(expression: Writable) -> bytes:
+    """Writes an expression on one line: a space stands between neighbours unless both are lists."""
+    if isinstance(expression, bytes):
+        return encode_atom(expression)
+    out: list[bytes] = []
+    # Lists that are being written, each with what is left of it: a deep one needs no deep recursion.
+    open_lists: list[Iterator[Writable]] = []
+    after: type | None = None  # what stands before, in the same list
+    inner: Iterator[Writable] = iter((expression,))
+    while True:
+        for item in inner:
+            if isinstance(item, bytes):
+                if after is not None:
+                    out.append(b" ")
+                out.append(encode_atom(item))
+                after = bytes
+                continue
+            if after is bytes:
+                out.append(b" ")
+            out.append(b"(")
+            open_lists.append(inner)
+            inner = iter(item)
+            after = None
+            break
+        else:
+            if not open_lists:
+                return b"".join(out)
+            out.append(b")")
+            inner = open_lists.pop()
+            after = list
+
+
+def shown(data: bytes, longest: int = 60) -> str:
+    """An atom for a message to people: in quotes where it needs them, and cut when it is long."""
+    text = encode_atom(data[:longest]).decode("ascii")
+    return text if len(data) <= longest else f"{text}... ({len(data)} bytes)"
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+#: Between atoms and lists. sexplib knows a carriage return only before a line feed; here it is blank anywhere.
+_BLANKS: Final = re.compile(rb"[ \t\n\f\r]*")
+_ATOM: Final = re.compile(rb'[^ \t\n\f\r"();]+')
+_PLAIN: Final = re.compile(rb'[^"\\]+')  # within quotes
+_LINE: Final = re.compile(rb"[^\n\r]*")
+_COMMENT_MARK: Final = re.compile(rb'#\||\|#|"')
+_CONTINUED: Final = re.compile(rb"[ \t]*")
+#: A backslash within quotes and what belongs to it. Where nothing fits it stands for itself, as what follows does.
+_ESCAPE: Final = re.compile(rb"\\(?:([0-9]{3})|x([0-9a-fA-F]{2})|([\\'\"ntbr ])|(\r?\n))")
+#: The beginning of one, which the bytes to come decide.
+_BEGUN: Final = re.compile(rb"\\(?:[0-9]{0,2}|x[0-9a-fA-F]?|\r)\Z")
+_NAMED: Final = {b"n": 10, b"t": 9, b"b": 8, b"r": 13, b"\\": 92, b"'": 39, b'"': 34, b" ": 32}
+
+# Where in the text a reader is.
+_BETWEEN, _IN_ATOM, _IN_QUOTES, _CONTINUATION, _IN_LINE, _IN_COMMENT, _IN_COMMENT_QUOTES = range(7)
+
+_QUOTE, _OPEN, _CLOSE, _SEMICOLON, _HASH, _PIPE, _BACKSLASH = b'"();#|\\'
+
+
+class Reader:
+    """Reads expressions from a stream.
+
+    Args:
+        max_length: Bytes of one expression, from its first to its last, and of a comment.
+        max_depth: Lists within one another.
+    """
+
+    __slots__ = (
+        "_atom",
+        "_comments",
+        "_fault",
+        "_items",
+        "_length",
+        "_lists",
+        "_max_depth",
+        "_max_length",
+        "_rest",
+        "_skip",
+        "_skips",
+        "_where",
+    )
+
+    def __init__(self, *, max_length: int = MAX_LENGTH, max_depth: int = MAX_DEPTH) -> None:
+        self._max_length = max_length
+        self._max_depth = max_depth
+        self._where = _BETWEEN
+        self._rest = b""  # bytes that cannot be judged before the next ones
+        self._length = 0  # bytes of the expression, or comment, that is being read; of earlier pieces
+        self._atom = bytearray()
+        self._comments = 0  # block comments that are open, within one another
+        self._items: list[Expression] = []  # of the list that is being read
+        self._skip = 0  # expressions that are to be skipped next, in this list
+        self._lists: list[list[Expression]] = []  # lists around it
+        self._skips: list[int] = []  # the same for these
+        self._fault: str | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no expression and no comment is begun."""
+        return self._where == _BETWEEN and not self._lists and not self._skip and not self._rest
+
+    def feed(self, data: bytes) -> Iterator[Expression]:
+        """Takes the next bytes of the stream; gives the expressions that they complete, one by one.
+
+        All that is given is to be taken before the next bytes are fed.
+
+        Raises:
+            SyntaxFault: The bytes are no expressions. What came before was given; nothing is read any more.
+        """
+        if self._fault is not None:
+            raise SyntaxFault(self._fault)
+        try:
+            yield from self._read(self._rest + data if self._rest else data)
+        except SyntaxFault as fault:
+            self._fault = str(fault)
+            self._items, self._lists, self._atom, self._rest = [], [], bytearray(), b""
+            raise
+
+    def _read(self, text: bytes) -> Iterator[Expression]:
+        self._rest = b""
+        end = len(text)
+        at = 0
+        begun = 0  # where in this text the expression begins; what came of it before is counted in _length
+        while at < end:
+            where = self._where
+            if where == _BETWEEN:
+                at = _BLANKS.match(text, at).end()  # type: ignore[union-attr]
+                if not self._lists and not self._skip:
+                    begun, self._length = at, 0
+                if at == end:
+                    break
+                byte = text[at]
+                if byte == _OPEN:
+                    at += 1
+                    self._open()
+                elif byte == _CLOSE:
+                    at += 1
+                    self._check(at - begun)
+                    self._close()
+                    if not self._lists and self._items:
+                        yield self._items.pop()
+                elif byte == _QUOTE:
+                    at += 1
+                    self._where = _IN_QUOTES
+                elif byte == _SEMICOLON:
+                    self._where = _IN_LINE
+                elif byte == _HASH and at + 1 == end:
+                    self._rest = text[at:]
+                    break
+                elif byte == _HASH and text[at + 1] == _SEMICOLON:
+                    at += 2
+                    self._skip += 1
+                elif byte == _HASH and text[at + 1] == _PIPE:
+                    at += 2
+                    self._comments = 1
+                    self._where = _IN_COMMENT
+                else:
+                    self._where = _IN_ATOM
+            elif where == _IN_ATOM:
+                match = _ATOM.match(text, at)
+                if match is not None:
+                    at = match.end()
+                    self._check(at - begun)
+                    self._atom += match.group()
+                if at < end:
+                    self._where = _BETWEEN
+                    if b"#|" in self._atom or b"|#" in self._atom:
+                        raise SyntaxFault("the mark of a comment within an atom: such an atom is quoted")
+                    self._add_atom()
+                    if not self._lists and self._items:
+                        yield self._items.pop()
+            elif where == _IN_QUOTES:
+                match = _PLAIN.match(text, at)
+                if match is not None:
+                    at = match.end()
+                    self._check(at - begun)
+                    self._atom += match.group()
+                elif text[at] == _QUOTE:
+                    at += 1
+                    self._check(at - begun)
+                    self._where = _BETWEEN
+                    self._add_atom()
+                    if not self._lists and self._items:
+                        yield self._items.pop()
+                else:
+                    taken = self._take_escape(text, at)
+                    if not taken:
+                        self._rest = text[at:]
+                        break
+                    at += taken
+            elif where == _CONTINUATION:
+                at = _CONTINUED.match(text, at).end()  # type: ignore[union-attr]
+                if at < end:
+                    self._where = _IN_QUOTES
+            elif where == _IN_LINE:
+                at = _LINE.match(text, at).end()  # type: ignore[union-attr]
+                self._check(at - begun)
+                if at < end:
+                    self._where = _BETWEEN
+            elif where == _IN_COMMENT:
+                match = _COMMENT_MARK.search(text, at)
+                if match is None:
+                    # A mark has two bytes: the last may be the first of one.
+                    at = end - (text[-1] in (_HASH, _PIPE))
+                    self._rest = text[at:]
+                    break
+                at = match.end()
+                self._mark(match.group())
+            else:
+                match = _PLAIN.match(text, at)
+                if match is not None:
+                    at = match.end()
+                elif text[at] == _QUOTE:
+                    at += 1
+                    self._where = _IN_COMMENT
+                elif at + 1 < end:
+                    at += 2
+                else:
+                    self._rest = text[at:]
+                    break
+            self._check(at - begun)
+        self._length += at - begun
+        if self._length > self._max_length:
+            raise self._too_long()
+
+    def _check(self, length: int) -> None:
+        if self._length + length > self._max_length:
+            raise self._too_long()
+
+    def _too_long(self) -> SyntaxFault:
+        return SyntaxFault(f"an expression has at most {self._max_length} bytes")
+
+    def _open(self) -> None:
+        if len(self._lists) == self._max_depth:
+            raise SyntaxFault(f"at most {self._max_depth} lists stand within one another")
+        self._lists.append(self._items)
+        self._skips.append(self._skip)
+        self._items, self._skip = [], 0
+
+    def _close(self) -> None:
+        if not self._lists:
+            raise SyntaxFault("a closing parenthesis that nothing has opened")
+        if self._skip:
+            raise SyntaxFault("nothing follows #; that could be skipped")
+        done = self._items
+        self._items, self._skip = self._lists.pop(), self._skips.pop()
+        self._add(done)
+
+    def _add_atom(self) -> None:
+        atom = bytes(self._atom)
+        self._atom.clear()
+        self._add(atom)
+
+    def _add(self, expression: Expression) -> None:
+        if self._skip:
+            self._skip -= 1
+        else:
+            self._items.append(expression)
+
+    def _take_escape(self, text: bytes, at: int) -> int:
+        """Reads what a backslash begins; gives the bytes taken, 0 if more are needed."""
+        match = _ESCAPE.match(text, at)
+        if match is None:
+            if _BEGUN.match(text, at) is not None:
+                return 0
+            self._atom.append(_BACKSLASH)
+            return 1
+        decimal, hexadecimal, named, _ = match.groups()
+        if decimal is not None:
+            value = int(decimal)
+            if value > 255:
+                raise SyntaxFault(f"\\{value} is no byte")
+            self._atom.append(value)
+        elif hexadecimal is not None:
+            self._atom.append(int(hexadecimal, 16))
+        elif named is not None:
+            self._atom.append(_NAMED[named])
+        else:
+            self._where = _CONTINUATION
+        return len(match.group())
+
+    def _mark(self, mark: bytes) -> None:
+        """A mark within a block comment: one more begins, one ends, or quotes begin, in which there are no marks."""
+        if mark == b"#|":
+            self._comments += 1
+        elif mark == b"|#":
+            self._comments -= 1
+            if not self._comments:
+                self._where = _BETWEEN
+        else:
+            self._where = _IN_COMMENT_QUOTES
+
+
+def parse(text: bytes, *, max_length: int = MAX_LENGTH, max_depth: int = MAX_DEPTH) -> Expression:
+    """Reads a text that is one expression.
+
+    Raises:
+        SyntaxFault: It is none, or more than one.
+    """
+    reader = Reader(max_length=max_length, max_depth=max_depth)
+    found = [*reader.feed(text), *reader.feed(b"\n")]
+    if not reader.idle:
+        raise SyntaxFault("the text ends within an expression or a comment")
+    if len(found) != 1:
+        raise SyntaxFault(f"one expression was expected, not {len(found)}")
+    return found[0]
