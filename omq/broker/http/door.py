@@ -1,10 +1,37 @@
-"""The HTTP door: it only ever looks."""
+"""The HTTP door: it only ever looks. Nothing that comes through it changes anything."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import base64
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
 
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from omq.broker.config import http_address
+from omq.broker.http.metrics import registry
+from omq.broker.http.rates import Rates
+from omq.broker.http.view import view
 from omq.broker.stats import BrokerStats
+from omq.errors import BindError
+
+__all__ = ["HttpDoor"]
+
+LOG: Final = logging.getLogger("omq.broker")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+INTERVAL: Final = 1.0  # seconds between two looks at the counters
+SHARE: Final = 0.01  # of the loop's time that these looks may take
+IDLE: Final = 30.0  # seconds that a connection may wait for its next request
+PARTING: Final = 1.0  # seconds that an answer under way is given when the broker ends
 
 
 class HttpDoor:
@@ -12,13 +39,17 @@ class HttpDoor:
 
     Args:
         stats: Called for each answer, in the loop.
-
-    Raises:
-        ImportError: aiohttp or prometheus_client is missing: `omq-zmtp[broker]` brings both.
     """
 
     def __init__(self, stats: Callable[[], BrokerStats]) -> None:
         self._stats = stats
+        self._rates = Rates(stats())
+        self._registry = registry(stats)
+        page = Path(__file__).with_name("page.htm").read_text(encoding="utf-8")
+        self._page = page.encode()
+        self._policy = _policy(page)
+        self._runner: web.AppRunner | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> str:
         """Listens.
@@ -30,10 +61,97 @@ class HttpDoor:
             The URL, with the port resolved: `http://127.0.0.1:8222`.
 
         Raises:
-            EndpointError: The address is none.
+            ConfigError: The address is none.
             BindError: It cannot be listened on.
         """
-        raise NotImplementedError
+        host, port = http_address(address)
+        app = web.Application(middlewares=[_hardened])
+        # GET also answers HEAD; anything else is refused by the router, 405.
+        app.router.add_get("/", self._get_page)
+        app.router.add_get("/topics.json", self._get_topics)
+        app.router.add_get("/metrics", self._get_metrics)
+        app.router.add_get("/healthz", self._get_health)
+        runner = web.AppRunner(app, access_log=None, keepalive_timeout=IDLE, shutdown_timeout=PARTING)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise BindError(error.errno, f"http {address}: {error.strerror or error}") from None
+        self._runner = runner
+        self._watch = asyncio.get_running_loop().create_task(self._look())
+        bound_host, bound_port = runner.addresses[0][:2]
+        return f"http://[{bound_host}]:{bound_port}" if ":" in bound_host else f"http://{bound_host}:{bound_port}"
 
     async def close(self) -> None:
-        """Stops listening and ends what is open."""
+        """Stops listening and ends what is open. Idempotent."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+            await asyncio.wait([watch])
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _look(self) -> None:
+        """Remembers the counters again and again; with many topics less often."""
+        loop = asyncio.get_running_loop()
+        pause = INTERVAL
+        while True:
+            await asyncio.sleep(pause)
+            began = loop.time()
+            try:
+                self._rates.note(self._stats())
+            except Exception:
+                LOG.exception("the broker cannot tell how it is")
+            pause = max(INTERVAL, (loop.time() - began) / SHARE)
+
+    async def _get_page(self, request: web.Request) -> web.Response:
+        headers = {"Content-Security-Policy": self._policy}
+        return web.Response(body=self._page, content_type="text/html", charset="utf-8", headers=headers)
+
+    async def _get_topics(self, request: web.Request) -> web.Response:
+        text = json.dumps(view(self._stats(), self._rates), allow_nan=False, separators=(",", ":"))
+        return web.Response(text=text, content_type="application/json")
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+    async def _get_health(self, request: web.Request) -> web.Response:
+        """200 as long as the broker does its work; a disk that is full is no reason to take it out of service."""
+        store = self._stats()["store"]
+        if store["failed"] is not None:
+            return web.Response(status=503, text=f"the store has failed: {store['failed']}\n")
+        return web.Response(text="ok, but the disk is full\n" if store["full"] else "ok\n")
+
+
+@web.middleware
+async def _hardened(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Gives every answer, an error too, what keeps browsers from guessing and from keeping."""
+    response: web.StreamResponse
+    try:
+        response = await handler(request)
+    except web.HTTPException as refusal:
+        response = web.Response(status=refusal.status, text=f"{refusal.reason}\n", headers=_allow(refusal))
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    return response
+
+
+def _allow(refusal: web.HTTPException) -> dict[str, str]:
+    return {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
+
+
+def _policy(page: str) -> str:
+    """The content security policy of a page: its own style and script, its own JSON, and nothing else."""
+    style, script = (
+        base64.b64encode(hashlib.sha256(found.encode()).digest()).decode()
+        for name in ("style", "script")
+        for found in re.findall(f"<{name}>(.*?)</{name}>", page, re.DOTALL)
+    )
+    return (
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )

@@ -1,0 +1,134 @@
+"""Rates and latencies, taken from the counters that a broker shows, over a window that moves with the time."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from omq.broker.stats import BrokerStats, TopicStats
+
+__all__ = ["Rates"]
+
+COUNTERS: Final = ("published", "published_bytes", "delivered", "delivered_bytes")
+WINDOW: Final = 5.0  # seconds that a topic's rates are taken over
+LEAST: Final = 0.1  # seconds: a rate over less says nothing
+SYNC_WINDOW: Final = 60.0  # seconds that the latency of fsync is taken over
+
+Counts = tuple[int, int, int, int]
+Buckets = Mapping[float, int]
+TopicMoment = tuple[float, dict[int, Counts]]
+SyncMoment = tuple[float, int, float, Buckets]
+_NOTHING: Final[Counts] = (0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Syncs:
+    """What fsync took within the window.
+
+    Attributes:
+        rate: How many a second.
+        mean: Seconds; `None` where there was none.
+        p50: The median, read off the histogram.
+        p99: What 99 of 100 did not exceed.
+    """
+
+    rate: float
+    mean: float | None
+    p50: float | None
+    p99: float | None
+
+
+class Rates:
+    """Remembers counters, and tells how fast they grow.
+
+    Args:
+        stats: The counters of the first moment.
+    """
+
+    def __init__(self, stats: BrokerStats) -> None:
+        self._topics: deque[TopicMoment] = deque()
+        self._syncs: deque[SyncMoment] = deque()
+        self.note(stats)
+
+    def note(self, stats: BrokerStats) -> None:
+        """Remembers the counters of a moment, and forgets those that are out of the window but for one."""
+        now = stats["uptime"]
+        self._topics.append((now, {topic["id"]: _counts(topic) for topic in stats["topics"]}))
+        self._syncs.append((now, *_sync_counts(stats)))
+        _forget(self._topics, now - WINDOW)
+        _forget(self._syncs, now - SYNC_WINDOW)
+
+    def of(self, topics: Iterable[TopicStats], now: float) -> dict[int, tuple[float, float, float, float]]:
+        """Messages and bytes a second in, then out, by a topic's id; a topic that was not there began at 0.
+
+        Args:
+            topics: The counters now.
+            now: Their moment: the broker's uptime.
+        """
+        then, before = self._topics[0]
+        seconds = now - then
+        found = {}
+        for topic in topics:
+            old = before.get(topic["id"], _NOTHING)
+            grown = [
+                max(0, new - was) / seconds if seconds > 0 else 0.0
+                for new, was in zip(_counts(topic), old, strict=True)
+            ]
+            found[topic["id"]] = (grown[0], grown[1], grown[2], grown[3])
+        return found
+
+    def syncs(self, stats: BrokerStats) -> Syncs:
+        """What fsync took lately."""
+        then, count, spent, before = self._syncs[0]
+        new_count, new_spent, after = _sync_counts(stats)
+        new, seconds = new_count - count, stats["uptime"] - then
+        buckets = [(bound, number - before.get(bound, 0)) for bound, number in sorted(after.items())]
+        return Syncs(
+            rate=new / max(seconds, LEAST),
+            mean=(new_spent - spent) / new if new else None,
+            p50=quantile(buckets, 0.5),
+            p99=quantile(buckets, 0.99),
+        )
+
+
+def quantile(buckets: Iterable[tuple[float, int]], share: float) -> float | None:
+    """The value that a share of all does not exceed, read off a histogram: a line is drawn through each bucket.
+
+    Args:
+        buckets: Upper bounds, ascending, and how many lie in each.
+        share: From 0 to 1.
+
+    Returns:
+        `None` where all buckets are empty. In the last bucket, which has no bound, the one before is told.
+    """
+    rows = list(buckets)
+    wanted = share * sum(number for _, number in rows)
+    lower, seen = 0.0, 0
+    for bound, number in rows:
+        if number and seen + number >= wanted:
+            return lower if math.isinf(bound) else lower + (bound - lower) * (wanted - seen) / number
+        lower, seen = bound, seen + number
+    return None
+
+
+def _counts(topic: TopicStats) -> Counts:
+    return topic["published"], topic["published_bytes"], topic["delivered"], topic["delivered_bytes"]
+
+
+def _sync_counts(stats: BrokerStats) -> tuple[int, float, Buckets]:
+    """All environments' fsyncs together: how many, how long, and by bucket."""
+    environments = stats["store"]["environments"].values()
+    buckets: dict[float, int] = {}
+    for environment in environments:
+        for bound, number in environment["sync_buckets"]:
+            buckets[bound] = buckets.get(bound, 0) + number
+    return sum(one["syncs"] for one in environments), sum(one["sync_seconds"] for one in environments), buckets
+
+
+def _forget(moments: deque[TopicMoment] | deque[SyncMoment], before: float) -> None:
+    """Keeps one moment from before the window, so that the window is always full."""
+    while len(moments) > 1 and moments[1][0] <= before:
+        moments.popleft()

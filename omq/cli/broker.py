@@ -1,0 +1,277 @@
+"""`omq broker`: named queues, served until a signal ends it."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import uvloop
+
+from omq.broker.config import Config, ConfigError, TopicSpec, http_address, parse_topic, read_config
+from omq.broker.errors import TopicError
+from omq.broker.keys import MECHANISMS, SecurityFiles
+from omq.broker.server import AsyncServer
+from omq.cli.ready import ReadyFile
+from omq.errors import EndpointError, OmqError, UsageError
+from omq.types import Security
+
+LOG: Final = logging.getLogger("omq.broker")
+DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
+LEVELS: Final = ("debug", "info", "warning", "error")
+LOOPBACK: Final = ("127.", "::1", "localhost")
+
+
+def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[TopicSpec, ...]:
+    """What `--topic` takes."""
+    topics: dict[str, TopicSpec] = {}
+    for value in values:
+        try:
+            topic = parse_topic(value)
+        except ConfigError as fault:
+            raise click.BadParameter(f"{value!r}: {fault}", ctx, param) from None
+        if topic.name in topics:
+            raise click.BadParameter(f"{value!r}: topic {topic.name!r} is there twice", ctx, param)
+        topics[topic.name] = topic
+    return tuple(topics.values())
+
+
+def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """What `--http` takes."""
+    try:
+        if value is not None:
+            http_address(value)
+    except ConfigError as fault:
+        raise click.BadParameter(str(fault), ctx, param) from None
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityOptions:
+    """What the command line says about security."""
+
+    mechanism: str | None
+    secret_key_file: Path | None
+    authorized_keys_file: Path | None
+    users_file: Path | None
+
+    def over(self, config: Path | None) -> SecurityFiles | None:
+        """What holds instead of the file's `[security]`: `None` where the command line says nothing.
+
+        Files that belong to the mechanism of the command line and that it does not name are those of the file.
+
+        Raises:
+            ConfigError: It does not fit.
+        """
+        mechanism = self.mechanism
+        if mechanism is None and self.users_file is not None:
+            mechanism = "plain"
+        if mechanism is None and (self.secret_key_file is not None or self.authorized_keys_file is not None):
+            mechanism = "curve"
+        if mechanism is None:
+            return None
+        paths = {
+            "secret_key_file": self.secret_key_file,
+            "authorized_keys_file": self.authorized_keys_file,
+            "users_file": self.users_file,
+        }
+        beside = SecurityFiles() if config is None else read_config(config).security
+        if beside.mechanism == mechanism:
+            paths = {key: path or getattr(beside, key) for key, path in paths.items()}
+        try:
+            return SecurityFiles(mechanism, **paths)
+        except UsageError as fault:
+            raise ConfigError(f"the options of security: {fault}") from None
+
+
+def gather(
+    directory: Path | None,
+    path: Path | None,
+    security: SecurityOptions,
+    *,
+    bind: tuple[str, ...],
+    topics: tuple[TopicSpec, ...],
+    **options: Any,
+) -> Config:
+    """Puts file and command line together; what is on the command line wins.
+
+    Raises:
+        ConfigError: They do not fit.
+    """
+    over = security.over(path)
+    config = Config() if path is None else read_config(path, security=over)
+    if over is not None:
+        config = replace(config, security=over)
+    if directory is not None and options["memory"]:
+        raise ConfigError(f"--memory keeps everything in memory: it does not go with the directory {directory}")
+    memory = directory is None and (config.memory or options["memory"])
+    if directory is None and not memory:
+        raise ConfigError("DIR is missing: where the topics are kept; or --memory")
+    named = {topic.name for topic in topics}
+    every = (*(topic for topic in config.topics if topic.name not in named), *topics)
+    if memory:
+        check_memory(every)
+    sexp = options["sexp"] or config.sexp
+    return replace(
+        config,
+        bind=bind or config.bind or (() if sexp else (DEFAULT_BIND,)),
+        sexp=sexp,
+        http=options["http"] or config.http,
+        memory=memory,
+        topics=every,
+    )
+
+
+def check_memory(topics: Iterable[TopicSpec]) -> None:
+    """Refuses what memory cannot hold.
+
+    Raises:
+        ConfigError: A topic is strong.
+    """
+    for topic in topics:
+        if topic.persistence == "strong":
+            raise ConfigError(f"topic {topic.name}: memory keeps no strong topics; it needs DIR instead of --memory")
+
+
+def load_security(config: Config, path: Path | None, on_command_line: bool) -> Security | None:
+    """Reads keys and users.
+
+    Raises:
+        ConfigError: A file cannot be read, or holds something else.
+    """
+    try:
+        return config.security.load()
+    except UsageError as fault:
+        place = "the options of security" if on_command_line else f"{path}: [security]"
+        raise ConfigError(f"{place}: {fault}") from None
+
+
+async def serve(server: AsyncServer, ready: ReadyFile) -> None:
+    """Serves until a signal comes; a second one does not wait for the orderly end."""
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    assert task is not None
+
+    def end(number: signal.Signals) -> None:
+        LOG.info("%s: ending", number.name)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, number)
+    try:
+        with ready.cleared():
+            await server.start()
+            ready.write(server.endpoints)
+        for name, endpoint in server.endpoints.items():
+            LOG.info("%s: %s", name, endpoint)
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        pass
+    finally:
+        ready.remove()
+        await server.close()
+    LOG.info("ended")
+
+
+def warn(config: Config) -> None:
+    """Says what is easily overlooked."""
+    if config.sexp and (config.permissions or config.security.mechanism != "null"):
+        LOG.warning('the S-expressions\' door knows no mechanism: who comes through it is "*" and nobody else')
+    if config.http and not http_address(config.http)[0].startswith(LOOPBACK):
+        LOG.warning("the status page shows every topic's name to whoever reaches %s", config.http)
+
+
+@click.command()
+@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--bind", multiple=True, metavar="ENDPOINT", help="Where ZeroMQ clients connect; may be repeated.")
+@click.option("--sexp", metavar="tcp://HOST:PORT", help="Where clients that speak S-expressions connect.")
+@click.option(
+    "--http", metavar="HOST:PORT", callback=read_http, help="Where the status page is."
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME:DELIVERY:PERSISTENCE",
+    callback=read_topics,
+    help="A topic that is to be there: broadcast or round-robin; transient, strong, weak or async; "
+    "settings may follow, as in jobs:round-robin:weak:max_deliveries=5. May be repeated.",
+)
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A broker.toml; what is on the command line wins.",
+)
+@click.option("--memory", is_flag=True, help="Keep everything in memory, instead of DIR.")
+@click.option("--mechanism", type=click.Choice(MECHANISMS), help="How clients show who they are.")
+@click.option(
+    "--secret-key-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CURVE: the broker's key."
+)
+@click.option(
+    "--authorized-keys-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CURVE: the public keys that are let in, one a line; every key if left out.",
+)
+@click.option(
+    "--users-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PLAIN: name:password, one a line.",
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Written when everything serves: the endpoints (zmtp, sexp, http) as JSON.",
+)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+def broker(
+    directory: Path | None,
+    bind: tuple[str, ...],
+    sexp: str | None,
+    http: str | None,
+    topics: tuple[TopicSpec, ...],
+    path: Path | None,
+    memory: bool,
+    mechanism: str | None,
+    secret_key_file: Path | None,
+    authorized_keys_file: Path | None,
+    users_file: Path | None,
+    ready_file: Path | None,
+    log_level: str,
+) -> None:
+    """Serve named queues: topics that persist, replay and lose nothing that was acknowledged.
+
+    They are kept in DIR, which is made if it is not there. The broker stays in the foreground, logs to standard
+    error, and ends in an orderly way with SIGTERM or SIGINT.
+    """
+    logging.basicConfig(
+        stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    options = SecurityOptions(mechanism, secret_key_file, authorized_keys_file, users_file)
+    try:
+        config = gather(directory, path, options, bind=bind, topics=topics, sexp=sexp, http=http, memory=memory)
+        server = AsyncServer(
+            directory,
+            bind=config.bind,
+            sexp=config.sexp,
+            http=config.http,
+            topics=config.topics,
+            security=load_security(config, path, options.over(path) is not None),
+            permissions=config.permissions,
+            memory=config.memory,
+        )
+        warn(config)
+        uvloop.run(serve(server, ReadyFile(ready_file)))
+    except (ConfigError, EndpointError, TopicError) as fault:
+        raise click.UsageError(str(fault)) from None
+    except ImportError as missing:
+        raise click.ClickException(f"the broker needs {missing.name}: pip install 'omq-zmtp[broker]'") from None
+    except (OmqError, OSError) as fault:
+        raise click.ClickException(str(fault)) from None
