@@ -1,1 +1,487 @@
 """The store without a disk: for `--memory`, and for the transient topics of the one on disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+from omq._core import blocks
+from omq.store.errors import Gone, StageError, StoreClosed, StoreError, UnknownTopic
+from omq.store.interface import (
+    AbortStage,
+    Append,
+    Appended,
+    CommitStages,
+    DeleteTopic,
+    Delivery,
+    DropPosition,
+    MakeTopic,
+    MoveToDeadLetter,
+    Notify,
+    Persistence,
+    Reader,
+    SetPosition,
+    Settle,
+    Stage,
+    Stats,
+    TopicState,
+    Trim,
+    Write,
+)
+from omq.store.joining import OpenBlock, Records, pieces
+from omq.store.settled import Settled
+
+PRODUCER_ANSWERS: Final = 65_536  # answers kept for one producer that never says which ones it has
+FORGOTTEN: Final = 256  # blocks dropped before the list of them is made anew
+
+
+class Block:
+    """What stands in memory as it would on disk."""
+
+    __slots__ = ("count", "first", "records", "timestamp")
+
+    def __init__(self, first: int, count: int, timestamp: int, records: Records) -> None:
+        self.first = first
+        self.count = count
+        self.timestamp = timestamp
+        self.records = records
+
+
+class Producer:
+    """What a producer has stored in a topic.
+
+    Attributes:
+        floor: It has the answers of all sequences below.
+        answers: First id, count and timestamp, by sequence.
+    """
+
+    __slots__ = ("answers", "floor")
+
+    def __init__(self) -> None:
+        self.floor = 0
+        self.answers: dict[int, tuple[int, int, int]] = {}
+
+    def forget(self, settled: int) -> None:
+        """Forgets the answers of sequences below `settled`, and the oldest ones of too many."""
+        if settled > self.floor:
+            self.floor = settled
+            for sequence in [sequence for sequence in self.answers if sequence < settled]:
+                del self.answers[sequence]
+        while len(self.answers) > PRODUCER_ANSWERS:
+            del self.answers[next(iter(self.answers))]
+
+
+class MemoryTopic:
+    """A topic in memory. Whoever holds the lock of the store may change it."""
+
+    def __init__(
+        self, id: int, name: str, delivery: Delivery, persistence: Persistence, settings: dict[str, Any], last: int
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.delivery: Delivery = delivery
+        self.persistence: Persistence = persistence
+        self.settings = settings
+        self.first = last + 1
+        self.last = last
+        self.bytes = 0
+        self.firsts: list[int] = []  # of the blocks, gone ones too
+        self.blocks: list[Block | None] = []
+        self.gone = 0  # blocks at the beginning of both lists that are no more
+        self.open: OpenBlock | None = None
+        self.producers: dict[bytes, Producer] = {}
+        self.positions: dict[str, int] = {}
+        self.settled = Settled(last, last)
+
+    def state(self) -> TopicState:
+        return TopicState(
+            self.id,
+            self.name,
+            self.delivery,
+            self.persistence,
+            dict(self.settings),
+            self.first,
+            self.last,
+            self.bytes,
+        )
+
+    def append(self, records: Records, count: int) -> int:
+        """Appends records; the first id. They can be read after `seal`."""
+        first = self.last + 1
+        for piece, number in pieces(records, count):
+            if self.open is not None and self.open.takes(piece):
+                self.open.add(piece, number)
+            else:
+                self.seal()
+                self.open = OpenBlock(self.last + 1, piece, number)
+            self.last += number
+            self.bytes += len(piece)
+        return first
+
+    def seal(self) -> None:
+        """Makes a block of what is open."""
+        block, self.open = self.open, None
+        if block is not None:
+            one = block.parts[0]
+            records = b"".join(block.parts) if len(block.parts) > 1 or not isinstance(one, bytes) else one
+            self.firsts.append(block.first)
+            self.blocks.append(Block(block.first, block.count, now(), records))
+
+    def drop_oldest(self) -> None:
+        """Drops the oldest block."""
+        block = self.blocks[self.gone]
+        assert block is not None
+        self.blocks[self.gone] = None
+        self.gone += 1
+        self.bytes -= len(block.records)
+        self.first = max(self.first, block.first + block.count)
+        if self.gone >= FORGOTTEN and self.gone * 2 >= len(self.blocks):
+            del self.blocks[: self.gone], self.firsts[: self.gone]
+            self.gone = 0
+
+    def retain(self, max_memory: int) -> None:
+        """Drops what the settings do not keep."""
+        settings = self.settings
+        if settings.get("max_messages"):
+            self.first = max(self.first, self.last - settings["max_messages"] + 1)
+        if self.delivery == "round_robin" and self.settled.watermark < self.first - 1:
+            self.settled.add(self.settled.watermark + 1, self.first - 1)
+        limit = settings.get("max_bytes") or max_memory
+        oldest = now() - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
+        below = self.settled.watermark + 1 if self.delivery == "round_robin" else self.first
+        while self.gone < len(self.blocks):
+            block = self.blocks[self.gone]
+            assert block is not None
+            too_much = self.bytes > limit and self.gone < len(self.blocks) - 1
+            if not (too_much or block.timestamp < oldest or block.first + block.count <= below):
+                break
+            self.drop_oldest()
+        if self.delivery == "round_robin":
+            self.settled.add(self.settled.watermark + 1, self.first - 1)
+
+    def block_of(self, id: int) -> Block | None:
+        """The block that holds an id, or the first one behind it."""
+        index = max(bisect_right(self.firsts, id) - 1, self.gone)
+        while index < len(self.blocks):
+            block = self.blocks[index]
+            if block is not None and block.first + block.count > id:
+                return block
+            index += 1
+        return None
+
+
+def now() -> int:
+    """Microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+class MemoryReader:
+    """Reads a topic in memory; what is dropped meanwhile is gone."""
+
+    def __init__(self, topic: MemoryTopic, lock: threading.RLock) -> None:
+        self._topic = topic
+        self._lock = lock
+        self.first = topic.first
+        self.last = topic.last
+
+    def blocks(self, start: int, stop: int = 0) -> Iterator[tuple[bytes, memoryview]]:
+        stop = min(stop or self.last + 1, self.last + 1)
+        while start < stop:
+            with self._lock:
+                if start < self._topic.first:
+                    raise Gone(f"{start} is gone, {self._topic.first} is the oldest id kept", self._topic.first)
+                block = self._topic.block_of(start)
+            if block is None or block.first >= stop:
+                return
+            begin = max(start - block.first, 0)
+            end = min(block.count, stop - block.first)
+            records = memoryview(block.records)
+            if begin or end < block.count:
+                records = blocks.slice(records, begin, end)
+            header = blocks.header(block.first + begin, end - begin, block.timestamp, len(records))
+            yield header, records
+            start = block.first + end
+
+
+class MemoryTopics:
+    """The topics in memory and what is done to them. All but `apply` holds the lock itself.
+
+    Args:
+        max_memory: Bytes that a topic keeps if its settings do not say.
+        reserve: Is told a topic and the highest id that it is about to give; returns once that is allowed.
+    """
+
+    def __init__(self, max_memory: int, reserve: Callable[[int, int], None] = lambda topic_id, last: None) -> None:
+        self.lock = threading.RLock()
+        self.topics: dict[int, MemoryTopic] = {}
+        self.stats = Stats()
+        self._max_memory = max_memory
+        self._reserve = reserve
+        self._stages: dict[bytes, tuple[int, int, dict[int, tuple[Records, int]]]] = {}  # made, topic, by sequence
+        self._commits: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
+        self._does: dict[type, Callable[[Any], None]] = {
+            Append: self._append,
+            DeleteTopic: self._delete,
+            Settle: self._settle,
+            MoveToDeadLetter: self._move,
+            SetPosition: self._set_position,
+            DropPosition: self._drop_position,
+            Stage: self._stage,
+            CommitStages: self._commit,
+            AbortStage: self._abort,
+            Trim: self._trim,
+        }
+
+    def apply(self, writes: Iterable[Write]) -> dict[int, int]:
+        """Does what is asked; the topics that have grown, with their last ids."""
+        touched: set[int] = set()
+        grown: dict[int, int] = {}
+        with self.lock:
+            before = {id: topic.last for id, topic in self.topics.items()} if self.topics else {}
+            for write in writes:
+                try:
+                    self._does[type(write)](write)
+                except StoreError as error:
+                    write.error = error
+                write.done = True
+                touched.add(getattr(write, "topic_id", 0))
+                if isinstance(write, CommitStages):
+                    touched.update(one[1] for one in write.published)
+                elif isinstance(write, MoveToDeadLetter):
+                    touched.add(write.target_id)
+            for id in touched:
+                topic = self.topics.get(id)
+                if topic is not None:
+                    topic.seal()
+                    topic.retain(self._max_memory)
+                    if topic.last != before.get(id):
+                        grown[id] = topic.last
+            self.stats.commits += 1
+        return grown
+
+    def has_stage(self, stage: bytes) -> bool:
+        """Whether there is a stage of this name."""
+        with self.lock:
+            return stage in self._stages
+
+    def has_commit(self, commit: bytes) -> bool:
+        """Whether there was a commit of this name."""
+        with self.lock:
+            return commit in self._commits
+
+    def topic(self, id: int) -> MemoryTopic:
+        """A topic; `UnknownTopic`."""
+        try:
+            return self.topics[id]
+        except KeyError:
+            raise UnknownTopic(f"there is no topic {id}") from None
+
+    def state(self, id: int) -> TopicState:
+        """A topic as it is now."""
+        with self.lock:
+            topic = self.topic(id)
+            if topic.settings.get("max_age"):
+                topic.retain(self._max_memory)
+            return topic.state()
+
+    @contextmanager
+    def read(self, id: int) -> Iterator[Reader]:
+        """Reads a topic."""
+        with self.lock:
+            topic = self.topic(id)
+            if topic.settings.get("max_age"):
+                topic.retain(self._max_memory)
+            reader = MemoryReader(topic, self.lock)
+        yield reader
+
+    def _grow(self, topic: MemoryTopic, records: Records, count: int) -> int:
+        """Appends; the first id."""
+        self._reserve(topic.id, topic.last + count)
+        self.stats.appended += count
+        self.stats.appended_bytes += len(records)
+        return topic.append(records, count)
+
+    def _append(self, write: Append) -> None:
+        topic = self.topic(write.topic_id)
+        write.timestamp = now()
+        if not (write.producer and write.sequence):
+            write.first = self._grow(topic, write.records, write.count)
+            return
+        producer = topic.producers.setdefault(write.producer, Producer())
+        answer = producer.answers.get(write.sequence)
+        if answer is not None or write.sequence < producer.floor:
+            write.first, _, write.timestamp = answer or (0, 0, 0)
+            write.duplicate = True
+            self.stats.duplicates += 1
+        else:
+            write.first = self._grow(topic, write.records, write.count)
+            producer.answers[write.sequence] = write.first, write.count, write.timestamp
+        producer.forget(write.settled)
+
+    def _delete(self, write: DeleteTopic) -> None:
+        self.topic(write.topic_id)
+        del self.topics[write.topic_id]
+
+    def _settle(self, write: Settle) -> None:
+        topic = self.topic(write.topic_id)
+        settled = topic.settled
+        settled.handed = max(settled.handed, write.handed)
+        settled.deliveries.update((id, n) for id, n in write.deliveries.items() if id not in settled)
+        for first, last in write.ranges:
+            settled.add(first, min(last, topic.last))
+
+    def _move(self, write: MoveToDeadLetter) -> None:
+        topic, target = self.topic(write.topic_id), self.topic(write.target_id)
+        write.first = self._grow(target, self.record(topic, write.id), 1)
+        topic.settled.add(write.id, write.id)
+
+    def record(self, topic: MemoryTopic, id: int) -> bytes:
+        """One record; `Gone` if it is."""
+        topic.seal()
+        block = topic.block_of(id)
+        if block is None or block.first > id:
+            raise Gone(f"{id} is not kept", topic.first)
+        return bytes(blocks.slice(block.records, id - block.first, id - block.first + 1))
+
+    def _set_position(self, write: SetPosition) -> None:
+        self.topic(write.topic_id).positions[write.name] = write.id
+
+    def _drop_position(self, write: DropPosition) -> None:
+        write.found = self.topic(write.topic_id).positions.pop(write.name, None) is not None
+
+    def _stage(self, write: Stage) -> None:
+        self.topic(write.topic_id)
+        _, topic_id, kept = self._stages.setdefault(write.stage, (now(), write.topic_id, {}))
+        if topic_id != write.topic_id:
+            raise StageError(f"the stage {write.stage!r} belongs to another topic")
+        kept.setdefault(write.sequence or max(kept, default=0) + 1, (write.records, write.count))
+        day_ago = now() - 86_400_000_000
+        for stage in [stage for stage, (made, _, _) in self._stages.items() if made < day_ago]:
+            del self._stages[stage]
+
+    def _commit(self, write: CommitStages) -> None:
+        known = self._commits.get(write.commit)
+        if known is not None:
+            write.published, write.repeated = list(known), True
+            return
+        for stage in write.stages:
+            if stage not in self._stages:
+                raise StageError(f"there is no stage {stage!r}")
+            self.topic(self._stages[stage][1])
+        if len(set(write.stages)) < len(write.stages):
+            raise StageError("a stage is named twice")
+        for stage in write.stages:
+            _, topic_id, kept = self._stages.pop(stage)
+            topic = self.topic(topic_id)
+            first, total = topic.last + 1, 0
+            for _, (records, count) in sorted(kept.items()):
+                self._grow(topic, records, count)
+                total += count
+            write.published.append((stage, topic_id, first, total))
+        self._commits[write.commit] = list(write.published)
+
+    def _abort(self, write: AbortStage) -> None:
+        self._stages.pop(write.stage, None)
+
+    def _trim(self, write: Trim) -> None:
+        topic = self.topic(write.topic_id)
+        topic.seal()
+        topic.first = max(topic.first, min(write.first, topic.last + 1))
+
+
+class MemoryStore:
+    """A store in memory. See `Log`, which it is; `notify` and `appended` are called by `submit`.
+
+    Args:
+        notify: Gets the writes that are done.
+        appended: Gets the topics that have grown.
+        max_memory: Bytes that a topic keeps if its settings do not say.
+    """
+
+    def __init__(
+        self,
+        *,
+        notify: Notify,
+        appended: Appended = lambda grown: None,
+        max_memory: int = 64 * 1024 * 1024,
+    ) -> None:
+        self.id = os.urandom(16).hex()
+        self.findings: list[str] = []
+        self._notify = notify
+        self._appended = appended
+        self._engine = MemoryTopics(max_memory)
+        self._engine._does[MakeTopic] = self._make
+        self._next_id = 1
+        self._closed = False
+
+    @property
+    def broken(self) -> BaseException | None:
+        return None
+
+    def submit(self, write: Write) -> None:
+        self.submit_many((write,))
+
+    def submit_many(self, writes: Iterable[Write]) -> None:
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        some = list(writes)
+        grown = self._engine.apply(some)
+        self._notify(some)
+        if grown:
+            self._appended(grown)
+
+    def _make(self, write: MakeTopic) -> None:
+        for topic in self._engine.topics.values():
+            if topic.name == write.name:
+                write.topic_id, write.found = topic.id, True
+                return
+        if write.persistence == "strong":
+            raise StoreError("a store in memory has no strong topics")
+        write.topic_id, self._next_id = self._next_id, self._next_id + 1
+        self._engine.topics[write.topic_id] = MemoryTopic(
+            write.topic_id, write.name, write.delivery, write.persistence, dict(write.settings), 0
+        )
+
+    def topics(self) -> list[TopicState]:
+        with self._engine.lock:
+            return [self._engine.state(id) for id in self._engine.topics]
+
+    def topic(self, topic_id: int) -> TopicState:
+        return self._engine.state(topic_id)
+
+    def read(self, topic_id: int) -> AbstractContextManager[Reader]:
+        return self._engine.read(topic_id)
+
+    def positions(self, topic_id: int) -> dict[str, int]:
+        with self._engine.lock:
+            return dict(self._engine.topic(topic_id).positions)
+
+    def settled(self, topic_id: int) -> Settled:
+        with self._engine.lock:
+            return self._engine.topic(topic_id).settled.copy()
+
+    def stats(self) -> Stats:
+        with self._engine.lock:
+            stats = self._engine.stats
+            used = sum(topic.bytes for topic in self._engine.topics.values())
+            return Stats(
+                used_bytes=used,
+                commits=stats.commits,
+                appended=stats.appended,
+                appended_bytes=stats.appended_bytes,
+                duplicates=stats.duplicates,
+            )
+
+    def close(self) -> None:
+        self._closed = True
+
+    def __enter__(self) -> MemoryStore:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()

@@ -1,0 +1,51 @@
+"""Appends of one turn become blocks of a good size: small ones are joined, large ones cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from omq._core import blocks
+from omq.store.interface import BLOCK_SIZE
+
+Records = bytes | memoryview
+
+
+def pieces(records: Records, count: int) -> Iterator[tuple[Records, int]]:
+    """Records, cut to blocks if they are much more than one; each piece with its count."""
+    if len(records) <= 2 * BLOCK_SIZE:
+        yield records, count
+        return
+    view = memoryview(records)
+    begin = done = 0
+    for end, records_done in blocks.cuts(view, BLOCK_SIZE):
+        yield view[begin:end], records_done - done
+        begin, done = end, records_done
+
+
+class OpenBlock:
+    """A block that may still grow.
+
+    Attributes:
+        first: The id of its first record.
+        count: Its records.
+        size: Their bytes.
+        parts: Their bytes, in order.
+    """
+
+    __slots__ = ("count", "first", "parts", "size")
+
+    def __init__(self, first: int, records: Records, count: int) -> None:
+        self.first = first
+        self.count = count
+        self.size = len(records)
+        self.parts: list[Records] = [records]
+
+    def takes(self, records: Records) -> bool:
+        """Whether so much fits."""
+        return self.size + len(records) <= BLOCK_SIZE
+
+    def add(self, records: Records, count: int) -> None:
+        """Adds what follows."""
+        self.parts.append(records)
+        self.count += count
+        self.size += len(records)
