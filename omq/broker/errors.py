@@ -13,6 +13,7 @@ __all__ = [
     "Busy",
     "BrokerError",
     "BrokerFailed",
+    "Damaged",
     "MessageTooLarge",
     "Overrun",
     "PermissionDenied",
@@ -31,9 +32,16 @@ class BrokerError(OmqError):
 
     Attributes:
         code: Its word in `ERROR`; see docs/reference/broker-protocol.md.
+        first: `Overrun`: the oldest id that is kept; `Damaged`: the first id that is; else 0.
+        last: `Damaged`: the last id that is; else 0.
     """
 
     code: ClassVar[str] = "failed"
+
+    def __init__(self, text: str = "", first: int = 0, last: int = 0) -> None:
+        super().__init__(text)
+        self.first = first
+        self.last = last
 
 
 class SyntaxFault(BrokerError):
@@ -84,6 +92,12 @@ class TooLarge(BrokerError, MessageTooLarge):
     code = "too-large"
 
 
+class Damaged(BrokerError):
+    """What is stored under these ids is not what was written; reading can go on behind them."""
+
+    code = "damaged"
+
+
 class Overrun(BrokerError):
     """The messages that were asked for are no longer kept."""
 
@@ -108,12 +122,13 @@ _BY_CODE: dict[str, type[BrokerError]] = {
         BrokerFailed,
         TooLarge,
         Overrun,
+        Damaged,
         Busy,
     )
 }
 
 
-def error_for(code: str, text: str) -> BrokerError:
-    """The exception for an `ERROR` with this code and text."""
+def error_for(code: str, text: str, first: int = 0, last: int = 0) -> BrokerError:
+    """The exception for an `ERROR` with this code, text and ids."""
     kind = _BY_CODE.get(code)
-    return kind(text) if kind is not None else BrokerFailed(f"{code}: {text}")
+    return kind(text, first, last) if kind is not None else BrokerFailed(f"{code}: {text}")

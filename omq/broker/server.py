@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from omq.broker.broker import Broker
 from omq.broker.config import TopicSpec
 from omq.broker.permissions import Permission
+from omq.errors import UsageError
 from omq.types import Security
+
+__all__ = ["AsyncServer", "Server"]
 
 
 class AsyncServer:
     """A broker in the running event loop (`omq.asyncio.broker.Server`).
 
-    async with Server("data", bind="tcp://127.0.0.1:*") as server: print(server.endpoints)
+    async with Server("data", bind="tcp://127.0.0.1:*") as server:
+        print(server.endpoints["zmtp"])
 
     Args:
         directory: Where the topics are kept; made if it is not there. `None` with `memory`.
         bind: The endpoint, or endpoints, of the ZMTP door; `None` for none.
         sexp: The endpoint of the S-expressions' door (`tcp://host:port`); `None` for none.
         http: The address of the status page (`host:port`); `None` for none.
-        topics: Made at the start.
+        topics: Made at the start, or found as they are to be.
         security: A `PlainServer` or `CurveServer` for the ZMTP door.
         permissions: Who may do what; none: everybody everything.
         memory: Keeps everything in memory; there is no `directory`, and no `strong` topic.
 
     Attributes:
-        endpoints: Where it serves: `zmtp`, `sexp`, `http`, once it is entered.
+        endpoints: Where it serves: `zmtp` (the first one), `sexp`, `http`, once it is entered.
         broker: The core.
-    """
 
-    endpoints: dict[str, str]
-    broker: Broker
+    Raises:
+        UsageError: The arguments do not fit together.
+        ImportError: A package of the extra `broker` is missing.
+    """
 
     def __init__(
         self,
@@ -48,13 +54,72 @@ class AsyncServer:
         permissions: Iterable[Permission] = (),
         memory: bool = False,
     ) -> None:
-        raise NotImplementedError
+        if (directory is None) != memory:
+            raise UsageError("a broker has a directory, or memory=True: one of both")
+        # A client's machine need not have what only a broker needs.
+        from omq.broker.broker import Broker
+        from omq.broker.door import ZmtpDoor
+
+        self.broker = Broker(directory, permissions=permissions)
+        self.endpoints: dict[str, str] = {}
+        self._topics = tuple(topics)
+        self._sexp = sexp
+        self._http = http
+        wanted = (bind,) if isinstance(bind, str) else tuple(bind or ())
+        self._zmtp = ZmtpDoor(self.broker, wanted, security) if wanted else None
+        self._doors: list[Any] = []  # those beside it, once they are open
 
     async def start(self) -> None:
-        """Opens the store and serves; `async with` does it."""
+        """Opens the store and serves; `async with` does it.
+
+        Raises:
+            StoreLocked: Another process has the directory.
+            DamagedError: The store cannot be opened.
+            TopicError: A topic is there with other settings.
+            EndpointError: An endpoint cannot be understood.
+            BindError: One cannot be listened on.
+        """
+        try:
+            await self.broker.start()
+            for topic in self._topics:
+                await self.broker.create(
+                    topic.name, delivery=topic.delivery, persistence=topic.persistence, settings=topic.settings
+                )
+            if self._zmtp is not None:
+                bound = self._zmtp.start()
+                self.broker.endpoints["zmtp"] = bound
+                self.endpoints["zmtp"] = bound[0]
+            if self._sexp is not None:
+                from omq.broker.sexp.door import Door
+
+                await self._open("sexp", Door(self.broker), self._sexp)
+            if self._http is not None:
+                from omq.broker.http.door import HttpDoor
+
+                await self._open("http", HttpDoor(self.broker.stats), self._http)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(self, name: str, door: Any, endpoint: str) -> None:
+        self.endpoints[name] = await door.start(endpoint)
+        self.broker.endpoints[name] = [self.endpoints[name]]
+        self._doors.append(door)
 
     async def close(self) -> None:
         """Answers what was taken, and ends. Idempotent."""
+        doors, self._doors = self._doors, []
+        try:
+            if self._zmtp is not None:
+                await self._zmtp.pause()
+            for door in doors:
+                await door.close()
+        finally:
+            try:
+                await self.broker.close()
+            finally:
+                if self._zmtp is not None:
+                    await self._zmtp.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -67,18 +132,88 @@ class AsyncServer:
 
 
 class Server:
-    """A broker in a thread of its own; see `AsyncServer` for what it takes."""
+    """A broker in a thread of its own; see `AsyncServer` for what it takes.
 
-    endpoints: dict[str, str]
+    with omq.broker.Server("data", bind="tcp://127.0.0.1:*") as server:
+        print(server.endpoints["zmtp"])
 
-    def __init__(self, directory: str | Path | None = None, **options: Any) -> None:
-        raise NotImplementedError
+    Attributes:
+        endpoints: Where it serves: `zmtp` (the first one), `sexp`, `http`, once it is entered.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path | None = None,
+        *,
+        bind: str | Iterable[str] | None = "tcp://127.0.0.1:*",
+        sexp: str | None = None,
+        http: str | None = None,
+        topics: Iterable[TopicSpec] = (),
+        security: Security | None = None,
+        permissions: Iterable[Permission] = (),
+        memory: bool = False,
+    ) -> None:
+        self._server = AsyncServer(
+            directory,
+            bind=bind,
+            sexp=sexp,
+            http=http,
+            topics=topics,
+            security=security,
+            permissions=permissions,
+            memory=memory,
+        )
+        self.endpoints = self._server.endpoints
+        self._thread: threading.Thread | None = None
+        self._begun = threading.Event()
+        self._failed: BaseException | None = None
 
     def start(self) -> None:
-        """Opens the store and serves; `with` does it."""
+        """Opens the store and serves; `with` does it; raises as `AsyncServer.start`."""
+        if self._thread is not None:
+            raise UsageError("this server was started already: make another one")
+        self._thread = threading.Thread(target=self._run, name="omq broker", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+        if self._failed is not None:
+            self._thread.join()
+            raise self._failed
+
+    def _run(self) -> None:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        try:
+            await self._server.start()
+        except BaseException as error:
+            self._failed = error
+            return
+        finally:
+            self._begun.set()
+        try:
+            await self._end.wait()
+            await self._server.close()
+        except BaseException as error:
+            self._failed = error
 
     def close(self) -> None:
         """Answers what was taken, and ends. Idempotent."""
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._end.set)
+        except RuntimeError:
+            pass  # it has ended meanwhile
+        thread.join()
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
 
     def __enter__(self) -> Self:
         self.start()

@@ -1,0 +1,731 @@
+"""One connection of the ZMTP door: what its client says, and what it holds."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
+
+from omq._core import blocks
+from omq.broker import protocol as p
+from omq.broker.broadcast import BroadcastTopic
+from omq.broker.broker import Broker, Share, Subscription
+from omq.broker.errors import (
+    BrokerError,
+    BrokerFailed,
+    Busy,
+    Damaged,
+    PermissionDenied,
+    SyntaxFault,
+    TooLarge,
+    TopicError,
+    VersionFault,
+    WrongState,
+)
+from omq.broker.journal import broker_error
+from omq.broker.topic import Topic
+from omq.store.errors import DamagedError, StoreError
+from omq.store.interface import AbortStage, CommitStages, Stage, Write
+
+log = logging.getLogger("omq.broker")
+
+#: Bytes of the blocks of one RANGE, and how many they are.
+MAX_RANGE: Final = 4 << 20
+_RANGE_BLOCKS: Final = 1024
+#: Bytes that may wait for a connection's peer before what it reads pauses.
+MAX_PENDING: Final = 16 << 20
+#: READs of one connection that may wait for their turn.
+_MAX_READS: Final = 4096
+_DEFAULT_CREDIT: Final = 1 << 20
+_DEFAULT_JOBS: Final = 100
+_MAX_ACK_TIMEOUT: Final = 1e9
+_CLIENT: Final = re.compile(r"[0-9a-fA-F]{32}")
+
+#: Where a session's messages go: `(parts, bytes in them)`.
+Parts: TypeAlias = tuple[bytes | memoryview, ...]
+
+
+class Outlet(Protocol):
+    """What a session needs of its door."""
+
+    #: Sessions that have said HELLO, by user and client id.
+    clients: dict[tuple[str | None, str], Session]
+
+    def put(self, session: Session, parts: Parts) -> None:
+        """Sends a message to the session's peer; never waits."""
+
+    def pending(self, session: Session) -> int:
+        """Bytes that wait for the session's peer, about; with `MAX_PENDING` or more, `resume` tells it of room."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something beside the connections."""
+
+
+class _Outgoing:
+    """What is delivered under a tag: the sink of a subscription or a share."""
+
+    door: Literal["zmtp", "sexp"] = "zmtp"
+
+    def __init__(self, session: Session, tag: bytes, topic: Topic) -> None:
+        self.session = session
+        self.tag = tag
+        self.topic = topic
+        self.user = session.user
+        self.peer = session.peer
+        self.started = False
+
+    def ended(self, error: BrokerError | None) -> None:
+        self.session.tags.pop(self.tag, None)
+        if error is not None:
+            self.session.fail(self.tag, error)
+
+    def end(self) -> None:
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        raise NotImplementedError
+
+    def credit(self, more: int) -> None:
+        raise NotImplementedError
+
+
+class _Reading(_Outgoing):
+    """A subscription's sink; its credit counts bytes."""
+
+    subscription: Subscription
+
+    def __init__(self, session: Session, tag: bytes, topic: Topic, credit: int) -> None:
+        super().__init__(session, tag, topic)
+        self._credit = min(credit, p.MAX_CREDIT)
+
+    def room(self) -> int:
+        if not self.started or self._credit <= 0 or not self.session.has_room():
+            return 0
+        return self._credit
+
+    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+        self._credit -= len(records)
+        self.session.put((p.BLOCK, self.tag, header, records))
+
+    def credit(self, more: int) -> None:
+        # What a block took beyond the credit is not owed: else a large one would stop a client that counts otherwise.
+        self._credit = min(max(self._credit, 0) + more, p.MAX_CREDIT)
+        self.subscription.more()
+
+    def resume(self) -> None:
+        self.subscription.more()
+
+    def end(self) -> None:
+        self.subscription.end()
+
+
+class _Working(_Outgoing):
+    """A share's sink; the core counts its credit, in messages."""
+
+    share: Share
+
+    def room(self) -> int:
+        return 1 if self.started and self.session.has_room() else 0
+
+    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+        self.session.put((p.JOBS, self.tag, header, records, counts))
+
+    def credit(self, more: int) -> None:
+        self.share.more(min(more, p.MAX_JOBS - min(self.share.credit, p.MAX_JOBS)))
+
+    def resume(self) -> None:
+        self.share.more(0)
+
+    def end(self) -> None:
+        self.share.end()
+
+
+class Session:
+    """One connection.
+
+    Args:
+        broker: The core.
+        outlet: Its door.
+        identity: What the ROUTER calls the peer.
+        user: Its user id; `None` for none.
+        peer: Where it is.
+
+    Attributes:
+        tags: What is delivered to it.
+        sent: Bytes that its door has accepted for it.
+        left: How many of them had left when its door looked last.
+        alive: The connection is not over.
+    """
+
+    def __init__(self, broker: Broker, outlet: Outlet, identity: bytes, user: str | None, peer: str) -> None:
+        self.identity = identity
+        self.user = user
+        self.peer = peer
+        self.tags: dict[bytes, _Reading | _Working] = {}
+        self.sent = self.left = self.looked = 0
+        self.alive = True
+        self._broker = broker
+        self._outlet = outlet
+        self._client: str | None = None  # its id, once it has said HELLO
+        self._waiting = 0  # bytes of its messages that are not answered
+        self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
+        self._reads: deque[tuple[bytes, Topic, int, int, int]] = deque()
+
+    # ------------------------------------------------------------------ in and out
+
+    def handle(self, message: list[bytes]) -> None:
+        """Does what one message says, without the peer's identity; whatever is wrong with it is answered."""
+        tag = message[1] if len(message) > 1 else b""
+        try:
+            handler = self._HANDLERS.get(message[0])
+            if handler is None:
+                raise SyntaxFault(f"there is no command {message[0][:40]!r}")
+            if len(message) < 2:
+                raise SyntaxFault(f"{message[0].decode()} has no tag")
+            if len(tag) > p.MAX_TAG:
+                raise SyntaxFault(f"a tag has {p.MAX_TAG} bytes at most, not {len(tag)}")
+            call, least, most = handler
+            given = len(message) - 2
+            if not least <= given <= most:
+                wanted = str(least) if least == most else f"{least} to {most}"
+                raise SyntaxFault(f"{message[0].decode()} has {wanted} parts behind its tag, not {given}")
+            call(self, tag, message)
+        except BrokerError as error:
+            self.fail(tag, error)
+        except Exception as error:
+            log.exception("%s of %s has failed", message[0][:40], self.peer)
+            self.fail(tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
+
+    def put(self, parts: Parts) -> None:
+        """Sends a message; one to a connection that is over goes nowhere."""
+        if self.alive:
+            self._outlet.put(self, parts)
+
+    def fail(self, tag: bytes, error: BrokerError) -> None:
+        """Answers with an error, which ends what its tag names."""
+        held = self.tags.pop(tag, None)
+        if held is not None:
+            held.end()
+        if not self.alive:
+            return
+        self._broker.refuse(error)
+        parts: Parts = (p.ERROR, tag[: p.MAX_TAG], error.code.encode(), str(error).encode("utf-8", "backslashreplace"))
+        if error.first or error.last:
+            parts += (p.u64(error.first), p.u64(error.last))
+        self.put(parts)
+
+    def has_room(self) -> bool:
+        """Whether its peer reads what it is sent."""
+        return self._outlet.pending(self) < MAX_PENDING
+
+    def resume(self) -> None:
+        """Its peer has read on."""
+        while self._reads and self.has_room():
+            read = self._reads.popleft()
+            try:
+                self._range(*read)
+            except BrokerError as error:
+                self.fail(read[0], error)
+        for one in tuple(self.tags.values()):
+            one.resume()
+
+    def end(self, error: BrokerError | None = None) -> None:
+        """The session is over: gives back what it holds, and tells its peer why if there is an error."""
+        held, self.tags = self.tags, {}
+        for one in held.values():
+            one.end()
+        for tag in held:
+            if error is not None:
+                self.fail(tag, error)
+        if self._client is not None:
+            key = (self.user, self._client)
+            if self._outlet.clients.get(key) is self:
+                del self._outlet.clients[key]
+            self._client = None
+
+    def lost(self) -> None:
+        """The connection is over."""
+        self.alive = False
+        self._reads.clear()
+        self.end()
+
+    # ------------------------------------------------------------------ what commands have in common
+
+    def _topic(self, part: bytes, action: str) -> Topic:
+        """The topic that a part names, if the client may do *action* with it."""
+        try:
+            name = part.decode()
+        except UnicodeDecodeError:
+            name = p.topic_name(part)  # raises
+        if not self._broker.permissions.allows(self.user, action, name):
+            who = "a client without a name" if self.user is None else self.user
+            raise PermissionDenied(f"{who} may not {action} {name[:300]!r}")
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            p.check_name(name)
+            topic = self._broker.topic(name)  # raises
+        return topic
+
+    def _may(self, action: str, name: str) -> None:
+        if not self._broker.permissions.allows(self.user, action, name):
+            who = "a client without a name" if self.user is None else self.user
+            raise PermissionDenied(f"{who} may not {action} {name[:300]!r}")
+
+    def _begin(self, tag: bytes, what: str) -> None:
+        """Something is to be delivered under a tag."""
+        if self._client is None:
+            raise WrongState(f"HELLO comes before {what}")
+        if tag in self.tags:
+            raise WrongState(f"the tag {tag!r} was in use: that is over, too")
+
+    def _task(self, tag: bytes, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except BrokerError as error:
+                self.fail(tag, error)
+            except Exception as error:
+                log.exception("a request of %s has failed", self.peer)
+                self.fail(tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
+
+        self._outlet.spawn(run())
+
+    # ------------------------------------------------------------------ the session
+
+    def _hello(self, tag: bytes, message: list[bytes]) -> None:
+        said = p.read_json(_part(message, 2))
+        if said.get("version") != p.VERSION:
+            raise VersionFault(f"this broker speaks version {p.VERSION}, not {str(said.get('version'))[:40]!r}")
+        client = said.get("client")
+        if not isinstance(client, str) or not _CLIENT.fullmatch(client):
+            raise SyntaxFault("client is 16 bytes in hex")
+        client = client.lower()
+        if self._client is not None and client != self._client:
+            raise WrongState("this session has another client id")
+        key = (self.user, client)
+        before = self._outlet.clients.get(key)
+        if before is not None and before is not self:
+            before.end(WrongState("another session with this client id has begun"))
+        self._client = client
+        self._outlet.clients[key] = self
+        welcome = {
+            "version": p.VERSION,
+            "broker": self._broker.id,
+            "max_body": p.MAX_BODY,
+            "persistent": self._broker.persistent,
+        }
+        self.put((p.WELCOME, tag, p.pack_json(welcome)))
+
+    def _bye(self, tag: bytes, _: list[bytes]) -> None:
+        self.end()
+        self._flushed(tag, p.BYE)
+
+    def _flush(self, tag: bytes, _: list[bytes]) -> None:
+        self._flushed(tag, p.FLUSHED)
+
+    def _flushed(self, tag: bytes, answer: bytes) -> None:
+        """Answers once everything that this connection has left with topics is durable."""
+        topics = [topic for topic in self._touched if not topic.deleted]
+        self._touched = {one.topic: None for one in self.tags.values()}
+        left = len(topics) + 1
+        failed: BrokerError | None = None
+
+        def done(error: BrokerError | None) -> None:
+            nonlocal left, failed
+            left -= 1
+            failed = failed or error
+            if left:
+                return
+            if failed is not None:
+                self.fail(tag, failed)
+            else:
+                self.put((answer, tag))
+
+        for topic in topics:
+            topic.flush(done)
+        done(None)
+
+    def _ping(self, tag: bytes, _: list[bytes]) -> None:
+        self.put((p.PONG, tag))
+
+    # ------------------------------------------------------------------ publishing
+
+    def _take(self, size: int) -> None:
+        """Takes so many bytes in, if they are not too many."""
+        if self._waiting and self._waiting + size > p.WINDOW:
+            raise Busy(f"{self._waiting} bytes of this connection wait for their answers: send fewer at once")
+        self._broker.check_waiting(size)
+        self._waiting += size
+
+    def _check(self, records: bytes) -> int:
+        """Checks records, and says how many they are."""
+        if len(records) > p.MAX_APPEND:
+            raise TooLarge(f"{len(records)} bytes of records are more than {p.MAX_APPEND}")
+        try:
+            count = blocks.check(records, p.MAX_BODY)
+        except blocks.BodyTooLarge as error:
+            raise TooLarge(str(error)) from None
+        except ValueError as error:
+            raise SyntaxFault(str(error)) from None
+        if not 1 <= count <= p.MAX_RECORDS:
+            raise SyntaxFault(f"1 to {p.MAX_RECORDS} records, not {count}")
+        return count
+
+    def _append(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self._topic(message[2], "publish")
+        records = message[3]
+        if len(message) > 4:
+            producer, sequence = _producer(message, 4)
+            settled = p.number(message[6], "settled") if len(message) > 6 and message[6] else 0
+            self._store(tag, topic, records, self._check(records), producer, sequence, settled)
+        else:
+            self._store(tag, topic, records, self._check(records))
+
+    def _publish(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self._topic(message[2], "publish")
+        body, key = message[3], _part(message, 4)
+        if len(body) > p.MAX_BODY:
+            raise TooLarge(f"a body has {p.MAX_BODY} bytes at most, not {len(body)}")
+        headers: dict[str, bytes] = {}
+        for name, value in p.read_json(_part(message, 5), "headers").items():
+            if not isinstance(value, str):
+                raise SyntaxFault(f"the header {name[:80]!r} is a string, not {type(value).__name__}")
+            headers[name] = value.encode("utf-8", "surrogatepass")
+        try:
+            record = blocks.encode_record(body, key or None, headers or None)
+        except ValueError as error:
+            raise SyntaxFault(str(error)) from None
+        self._store(tag, topic, record, 1, *_producer(message, 6))
+
+    def _store(
+        self,
+        tag: bytes,
+        topic: Topic,
+        records: bytes,
+        count: int,
+        producer: bytes = b"",
+        sequence: int = 0,
+        settled: int = 0,
+    ) -> None:
+        size = len(records)
+
+        def stored(first: int, error: BrokerError | None) -> None:
+            self._waiting -= size
+            if error is not None:
+                self.fail(tag, error)
+            elif self.alive:
+                self._outlet.put(self, (p.PUBLISHED, tag, p.u64(first)))
+
+        if topic.deleted:
+            raise TopicError(f"topic {topic.name!r} was deleted")
+        self._take(size)
+        topic.append(records, count, stored, producer, sequence, settled)
+
+    def _stage(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self._topic(message[2], "publish")
+        records = message[3]
+        stage = _named(message[4], "a stage")
+        sequence = p.number(message[5], "the sequence") if len(message) > 5 and message[5] else 0
+        count = self._check(records)
+        self._take(len(records))
+        self._broker.journal.waiting += len(records)
+
+        def staged(write: Write) -> None:
+            self._waiting -= len(records)
+            self._broker.journal.waiting -= len(records)
+            if write.error is not None:
+                self.fail(tag, broker_error(write.error))
+            else:
+                self.put((p.STAGED, tag))
+
+        self._broker.journal.submit(Stage(topic.id, records, count, stage, sequence), staged)
+
+    def _commit(self, tag: bytes, message: list[bytes]) -> None:
+        commit = _named(message[2], "a commit")
+        names = p.read_value(message[3], "the list of stages")
+        if not isinstance(names, list) or not names:
+            raise SyntaxFault("the stages are a list of their names in base64")
+        self._broker.check_waiting(0)
+
+        def committed(write: CommitStages) -> None:
+            if write.error is not None:
+                self.fail(tag, broker_error(write.error))
+                return
+            published = [
+                {"stage": base64.b64encode(stage).decode(), "topic": self._name_of(id), "first": first, "count": count}
+                for stage, id, first, count in write.published
+            ]
+            self.put((p.COMMITTED, tag, p.pack_json(published)))
+
+        self._broker.journal.submit(CommitStages(commit, [_stage_name(name) for name in names]), committed)
+
+    def _name_of(self, topic_id: int) -> str:
+        topic = self._broker.topic_of(topic_id)
+        return "" if topic is None else topic.name
+
+    def _abort(self, tag: bytes, message: list[bytes]) -> None:
+        stage = _named(message[2], "a stage")
+
+        def aborted(write: Write) -> None:
+            if write.error is not None:
+                self.fail(tag, broker_error(write.error))
+            else:
+                self.put((p.ABORTED, tag))
+
+        self._broker.journal.submit(AbortStage(stage), aborted)
+
+    # ------------------------------------------------------------------ subscribing and consuming
+
+    def _subscribe(self, tag: bytes, message: list[bytes]) -> None:
+        self._begin(tag, "SUBSCRIBE")
+        topic = self._topic(message[2], "subscribe")
+        said = p.read_json(_part(message, 3))
+        credit = _whole(said, "credit", _DEFAULT_CREDIT)
+        name = said.get("name")
+        if name is not None and not isinstance(name, str):
+            raise SyntaxFault("name is a string or null")
+        replay = said.get("replay", "current")
+        if not isinstance(replay, str | int):
+            raise SyntaxFault("replay is 'current', 'beginning' or an id")
+        reading = _Reading(self, tag, topic, credit)
+
+        def kept(error: BrokerError | None) -> None:
+            if self.tags.get(tag) is not reading:
+                return
+            if error is not None:
+                self.fail(tag, error)
+                return
+            reading.started = True
+            answer = {"topic_id": topic.id, "position": reading.subscription.position}
+            self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
+            reading.subscription.more()
+
+        reading.subscription = self._broker.subscribe(topic, replay, reading, name=name)
+        self.tags[tag] = reading
+        self._touched[topic] = None
+        if name is None:
+            kept(None)
+        else:
+            topic.flush(kept)
+
+    def _consume(self, tag: bytes, message: list[bytes]) -> None:
+        self._begin(tag, "CONSUME")
+        topic = self._topic(message[2], "consume")
+        said = p.read_json(_part(message, 3))
+        credit = min(_whole(said, "credit", _DEFAULT_JOBS), p.MAX_JOBS)
+        timeout = said.get("ack_timeout", 30.0)
+        if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= _MAX_ACK_TIMEOUT:
+            raise SyntaxFault(f"ack_timeout is a number of seconds above 0, not {str(timeout)[:40]!r}")
+        working = _Working(self, tag, topic)
+        working.share = self._broker.consume(topic, working, ack_timeout=float(timeout), credit=credit)
+        self.tags[tag] = working
+        self._touched[topic] = None
+        self.put((p.CONSUMING, tag, p.pack_json({"topic_id": topic.id})))
+        working.started = True
+
+    def _credit(self, tag: bytes, message: list[bytes]) -> None:
+        more = p.number(message[2], "the credit")
+        held = self.tags.get(tag)
+        if held is not None:
+            held.credit(more)
+
+    def _position(self, tag: bytes, message: list[bytes]) -> None:
+        position = p.number(message[2], "the position")
+        held = self.tags.get(tag)
+        if isinstance(held, _Reading):
+            held.subscription.move(position)
+        elif held is not None:
+            raise WrongState("a consumer has no position: it acknowledges")
+
+    def _ack(self, tag: bytes, message: list[bytes]) -> None:
+        ranges = p.ranges(message[2:])
+        held = self.tags.get(tag)
+        if isinstance(held, _Working):
+            held.share.ack(ranges)
+        elif held is not None:
+            raise WrongState("a subscription has nothing to acknowledge: it moves its position")
+
+    def _nack(self, tag: bytes, message: list[bytes]) -> None:
+        ranges = p.ranges(message[2:])
+        held = self.tags.get(tag)
+        if isinstance(held, _Working):
+            held.share.nack(ranges)
+        elif held is not None:
+            raise WrongState("a subscription has nothing to give back")
+
+    def _cancel(self, tag: bytes, _: list[bytes]) -> None:
+        held = self.tags.pop(tag, None)
+        if held is not None:
+            held.end()
+        self.put((p.CANCELLED, tag))
+
+    # ------------------------------------------------------------------ reading
+
+    def _read(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self._topic(message[2], "subscribe")
+        start = p.number(message[3], "start") or 1
+        stop = p.number(message[4], "stop")
+        limit = min(p.short_number(message[5], "bytes"), MAX_RANGE)
+        if self._reads or not self.has_room():
+            if len(self._reads) >= _MAX_READS:
+                raise Busy(f"{len(self._reads)} READs wait for their answers")
+            self._reads.append((tag, topic, start, stop, limit))
+            return
+        self._range(tag, topic, start, stop, limit)
+
+    def _range(self, tag: bytes, topic: Topic, start: int, stop: int, limit: int) -> None:
+        try:
+            with self._broker.journal.store.read(topic.id) as reader:
+                first, last = reader.first, reader.last
+                start = max(start, first)
+                end = min(stop, last + 1) if stop else last + 1
+                parts: list[bytes | memoryview] = []
+                size, on = 0, start
+                try:
+                    if start < end:
+                        for header, records in reader.blocks(start, end):
+                            if parts and (size + len(records) > limit or len(parts) >= 2 * _RANGE_BLOCKS):
+                                break
+                            parts += (header, records)
+                            size += len(records)
+                            on = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
+                        else:
+                            on = end
+                except DamagedError as error:
+                    if not parts:
+                        raise Damaged(f"topic {topic.name!r}: {error}", error.first, error.last) from None
+                    on = error.first
+                following = on if on < end else 0
+                self.put((p.RANGE, tag, p.u64(following), p.u64(first), *parts))
+        except StoreError as error:
+            raise broker_error(error) from None
+
+    # ------------------------------------------------------------------ administration
+
+    def _create(self, tag: bytes, message: list[bytes]) -> None:
+        said = p.read_json(_part(message, 2))
+        name, settings = said.get("name"), said.get("settings", {})
+        delivery, persistence = said.get("delivery", "broadcast"), said.get("persistence", "strong")
+        if not isinstance(name, str):
+            raise SyntaxFault("name is a string")
+        if not isinstance(settings, dict):
+            raise SyntaxFault("settings is an object")
+        p.check_name(name)
+        self._may("create", name)
+
+        async def create() -> None:
+            topic = await self._broker.create(
+                name, delivery=str(delivery), persistence=str(persistence), settings=settings
+            )
+            self.put((p.CREATED, tag, p.pack_json(topic.info())))
+
+        self._task(tag, create())
+
+    def _delete(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self._topic(message[2], "delete")
+
+        async def delete() -> None:
+            await self._broker.delete(topic.name)
+            self.put((p.DELETED, tag))
+
+        self._task(tag, delete())
+
+    def _topics(self, tag: bytes, message: list[bytes]) -> None:
+        """Tells the topics that the client may do anything with."""
+        granted = self._broker.permissions.granted
+        if _part(message, 2):
+            name = p.topic_name(message[2])
+            if not granted(self.user, name):
+                raise PermissionDenied(f"{self.user or 'a client without a name'} may do nothing with {name!r}")
+            topics = [self._broker.topic(name)]
+        else:
+            topics = [topic for topic in self._broker.topics.values() if granted(self.user, topic.name)]
+            topics.sort(key=lambda topic: topic.name)
+        self.put((p.TOPICS, tag, p.pack_json([topic.info() for topic in topics])))
+
+    def _names(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self._topic(message[2], "subscribe")
+        self.put((p.NAMES, tag, p.pack_json(topic.names())))
+
+    def _forget(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self._topic(message[2], "subscribe")
+        name = message[3].decode("utf-8", "replace")
+        if not isinstance(topic, BroadcastTopic):
+            raise TopicError(f"{topic.name!r} is a round-robin topic: it has no named positions")
+        broadcast = topic
+
+        async def forget() -> None:
+            await broadcast.forget(name)
+            self.put((p.FORGOTTEN, tag))
+
+        self._task(tag, forget())
+
+    #: What does a command, and how many parts it has behind its tag.
+    _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[Session, bytes, list[bytes]], None], int, int]]] = {
+        p.HELLO: (_hello, 1, 1),
+        p.BYE: (_bye, 0, 0),
+        p.FLUSH: (_flush, 0, 0),
+        p.PING: (_ping, 0, 0),
+        p.PUBLISH: (_publish, 2, 6),
+        p.APPEND: (_append, 2, 5),
+        p.STAGE: (_stage, 3, 4),
+        p.COMMIT: (_commit, 2, 2),
+        p.ABORT: (_abort, 1, 1),
+        p.SUBSCRIBE: (_subscribe, 1, 2),
+        p.CREDIT: (_credit, 1, 1),
+        p.POSITION: (_position, 1, 1),
+        p.CANCEL: (_cancel, 0, 0),
+        p.CONSUME: (_consume, 1, 2),
+        p.ACK: (_ack, 1, p.MAX_PARTS),
+        p.NACK: (_nack, 1, p.MAX_PARTS),
+        p.READ: (_read, 4, 4),
+        p.CREATE: (_create, 1, 1),
+        p.DELETE: (_delete, 1, 1),
+        p.TOPICS: (_topics, 0, 1),
+        p.NAMES: (_names, 1, 1),
+        p.FORGET: (_forget, 2, 2),
+    }
+
+
+def _part(message: list[bytes], at: int) -> bytes:
+    """A part that may have been left out."""
+    return message[at] if len(message) > at else b""
+
+
+def _producer(message: list[bytes], at: int) -> tuple[bytes, int]:
+    """Producer and sequence, which come together or not at all."""
+    producer, sequence = _part(message, at), _part(message, at + 1)
+    if not producer and not sequence:
+        return b"", 0
+    if not 1 <= len(producer) <= p.MAX_PRODUCER:
+        raise SyntaxFault(f"a producer has 1 to {p.MAX_PRODUCER} bytes, not {len(producer)}")
+    number = p.number(sequence, "the sequence")
+    if not number:
+        raise SyntaxFault("sequences begin with 1")
+    return producer, number
+
+
+def _named(part: bytes, what: str) -> bytes:
+    if not 1 <= len(part) <= p.MAX_NAME:
+        raise SyntaxFault(f"{what} has a name of 1 to {p.MAX_NAME} bytes, not {len(part)}")
+    return part
+
+
+def _stage_name(name: Any) -> bytes:
+    if not isinstance(name, str):
+        raise SyntaxFault(f"a stage's name in base64 is a string, not {type(name).__name__}")
+    try:
+        return _named(base64.b64decode(name, validate=True), "a stage")
+    except (binascii.Error, ValueError) as error:
+        raise SyntaxFault(f"{name[:80]!r} is not base64: {error}") from None
+
+
+def _whole(said: dict[str, Any], key: str, default: int) -> int:
+    value = said.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise SyntaxFault(f"{key} is a whole number, not {str(value)[:40]!r}")
+    return value

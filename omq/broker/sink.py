@@ -1,0 +1,39 @@
+"""What the core asks of a door."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from omq.broker.errors import BrokerError
+
+
+class Sink(Protocol):
+    """Where a door takes what a subscription or a share delivers. All of it is called in the broker's loop.
+
+    Attributes:
+        door: Whose it is, for the statistics.
+        user: The user id of its connection.
+        peer: Where its client is.
+    """
+
+    door: Literal["zmtp", "sexp"]
+    user: str | None
+    peer: str
+
+    def room(self) -> int:
+        """Bytes of records that it takes now; 0: none, and `more` of the subscription is called once there is room.
+
+        Shares count messages by themselves and ask only whether this is 0.
+        """
+
+    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+        """Takes a block.
+
+        Args:
+            header: 32 bytes; see docs/reference/broker-protocol.md.
+            records: The store's own memory: valid until the call returns, and to be copied if they are to stay.
+            counts: A `u32` a record, which delivery this is; empty where all are 1, and for subscriptions.
+        """
+
+    def ended(self, error: BrokerError | None) -> None:
+        """Nothing follows: the topic is deleted, or cannot be read; `None` where the broker ends."""
