@@ -152,18 +152,20 @@ def parse_topic(text: str) -> TopicSpec:
         ConfigError: It is not of that form, or a value does not fit.
     """
     words = text.split(":")
+    pairs = (at for at in range(len(words) - 2, 0, -1) if words[at] in DELIVERIES and words[at + 1] in PERSISTENCES)
+    # Where there is none, the first words are taken for it, and the message says what is wrong with them.
+    at = next(pairs, 1)
+    if at + 1 >= len(words):
+        raise ConfigError("is NAME:DELIVERY:PERSISTENCE, such as prices:broadcast:strong")
     settings: dict[str, int | float | str] = {}
-    end = len(words)
-    while end > 3 and "=" in words[end - 1]:
-        end -= 1
-    for word in words[end:]:
-        key, _, value = word.partition("=")
+    for word in words[at + 2 :]:
+        key, mark, value = word.partition("=")
+        if not mark:
+            raise ConfigError(f"{shown(word)}: is no SETTING=VALUE, such as max_age=3600")
         if key in settings:
             raise ConfigError(f"{key} = {shown(value)}: is there twice")
         settings[key] = _number(value) if key != "dead_letter" else value
-    if end < 3:
-        raise ConfigError("is NAME:DELIVERY:PERSISTENCE, such as prices:broadcast:strong")
-    return TopicSpec(":".join(words[: end - 2]), words[end - 2], words[end - 1], settings)
+    return TopicSpec(":".join(words[:at]), words[at], words[at + 1], settings)
 
 
 def _number(text: str) -> int | float | str:

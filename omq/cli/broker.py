@@ -192,9 +192,7 @@ def warn(config: Config) -> None:
 @click.argument("directory", metavar="[DIR]", required=False, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--bind", multiple=True, metavar="ENDPOINT", help="Where ZeroMQ clients connect; may be repeated.")
 @click.option("--sexp", metavar="tcp://HOST:PORT", help="Where clients that speak S-expressions connect.")
-@click.option(
-    "--http", metavar="HOST:PORT", callback=read_http, help="Where the status page is."
-)
+@click.option("--http", metavar="HOST:PORT", callback=read_http, help="Where the status page is.")
 @click.option(
     "--topic",
     "topics",

@@ -128,12 +128,13 @@ class HttpDoor:
 
 @web.middleware
 async def _hardened(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives every answer, an error too, what keeps browsers from guessing and from keeping."""
+    """Gives every answer, an error too, what keeps browsers from guessing and from keeping it."""
     response: web.StreamResponse
     try:
         response = await handler(request)
     except web.HTTPException as refusal:
         response = web.Response(status=refusal.status, text=f"{refusal.reason}\n", headers=_allow(refusal))
+    response.headers["Server"] = "omq"
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Cache-Control"] = "no-store"
     response.headers["Referrer-Policy"] = "no-referrer"

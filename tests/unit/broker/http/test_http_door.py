@@ -1,0 +1,145 @@
+"""The HTTP door, asked over a real connection; the broker behind it is made up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from omq.broker.http.door import HttpDoor
+from omq.broker.stats import BrokerStats
+from omq.errors import BindError, UsageError
+from tests.unit.broker.sample import HOSTILE, statistics, topic
+from tests.unit.conftest import on_both_loops
+
+pytestmark = on_both_loops
+
+
+@asynccontextmanager
+async def served(stats: BrokerStats) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
+    door = HttpDoor(lambda: stats)
+    url = await door.start("127.0.0.1:0")
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield url, session
+    finally:
+        await door.close()
+
+
+async def test_the_page_is_whole_and_allows_itself_nothing_else() -> None:
+    async with served(statistics()) as (url, session), session.get(f"{url}/") as answer:
+        text = await answer.text()
+        policy = answer.headers["Content-Security-Policy"]
+        assert answer.status == 200
+        assert answer.content_type == "text/html"
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+    addresses = set(re.findall(r"""(?:src|href)=["']([^"']*)""", text))
+    assert {address for address in addresses if not address.startswith("data:")} == {
+        "topics.json",
+        "metrics",
+        "healthz",
+    }
+    assert "@import" not in text
+
+
+async def test_json_tells_all_topics_with_rates() -> None:
+    stats = statistics(topic("b", 1), topic(HOSTILE, 2, delivery="round-robin", backlog=7), topic("a", 3))
+    async with served(stats) as (url, session), session.get(f"{url}/topics.json") as answer:
+        assert answer.content_type == "application/json"
+        told = json.loads(await answer.text())
+    assert [one["name"] for one in told["topics"]] == [HOSTILE, "a", "b"]
+    first = told["topics"][0]
+    assert (first["id"], first["first"], first["last"], first["bytes"]) == (2, 11, 1000, 1_030_000)
+    assert (first["delivery"], first["persistence"]) == ("round-robin", "strong")
+    assert (first["subscribers"], first["lag"], first["rate_in"]) == (0, 7, 0.0)
+    assert told["store"]["bytes"] == 5 * 2**20
+    assert told["rates"]["messages_in"] == 0.0
+
+
+async def test_metrics_come_in_the_form_that_is_asked_for() -> None:
+    async with served(statistics(topic("a", 1))) as (url, session):
+        async with session.get(f"{url}/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain")
+            assert 'omq_broker_messages_published_total{topic="a"} 1000.0' in await answer.text()
+        async with session.get(f"{url}/metrics", headers={"Accept": "application/openmetrics-text"}) as answer:
+            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+            assert (await answer.text()).endswith("# EOF\n")
+
+
+async def test_health() -> None:
+    stats = statistics()
+    async with served(stats) as (url, session):
+
+        async def ask() -> tuple[int, str]:
+            async with session.get(f"{url}/healthz") as answer:
+                return answer.status, await answer.text()
+
+        assert await ask() == (200, "ok\n")
+        stats["store"]["full"] = True
+        assert await ask() == (200, "ok, but the disk is full\n")
+        stats["store"]["failed"] = "fdatasync: EIO"
+        assert await ask() == (503, "the store has failed: fdatasync: EIO\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/topics.json", "/metrics", "/healthz"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+async def test_whatever_does_not_only_look_is_refused(path: str, method: str) -> None:
+    async with served(statistics()) as (url, session), session.request(method, url + path) as answer:
+        assert answer.status == 405
+        assert "GET" in answer.headers["Allow"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_head_and_strange_paths() -> None:
+    async with served(statistics()) as (url, session):
+        async with session.head(f"{url}/") as answer:
+            assert answer.status == 200
+            assert await answer.read() == b""
+        for path in ("/favicon.ico", "/topics.json/x", "/..%2f..%2fetc/passwd", "/<script>"):
+            async with session.get(url + path) as answer:
+                assert (answer.status, await answer.text()) == (404, "Not Found\n")
+
+
+async def test_who_does_not_speak_http_is_alone_with_it() -> None:
+    async with served(statistics()) as (url, session):
+        host, port = url.removeprefix("http://").split(":")
+        for nonsense in (b"\x00" * 100 + b"\r\n\r\n", b"GET " + b"x" * 100_000, b"GET / HTTP/9.9\r\n\r\n"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(nonsense)
+            head = await asyncio.wait_for(reader.readline(), 10)
+            assert head.split()[1:2] == [b"400"]
+            writer.close()
+            await writer.wait_closed()
+        async with session.get(f"{url}/healthz") as answer:
+            assert answer.status == 200
+
+
+async def test_a_place_that_is_taken() -> None:
+    async with served(statistics()) as (url, _):
+        door = HttpDoor(statistics)
+        with pytest.raises(BindError, match=re.escape(url.removeprefix("http://"))):
+            await door.start(url.removeprefix("http://"))
+        await door.close()
+
+
+async def test_an_address_that_is_none() -> None:
+    with pytest.raises(UsageError, match="nowhere"):
+        await HttpDoor(statistics).start("nowhere")
+
+
+async def test_closing_ends_idle_connections_and_may_be_repeated() -> None:
+    door = HttpDoor(statistics)
+    url = await door.start("127.0.0.1:0")
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await door.close()
+    await door.close()
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
+    await writer.wait_closed()

@@ -1,0 +1,236 @@
+"""broker.toml and its rows: what fits is read, what does not is named with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omq.broker.config import Config, ConfigError, TopicSpec, http_address, parse_topic, read_config, topic_spec
+from omq.broker.keys import SecurityFiles
+from omq.broker.permissions import Permission
+
+WHOLE = """
+bind = ["tcp://127.0.0.1:*", "ipc:///tmp/broker"]
+sexp = "tcp://127.0.0.1:*"
+http = "127.0.0.1:0"
+
+[[topic]]
+name = "prices"
+delivery = "broadcast"
+persistence = "strong"
+max_messages = 1_000_000
+max_bytes = 10_000_000
+max_age = 3600.5
+
+[[topic]]
+name = "jobs"
+delivery = "round-robin"
+persistence = "weak"
+max_deliveries = 5
+dead_letter = "jobs.dead"
+
+[[topic]]
+name = "plain"
+
+[security]
+mechanism = "plain"
+users_file = "users"
+
+[[permission]]
+who = "alice"
+topics = "prices*"
+may = ["publish", "create"]
+
+[[permission]]
+who = "*"
+topics = "*"
+may = ["subscribe"]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "broker.toml"
+    path.write_text(text)
+    return path
+
+
+def test_everything_is_read(tmp_path: Path) -> None:
+    config = read_config(written(tmp_path, WHOLE))
+    assert config == Config(
+        bind=("tcp://127.0.0.1:*", "ipc:///tmp/broker"),
+        sexp="tcp://127.0.0.1:*",
+        http="127.0.0.1:0",
+        topics=(
+            TopicSpec(
+                "prices",
+                "broadcast",
+                "strong",
+                {"max_messages": 1_000_000, "max_bytes": 10_000_000, "max_age": 3600.5},
+            ),
+            TopicSpec("jobs", "round-robin", "weak", {"max_deliveries": 5, "dead_letter": "jobs.dead"}),
+            TopicSpec("plain", "broadcast", "strong"),
+        ),
+        security=SecurityFiles("plain", users_file=tmp_path / "users"),
+        permissions=(Permission("alice", "prices*", ["publish", "create"]), Permission("*", "*", ["subscribe"])),
+    )
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+    assert read_config(written(tmp_path, "")) == Config()
+
+
+def test_security_of_the_caller_holds_instead_of_the_files(tmp_path: Path) -> None:
+    instead = SecurityFiles("plain", users_file=Path("/elsewhere"))
+    text = WHOLE.replace('mechanism = "plain"', 'mechanism = "no such"')
+    assert read_config(written(tmp_path, text), security=instead).security is instead
+
+
+FAULTS = {
+    "no TOML": ("bind = \nsexp = 1", ["TOML", "line 1"]),
+    "unknown key": ('binds = "tcp://*:1"', ["binds", "tcp://*:1", "did you mean bind?"]),
+    "bind": ("bind = 3", ["bind = 3"]),
+    "bind in list": ('bind = ["tcp://*:1", 4]', ["bind", "4"]),
+    "sexp": ("sexp = true", ["sexp = true"]),
+    "http": ('http = "localhost"', ["http", '"localhost"', "HOST:PORT"]),
+    "memory": ('memory = "yes"', ['memory = "yes"']),
+    "topic as a table": ("[topic]\nname = 'a'", ["[[topic]]"]),
+    "topic without a name": ("[[topic]]\ndelivery = 'broadcast'", ["[[topic]] number 1", "name is missing"]),
+    "name": ("[[topic]]\nname = 3", ["[[topic]] number 1", "name = 3"]),
+    "slash": ("[[topic]]\nname = 'a/b'", ["[[topic]] number 1", '"a/b"', "'/'"]),
+    "long name": (f"[[topic]]\nname = '{'x' * 10240}'", ["[[topic]] number 1", "name", "10240 bytes"]),
+    "newline": ('[[topic]]\nname = "a\\nb"', ["[[topic]] number 1", r"a\nb", "control"]),
+    "delivery": (
+        "[[topic]]\nname = 'a'\n[[topic]]\nname = 'b'\ndelivery = 'random'",
+        ["[[topic]] number 2", '("b")', 'delivery = "random"', "round-robin"],
+    ),
+    "persistence": ("[[topic]]\nname = 'a'\npersistence = 'stong'", ["[[topic]] number 1", 'persistence = "stong"']),
+    "setting": (
+        "[[topic]]\nname = 'a'\nmax_message = 3",
+        ["number 1", "max_message = 3", "did you mean max_messages?"],
+    ),
+    "count": ("[[topic]]\nname = 'a'\nmax_messages = 0", ["number 1", "max_messages = 0"]),
+    "true is no count": ("[[topic]]\nname = 'a'\nmax_bytes = true", ["max_bytes = true"]),
+    "seconds": ("[[topic]]\nname = 'a'\nmax_age = -1.5", ["max_age = -1.5"]),
+    "endless seconds": ("[[topic]]\nname = 'a'\nmax_age = inf", ["max_age = inf"]),
+    "deliveries of a broadcast": ("[[topic]]\nname = 'a'\nmax_deliveries = 3", ["max_deliveries = 3", "round-robin"]),
+    "own dead letters": (
+        "[[topic]]\nname = 'a'\ndelivery = 'round-robin'\ndead_letter = 'a'",
+        ['dead_letter = "a"', "itself"],
+    ),
+    "twice": ("[[topic]]\nname = 'a'\n[[topic]]\nname = 'a'", ["[[topic]] number 2", '"a"', "twice"]),
+    "table in a table": ("[[topic]]\nname = 'a'\n[topic.settings]\nmax_age = 1", ["[[topic]] number 1", "settings"]),
+    "security": ("security = 'curve'", ["security", "[security]"]),
+    "mechanism missing": ("[security]\nusers_file = 'u'", ["[security]", "mechanism is missing"]),
+    "mechanism": ("[security]\nmechanism = 'gssapi'", ["[security]", 'mechanism = "gssapi"', "curve"]),
+    "key of security": ("[security]\nmechanism = 'null'\nuser_file = 'u'", ["user_file", "did you mean users_file?"]),
+    "file without use": ("[security]\nmechanism = 'null'\nusers_file = 'u'", ["[security]", "users_file", "no use"]),
+    "file missing": ("[security]\nmechanism = 'curve'", ["[security]", "secret_key_file is missing"]),
+    "who missing": ("[[permission]]\ntopics = '*'\nmay = []", ["[[permission]] number 1", "who is missing"]),
+    "may": (
+        "[[permission]]\nwho = '*'\ntopics = '*'\nmay = ['publish', 'drink']",
+        ["[[permission]] number 1", "may", "'drink'"],
+    ),
+    "who of nobody": (
+        "[[permission]]\nwho = 'alice'\ntopics = '*'\nmay = ['publish']",
+        ["[[permission]] number 1", 'who = "alice"', "[security]"],
+    ),
+    "who is no key": (
+        "[security]\nmechanism = 'curve'\nsecret_key_file = 'k'\n[[permission]]\nwho = 'al'\ntopics = '*'\nmay = []",
+        ["[[permission]] number 1", 'who = "al"', "40 characters"],
+    ),
+    "key of a permission": ("[[permission]]\nwhom = '*'", ["[[permission]] number 1", "whom", "did you mean who?"]),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_what_does_not_fit_is_named_with_its_place(tmp_path: Path, case: str) -> None:
+    text, named = FAULTS[case]
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as raised:
+        read_config(path)
+    message = str(raised.value)
+    assert message.startswith(f"{path}: ")
+    assert [part for part in named if part not in message] == []
+    assert len(message) < 600
+    assert "\n" not in message
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml: cannot be read: No such file"):
+        read_config(tmp_path / "missing.toml")
+    (tmp_path / "latin.toml").write_bytes(b'bind = "\xff"')
+    with pytest.raises(ConfigError, match=r"latin\.toml: is no TOML"):
+        read_config(tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("prices:broadcast:strong", TopicSpec("prices", "broadcast", "strong")),
+        ("a:b:round-robin:weak", TopicSpec("a:b", "round-robin", "weak")),
+        ("two words:broadcast:transient", TopicSpec("two words", "broadcast", "transient")),
+        (
+            "j:round-robin:async:max_age=0.5:max_messages=10:dead_letter=7",
+            TopicSpec("j", "round-robin", "async", {"max_age": 0.5, "max_messages": 10, "dead_letter": "7"}),
+        ),
+    ],
+)
+def test_a_topic_of_the_command_line(text: str, spec: TopicSpec) -> None:
+    assert parse_topic(text) == spec
+    assert topic_spec(text) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("prices", "NAME:DELIVERY:PERSISTENCE"),
+        ("prices:strong", "NAME:DELIVERY:PERSISTENCE"),
+        ("", "NAME:DELIVERY:PERSISTENCE"),
+        (":broadcast:strong", "0 bytes"),
+        ("prices:broadcst:strong", "broadcst"),
+        ("prices:broadcast:stronk", "stronk"),
+        ("prices:broadcast:strong:max_age", "max_age"),
+        ("prices:broadcst:strong:max_age=5", "broadcst"),
+        ("prices:broadcast:strong:max_age=soon", "soon"),
+        ("prices:broadcast:strong:max_age=1:max_age=2", "twice"),
+    ],
+)
+def test_a_topic_of_the_command_line_that_does_not_fit(text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        parse_topic(text)
+
+
+def test_the_forms_of_a_topic() -> None:
+    spec = TopicSpec("t", "round-robin", "weak", {"max_age": 5})
+    row = {"name": "t", "delivery": "round-robin", "persistence": "weak"}
+    assert topic_spec(spec) is spec
+    assert topic_spec({**row, "max_age": 5}) == spec
+    assert topic_spec({**row, "settings": {"max_age": 5}}) == spec
+    for wrong in (3, {"name": "t", "deliver": "x"}, {}):
+        value: Any = wrong
+        with pytest.raises(ConfigError):
+            topic_spec(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:8222", ("127.0.0.1", 8222)),
+        ("8222", ("127.0.0.1", 8222)),
+        (":0", ("127.0.0.1", 0)),
+        ("localhost:*", ("localhost", 0)),
+        ("*:80", ("0.0.0.0", 80)),
+        ("[::1]:80", ("::1", 80)),
+        ("http://127.0.0.1:8222/", ("127.0.0.1", 8222)),
+    ],
+)
+def test_addresses_of_the_page(text: str, address: tuple[str, int]) -> None:
+    assert http_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "localhost", "host:99999", "host:-1", "::1:80", "ftp://a:1", "a/b:1", "a:²"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="no address"):
+        http_address(text)
