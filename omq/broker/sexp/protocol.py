@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
+from omq._core.blocks import read_header
 from omq.broker.errors import SyntaxFault, VersionFault
 from omq.broker.protocol import MAX_BODY
 from omq.broker.sexp.syntax import Expression, Reader, Writable, encode, shown
@@ -57,6 +58,12 @@ _PING: Final = struct.Struct(">IBI")
 MESSAGE_HEAD: Final = struct.Struct(">IBQI")
 _IDS: Final = struct.Struct(">QI")
 _U32: Final = struct.Struct(">I")
+_U16: Final = struct.Struct(">H")
+#: A record of the store (docs/reference/broker-protocol.md): its size, its checksum, its flags.
+_RECORD: Final = struct.Struct(">I4xB")
+_RECORD_HEAD: Final = _RECORD.size
+HAS_KEY: Final = 1
+HAS_HEADERS: Final = 2
 
 # --------------------------------------------------------------------------------------------------------- commands
 
@@ -357,6 +364,38 @@ def write_frame(frame: Frame) -> bytes:
         case _:
             record = [[b"id", b"%d" % frame.topic_id], [b"topic", frame.topic]]
             return _framed(_TYPE_OF[type(frame)], encode(record))
+
+
+def write_block(header: bytes, records: memoryview, topic_id: int) -> tuple[bytes, list[int]]:
+    """The messages of a block as frames, one after the other, and where each of them ends."""
+    first, count, _, _ = read_header(header)
+    pieces: list[bytes | memoryview] = []
+    ends = []
+    at = end = 0
+    for number in range(first, first + count):
+        size, flags = _RECORD.unpack_from(records, at)
+        body = at + _RECORD_HEAD
+        at += 4 + size
+        if flags:
+            body = _skip_extras(records, body, flags)
+        pieces.append(MESSAGE_HEAD.pack(13 + at - body, MESSAGE, number, topic_id))
+        pieces.append(records[body:at])
+        end += MESSAGE_HEAD.size + at - body
+        ends.append(end)
+    return b"".join(pieces), ends
+
+
+def _skip_extras(records: memoryview, at: int, flags: int) -> int:
+    """Where the body begins behind a record's key and headers, for which there is no place in a frame."""
+    if flags & HAS_KEY:
+        at += 4 + _U32.unpack_from(records, at)[0]
+    if flags & HAS_HEADERS:
+        (count,) = _U16.unpack_from(records, at)
+        at += 2
+        for _ in range(count):
+            at += 2 + _U16.unpack_from(records, at)[0]
+            at += 4 + _U32.unpack_from(records, at)[0]
+    return at
 
 
 def _framed(kind: int, payload: bytes) -> bytes:

@@ -1,0 +1,163 @@
+"""The door of the protocol of S-expressions: its tcp port, and who came in by it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from omq.broker.broker import Broker
+from omq.broker.sexp.connection import Connection
+from omq.broker.sexp.protocol import write_block
+from omq.broker.sexp.wire import set_up
+from omq.errors import BindError, EndpointError
+
+__all__ = ["Door", "Limits", "parse_endpoint"]
+
+_BACKLOG: Final = 1024
+_ACCEPTED: Final = 64  # connections let in before others have their turn
+_EXHAUSTED: Final = 0.2  # seconds until the next try when the process has no descriptors left
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds, sizes in bytes.
+
+    Attributes:
+        ping: Between two pings.
+        handshake: Until a connection has said `Connect`.
+        linger: For a peer to end its side after ours.
+        closing: For answers to go out when the broker ends.
+        unsent: Of messages of transient topics that wait for a slow subscriber.
+        window: Of messages of kept topics that wait; the rest waits in the store.
+        share: Of messages of round-robin topics that wait: what waits here is not given to others.
+        publishing: Of messages that wait for the store; beyond, the connection is not read.
+        answers: Of answers that wait for the client; beyond, the connection is not read.
+    """
+
+    ping: float = 25.0
+    handshake: float = 30.0
+    linger: float = 2.0
+    closing: float = 2.0
+    unsent: int = 64 << 20
+    window: int = 256 << 10
+    share: int = 64 << 10
+    publishing: int = 8 << 20
+    answers: int = 256 << 10
+
+
+class Door:
+    """Lets clients in at a tcp port. All of it runs in the broker's loop.
+
+    Args:
+        broker: The core.
+        limits: See there.
+
+    Attributes:
+        endpoint: Where it listens, once it does.
+        clients: Who is connected, by client id.
+        connections: All of them, also those that have not said who they are.
+    """
+
+    def __init__(self, broker: Broker, *, limits: Limits | None = None) -> None:
+        self.broker = broker
+        self.limits = limits or Limits()
+        self.endpoint = ""
+        self.clients: dict[bytes, Connection] = {}
+        self.connections: set[Connection] = set()
+        self._listeners: list[socket.socket] = []
+        self._encoded: dict[tuple[int, bytes], tuple[bytes, list[int]]] = {}
+
+    async def start(self, endpoint: str) -> str:
+        """Listens; gives the endpoint with its port.
+
+        Raises:
+            EndpointError: It is no `tcp://host:port`.
+            BindError: It cannot be listened on.
+        """
+        self.loop = asyncio.get_running_loop()
+        host, port = parse_endpoint(endpoint)
+        try:
+            found = await self.loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
+            )
+            family, _, _, _, address = found[0]
+            listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise BindError(error.errno, f"{endpoint}: {error.strerror or error}") from error
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        self.loop.add_reader(listener, self._accept, listener)
+        name, port = listener.getsockname()[:2]
+        self.endpoint = f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}"
+        return self.endpoint
+
+    async def close(self) -> None:
+        """Lets nobody in any more; answers what was published, says good-bye, and closes what is open."""
+        for listener in self._listeners:
+            self.loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+        for connection in list(self.connections):
+            connection.leave("the broker ends")
+        end = self.loop.time() + self.limits.closing
+        while self.connections and self.loop.time() < end:
+            self._emptied = self.loop.create_future()
+            try:
+                await asyncio.wait_for(self._emptied, end - self.loop.time())
+            except TimeoutError:
+                break
+        for connection in list(self.connections):
+            connection.wire.close()
+
+    _emptied: asyncio.Future[None] | None = None
+
+    def gone(self, connection: Connection) -> None:
+        """A connection is over."""
+        self.connections.discard(connection)
+        if not self.connections and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def encoded(self, header: bytes, records: memoryview, topic_id: int) -> tuple[bytes, list[int]]:
+        """The frames of a block, and where each of them ends; made once for all who get it in this turn."""
+        key = (topic_id, header)
+        found = self._encoded.get(key)
+        if found is None:
+            if not self._encoded:
+                self.loop.call_soon(self._encoded.clear)
+            found = self._encoded[key] = write_block(header, records, topic_id)
+        return found
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTED):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                # Without descriptors the listener stays readable: to look again at once would be all that is done.
+                self.loop.remove_reader(listener)
+                self.loop.call_later(_EXHAUSTED, self._accept_again, listener)
+                return
+            set_up(sock)
+            self.connections.add(Connection(self, sock, f"tcp://{address[0]}:{address[1]}"))
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self.loop.add_reader(listener, self._accept, listener)
+
+
+def parse_endpoint(endpoint: str) -> tuple[str | None, int]:
+    """Host and port of `tcp://host:port`; a `*` is every host (`None`), or any port (0).
+
+    Raises:
+        EndpointError: It is none.
+    """
+    scheme, _, rest = endpoint.partition("://")
+    host, _, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    number = 0 if port == "*" else int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else -1
+    if scheme != "tcp" or not host or not 0 <= number < 65536:
+        raise EndpointError(f"{endpoint!r} is not tcp://host:port")
+    return (None if host == "*" else host), number

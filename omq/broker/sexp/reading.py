@@ -1,0 +1,220 @@
+"""What a client has subscribed to: where the broker's core puts the messages of one topic."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from omq.broker.broker import Share, Subscription
+from omq.broker.errors import BrokerError, Overrun
+from omq.broker.sexp.protocol import Error, Replay, Unsubscribed
+from omq.broker.sexp.syntax import shown
+
+if TYPE_CHECKING:
+    from omq.broker.sexp.connection import Connection
+
+__all__ = ["Handing", "Reading"]
+
+#: Seconds that a message may wait for the kernel: it is given back when the connection ends, and not before.
+_FOREVER: Final = 1e8
+_CREDIT: Final = 256  # messages of a round-robin topic that wait for the kernel
+
+
+class Reading:
+    """A broadcast topic. It is the subscription's sink.
+
+    Messages of a kept topic wait in the store for a slow client; those of a transient one wait here, until they are
+    too many.
+
+    Args:
+        connection: Whose.
+        topic: The topic.
+    """
+
+    door: Literal["zmtp", "sexp"] = "sexp"
+    user: str | None = None
+
+    def __init__(self, connection: Connection, topic: Any) -> None:
+        self.connection = connection
+        self.topic = topic
+        self.peer = connection.peer
+        self._limits = connection.door.limits
+        self._kept = topic.persistence != "transient"
+        self._held: list[tuple[bytes, list[int], int]] | None = []  # what comes before the client knows
+        self._full = False  # the core waits to hear that there is room
+        self._subscription: Subscription | None = None
+
+    def begin(self, replay: Replay) -> str:
+        """Begins to read; gives what the client should know of it.
+
+        Raises:
+            BrokerError: That cannot be read.
+        """
+        broker = self.connection.door.broker
+        try:
+            self._subscription = broker.subscribe(self.topic, replay, self)
+        except Overrun:
+            self._subscription = broker.subscribe(self.topic, "beginning", self)
+            return self._overrun()
+        return ""
+
+    def _overrun(self) -> str:
+        return f"messages below {self.topic.first} are no longer kept; it begins at {self.topic.first}"
+
+    def release(self) -> None:
+        """The client knows: what was held goes out."""
+        held, self._held = self._held or [], None
+        for data, ends, first in held:
+            self._send(data, ends, first)
+
+    def room(self) -> int:
+        """See `Sink`."""
+        unsent = self.connection.wire.unsent
+        if self._kept:
+            self._full = 2 * unsent > self._limits.window
+            return 0 if self._full else self._limits.window - unsent
+        if unsent < self._limits.unsent:
+            return self._limits.unsent - unsent
+        self.connection.door.loop.call_soon(self._too_slow)
+        return 0
+
+    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+        """See `Sink`."""
+        data, ends = self.connection.door.encoded(header, records, self.topic.id)
+        first = int.from_bytes(header[8:16], "big")
+        if self._held is None:
+            self._send(data, ends, first)
+        else:
+            self._held.append((data, ends, first))
+
+    def _send(self, data: bytes, ends: list[int], first: int) -> None:
+        self.connection.wire.write(data)
+
+    def ended(self, error: BrokerError | None) -> None:
+        """See `Sink`."""
+        if error is None or self.connection.readings.get(self.topic.name) is not self:
+            return
+        name = self.topic.name.encode()
+        if isinstance(error, Overrun):
+            if not self._kept:
+                self._too_slow()
+                return
+            try:
+                self._subscription = self.connection.door.broker.subscribe(self.topic, "beginning", self)
+            except BrokerError as fault:
+                error = fault
+            else:
+                self.connection.answer(Error(f"{shown(name)}: {self._overrun()}"))
+                return
+        del self.connection.readings[self.topic.name]
+        self.connection.answer(Unsubscribed(self.topic.id, name))
+        self.connection.answer(Error(f"{shown(name)}: {error}"))
+
+    def taken(self) -> None:
+        """The kernel has taken something."""
+        if self._full and 2 * self.connection.wire.unsent <= self._limits.window and self._subscription is not None:
+            self._full = False
+            self._subscription.more()
+
+    def end(self) -> None:
+        """Nothing more is to come; what was sent goes out."""
+        self.stop()
+
+    def dropped(self) -> None:
+        """What was sent, and waited for the kernel, will not go out."""
+
+    def stop(self) -> None:
+        """Nothing more is to come, and nothing that was sent goes out any more."""
+        if self._subscription is not None:
+            self._subscription.end()
+
+    def _too_slow(self) -> None:
+        limit = self._limits.unsent
+        self.connection.fail(f"{shown(self.topic.name.encode())}: too slow: more than {limit} bytes were not yet taken")
+
+
+class Handing(Reading):
+    """A share of a round-robin topic: what the kernel has taken is done, the rest goes to others."""
+
+    def __init__(self, connection: Connection, topic: Any) -> None:
+        super().__init__(connection, topic)
+        self._waiting: deque[tuple[int, int]] = deque()  # where in the stream a message ends, and its id
+        self._share: Share | None = None
+        self._leaving = False
+
+    def begin(self, replay: Replay) -> str:
+        """See `Reading`."""
+        self._share = self.connection.door.broker.consume(self.topic, self, ack_timeout=_FOREVER, credit=_CREDIT)
+        return ""
+
+    def room(self) -> int:
+        """See `Sink`."""
+        unsent = self.connection.wire.unsent
+        self._full = self._leaving or 2 * unsent > self._limits.share
+        return 0 if self._full else self._limits.share - unsent
+
+    def _send(self, data: bytes, ends: list[int], first: int) -> None:
+        if self._leaving:
+            if self._share is not None:
+                self._share.nack([(first, first + len(ends) - 1)])
+            return
+        base = self.connection.wire.said
+        self._waiting.extend((base + end, first + at) for at, end in enumerate(ends))
+        self.connection.wire.write(data)
+
+    def taken(self) -> None:
+        """See `Reading`."""
+        share, waiting = self._share, self._waiting
+        if share is None:
+            return
+        taken = self.connection.wire.taken
+        done = []
+        while waiting and waiting[0][0] <= taken:
+            done.append(waiting.popleft()[1])
+        if done:
+            share.ack(_ranges(done))
+        if self._leaving:
+            if not waiting:
+                self.stop()
+                self.connection.left.discard(self)
+        elif self._full and 2 * self.connection.wire.unsent <= self._limits.share:
+            self._full = False
+            share.more(0)
+
+    def end(self) -> None:
+        """See `Reading`: to end the share at once would give to others what the kernel is about to take."""
+        self._leaving = True
+        self.connection.left.add(self)
+        self.taken()
+
+    def dropped(self) -> None:
+        """See `Reading`."""
+        said = self.connection.wire.said
+        back = []
+        while self._waiting and self._waiting[-1][0] > said:
+            back.append(self._waiting.pop()[1])
+        if back and self._share is not None:
+            self._share.nack(_ranges(back[::-1]))
+
+    def stop(self) -> None:
+        """See `Reading`."""
+        if self._share is None:
+            return
+        share, self._share = self._share, None
+        taken = self.connection.wire.taken
+        done = [number for end, number in self._waiting if end <= taken]
+        if done:
+            share.ack(_ranges(done))
+        self._waiting.clear()
+        share.end()
+
+
+def _ranges(ids: list[int]) -> list[tuple[int, int]]:
+    """First and last of each run of ids that follow one another."""
+    ranges: list[tuple[int, int]] = []
+    for number in ids:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ranges

@@ -1,0 +1,205 @@
+"""One tcp connection on an event loop, where it is known to the byte what the kernel has taken.
+
+A transport of asyncio forgets what it had not written when its connection breaks; here a message counts as delivered
+when the kernel has it, so the socket is written to directly. What is written in one turn of the loop goes out in one
+call, from where it stands: nothing is copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from itertools import islice
+from typing import Final, Protocol
+
+__all__ = ["Owner", "Wire"]
+
+READ: Final = 32 << 10  # bytes of one read: the commands in it are one connection's turn
+_TURN: Final = 1 << 20  # bytes written before others have their turn
+_VECTOR: Final = 256  # pieces of one call
+
+
+class Owner(Protocol):
+    """Who is told of what comes and goes. After `lost` it is told nothing more."""
+
+    def received(self, data: bytes) -> None:
+        """Bytes came."""
+
+    def ended(self) -> None:
+        """The peer sends nothing more."""
+
+    def taken(self) -> None:
+        """The kernel has taken more of what was said."""
+
+    def lost(self) -> None:
+        """The connection is over; what was not taken never will be."""
+
+
+class Wire:
+    """A connected socket, which it owns.
+
+    Args:
+        loop: Whose loop.
+        sock: Connected, and not blocking.
+        owner: Who is told.
+
+    Attributes:
+        said: Bytes that were given to be sent.
+        taken: How many of them the kernel has taken.
+        open: Whether it is not closed.
+    """
+
+    __slots__ = (
+        "_flushing",
+        "_loop",
+        "_owner",
+        "_pieces",
+        "_reading",
+        "_sock",
+        "_timer",
+        "_writing",
+        "open",
+        "said",
+        "taken",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, owner: Owner) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._owner = owner
+        self._pieces: deque[bytes | memoryview] = deque()
+        self._flushing: asyncio.Handle | None = None  # a flush at the end of this turn
+        self._timer: asyncio.Handle | None = None  # the end of the peer's time to end
+        self._reading = False
+        self._writing = False  # the loop says when the kernel takes more
+        self.said = 0
+        self.taken = 0
+        self.open = True
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the kernel."""
+        return self.said - self.taken
+
+    @property
+    def reading(self) -> bool:
+        """Whether the peer is listened to."""
+        return self._reading
+
+    def write(self, data: bytes) -> None:
+        """Sends bytes, at the end of this turn at the latest."""
+        if not self.open:
+            return
+        self._pieces.append(data)
+        self.said += len(data)
+        if self._flushing is None and not self._writing:
+            self._flushing = self._loop.call_soon(self.flush)
+
+    def drop(self) -> None:
+        """Forgets what waits, but for the piece that has gone out in part."""
+        kept = self._pieces[0] if self._pieces and isinstance(self._pieces[0], memoryview) else None
+        self._pieces.clear()
+        if kept is not None:
+            self._pieces.append(kept)
+        self.said = self.taken + (0 if kept is None else len(kept))
+
+    def read(self, on: bool) -> None:
+        """Listens to the peer, or not."""
+        if self.open and on is not self._reading:
+            self._reading = on
+            if on:
+                self._loop.add_reader(self._sock, self._readable)
+            else:
+                self._loop.remove_reader(self._sock)
+
+    def close(self) -> None:
+        """Ends the connection at once; the owner is told. Idempotent."""
+        if not self.open:
+            return
+        self.read(False)
+        self.open = False
+        if self._writing:
+            self._loop.remove_writer(self._sock)
+        for handle in (self._flushing, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._sock.close()
+        self._pieces.clear()
+        self._owner.lost()
+
+    def finish(self, timeout: float) -> None:
+        """Says that nothing follows, and closes once the peer says so as well, or the time is over.
+
+        A socket that is closed while bytes of the peer lie unread in it resets the connection, and the peer might
+        never see what it was told last.
+        """
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        self.read(True)
+        self._timer = self._loop.call_later(timeout, self.close)
+
+    def _readable(self) -> None:
+        try:
+            data = self._sock.recv(READ)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        if self._timer is not None:  # finished: what comes is for nobody
+            if not data:
+                self.close()
+        elif data:
+            self._owner.received(data)
+        else:
+            self.read(False)
+            self._owner.ended()
+
+    def flush(self) -> None:
+        """Gives the kernel what it takes, now."""
+        if not self.open:
+            return
+        if self._flushing is not None:
+            self._flushing.cancel()
+        self._flushing = None
+        turn = self.taken + _TURN
+        before = self.taken
+        pieces = self._pieces
+        try:
+            while pieces and self.taken < turn:
+                self._advance(self._sock.sendmsg(islice(pieces, _VECTOR)))
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self.close()
+            return
+        if bool(pieces) is not self._writing:
+            self._writing = bool(pieces)
+            if pieces:
+                self._loop.add_writer(self._sock, self.flush)
+            else:
+                self._loop.remove_writer(self._sock)
+        if self.taken != before:
+            self._owner.taken()
+
+    def _advance(self, count: int) -> None:
+        self.taken += count
+        pieces = self._pieces
+        while count:
+            piece = pieces[0]
+            if len(piece) > count:
+                pieces[0] = memoryview(piece)[count:]
+                return
+            count -= len(piece)
+            pieces.popleft()
+
+
+def set_up(sock: socket.socket) -> None:
+    """Readies an accepted socket."""
+    sock.setblocking(False)
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
