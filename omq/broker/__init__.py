@@ -1,13 +1,43 @@
-"""Named queues: a broker with topics that persist and replay, and its clients."""
+"""Named queues: a broker with topics that persist and replay, and its clients.
 
-from omq.broker.errors import BrokerError, Overrun, PermissionDenied, StoreFull, TopicError
+    import omq.broker
+
+    with omq.broker.Client("tcp://127.0.0.1:5565") as client:
+        client.create("prices")
+        client.publish("prices", b"AAPL 189.95")
+        for message in client.subscribe("prices", replay="beginning"):
+            print(message.id, message.body)
+
+`omq.asyncio.broker` has the same for `await`.
+"""
+
+from omq.broker.client import Client
+from omq.broker.errors import (
+    BrokerError,
+    BrokerFailed,
+    BrokerTimeout,
+    Overrun,
+    PermissionDenied,
+    StoreFull,
+    TopicError,
+)
 from omq.broker.server import Server
+from omq.broker.streams import Consumer, Subscription
+from omq.broker.types import Delivery, Message, TopicInfo
 
 __all__ = [
     "BrokerError",
+    "BrokerFailed",
+    "BrokerTimeout",
+    "Client",
+    "Consumer",
+    "Delivery",
+    "Message",
     "Overrun",
     "PermissionDenied",
     "Server",
     "StoreFull",
+    "Subscription",
     "TopicError",
+    "TopicInfo",
 ]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from omq.errors import MessageTooLarge, OmqError
+from omq.errors import MessageTooLarge, OmqError, Timeout
 
 __all__ = [
     "Busy",
     "BrokerError",
     "BrokerFailed",
+    "BrokerTimeout",
     "Damaged",
     "MessageTooLarge",
     "Overrun",
@@ -108,6 +109,13 @@ class Busy(BrokerError):
     """More of this connection's messages wait for their answers than the broker keeps."""
 
     code = "busy"
+
+
+class BrokerTimeout(BrokerError, Timeout):
+    """The broker is not there, or has not answered in time; it is an `omq.Timeout`.
+
+    What the call asked for may have been done, or may yet be: nobody can know.
+    """
 
 
 _BY_CODE: dict[str, type[BrokerError]] = {

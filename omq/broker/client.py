@@ -1,0 +1,354 @@
+"""The blocking client of a broker."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from omq._core.blocks import encode_record
+from omq.broker import protocol
+from omq.broker.caller import Caller
+from omq.broker.client_core import (
+    RangeReader,
+    Request,
+    State,
+    check_body,
+    check_replay,
+    pack,
+    read_first,
+)
+from omq.broker.errors import BrokerTimeout
+from omq.broker.feeds import CREDIT_BYTES
+from omq.broker.protocol import pack_json
+from omq.broker.streams import Consumer, Subscription
+from omq.broker.types import Message, TopicInfo
+from omq.context import Context
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Buffer
+
+    from omq.types import Security
+
+__all__ = ["Client"]
+
+log = logging.getLogger("omq")
+
+
+class Client:
+    """A client of a broker. Threads may share it: one publishes while another one iterates over a subscription.
+
+    It connects when it is made, in the background, and again whenever the connection is lost: requests that have no
+    answer are made again, and the broker stores nothing twice; subscriptions and consumers go on.
+
+    Args:
+        endpoint: Where the broker's ZMTP door is.
+        timeout: Seconds that a call waits for the broker, also for a connection; `None` for ever.
+        security: A `PlainClient` or `CurveClient`.
+        context: What its socket shares with others; `None` for the default context.
+        **options: More options of its DEALER socket; see `omq.Options`.
+
+    Raises:
+        EndpointError: The endpoint cannot be understood.
+        OptionError: An option does not fit.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        timeout: float | None = 30.0,
+        security: Security | None = None,
+        context: Context | None = None,
+        **options: Any,
+    ) -> None:
+        self._caller = Caller(endpoint, timeout, context, {"security": security, **options})
+
+    @property
+    def endpoint(self) -> str:
+        """Where the broker's ZMTP door is."""
+        return self._caller.endpoint
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that a call waits for the broker; `None` for ever."""
+        return self._caller.timeout
+
+    # ------------------------------------------------------------------ topics
+
+    def create(
+        self, topic: str, *, delivery: str = "broadcast", persistence: str = "strong", **settings: Any
+    ) -> TopicInfo:
+        """Makes a topic, or finds it as asked.
+
+        Args:
+            topic: Its name: 1 to 255 bytes of UTF-8, without slashes and control characters.
+            delivery: `"broadcast"`: every subscriber gets every message; `"round-robin"`: one consumer gets each.
+            persistence: `"strong"`: a message is on the disk before it is acknowledged; `"weak"`: it is written, and
+                flushed every second; `"async"`: it is written some time; `"transient"`: it stays in memory.
+            **settings: `max_messages`, `max_bytes`, `max_age` (seconds): what is kept. `max_deliveries`, and
+                `dead_letter`, the topic that a message goes to after them.
+
+        Raises:
+            TopicError: It is there with other settings; or the name or a setting does not fit.
+            PermissionDenied: This client may not.
+            BrokerTimeout: The broker is not there, or has not answered.
+            ClosedError: The client is closed.
+        """
+        caller = self._caller
+        about = {
+            "name": protocol.check_name(topic),
+            "delivery": delivery,
+            "persistence": persistence,
+            "settings": settings,
+        }
+        return TopicInfo.read(protocol.read_json(caller.ask(protocol.CREATE, pack_json(about))[0]))
+
+    def delete(self, topic: str) -> None:
+        """Deletes a topic with all its messages; who reads it gets a `TopicError`. Raises as `create`."""
+        caller = self._caller
+        caller.ask(protocol.DELETE, protocol.check_name(topic).encode())
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics. Raises as `create`."""
+        caller = self._caller
+        return [TopicInfo.read(one) for one in protocol.read_value(caller.ask(protocol.TOPICS)[0])]
+
+    # ------------------------------------------------------------------ publishing
+
+    def publish(
+        self, topic: str, body: Buffer, *, key: bytes | None = None, headers: Mapping[str, Buffer] | None = None
+    ) -> int:
+        """Publishes a message, and waits until the topic's persistence holds for it.
+
+        What this client acknowledged before is then durable, too.
+
+        Args:
+            topic: The topic's name.
+            body: Its content: anything with a contiguous buffer, up to 64 MiB.
+            key: A key, for whoever reads it.
+            headers: More about it, by name.
+
+        Returns:
+            Its id.
+
+        Raises:
+            BrokerTimeout: The broker is not there, or has not answered. Whether the message was published is unknown.
+                Publishing it again makes a second message if it was.
+            TopicError: There is no such topic.
+            MessageTooLarge: The body is.
+            PermissionDenied: This client may not publish there.
+            StoreFull: The broker has no room for it.
+            ClosedError: The client is closed.
+        """
+        caller = self._caller
+        caller.refuse()
+        check_body(body, caller.core.max_body)
+        records = encode_record(body, key, headers)
+        until = caller.until()
+        caller.settle_dropped()
+        flush = None
+        if not caller.core.has_room(len(records)):
+            caller.wait_for(partial(caller.core.has_room, len(records)), until, "room for a message")
+        with caller.lock:
+            caller.refuse()
+            request = caller.core.append(topic, records)
+            if caller.core.dirty:
+                flush = caller.core.flush()
+            caller.send_out()
+        caller.finish(request, until)
+        if flush is not None:
+            caller.finish(flush, until)
+        return read_first(request)
+
+    def publish_many(self, topic: str, bodies: Iterable[Buffer]) -> list[int]:
+        """Publishes messages, many on their way at once, and waits until the topic's persistence holds for all.
+
+        They are stored in their order. After an error some of them may be published, not always the first ones.
+
+        Args:
+            topic: The topic's name.
+            bodies: Their contents; see `publish`.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            Exception: As `publish`; the client's `timeout` counts from one answer to the next.
+        """
+        caller = self._caller
+        caller.refuse()
+        if isinstance(bodies, str | bytes | bytearray | memoryview):
+            raise TypeError(f"publish_many takes several bodies, not one of {type(bodies).__name__}")
+        core = caller.core
+        asked: deque[tuple[Request, int]] = deque()
+        numbers: list[int] = []
+        protocol.check_name(topic)
+        caller.settle_dropped()
+        try:
+            for records, count in pack(bodies, core.max_body):
+                may_append = partial(core.has_turn, len(records))
+                if not may_append():
+                    caller.wait_for(may_append, caller.until(), "an answer to what was published")
+                while asked and asked[0][0].done:
+                    request, some = asked.popleft()
+                    first = read_first(request)
+                    numbers.extend(range(first, first + some))
+                with caller.lock:
+                    caller.refuse()
+                    asked.append((core.append(topic, records), count))
+                    caller.send_out()
+            flush = None
+            with caller.lock:
+                if core.dirty:
+                    flush = core.flush()
+                    caller.send_out()
+            while asked:
+                request, some = asked[0]
+                caller.finish(request, caller.until())
+                first = read_first(request)
+                numbers.extend(range(first, first + some))
+                asked.popleft()
+            if flush is not None:
+                caller.finish(flush, caller.until())
+        except BaseException:
+            with caller.lock:
+                for request, _ in asked:
+                    core.give_up(request)
+            raise
+        return numbers
+
+    # ------------------------------------------------------------------ reading
+
+    def subscribe(
+        self, topic: str, *, replay: str | int = "current", name: str | None = None, credit: int = CREDIT_BYTES
+    ) -> Subscription:
+        """Begins to read a broadcast topic, and returns once the subscription is in force.
+
+        Args:
+            topic: The topic's name.
+            replay: `"current"`: what is published from now on; `"beginning"`: everything that is kept; or an id: what
+                comes after it.
+            name: The broker keeps the position under this name: `Subscription.ack` moves it, and whoever subscribes by
+                that name goes on there; then `replay` counts the first time only.
+            credit: Bytes that the broker may send ahead.
+
+        Raises:
+            TopicError: There is no such topic, or it is no broadcast topic; the name is held; the id is from the
+                future.
+            Overrun: What was asked for is no longer kept.
+            PermissionDenied: This client may not subscribe to it.
+            BrokerTimeout: The broker is not there, or has not answered.
+            ClosedError: The client is closed.
+        """
+        caller = self._caller
+        check_replay(replay)
+        if name is not None:
+            protocol.check_name(name, "a subscription's name")
+        if credit < 1:
+            raise ValueError(f"credit={credit!r}: must be bytes, at least 1")
+        with caller.asking():
+            feed, request = caller.core.subscribe(topic, replay, name, credit)
+        subscription = Subscription(caller, feed)
+        caller.finish(request, caller.until())
+        return subscription
+
+    def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> Consumer:
+        """Takes a share of a round-robin topic, and returns once it is in force.
+
+        Args:
+            topic: The topic's name.
+            ack_timeout: Seconds after which a message that was not acknowledged is delivered again.
+            credit: Messages that the broker may deliver ahead of their acknowledgements.
+
+        Raises:
+            TopicError: There is no such topic, or it is no round-robin topic.
+            PermissionDenied: This client may not consume it.
+            BrokerTimeout: The broker is not there, or has not answered.
+            ClosedError: The client is closed.
+        """
+        caller = self._caller
+        if not ack_timeout > 0:
+            raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0")
+        if credit < 1:
+            raise ValueError(f"credit={credit!r}: must be messages, at least 1")
+        with caller.asking():
+            feed, request = caller.core.consume(topic, ack_timeout, credit)
+        consumer = Consumer(caller, feed)
+        caller.finish(request, caller.until())
+        return consumer
+
+    def read(
+        self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Message]:
+        """Reads what is kept now, in order.
+
+        Args:
+            topic: The topic's name.
+            start: The first id; `None` for the oldest.
+            stop: Behind the last id; `None` for the newest at the moment of the first step.
+            limit: Messages at most; `None` for no bound.
+
+        Returns:
+            An iterator. Its steps raise as `subscribe`.
+        """
+        caller = self._caller
+        caller.refuse()
+        protocol.check_name(topic)
+        return self._read(topic, start, stop, limit)
+
+    def _read(self, topic: str, start: int | None, stop: int | None, limit: int | None) -> Iterator[Message]:
+        caller = self._caller
+        info = TopicInfo.read(protocol.read_value(caller.ask(protocol.TOPICS, topic.encode())[0])[0])
+        first = max(start or 1, info.first)
+        last = info.last + 1 if stop is None else min(stop, info.last + 1)
+        with caller.asking():
+            reader = RangeReader(caller.core, topic, first, last, limit)
+        try:
+            while (request := reader.request) is not None:
+                caller.finish(request, caller.until())
+                with caller.asking():
+                    blocks = reader.blocks()
+                for header, records in zip(blocks[::2], blocks[1::2], strict=True):
+                    yield from reader.messages(header, records)
+        finally:
+            with caller.lock:
+                reader.close()
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._caller.closed
+
+    def close(self) -> None:
+        """Flushes what was acknowledged, gives back what is held, and ends; calls that wait raise. Idempotent.
+
+        Raises:
+            BrokerTimeout: The broker has not said that what was acknowledged is durable: it may be delivered again.
+        """
+        if not self._caller.closed and not self._caller.inherited:
+            self._caller.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except BrokerTimeout as trouble:
+            if error is None:
+                raise
+            log.warning("%s", trouble)
+
+    def __repr__(self) -> str:
+        caller = self._caller
+        state = "closed" if self._caller.closed else "connected" if caller.core.state is State.UP else "not connected"
+        return f"<omq.broker.Client {self.endpoint} {state}>"

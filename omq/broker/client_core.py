@@ -1,0 +1,521 @@
+"""What a client of a broker knows, without I/O: requests in flight, subscriptions and shares, and how they go on.
+
+A twin opens a connection, says `connected`, sends what is in `out`, and hands over what comes (`receive`). When the
+connection is over it says `lost` and opens the next one, in which everything goes on: requests without an answer are
+made again, with their old sequences, so that the broker does not store anything twice; subscriptions go on behind the
+last id that has arrived; shares begin anew, because the broker has given back what they held.
+
+Nothing here waits or locks: the twin does. It may set `wake` of a request or a feed to hear of its next change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any, Final
+
+from omq._core.blocks import encode
+from omq.broker import protocol
+from omq.broker.errors import BrokerError, SyntaxFault, TooLarge, TopicError, VersionFault, error_for
+from omq.broker.feeds import Feed, ShareFeed, SubscriptionFeed, decoded
+from omq.broker.protocol import pack_json, pack_ranges, read_json, u32, u64
+from omq.broker.types import Message
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+BLOCK_BYTES: Final = 64 << 10  #: What `publish_many` puts into one request, about.
+BLOCK_RECORDS: Final = 256  #: At most so many records.
+FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` that wait for their answers.
+FLIGHT_BYTES: Final = 8 << 20  #: Bytes of records that wait for their answers, unless it is one request.
+READ_BYTES: Final = 2 << 20  #: What one `READ` asks for.
+
+_ANSWERS: Final = {
+    protocol.HELLO: protocol.WELCOME,
+    protocol.BYE: protocol.BYE,
+    protocol.FLUSH: protocol.FLUSHED,
+    protocol.PING: protocol.PONG,
+    protocol.APPEND: protocol.PUBLISHED,
+    protocol.STAGE: protocol.STAGED,
+    protocol.COMMIT: protocol.COMMITTED,
+    protocol.ABORT: protocol.ABORTED,
+    protocol.SUBSCRIBE: protocol.SUBSCRIBED,
+    protocol.CONSUME: protocol.CONSUMING,
+    protocol.CANCEL: protocol.CANCELLED,
+    protocol.READ: protocol.RANGE,
+    protocol.CREATE: protocol.CREATED,
+    protocol.DELETE: protocol.DELETED,
+    protocol.TOPICS: protocol.TOPICS,
+    protocol.NAMES: protocol.NAMES,
+    protocol.FORGET: protocol.FORGOTTEN,
+}
+#: What removes something: it is done, too, where a repetition finds nothing.
+_REMOVING: Final = {protocol.DELETE, protocol.FORGET}
+#: What has no meaning in another connection.
+_MOMENTARY: Final = {protocol.HELLO, protocol.BYE, protocol.CANCEL}
+
+
+class State(Enum):
+    """How far the connection is."""
+
+    DOWN = "there is none"
+    GREETING = "the broker was greeted"
+    UP = "the broker has answered"
+
+
+class Request:
+    """Something that was asked of the broker.
+
+    Attributes:
+        command: Its command.
+        done: Whether it is over: then there is an `answer` or an `error`.
+        answer: The parts of the answer behind its tag.
+        error: Why there is no answer.
+        wake: Called once it is over.
+    """
+
+    __slots__ = ("answer", "command", "done", "error", "feed", "parts", "repeated", "sequence", "size", "tag", "wake")
+
+    def __init__(self, command: bytes, tag: bytes, parts: tuple[bytes, ...]) -> None:
+        self.command = command
+        self.tag = tag
+        self.parts = parts
+        self.sequence = 0  # of an APPEND
+        self.size = 0  # bytes of its records
+        self.feed: Feed | None = None  # that it begins
+        self.repeated = False
+        self.done = False
+        self.answer: list[bytes] = []
+        self.error: BrokerError | None = None
+        self.wake: Callable[[], None] | None = None
+
+    def result(self) -> list[bytes]:
+        """The answer.
+
+        Raises:
+            BrokerError: The broker has refused.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+    def finish(self, answer: list[bytes], error: BrokerError | None = None) -> None:
+        """Ends it."""
+        self.done, self.answer, self.error, self.parts = True, answer, error, ()
+        if self.wake is not None:
+            self.wake()
+
+
+class ClientCore:
+    """The client's side of the protocol.
+
+    Args:
+        client: 16 random bytes: the client's name for the broker.
+
+    Attributes:
+        out: Messages to send, in order; a twin takes them from the left.
+        state: How far the connection is.
+        session: Counts the connections.
+        broker: The id of the broker's store.
+        max_body: The largest body that the broker takes, in bytes.
+        flight: Bytes of records that wait for their answers.
+        dirty: Whether something was acknowledged and not flushed.
+        fault: Why this client is of no use with this broker.
+    """
+
+    def __init__(self, client: bytes) -> None:
+        self.client = client
+        self.out: deque[list[bytes]] = deque()
+        self.state = State.DOWN
+        self.session = 0
+        self.broker = ""
+        self.max_body = protocol.MAX_BODY
+        self.flight = 0
+        self.dirty = False
+        self.fault: BrokerError | None = None
+        self._requests: dict[bytes, Request] = {}
+        self._feeds: dict[bytes, Feed] = {}
+        self._appends: dict[int, Request] = {}  # by sequence, which grows
+        self._tags = count(1)
+        self._sequences = count(1)
+
+    # ------------------------------------------------------------------ the connection
+
+    def connected(self) -> None:
+        """A new connection is there."""
+        self.lost()
+        self.state = State.GREETING
+        self.session += 1
+        hello = Request(protocol.HELLO, self._tag(), ())
+        self._requests[hello.tag] = hello
+        self._say(protocol.HELLO, hello.tag, pack_json({"version": protocol.VERSION, "client": self.client.hex()}))
+
+    def lost(self) -> None:
+        """The connection is over."""
+        if self.state is State.DOWN:
+            return
+        self.state = State.DOWN
+        self.out.clear()
+        for request in list(self._requests.values()):
+            if request.command in _MOMENTARY:
+                self._finish(request, [])
+            elif request.feed is not None and request.feed.began:
+                del self._requests[request.tag]  # its feed begins again by itself
+        for feed in self._feeds.values():
+            feed.interrupt()
+
+    def receive(self, parts: bytes | list[bytes]) -> None:
+        """Takes a message of the broker.
+
+        Raises:
+            SyntaxFault: The broker does not speak its protocol: the connection is to be given up.
+        """
+        try:
+            if isinstance(parts, bytes):
+                raise ValueError("it has one part")
+            command, tag = parts[0], parts[1]
+            if command in (protocol.BLOCK, protocol.JOBS):
+                if (feed := self._feeds.get(tag)) is not None and not feed.ended:
+                    counts = parts[4] if len(parts) > 4 else b""
+                    self._reply(feed.arrived(parts[2], parts[3], counts))
+            elif command == protocol.ERROR:
+                self._refused(tag, _error(parts))
+            elif (request := self._requests.get(tag)) is not None and _ANSWERS[request.command] == command:
+                self._answered(request, parts[2:])
+            # What else comes was given up meanwhile.
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BrokerError) as error:
+            raise SyntaxFault(f"the broker sent what is no message of its protocol: {error}") from error
+
+    def _answered(self, request: Request, answer: list[bytes]) -> None:
+        if request.command == protocol.HELLO:
+            self._welcomed(read_json(answer[0]))
+        elif request.feed is not None:
+            for message in request.feed.begun(read_json(answer[0])):
+                self._reply(message)
+                self.dirty = True
+        self._finish(request, answer)
+
+    def _welcomed(self, about: dict[str, Any]) -> None:
+        if about.get("version", protocol.VERSION) != protocol.VERSION:
+            self.fault = VersionFault(f"the broker speaks version {about['version']}, this client {protocol.VERSION}")
+            return
+        self.state = State.UP
+        self.broker = str(about.get("broker", ""))
+        self.max_body = int(about.get("max_body", self.max_body))
+        waiting = [request for request in self._requests.values() if request.command != protocol.HELLO]
+        for feed in self._feeds.values():
+            if feed.began and not feed.ended:
+                self._begin(feed)
+        for request in waiting:
+            request.repeated = True
+            self._send(request)
+
+    def _refused(self, tag: bytes, error: BrokerError) -> None:
+        request = self._requests.get(tag)
+        if request is None:
+            if (feed := self._feeds.pop(tag, None)) is not None:
+                feed.end(error)
+            return
+        if request.command == protocol.HELLO:
+            self.fault = error
+        elif request.feed is not None:
+            self._feeds.pop(tag, None)
+            request.feed.end(error)
+        elif request.command in _REMOVING and request.repeated and isinstance(error, TopicError):
+            self._finish(request, [])
+            return
+        self._finish(request, [], error)
+
+    # ------------------------------------------------------------------ requests
+
+    def request(self, command: bytes, *parts: bytes) -> Request:
+        """Asks the broker for something."""
+        return self._enter(Request(command, self._tag(), parts))
+
+    def append(self, topic: str, records: bytes) -> Request:
+        """Publishes records; `read_first` reads the answer.
+
+        Raises:
+            TopicError: No topic can have this name.
+        """
+        request = Request(protocol.APPEND, self._tag(), (protocol.check_name(topic).encode(), records, self.client))
+        request.sequence, request.size = next(self._sequences), len(records)
+        self._appends[request.sequence] = request
+        self.flight += request.size
+        return self._enter(request)
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes of records may be on their way beside what is."""
+        return not self._appends or self.flight + size <= FLIGHT_BYTES
+
+    def has_turn(self, size: int) -> bool:
+        """Whether one request of `publish_many` more, with so many bytes of records, may be on its way."""
+        return len(self._appends) < FLIGHT_REQUESTS and self.has_room(size)
+
+    def flush(self) -> Request:
+        """Asks for what was acknowledged before to be durable."""
+        self.dirty = False
+        return self.request(protocol.FLUSH)
+
+    @property
+    def resuming(self) -> bool:
+        """Whether the broker is still to say that something goes on."""
+        return any(request.feed is not None for request in self._requests.values())
+
+    def give_up(self, request: Request) -> None:
+        """Nobody waits for a request any more: it is not made again, and its answer means nothing."""
+        if request.done:
+            return
+        self._drop(request)
+        if request.feed is not None:
+            self.cancel(request.feed)
+        else:
+            self.out = deque(message for message in self.out if message[1] != request.tag)
+
+    # ------------------------------------------------------------------ subscriptions and shares
+
+    def subscribe(
+        self, topic: str, replay: str | int, name: str | None, credit: int
+    ) -> tuple[SubscriptionFeed, Request]:
+        """Begins to read a broadcast topic.
+
+        Raises:
+            TopicError: No topic can have this name.
+        """
+        feed = SubscriptionFeed(self._tag(), protocol.check_name(topic), replay, name, credit)
+        return feed, self._open(feed)
+
+    def consume(self, topic: str, ack_timeout: float, credit: int) -> tuple[ShareFeed, Request]:
+        """Takes a share of a round-robin topic; raises as `subscribe`."""
+        feed = ShareFeed(self._tag(), protocol.check_name(topic), ack_timeout, credit)
+        return feed, self._open(feed)
+
+    def take(self, feed: Feed) -> tuple[bytes, bytes, bytes, int] | None:
+        """The next block of a feed, if there is one: header, records, counts, and how many records to pass over."""
+        if not feed.queue:
+            return None
+        block = feed.queue.popleft()
+        self._reply(feed.used(block[1]))
+        return block
+
+    def settle(self, feed: ShareFeed, session: int, numbers: Sequence[int], done: bool) -> None:
+        """Acknowledges messages that came in a connection, or asks for them again."""
+        for number in numbers:
+            feed.remember(number, done)
+        # The broker has taken back what came in another connection.
+        if session == self.session and feed.in_force and numbers:
+            self._say(protocol.ACK if done else protocol.NACK, feed.tag, pack_ranges(_ranges(numbers)))
+            self.dirty = True
+
+    def move(self, feed: SubscriptionFeed, position: int) -> None:
+        """Moves the position that the broker keeps under a name."""
+        feed.position = position
+        self.dirty = True
+        if feed.in_force:
+            self._say(protocol.POSITION, feed.tag, u64(position))
+
+    def cancel(self, feed: Feed) -> Request | None:
+        """Ends a feed; gives the request for it, if the broker knows the feed."""
+        known = self._feeds.pop(feed.tag, None) is not None
+        pending = self._requests.pop(feed.tag, None)
+        feed.end(None)
+        if pending is not None:
+            pending.finish([])
+        if not known or self.state is not State.UP:
+            return None
+        return self._enter(Request(protocol.CANCEL, feed.tag, ()))
+
+    def close(self) -> None:
+        """Nothing follows."""
+        for feed in list(self._feeds.values()):
+            feed.end(None)
+        self._feeds.clear()
+
+    def _open(self, feed: Feed) -> Request:
+        self._feeds[feed.tag] = feed
+        return self._begin(feed)
+
+    def _begin(self, feed: Feed) -> Request:
+        request = Request(feed.command, feed.tag, (feed.topic.encode(), pack_json(feed.begin())))
+        request.feed = feed
+        return self._enter(request)
+
+    # ------------------------------------------------------------------ messages
+
+    def _tag(self) -> bytes:
+        return u64(next(self._tags))
+
+    def _enter(self, request: Request) -> Request:
+        self._requests[request.tag] = request
+        if self.state is State.UP:
+            self._send(request)
+        return request
+
+    def _send(self, request: Request) -> None:
+        if request.sequence:
+            settled = next(iter(self._appends))
+            self._say(request.command, request.tag, *request.parts, u64(request.sequence), u64(settled))
+        else:
+            self._say(request.command, request.tag, *request.parts)
+
+    def _say(self, *parts: bytes) -> None:
+        self.out.append([*parts])
+
+    def _reply(self, message: list[bytes] | None) -> None:
+        if message is not None:
+            self.out.append(message)
+
+    def _drop(self, request: Request) -> None:
+        self._requests.pop(request.tag, None)
+        if self._appends.pop(request.sequence, None) is not None:
+            self.flight -= request.size
+
+    def _finish(self, request: Request, answer: list[bytes], error: BrokerError | None = None) -> None:
+        self._drop(request)
+        request.finish(answer, error)
+
+
+def read_first(request: Request) -> int:
+    """The first id that an APPEND was given; raises what the broker refuses with."""
+    return protocol.number(request.result()[0])
+
+
+def pack(bodies: Iterable[Buffer], limit: int) -> Iterator[tuple[bytes, int]]:
+    """Makes records of bodies, and requests of records: what is in each, and how many.
+
+    Raises:
+        TooLarge: A body has more than *limit* bytes; what came before was given.
+        TypeError: A body is none.
+    """
+    rest = iter(bodies)
+    number = BLOCK_RECORDS // 4
+    while some := list(islice(rest, number)):
+        sizes = [check_body(body, limit) for body in some]
+        total = sum(sizes)
+        if total <= 2 * BLOCK_BYTES:
+            yield encode(some), len(some)
+        else:
+            for start, stop in _cuts(sizes):
+                yield encode(some[start:stop]), stop - start
+        number = min(max(BLOCK_BYTES * len(some) // max(total, 1), 1), BLOCK_RECORDS)
+
+
+def check_body(body: Buffer, limit: int) -> int:
+    """The size of a body in bytes.
+
+    Raises:
+        TooLarge: It has more than *limit*.
+        TypeError: It is none.
+    """
+    if isinstance(body, bytes):
+        size = len(body)
+    else:
+        with memoryview(body) as view:
+            size = view.nbytes
+    if size > limit:
+        raise TooLarge(f"a body of {size} bytes: the broker takes {limit} at most")
+    return size
+
+
+def _cuts(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Where to cut bodies of these sizes; large ones stand alone."""
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > BLOCK_BYTES:
+            yield start, index
+            start, total = index, 0
+        total += size
+    yield start, len(sizes)
+
+
+def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Ids as ranges."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+def patience(timeout: float | None) -> float | None:
+    """Seconds to wait; `None` for ever.
+
+    Raises:
+        ValueError: They are below 0, or no number.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None for ever")
+    return float(timeout)
+
+
+def check_replay(replay: str | int) -> str | int:
+    """What a subscription begins behind.
+
+    Raises:
+        ValueError: It is neither of the two words nor an id.
+    """
+    if replay in ("current", "beginning") or (isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0):
+        return replay
+    raise ValueError(f'replay={replay!r}: must be "current", "beginning", or an id, 0 or more')
+
+
+class RangeReader:
+    """The requests of one `read`, one ahead of what is used.
+
+    Args:
+        core: The client.
+        topic: The topic's name.
+        start: The first id.
+        stop: Behind the last id.
+        limit: Messages at most; `None` for no bound.
+    """
+
+    def __init__(self, core: ClientCore, topic: str, start: int, stop: int, limit: int | None) -> None:
+        self._core = core
+        self._topic = topic
+        self._stop = stop
+        self._left = limit
+        self._bytes = READ_BYTES if limit is None or limit > BLOCK_RECORDS else BLOCK_BYTES
+        self.request: Request | None = None
+        if start < stop and limit != 0:
+            self._ask(start)
+
+    def _ask(self, start: int) -> None:
+        parts = self._topic.encode(), u64(start), u64(self._stop), u32(self._bytes)
+        self.request = self._core.request(protocol.READ, *parts)
+
+    def blocks(self) -> list[bytes]:
+        """Headers and records of the answer that has come; asks for what follows."""
+        assert self.request is not None
+        answer = self.request.result()
+        self.request = None
+        following = protocol.number(answer[0])
+        if following and (self._left is None or self._left > 0):
+            self._ask(following)
+        return answer[2:]
+
+    def messages(self, header: bytes, records: bytes) -> list[Message]:
+        """The messages of one of the blocks; raises as `feeds.messages_of`."""
+        found = decoded(header, records, self._topic, Message)
+        if self._left is not None:
+            found = found[: self._left]
+            self._left -= len(found)
+        return found
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        if self.request is not None:
+            self._core.give_up(self.request)
+            self.request = None
+
+
+def _error(parts: list[bytes]) -> BrokerError:
+    """What an ERROR says."""
+    first, last = (protocol.number(part) for part in parts[4:6]) if len(parts) > 5 else (0, 0)
+    return error_for(parts[2].decode(), parts[3].decode(), first, last)

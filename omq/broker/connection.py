@@ -1,0 +1,91 @@
+"""What the clients of both twins know about their connections: options, pauses, and whether one is over."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final, Protocol
+
+from omq.errors import ClosedError
+from omq.event import Event, EventKind
+
+#: Options of a client's socket: it dials until it is connected, and then not again, because a new connection is a new
+#: session. What it has not sent then is sent in the new one.
+SESSION_OPTIONS: Final[dict[str, Any]] = {
+    "reconnect_interval": (0.02, 1.0),
+    "reconnect_stop": "after disconnect",
+    "heartbeat_interval": 2.0,
+    "heartbeat_timeout": 10.0,
+    "linger": 0,
+}
+
+_FIRST_PAUSE: Final = 0.02  # seconds
+_LAST_PAUSE: Final = 1.0
+
+
+class Events(Protocol):
+    """A monitor of either twin."""
+
+    def take(self) -> Event | None:
+        """The next event, if one is there."""
+
+
+class Watch:
+    """Knows from a socket's monitor whether its one connection is over.
+
+    Attributes:
+        trouble: Why the last attempt to connect failed; empty if none did.
+    """
+
+    def __init__(self, monitor: Events) -> None:
+        self.trouble = ""
+        self._monitor = monitor
+        self._connected = False
+
+    def is_over(self) -> bool:
+        """Whether there was a connection, and it has ended."""
+        while True:
+            try:
+                event = self._monitor.take()
+            except ClosedError:
+                return True
+            if event is None:
+                return False
+            if self.takes(event):
+                return True
+
+    def takes(self, event: Event) -> bool:
+        """Takes an event in. Gives whether it is the end of the connection."""
+        if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
+            self._connected, self.trouble = True, ""
+        elif event.kind is EventKind.DISCONNECTED and self._connected:
+            return True
+        elif event.kind in (EventKind.CONNECT_FAILED, EventKind.HANDSHAKE_FAILED):
+            self.trouble = event.reason or str(event.error)
+        return event.kind is EventKind.MONITOR_STOPPED
+
+
+class Pause:
+    """How long to wait before dialling again: not at all after a connection that lasted, longer each time else."""
+
+    def __init__(self) -> None:
+        self._delay = 0.0
+        self._opened = float("-inf")  # when the last pause was over
+        self._until = float("-inf")
+
+    def lost(self, now: float, greeted: bool) -> None:
+        """A connection is lost, or was refused.
+
+        Args:
+            now: Seconds of a clock that only goes forward.
+            greeted: Whether the broker was there.
+        """
+        if greeted and now - self._opened > _LAST_PAUSE:
+            self._delay = 0.0
+        else:
+            self._delay = min(max(2 * self._delay, _FIRST_PAUSE), _LAST_PAUSE)
+        # Jitter keeps the clients of a broker that returns from coming all at once.
+        self._until = self._opened = now + self._delay * random.uniform(0.75, 1.0)
+
+    def left(self, now: float) -> float:
+        """Seconds until the next attempt; 0 or less: at once."""
+        return self._until - now

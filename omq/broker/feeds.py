@@ -1,0 +1,220 @@
+"""What the broker delivers to a client by a tag, without I/O: subscriptions and shares, and how they go on.
+
+`omq.broker.client_core` has them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any, Final, TypeVar
+
+from omq._core.blocks import decode, read_header
+from omq.broker import protocol
+from omq.broker.errors import BrokerError, BrokerFailed
+from omq.broker.protocol import u64
+from omq.broker.types import Delivery, Holder, Message
+
+CREDIT_BYTES: Final = 8 << 20  #: What a subscription lets the broker send ahead.
+
+#: A block that has arrived: header, records, counts, and how many of the records are known already.
+Block = tuple[bytes, bytes, bytes, int]
+
+_Message = TypeVar("_Message", bound=Message)
+
+
+class Feed:
+    """What the broker delivers by a tag: a subscription or a share.
+
+    Attributes:
+        topic: The topic's name.
+        queue: Blocks that have arrived: header, records, counts, and how many of the records are known already.
+        error: Why nothing follows; `None` where the holder ended it.
+        ended: Whether nothing follows what is in the queue.
+        wake: Called when something has come, or it has ended.
+    """
+
+    command: bytes
+
+    def __init__(self, tag: bytes, topic: str, credit: int) -> None:
+        self.tag = tag
+        self.topic = topic
+        self.credit = credit
+        self.queue: deque[Block] = deque()
+        self.began = False
+        self.in_force = False  # in this connection
+        self.resumed = False
+        self.ended = False
+        self.error: BrokerError | None = None
+        self.wake: Callable[[], None] | None = None
+
+    @property
+    def stirred(self) -> bool:
+        """Whether a reader need not wait."""
+        return bool(self.queue) or self.ended
+
+    def begin(self) -> dict[str, Any]:
+        """The argument of the request that begins it, or goes on with it."""
+        raise NotImplementedError
+
+    def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
+        """The broker delivers. Gives what is to be said to that."""
+        raise NotImplementedError
+
+    def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
+        """Takes a block in. Gives what is to be said to that."""
+        raise NotImplementedError
+
+    def used(self, records: bytes) -> list[bytes] | None:
+        """A block has left the queue. Gives what is to be said to that."""
+        raise NotImplementedError
+
+    def interrupt(self) -> None:
+        """The connection is lost."""
+        self.in_force = False
+
+    def end(self, error: BrokerError | None) -> None:
+        """Nothing follows."""
+        if not self.ended:
+            self.ended, self.error, self.in_force = True, error, False
+            self.stir()
+
+    def stir(self) -> None:
+        """Wakes who waits."""
+        if self.wake is not None:
+            self.wake()
+
+
+class SubscriptionFeed(Feed):
+    """A subscription.
+
+    Attributes:
+        last: The last id that has arrived.
+        name: The name that the broker keeps a position under.
+        position: Where that position was moved to; 0 if it was not.
+    """
+
+    command = protocol.SUBSCRIBE
+
+    def __init__(self, tag: bytes, topic: str, replay: str | int, name: str | None, credit: int) -> None:
+        super().__init__(tag, topic, credit)
+        self.replay = replay
+        self.name = name
+        self.last = 0
+        self.position = 0
+        self._owed = 0  # bytes of credit that were used up and not given back
+        self._queued = 0  # bytes in the queue
+
+    def begin(self) -> dict[str, Any]:
+        self._owed = 0
+        credit = max(self.credit - self._queued, 1)
+        return {"replay": self.last if self.began else self.replay, "name": self.name, "credit": credit}
+
+    def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
+        self.in_force = True
+        if not self.began:
+            self.began, self.last = True, int(answer["position"])
+        elif self.position > int(answer["position"]):
+            return [[protocol.POSITION, self.tag, u64(self.position)]]  # it did not get there
+        return []
+
+    def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
+        first, number, _, size = read_header(header)
+        last = first + number - 1
+        known = max(self.last - first + 1, 0)
+        if size != len(records) or not number:
+            raise ValueError(f"a block of {number} records and {size} bytes came with {len(records)} bytes")
+        if known >= number:  # the broker goes on where a name's position is, which may be further back
+            return self._owe(len(records))
+        self.last = last
+        self.queue.append((header, records, b"", known))
+        self._queued += len(records)
+        self.stir()
+        return None
+
+    def used(self, records: bytes) -> list[bytes] | None:
+        self._queued -= len(records)
+        return self._owe(len(records))
+
+    def _owe(self, size: int) -> list[bytes] | None:
+        self._owed += size
+        if not self.in_force or 4 * self._owed < self.credit:
+            return None
+        size, self._owed = self._owed, 0
+        return [protocol.CREDIT, self.tag, u64(size)]
+
+
+class ShareFeed(Feed):
+    """A share of a round-robin topic."""
+
+    command = protocol.CONSUME
+
+    def __init__(self, tag: bytes, topic: str, ack_timeout: float, credit: int) -> None:
+        super().__init__(tag, topic, credit)
+        self.ack_timeout = ack_timeout
+        # What was acknowledged of late. The broker may not have heard of it when the connection ended: no more than
+        # the credit, for then it delivers nothing.
+        self._done: dict[int, None] = {}
+
+    def begin(self) -> dict[str, Any]:
+        return {"ack_timeout": self.ack_timeout, "credit": self.credit}
+
+    def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
+        self.resumed, self.began, self.in_force = self.began, True, True
+        return []
+
+    def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
+        self.queue.append((header, records, counts, 0))
+        self.stir()
+        return None
+
+    def used(self, records: bytes) -> list[bytes] | None:
+        return None
+
+    def interrupt(self) -> None:
+        super().interrupt()
+        self.queue.clear()  # the broker has given it back
+
+    def remember(self, number: int, done: bool) -> None:
+        """Keeps in mind what was acknowledged."""
+        if not done:
+            self._done.pop(number, None)
+            return
+        self._done[number] = None
+        if len(self._done) > self.credit:
+            del self._done[next(iter(self._done))]
+
+    def is_done(self, number: int) -> bool:
+        """Whether a message that came again was acknowledged in a connection that was lost."""
+        return self.resumed and number in self._done
+
+
+def messages_of(feed: Feed, block: Block) -> list[Message]:
+    """The messages of a subscription's block that it has not had.
+
+    Raises:
+        BrokerFailed: They are not what was published.
+    """
+    header, records, _, known = block
+    found = decoded(header, records, feed.topic, Message)
+    return found[known:] if known else found
+
+
+def deliveries_of(feed: Feed, block: Block, holder: Holder, session: int) -> list[Delivery]:
+    """The deliveries of a share's block; raises as `messages_of`."""
+    header, records, counts, _ = block
+    found = decoded(header, records, feed.topic, Delivery)
+    numbers = struct.unpack(f"!{len(found)}I", counts) if counts else repeat(1)
+    for delivery, number in zip(found, numbers, strict=False):
+        delivery.deliveries, delivery.holder, delivery.session = number, holder, session
+    return found
+
+
+def decoded(header: bytes, records: bytes, topic: str, kind: type[_Message]) -> list[_Message]:
+    """The messages of a block; raises as `messages_of`."""
+    try:
+        return decode(header, records, topic, kind)
+    except ValueError as error:
+        raise BrokerFailed(f"{topic}: the broker sent records that are damaged: {error}") from error

@@ -1,0 +1,81 @@
+"""What clients of a broker get to see: messages, deliveries and topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from omq._core.blocks import Message
+
+__all__ = ["Delivery", "Message", "TopicInfo"]
+
+
+class Holder(Protocol):
+    """Who settles deliveries: a consumer of either twin."""
+
+    def settle(self, delivery: Delivery, done: bool) -> None:
+        """Tells the broker that a delivery is done, or that it is to come again."""
+
+
+class Delivery(Message):
+    """A message of a round-robin topic, which waits for its `ack`.
+
+    Attributes:
+        deliveries: Which delivery of the message this is; 1 the first time.
+    """
+
+    __slots__ = ("deliveries", "holder", "session")
+
+    deliveries: int
+    #: The consumer that it came through.
+    holder: Holder
+    #: Counts the connections of the client: in the next one the broker delivers again what was not acknowledged.
+    session: int
+
+    def ack(self) -> None:
+        """Says that the message is done. Does not wait: see `Consumer`. Saying it twice does no harm.
+
+        Raises:
+            ClosedError: The consumer is closed: the broker has given the message to another one.
+        """
+        self.holder.settle(self, True)
+
+    def nack(self) -> None:
+        """Says that the message is to be delivered again, at once and to whoever is free. Does not wait.
+
+        Raises:
+            ClosedError: The consumer is closed: the broker has given the message to another one.
+        """
+        self.holder.settle(self, False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """A topic, as the broker describes it.
+
+    Attributes:
+        name: Its name.
+        id: Its number; no later topic gets it again.
+        delivery: `"broadcast"` or `"round-robin"`.
+        persistence: `"transient"`, `"strong"`, `"weak"` or `"async"`.
+        first: The oldest id that is kept.
+        last: The newest id that was given; 0 for none.
+        bytes: What the kept messages take.
+        subscribers: How many read it, or share it.
+        settings: `max_messages`, `max_bytes`, `max_age`, `max_deliveries`, `dead_letter`, as far as they are set.
+    """
+
+    name: str
+    id: int
+    delivery: str
+    persistence: str
+    first: int = 0
+    last: int = 0
+    bytes: int = 0
+    subscribers: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> TopicInfo:
+        """Makes one of the broker's JSON; what this version does not know is passed over."""
+        return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})
