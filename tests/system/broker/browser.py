@@ -1,0 +1,81 @@
+"""A headless Chromium that tests look through; where there is none, they are skipped and say how to get it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+#: Without them Chromium dials home at every start.
+QUIET: Final = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
+PROGRAMS: Final = ("chromium", "chromedriver")
+
+missing = [name for name in PROGRAMS if shutil.which(name) is None]
+needs_browser = pytest.mark.skipif(
+    bool(missing), reason=f"no {' and no '.join(missing)} here: apt-get install chromium chromium-driver"
+)
+
+
+class Browser:
+    """A window.
+
+    Args:
+        driver: Selenium's.
+    """
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def size(self, width: int, height: int) -> None:
+        """A phone, if it is narrow."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def prefer(self, scheme: str) -> None:
+        """`light` or `dark`."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def run(self, script: str) -> Any:
+        """What a script returns."""
+        return self.driver.execute_script(script)
+
+    def text(self, selector: str) -> str:
+        """What is to be read at the first element that fits; empty where there is none."""
+        return str(self.run(f"return document.querySelector({selector!r})?.innerText ?? ''"))
+
+    def complaints(self) -> list[str]:
+        """What the browser has complained about since the last call."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@contextmanager
+def browser(folder: Path) -> Iterator[Browser]:
+    """Starts one with an empty profile."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(shutil.which("chromium"))
+    for flag in (*QUIET, f"--user-data-dir={folder}"):
+        options.add_argument(flag)
+    # The driver is named: Selenium shall look for none on the net.
+    driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
