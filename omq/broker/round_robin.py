@@ -20,7 +20,7 @@ from omq.store.interface import MoveToDeadLetter, Reader, Settle, TopicState, Wr
 
 log = logging.getLogger("omq.broker")
 
-#: Messages that one consumer gets before the next one has its turn.
+#: Messages that one consumer gets at most before the next one has its turn.
 PORTION: Final = 4096
 #: Leases that are looked through before those that are over are thrown out.
 _LEASES: Final = 1024
@@ -252,13 +252,14 @@ class RoundRobinTopic(Topic):
         if not self._hungry or not self.backlog:
             return False
         left = TURN
+        portion = min(-(-self.backlog // len(self._hungry)), PORTION)
         try:
             with self._journal.store.read(self.id) as reader:
                 while left > 0 and self.backlog:
                     share = self._next_share()
                     if share is None:
                         return False
-                    left -= self._portion(share, reader, left)
+                    left -= self._serve(share, reader, min(portion, share.credit), left)
         except StoreError as error:
             log.error("topic %r cannot be read: %s", self.name, error)
             self.end(broker_error(error))
@@ -274,10 +275,8 @@ class RoundRobinTopic(Topic):
                 return share
         return None
 
-    def _portion(self, share: Share, reader: Reader, limit: int) -> int:
-        """Gives a share its part of what is there; how many bytes that was."""
-        part = -(-self.backlog // len(self._hungry))
-        portion = min(share.credit, part, PORTION)
+    def _serve(self, share: Share, reader: Reader, portion: int, limit: int) -> int:
+        """Gives a share so many messages, if that is not more than about `limit` bytes; how many bytes it was."""
         if self._redo:
             head = self._redo.head
             first, tries = head.first, head.tries
