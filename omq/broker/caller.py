@@ -104,7 +104,6 @@ class Caller:
             with self.lock:
                 self.closed = True
                 self.core.close()
-                self.core.lost()
                 socket, self._socket = self._socket, None
                 self.wake_all()
             if socket is not None:
@@ -207,8 +206,6 @@ class Caller:
                     self._refuse_closed()
                     if ready():
                         return True
-                    if self.core.fault is not None:
-                        raise self.core.fault
                     if self._leader is None:
                         self._leader = me
                     elif self._leader is not me and me not in self._waiters:

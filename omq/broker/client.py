@@ -15,14 +15,18 @@ from omq.broker.client_core import (
     RangeReader,
     Request,
     State,
+    check_bodies,
     check_body,
-    check_replay,
+    check_share,
+    check_subscription,
+    describe,
     pack,
     read_first,
+    read_topic,
+    read_topics,
 )
 from omq.broker.errors import BrokerTimeout
 from omq.broker.feeds import CREDIT_BYTES
-from omq.broker.protocol import pack_json
 from omq.broker.streams import Consumer, Subscription
 from omq.broker.types import Message, TopicInfo
 from omq.context import Context
@@ -99,14 +103,8 @@ class Client:
             BrokerTimeout: The broker is not there, or has not answered.
             ClosedError: The client is closed.
         """
-        caller = self._caller
-        about = {
-            "name": protocol.check_name(topic),
-            "delivery": delivery,
-            "persistence": persistence,
-            "settings": settings,
-        }
-        return TopicInfo.read(protocol.read_json(caller.ask(protocol.CREATE, pack_json(about))[0]))
+        about = describe(topic, delivery, persistence, settings)
+        return read_topic(self._caller.ask(protocol.CREATE, about))
 
     def delete(self, topic: str) -> None:
         """Deletes a topic with all its messages; who reads it gets a `TopicError`. Raises as `create`."""
@@ -116,7 +114,7 @@ class Client:
     def topics(self) -> list[TopicInfo]:
         """All topics. Raises as `create`."""
         caller = self._caller
-        return [TopicInfo.read(one) for one in protocol.read_value(caller.ask(protocol.TOPICS)[0])]
+        return read_topics(caller.ask(protocol.TOPICS))
 
     # ------------------------------------------------------------------ publishing
 
@@ -182,8 +180,7 @@ class Client:
         """
         caller = self._caller
         caller.refuse()
-        if isinstance(bodies, str | bytes | bytearray | memoryview):
-            raise TypeError(f"publish_many takes several bodies, not one of {type(bodies).__name__}")
+        check_bodies(bodies)
         core = caller.core
         asked: deque[tuple[Request, int]] = deque()
         numbers: list[int] = []
@@ -246,11 +243,7 @@ class Client:
             ClosedError: The client is closed.
         """
         caller = self._caller
-        check_replay(replay)
-        if name is not None:
-            protocol.check_name(name, "a subscription's name")
-        if credit < 1:
-            raise ValueError(f"credit={credit!r}: must be bytes, at least 1")
+        check_subscription(replay, name, credit)
         with caller.asking():
             feed, request = caller.core.subscribe(topic, replay, name, credit)
         subscription = Subscription(caller, feed)
@@ -272,10 +265,7 @@ class Client:
             ClosedError: The client is closed.
         """
         caller = self._caller
-        if not ack_timeout > 0:
-            raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0")
-        if credit < 1:
-            raise ValueError(f"credit={credit!r}: must be messages, at least 1")
+        check_share(ack_timeout, credit)
         with caller.asking():
             feed, request = caller.core.consume(topic, ack_timeout, credit)
         consumer = Consumer(caller, feed)
@@ -303,11 +293,9 @@ class Client:
 
     def _read(self, topic: str, start: int | None, stop: int | None, limit: int | None) -> Iterator[Message]:
         caller = self._caller
-        info = TopicInfo.read(protocol.read_value(caller.ask(protocol.TOPICS, topic.encode())[0])[0])
-        first = max(start or 1, info.first)
-        last = info.last + 1 if stop is None else min(stop, info.last + 1)
+        (info,) = read_topics(caller.ask(protocol.TOPICS, topic.encode()))
         with caller.asking():
-            reader = RangeReader(caller.core, topic, first, last, limit)
+            reader = RangeReader(caller.core, info, start, stop, limit)
         try:
             while (request := reader.request) is not None:
                 caller.finish(request, caller.until())

@@ -21,7 +21,8 @@ from omq.broker import protocol
 from omq.broker.errors import BrokerError, SyntaxFault, TooLarge, TopicError, VersionFault, error_for
 from omq.broker.feeds import Feed, ShareFeed, SubscriptionFeed, decoded
 from omq.broker.protocol import pack_json, pack_ranges, read_json, u32, u64
-from omq.broker.types import Message
+from omq.broker.types import Message, TopicInfo
+from omq.errors import ClosedError, OmqError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -88,7 +89,7 @@ class Request:
         self.repeated = False
         self.done = False
         self.answer: list[bytes] = []
-        self.error: BrokerError | None = None
+        self.error: OmqError | None = None
         self.wake: Callable[[], None] | None = None
 
     def result(self) -> list[bytes]:
@@ -96,12 +97,13 @@ class Request:
 
         Raises:
             BrokerError: The broker has refused.
+            ClosedError: The client was closed.
         """
         if self.error is not None:
             raise self.error
         return self.answer
 
-    def finish(self, answer: list[bytes], error: BrokerError | None = None) -> None:
+    def finish(self, answer: list[bytes], error: OmqError | None = None) -> None:
         """Ends it."""
         self.done, self.answer, self.error, self.parts = True, answer, error, ()
         if self.wake is not None:
@@ -166,6 +168,15 @@ class ClientCore:
         for feed in self._feeds.values():
             feed.interrupt()
 
+    def fail(self, error: BrokerError) -> None:
+        """This client is of no use with this broker: every call is told why."""
+        self.fault = error
+        for feed in list(self._feeds.values()):
+            feed.end(error)
+        self._feeds.clear()
+        for request in list(self._requests.values()):
+            self._finish(request, [], error)
+
     def receive(self, parts: bytes | list[bytes]) -> None:
         """Takes a message of the broker.
 
@@ -199,7 +210,7 @@ class ClientCore:
 
     def _welcomed(self, about: dict[str, Any]) -> None:
         if about.get("version", protocol.VERSION) != protocol.VERSION:
-            self.fault = VersionFault(f"the broker speaks version {about['version']}, this client {protocol.VERSION}")
+            self.fail(VersionFault(f"the broker speaks version {about['version']}, this client {protocol.VERSION}"))
             return
         self.state = State.UP
         self.broker = str(about.get("broker", ""))
@@ -219,7 +230,7 @@ class ClientCore:
                 feed.end(error)
             return
         if request.command == protocol.HELLO:
-            self.fault = error
+            self.fail(error)
         elif request.feed is not None:
             self._feeds.pop(tag, None)
             request.feed.end(error)
@@ -266,12 +277,10 @@ class ClientCore:
 
     def give_up(self, request: Request) -> None:
         """Nobody waits for a request any more: it is not made again, and its answer means nothing."""
-        if request.done:
-            return
-        self._drop(request)
         if request.feed is not None:
             self.cancel(request.feed)
-        else:
+        elif not request.done:
+            self._drop(request)
             self.out = deque(message for message in self.out if message[1] != request.tag)
 
     # ------------------------------------------------------------------ subscriptions and shares
@@ -329,9 +338,12 @@ class ClientCore:
 
     def close(self) -> None:
         """Nothing follows."""
+        self.lost()
         for feed in list(self._feeds.values()):
             feed.end(None)
         self._feeds.clear()
+        for request in list(self._requests.values()):
+            self._finish(request, [], ClosedError("the client is closed"))
 
     def _open(self, feed: Feed) -> Request:
         self._feeds[feed.tag] = feed
@@ -349,7 +361,9 @@ class ClientCore:
 
     def _enter(self, request: Request) -> Request:
         self._requests[request.tag] = request
-        if self.state is State.UP:
+        if self.fault is not None:
+            self._finish(request, [], self.fault)
+        elif self.state is State.UP:
             self._send(request)
         return request
 
@@ -372,7 +386,7 @@ class ClientCore:
         if self._appends.pop(request.sequence, None) is not None:
             self.flight -= request.size
 
-    def _finish(self, request: Request, answer: list[bytes], error: BrokerError | None = None) -> None:
+    def _finish(self, request: Request, answer: list[bytes], error: OmqError | None = None) -> None:
         self._drop(request)
         request.finish(answer, error)
 
@@ -454,15 +468,58 @@ def patience(timeout: float | None) -> float | None:
     return float(timeout)
 
 
-def check_replay(replay: str | int) -> str | int:
-    """What a subscription begins behind.
+def check_subscription(replay: str | int, name: str | None, credit: int) -> None:
+    """Raises for arguments of `subscribe` that no broker takes.
 
     Raises:
-        ValueError: It is neither of the two words nor an id.
+        ValueError: What to replay is neither of the two words nor an id, or the credit is no number of bytes.
+        TopicError: No subscription can have this name.
     """
-    if replay in ("current", "beginning") or (isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0):
-        return replay
-    raise ValueError(f'replay={replay!r}: must be "current", "beginning", or an id, 0 or more')
+    is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
+    if not is_id and replay not in ("current", "beginning"):
+        raise ValueError(f'replay={replay!r}: must be "current", "beginning", or an id, 0 or more')
+    if name is not None:
+        protocol.check_name(name, "a subscription's name")
+    if credit < 1:
+        raise ValueError(f"credit={credit!r}: must be bytes, at least 1")
+
+
+def check_share(ack_timeout: float, credit: int) -> None:
+    """Raises for arguments of `consume` that no broker takes.
+
+    Raises:
+        ValueError: The time is not more than 0, or the credit is no number of messages.
+    """
+    if not ack_timeout > 0:
+        raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0")
+    if credit < 1:
+        raise ValueError(f"credit={credit!r}: must be messages, at least 1")
+
+
+def check_bodies(bodies: object) -> None:
+    """Raises where one body was given for several; iterating over it would give numbers."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview):
+        raise TypeError(f"publish_many takes several bodies, not one of {type(bodies).__name__}")
+
+
+def describe(topic: str, delivery: str, persistence: str, settings: dict[str, Any]) -> bytes:
+    """The argument of CREATE.
+
+    Raises:
+        TopicError: No topic can have this name.
+    """
+    name = protocol.check_name(topic)
+    return pack_json({"name": name, "delivery": delivery, "persistence": persistence, "settings": settings})
+
+
+def read_topics(answer: list[bytes]) -> list[TopicInfo]:
+    """What TOPICS tells."""
+    return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
+
+
+def read_topic(answer: list[bytes]) -> TopicInfo:
+    """What CREATED tells."""
+    return TopicInfo.read(read_json(answer[0]))
 
 
 class RangeReader:
@@ -470,15 +527,19 @@ class RangeReader:
 
     Args:
         core: The client.
-        topic: The topic's name.
-        start: The first id.
-        stop: Behind the last id.
+        topic: The topic, as it is now.
+        start: The first id; `None` for the oldest.
+        stop: Behind the last id; `None` for the newest.
         limit: Messages at most; `None` for no bound.
     """
 
-    def __init__(self, core: ClientCore, topic: str, start: int, stop: int, limit: int | None) -> None:
+    def __init__(
+        self, core: ClientCore, topic: TopicInfo, start: int | None, stop: int | None, limit: int | None
+    ) -> None:
+        start = max(start or 1, topic.first)
+        stop = topic.last + 1 if stop is None else min(stop, topic.last + 1)
         self._core = core
-        self._topic = topic
+        self._topic = topic.name
         self._stop = stop
         self._left = limit
         self._bytes = READ_BYTES if limit is None or limit > BLOCK_RECORDS else BLOCK_BYTES

@@ -1,0 +1,262 @@
+"""The asyncio twin of `omq.broker`: the same client, whose calls are awaited.
+
+import omq.asyncio.broker
+
+async with omq.asyncio.broker.Client("tcp://127.0.0.1:5565") as client:
+    await client.create("prices")
+    await client.publish("prices", b"AAPL 189.95")
+    async for message in await client.subscribe("prices", replay="beginning"):
+        print(message.id, message.body)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import omq.asyncio as omq
+from omq._core.blocks import encode_record
+from omq.broker import protocol
+from omq.broker.async_caller import AsyncCaller
+from omq.broker.async_streams import AsyncConsumer as Consumer
+from omq.broker.async_streams import AsyncSubscription as Subscription
+from omq.broker.async_streams import leave
+from omq.broker.client_core import (
+    RangeReader,
+    Request,
+    State,
+    check_bodies,
+    check_body,
+    check_share,
+    check_subscription,
+    describe,
+    pack,
+    read_first,
+    read_topic,
+    read_topics,
+)
+from omq.broker.errors import (
+    BrokerError,
+    BrokerFailed,
+    BrokerTimeout,
+    Overrun,
+    PermissionDenied,
+    StoreFull,
+    TopicError,
+)
+from omq.broker.feeds import CREDIT_BYTES
+from omq.broker.server import AsyncServer as Server
+from omq.broker.types import Delivery, Message, TopicInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from omq.types import Security
+
+__all__ = [
+    "BrokerError",
+    "BrokerFailed",
+    "BrokerTimeout",
+    "Client",
+    "Consumer",
+    "Delivery",
+    "Message",
+    "Overrun",
+    "PermissionDenied",
+    "Server",
+    "StoreFull",
+    "Subscription",
+    "TopicError",
+    "TopicInfo",
+]
+
+
+class Client:
+    """A client of a broker; see `omq.broker.Client`.
+
+    It belongs to the loop of its first call. The connection is dialled in the background, from then on.
+
+    Args:
+        endpoint: Where the broker's ZMTP door is.
+        timeout: Seconds that a call waits for the broker, also for a connection; `None` for ever.
+        security: A `PlainClient` or `CurveClient`.
+        context: What its socket shares with others; `None` for the default context.
+        **options: More options of its DEALER socket; see `omq.Options`.
+
+    Raises:
+        EndpointError: The endpoint cannot be understood.
+        OptionError: An option does not fit.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        timeout: float | None = 30.0,
+        security: Security | None = None,
+        context: omq.Context | None = None,
+        **options: Any,
+    ) -> None:
+        self._caller = AsyncCaller(endpoint, timeout, context, {"security": security, **options})
+
+    @property
+    def endpoint(self) -> str:
+        """Where the broker's ZMTP door is."""
+        return self._caller.endpoint
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that a call waits for the broker; `None` for ever."""
+        return self._caller.timeout
+
+    # ------------------------------------------------------------------ topics
+
+    async def create(
+        self, topic: str, *, delivery: str = "broadcast", persistence: str = "strong", **settings: Any
+    ) -> TopicInfo:
+        """Makes a topic, or finds it as asked; see `omq.broker.Client.create`."""
+        about = describe(topic, delivery, persistence, settings)
+        return read_topic(await self._caller.ask(protocol.CREATE, about))
+
+    async def delete(self, topic: str) -> None:
+        """Deletes a topic with all its messages; see `omq.broker.Client.delete`."""
+        await self._caller.ask(protocol.DELETE, protocol.check_name(topic).encode())
+
+    async def topics(self) -> list[TopicInfo]:
+        """All topics; see `omq.broker.Client.topics`."""
+        return read_topics(await self._caller.ask(protocol.TOPICS))
+
+    # ------------------------------------------------------------------ publishing
+
+    async def publish(
+        self, topic: str, body: Buffer, *, key: bytes | None = None, headers: Mapping[str, Buffer] | None = None
+    ) -> int:
+        """Publishes a message, and waits until the topic's persistence holds for it; see `omq.broker.Client.publish`.
+
+        Whether a message was published whose call is cancelled is unknown.
+        """
+        caller = self._caller
+        caller.refuse()
+        check_body(body, caller.core.max_body)
+        records = encode_record(body, key, headers)
+        if not caller.core.has_room(len(records)):
+            await caller.wait_for(partial(caller.core.has_room, len(records)), "room for a message")
+        with caller.asking() as core:
+            request = core.append(topic, records)
+            flush = core.flush() if core.dirty else None
+        try:
+            await caller.finish(request)
+        except BaseException:
+            if flush is not None:
+                core.give_up(flush)
+                core.dirty = True
+            raise
+        if flush is not None:
+            await caller.finish(flush)
+        return read_first(request)
+
+    async def publish_many(self, topic: str, bodies: Iterable[Buffer]) -> list[int]:
+        """Publishes messages, many on their way at once; see `omq.broker.Client.publish_many`."""
+        caller = self._caller
+        caller.refuse()
+        check_bodies(bodies)
+        protocol.check_name(topic)
+        core = caller.core
+        asked: deque[tuple[Request, int]] = deque()
+        numbers: list[int] = []
+        try:
+            for records, count in pack(bodies, core.max_body):
+                may_append = partial(core.has_turn, len(records))
+                if not may_append():
+                    await caller.wait_for(may_append, "an answer to what was published")
+                while asked and asked[0][0].done:
+                    _note(numbers, *asked.popleft())
+                with caller.asking():
+                    asked.append((core.append(topic, records), count))
+            while asked:
+                await caller.finish(asked[0][0])
+                _note(numbers, *asked.popleft())
+            await caller.flush()
+        except BaseException:
+            for request, _ in asked:
+                core.give_up(request)
+            raise
+        return numbers
+
+    # ------------------------------------------------------------------ reading
+
+    async def subscribe(
+        self, topic: str, *, replay: str | int = "current", name: str | None = None, credit: int = CREDIT_BYTES
+    ) -> Subscription:
+        """Begins to read a broadcast topic, and returns once it is in force; see `omq.broker.Client.subscribe`."""
+        caller = self._caller
+        check_subscription(replay, name, credit)
+        with caller.asking() as core:
+            feed, request = core.subscribe(topic, replay, name, credit)
+        await caller.finish(request)
+        return Subscription(caller, feed)
+
+    async def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> Consumer:
+        """Takes a share of a round-robin topic, and returns once it is in force; see `omq.broker.Client.consume`."""
+        caller = self._caller
+        check_share(ack_timeout, credit)
+        with caller.asking() as core:
+            feed, request = core.consume(topic, ack_timeout, credit)
+        await caller.finish(request)
+        return Consumer(caller, feed)
+
+    def read(
+        self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[Message]:
+        """Reads what is kept now, in order; not awaited; see `omq.broker.Client.read`."""
+        protocol.check_name(topic)
+        return self._read(topic, start, stop, limit)
+
+    async def _read(self, topic: str, start: int | None, stop: int | None, limit: int | None) -> AsyncIterator[Message]:
+        caller = self._caller
+        (info,) = read_topics(await caller.ask(protocol.TOPICS, topic.encode()))
+        with caller.asking() as core:
+            reader = RangeReader(core, info, start, stop, limit)
+        try:
+            while (request := reader.request) is not None:
+                await caller.finish(request)
+                with caller.asking():
+                    blocks = reader.blocks()
+                for header, records in zip(blocks[::2], blocks[1::2], strict=True):
+                    for message in reader.messages(header, records):
+                        yield message
+        finally:
+            reader.close()
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._caller.closed
+
+    async def close(self) -> None:
+        """Flushes what was acknowledged, gives back what is held, and ends; see `omq.broker.Client.close`."""
+        if not self._caller.closed and not self._caller.inherited:
+            await self._caller.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await leave(self.close, error)
+
+    def __repr__(self) -> str:
+        up = self._caller.core.state is State.UP
+        state = "closed" if self.closed else "connected" if up else "not connected"
+        return f"<omq.asyncio.broker.Client {self.endpoint} {state}>"
+
+
+def _note(numbers: list[int], request: Request, count: int) -> None:
+    first = read_first(request)
+    numbers.extend(range(first, first + count))
