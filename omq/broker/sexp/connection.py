@@ -7,7 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from omq._core import blocks
 from omq.broker.errors import BrokerError, PermissionDenied, SyntaxFault, TopicError, VersionFault
@@ -34,6 +34,7 @@ from omq.broker.sexp.protocol import (
 from omq.broker.sexp.reading import Handing, Reading
 from omq.broker.sexp.syntax import shown
 from omq.broker.sexp.wire import Wire
+from omq.broker.topic import Topic
 
 if TYPE_CHECKING:
     from omq.broker.sexp.door import Door
@@ -58,7 +59,7 @@ class Connection:
         self._pings = Pings()
         self._commands: deque[Command | BrokerError] = deque()  # that wait for the one before
         self._making: asyncio.Task[None] | None = None  # the command that the others wait for
-        self._batch: tuple[Any, str, list[bytes]] | None = None
+        self._batch: tuple[Topic, str, list[bytes]] | None = None
         self._publishing = 0  # bytes that wait for the store
         self._answers = Backlog()
         self._last: bytes | None = None  # what is said last, once this is the end
@@ -105,6 +106,7 @@ class Connection:
     def _obey(self, command: Command | BrokerError) -> None:
         if isinstance(command, BrokerError):
             self._publish_batch()
+            self.door.broker.refuse(command)
             self._end(write_frame(Error(str(command))))
             return
         try:
@@ -128,6 +130,7 @@ class Connection:
 
     def _refuse(self, command: Subscribe | Unsubscribe | Publish | Create | Ack | Connect, error: BrokerError) -> None:
         """What a topic refuses leaves the connection open."""
+        self.door.broker.refuse(error)
         topic = command.topic if not isinstance(command, Ack | Connect) else b""
         self.answer(Error(f"{type(command).__name__} {shown(topic)}: {error}"))
 
@@ -184,14 +187,18 @@ class Connection:
         def done(first: int, error: BrokerError | None) -> None:
             self._publishing -= size
             if error is None:
-                frames = [write_frame(Published(first + at, topic.id)) for at in range(count)]
+                frames: list[bytes] = [write_frame(Published(first + at, topic.id)) for at in range(count)]
             else:
+                self.door.broker.refuse(error)
                 frames = [write_frame(Error(f"Publish {shown(name.encode())}: {error}"))] * count
             self._say(b"".join(frames))
             self._listen()
             self._finish()
 
-        self.door.broker.append(topic, records, count, done=done)
+        try:
+            self.door.broker.append(topic, records, count, done=done)
+        except BrokerError as error:
+            done(0, error)
 
     async def _create(self, command: Create) -> None:
         try:
@@ -220,7 +227,7 @@ class Connection:
 
     def _permitted(
         self, name: str, broadcast: Literal["subscribe", "publish"], round_robin: Literal["consume", "publish"]
-    ) -> Any:
+    ) -> Topic:
         """The topic, if everybody may do that: who comes by this door has shown no key."""
         topic = self.door.broker.topic(name)
         action = round_robin if topic.delivery == "round-robin" else broadcast

@@ -9,11 +9,12 @@ from typing import Final
 
 from omq.broker.broker import Broker
 from omq.broker.sexp.connection import Connection
+from omq.broker.sexp.endpoint import parse_endpoint
 from omq.broker.sexp.protocol import write_block
 from omq.broker.sexp.wire import set_up
-from omq.errors import BindError, EndpointError
+from omq.errors import BindError
 
-__all__ = ["Door", "Limits", "parse_endpoint"]
+__all__ = ["Door", "Limits"]
 
 _BACKLOG: Final = 1024
 _ACCEPTED: Final = 64  # connections let in before others have their turn
@@ -116,6 +117,7 @@ class Door:
     def gone(self, connection: Connection) -> None:
         """A connection is over."""
         self.connections.discard(connection)
+        self.broker.connections["sexp"] = len(self.connections)
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
@@ -142,22 +144,8 @@ class Door:
                 return
             set_up(sock)
             self.connections.add(Connection(self, sock, f"tcp://{address[0]}:{address[1]}"))
+            self.broker.connections["sexp"] = len(self.connections)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listeners:
             self.loop.add_reader(listener, self._accept, listener)
-
-
-def parse_endpoint(endpoint: str) -> tuple[str | None, int]:
-    """Host and port of `tcp://host:port`; a `*` is every host (`None`), or any port (0).
-
-    Raises:
-        EndpointError: It is none.
-    """
-    scheme, _, rest = endpoint.partition("://")
-    host, _, port = rest.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    number = 0 if port == "*" else int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else -1
-    if scheme != "tcp" or not host or not 0 <= number < 65536:
-        raise EndpointError(f"{endpoint!r} is not tcp://host:port")
-    return (None if host == "*" else host), number

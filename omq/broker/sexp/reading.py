@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from omq.broker.broker import Share, Subscription
-from omq.broker.errors import BrokerError, Overrun
+from omq.broker.broadcast import Subscription
+from omq.broker.errors import BrokerError, Damaged, Overrun
+from omq.broker.round_robin import Share
 from omq.broker.sexp.protocol import Error, Replay, Unsubscribed
 from omq.broker.sexp.syntax import shown
+from omq.broker.topic import Topic
 
 if TYPE_CHECKING:
     from omq.broker.sexp.connection import Connection
@@ -34,7 +36,7 @@ class Reading:
     door: Literal["zmtp", "sexp"] = "sexp"
     user: str | None = None
 
-    def __init__(self, connection: Connection, topic: Any) -> None:
+    def __init__(self, connection: Connection, topic: Topic) -> None:
         self.connection = connection
         self.topic = topic
         self.peer = connection.peer
@@ -53,13 +55,10 @@ class Reading:
         broker = self.connection.door.broker
         try:
             self._subscription = broker.subscribe(self.topic, replay, self)
-        except Overrun:
+        except Overrun as error:
             self._subscription = broker.subscribe(self.topic, "beginning", self)
-            return self._overrun()
+            return _overrun(error)
         return ""
-
-    def _overrun(self) -> str:
-        return f"messages below {self.topic.first} are no longer kept; it begins at {self.topic.first}"
 
     def release(self) -> None:
         """The client knows: what was held goes out."""
@@ -95,16 +94,20 @@ class Reading:
         if error is None or self.connection.readings.get(self.topic.name) is not self:
             return
         name = self.topic.name.encode()
-        if isinstance(error, Overrun):
-            if not self._kept:
-                self._too_slow()
-                return
+        if isinstance(error, Overrun) and not self._kept:
+            self._too_slow()
+            return
+        if isinstance(error, Overrun | Damaged) and error.first:
+            # What is behind the gap can be read.
+            broker = self.connection.door.broker
             try:
-                self._subscription = self.connection.door.broker.subscribe(self.topic, "beginning", self)
+                behind = "beginning" if isinstance(error, Overrun) else error.last
+                self._subscription = broker.subscribe(self.topic, behind, self)
             except BrokerError as fault:
                 error = fault
             else:
-                self.connection.answer(Error(f"{shown(name)}: {self._overrun()}"))
+                note = _overrun(error) if isinstance(error, Overrun) else str(error)
+                self.connection.answer(Error(f"{shown(name)}: {note}"))
                 return
         del self.connection.readings[self.topic.name]
         self.connection.answer(Unsubscribed(self.topic.id, name))
@@ -136,7 +139,7 @@ class Reading:
 class Handing(Reading):
     """A share of a round-robin topic: what the kernel has taken is done, the rest goes to others."""
 
-    def __init__(self, connection: Connection, topic: Any) -> None:
+    def __init__(self, connection: Connection, topic: Topic) -> None:
         super().__init__(connection, topic)
         self._waiting: deque[tuple[int, int]] = deque()  # where in the stream a message ends, and its id
         self._share: Share | None = None
@@ -207,6 +210,10 @@ class Handing(Reading):
             share.ack(_ranges(done))
         self._waiting.clear()
         share.end()
+
+
+def _overrun(error: Overrun) -> str:
+    return f"messages below {error.first} are no longer kept: it begins with {error.first}"
 
 
 def _ranges(ids: list[int]) -> list[tuple[int, int]]:

@@ -1,0 +1,553 @@
+"""The door of S-expressions, from bare sockets, against the bytes of the protocol."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+import pytest
+
+from omq.broker.permissions import Permission
+from omq.broker.sexp.door import Limits
+from tests.system.broker.sexp.stage import (
+    CREATED,
+    MESSAGE,
+    PING,
+    PUBLISHED,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    Peer,
+    Stage,
+)
+from tests.waits import until
+
+V1 = b"\x00\x00\x00\x00\x00\x00\x00\x01"
+V2 = b"\x00\x00\x00\x00\x00\x00\x00\x02"
+
+
+@pytest.fixture
+def stage():
+    with Stage() as stage:
+        yield stage
+
+
+# ------------------------------------------------------------------------------------------------- handshake
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+def test_the_server_says_the_same_version(stage, version):
+    with Peer(stage.address) as peer:
+        peer.say(version)
+        assert peer.exactly(8) == version
+
+
+def test_the_handshake_byte_by_byte_and_all_at_once(stage):
+    stage.create("t")
+    said = V1 + b"(Connect 1 c)(Subscribe t From_current)\n"
+    with Peer(stage.address) as peer:
+        for byte in said:
+            peer.say(bytes([byte]))
+        assert peer.exactly(8) == V1
+        assert peer.frame() == (SUBSCRIBED, b"((id 1)(topic t))")
+    until(lambda: not stage.door.clients)
+    with Peer(stage.address) as peer:
+        peer.say(said)
+        assert peer.exactly(8) == V1
+        assert peer.frame() == (SUBSCRIBED, b"((id 1)(topic t))")
+
+
+@pytest.mark.parametrize(
+    "said", [bytes(8), b"\x00" * 7 + b"\x03", b"\xff" * 8, b"\x01" + bytes(7), b"GET / HTTP/1.1\r\n\r\n"]
+)
+def test_a_wrong_version_is_answered_by_minus_one_and_the_end(stage, said):
+    with Peer(stage.address) as peer:
+        peer.say(said)
+        assert peer.exactly(8) == b"\xff" * 8
+        assert peer.over()
+
+
+def test_who_says_nothing_is_sent_away():
+    with Stage(Limits(handshake=0.1)) as stage, Peer(stage.address) as peer, Peer(stage.address) as other:
+        other.shake(1)
+        assert peer.over()
+        assert other.error() == "Connect was not said in time"
+        assert other.over()
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (b"(Subscribe t From_current)", "the first command is Connect"),
+        (b"(Ack 1)", "the first command is Connect"),
+        (b"(Connect 2 c)", "Connect says version 2, the handshake said 1"),
+        (b'(Connect 1 "")', "a client's id is not empty"),
+        (b"(Connect 1)", "Connect has 2 arguments, not 1"),
+        (b"(Connect 1 c)(Connect 1 c)", "Connect is said once"),
+        (b"(Connect 1 c)(From_beginning)", "From_beginning is no command of version 1"),
+        (b"(Connect 1 c)(Publish t a)", "Publish is no command of version 1"),
+        (b"(Connect 1 c)(Create t Broadcast Transient)", "Create is no command of version 1"),
+        (
+            b"(Connect 1 c)(Subscribe t (From_beginning))",
+            "a replay is From_beginning, From_current or (From_message <id>)",
+        ),
+        (b"(Connect 1 c)hello\n", "a command is a list, unlike hello"),
+        (b"(Connect 1 c))", "a closing parenthesis that nothing has opened"),
+    ],
+)
+def test_what_ends_a_connection(stage, said, error):
+    with Peer(stage.address) as peer:
+        peer.shake(1)
+        peer.say(said)
+        assert peer.error() == error
+        assert peer.over()
+
+
+def test_one_client_an_id(stage):
+    topic = stage.create("t")
+    with stage.peer(client=b"one") as one:
+        one.subscribe(b"t")
+        with stage.peer(client=b"one") as other:
+            assert other.error() == "client one is connected already"
+            assert other.over()
+        stage.publish("t", b"still here")
+        assert one.message() == (1, topic, b"still here")
+    until(lambda: not stage.door.clients)
+    with stage.peer(client=b"one") as again:
+        again.subscribe(b"t")
+
+
+# --------------------------------------------------------------------------------------------------- topics
+
+
+def test_the_bytes_of_a_subscription(stage):
+    stage.create("prices")
+    with Peer(stage.address) as peer:
+        peer.say(V1)
+        assert peer.exactly(8) == V1
+        peer.say(b"(Connect 1 client-7)\n(Subscribe prices From_beginning)\n")
+        assert peer.exactly(27) == b"\x00\x00\x00\x17\x03((id 1)(topic prices))"
+        stage.publish("prices", b"AAPL 189.95")
+        assert (
+            peer.exactly(28) == b"\x00\x00\x00\x18\x02" + b"\x00" * 7 + b"\x01" + b"\x00\x00\x00\x01" + b"AAPL 189.95"
+        )
+        peer.say(b"(Unsubscribe prices)\n")
+        assert peer.exactly(27) == b"\x00\x00\x00\x17\x04((id 1)(topic prices))"
+
+
+@pytest.mark.parametrize(
+    ("replay", "ids"),
+    [
+        (b"From_beginning", [1, 2, 3, 4]),
+        (b"From_current", [4]),
+        (b"(From_message 0)", [1, 2, 3, 4]),
+        (b"(From_message 2)", [3, 4]),
+        (b"(From_message 3)", [4]),
+    ],
+)
+def test_replay(stage, replay, ids):
+    topic = stage.create("t")
+    stage.publish("t", b"a", b"b")
+    stage.publish("t", b"c")
+    with stage.peer() as peer:
+        peer.subscribe(b"t", replay)
+        stage.publish("t", b"d")
+        assert [peer.message() for _ in ids] == [(id, topic, b" abcd"[id : id + 1]) for id in ids]
+
+
+def test_any_body_and_what_has_no_place(stage):
+    topic = stage.create("t")
+    bodies = [b"", b"\x00" * 70_000, bytes(range(256)), b"last"]
+    from omq._core import blocks
+
+    records = b"".join(
+        blocks.encode_record(body, key=b"k" * at if at else None, headers={"a": b"b", "c": b""} if at % 2 else None)
+        for at, body in enumerate(bodies)
+    )
+    with stage.peer() as peer:
+        peer.subscribe(b"t")
+        stage.publish("t", records=records, count=len(bodies))
+        assert [peer.message() for _ in bodies] == [(at, topic, body) for at, body in enumerate(bodies, 1)]
+
+
+def test_what_a_topic_refuses_leaves_the_connection_open(stage):
+    stage.create("t")
+    stage.create("jobs", delivery="round-robin")
+    stage.publish("t", b"a")
+    refusals = [
+        (b"(Subscribe nothing From_current)", "Subscribe nothing: there is no topic 'nothing'"),
+        (b"(Subscribe t (From_message 2))", "Subscribe t: the newest message of 't' is 1: 2 is from the future"),
+        (b"(Subscribe t (From_message 99999999999999999999999))", None),
+        (b"(Subscribe jobs From_beginning)", "Subscribe jobs: a round-robin topic is read From_current"),
+        (b"(Subscribe jobs (From_message 0))", "Subscribe jobs: a round-robin topic is read From_current"),
+        (b"(Unsubscribe t)", "Unsubscribe t: it is not subscribed to"),
+        (b"(Unsubscribe nothing)", "Unsubscribe nothing: it is not subscribed to"),
+        (b'(Subscribe "" From_current)', None),
+        (b"(Subscribe a/b From_current)", None),
+        (b'(Subscribe "a\\nb" From_current)', None),
+        (b'(Subscribe "\\255" From_current)', None),
+        (b"(Subscribe " + b"x" * 10_000 + b" From_current)", None),
+    ]
+    with stage.peer() as peer:
+        for said, error in refusals:
+            peer.say(said)
+            found = peer.error()
+            assert found == error or error is None
+            assert len(found) < 500
+        peer.subscribe(b"t")
+        peer.say(b"(Subscribe t From_beginning)")
+        assert peer.error() == "Subscribe t: it is subscribed to already"
+        stage.publish("t", b"b")
+        assert peer.message()[2] == b"b"
+
+
+def test_names_in_every_form(stage):
+    names = ["my topic", 'a"b', "a(b", "ä", "a;b", "a\\b", "#|", "#;x", "x" * 255]
+    for at, name in enumerate(names, 1):
+        assert stage.create(name) == at
+    with stage.peer() as peer:
+        assert peer.subscribe(b'"my topic"') == b'((id 1)(topic "my topic"))'
+        assert peer.subscribe(b'"a\\034b"') == b'((id 2)(topic "a\\"b"))'
+        assert peer.subscribe(b'"a\\x28b"') == b'((id 3)(topic "a(b"))'
+        assert peer.subscribe("ä".encode()) == b'((id 4)(topic "\\195\\164"))'
+        assert peer.subscribe(b'"a;b"') == b'((id 5)(topic "a;b"))'
+        assert peer.subscribe(b"a\\b") == b'((id 6)(topic "a\\\\b"))'
+        assert peer.subscribe(b'"#|"') == b'((id 7)(topic "#|"))'
+        assert peer.subscribe(b'"#\\\n  ;x"') == b'((id 8)(topic "#;x"))'
+        assert peer.subscribe(b"x" * 255) == b"((id 9)(topic " + b"x" * 255 + b"))"
+
+
+def test_a_deleted_topic(stage):
+    for delivery in ("broadcast", "round-robin"):
+        stage.create("t", delivery=delivery)
+        with stage.peer() as peer:
+            record = peer.subscribe(b"t")
+            stage.delete("t")
+            assert peer.frame() == (UNSUBSCRIBED, record)
+            assert peer.error() == "t: topic 't' was deleted"
+            peer.say(b"(Subscribe t From_current)")
+            assert peer.error() == "Subscribe t: there is no topic 't'"
+
+
+def test_a_replay_from_below_what_is_kept_begins_at_the_oldest(stage):
+    topic = stage.create("t", max_messages=2)
+    for body in (b"a", b"b", b"c", b"d"):
+        stage.publish("t", body)
+    with stage.peer() as peer:
+        peer.subscribe(b"t", b"(From_message 1)")
+        assert peer.error() == "Subscribe t: messages below 3 are no longer kept: it begins with 3"
+        assert [peer.message(), peer.message()] == [(3, topic, b"c"), (4, topic, b"d")]
+    with stage.peer() as peer:
+        peer.subscribe(b"t", b"From_beginning")
+        assert peer.message() == (3, topic, b"c")
+
+
+def test_permissions_are_those_of_everybody():
+    permissions = (
+        Permission("*", "open*", ["subscribe", "create"]),
+        Permission("alice", "*", ["publish", "subscribe"]),
+    )
+    with Stage(permissions=permissions) as stage, stage.peer(2) as peer:
+        stage.create("closed")
+        peer.say(b"(Create open Broadcast Transient)(Subscribe open From_current)")
+        assert [peer.frame()[0], peer.frame()[0]] == [CREATED, SUBSCRIBED]
+        for command in (b"Subscribe closed From_current", b"Publish open x", b"Create shut Broadcast Transient"):
+            peer.say(b"(%b)" % command)
+            assert peer.error().endswith("that is not permitted")
+
+
+# ------------------------------------------------------------------------------------------------- version 2
+
+
+def test_the_bytes_of_version_2(stage):
+    with Peer(stage.address) as peer:
+        peer.say(V2)
+        assert peer.exactly(8) == V2
+        peer.say(b'(Connect 2 c)(Create t Broadcast (Persistent Weak))(Publish t AAPL)(Publish t "\\000")\n')
+        assert peer.exactly(22) == b"\x00\x00\x00\x12\x06((id 1)(topic t))"
+        assert peer.exactly(17) == b"\x00\x00\x00\x0d\x05" + bytes(7) + b"\x01" + b"\x00\x00\x00\x01"
+        assert peer.exactly(17) == b"\x00\x00\x00\x0d\x05" + bytes(7) + b"\x02" + b"\x00\x00\x00\x01"
+        peer.say(b"(Subscribe t From_beginning)")
+        assert peer.frame()[0] == SUBSCRIBED
+        assert [peer.message()[2], peer.message()[2]] == [b"AAPL", b"\x00"]
+
+
+def test_create_finds_a_topic_as_asked_or_refuses(stage):
+    stage.create("t", delivery="round-robin", persistence="transient", max_messages=10)
+    with stage.peer(2) as peer:
+        peer.say(b"(Create t Round_robin Transient)")
+        assert peer.frame() == (CREATED, b"((id 1)(topic t))")
+        peer.say(b"(Create t Round_robin (Persistent Weak))")
+        assert peer.error() == "Create t: it is there, as round-robin and transient"
+        peer.say(b"(Create a/b Broadcast Transient)")
+        assert peer.error().startswith("Create a/b: ")
+        peer.say(b"(Create s Broadcast (Persistent Strong))")
+        assert peer.error().startswith("Create s: ")
+        peer.say(b"(Publish nothing x)")
+        assert peer.error() == "Publish nothing: there is no topic 'nothing'"
+
+
+def test_many_messages_published_at_once(stage):
+    stage.create("t")
+    stage.create("u")
+    with stage.peer(2) as peer, stage.peer() as reader:
+        reader.subscribe(b"t")
+        count = 2000
+        peer.say(b"".join(b"(Publish %b m%d)\n" % (b"ut"[at % 100 != 0 :][:1], at) for at in range(count)))
+        found = [peer.frame() for _ in range(count)]
+        assert {kind for kind, _ in found} == {PUBLISHED}
+        ids: dict[int, list[int]] = {1: [], 2: []}
+        for _, payload in found:
+            id, topic = struct.unpack(">QI", payload)
+            ids[topic].append(id)
+        assert ids == {1: list(range(1, 1981)), 2: list(range(1, 21))}
+        bodies = [reader.message()[2] for _ in range(1980)]
+        assert bodies == [b"m%d" % at for at in range(count) if at % 100]
+
+
+def test_who_ends_its_side_gets_the_answers(stage):
+    with stage.peer(2) as peer:
+        peer.say(b"(Create t Broadcast (Persistent Weak))(Publish t a)")
+        peer.sock.shutdown(socket.SHUT_WR)
+        assert [peer.frame()[0], peer.frame()[0]] == [CREATED, PUBLISHED]
+        assert peer.over()
+
+
+def test_the_broker_ends_in_order():
+    with Stage(Limits(closing=0.2)) as stage:
+        stage.create("t")
+        peer = stage.peer(2)
+        peer.subscribe(b"t")
+    assert peer.error() == "the broker ends"
+    assert peer.over()
+    peer.sock.close()
+
+
+# ----------------------------------------------------------------------------------------------------- pings
+
+
+def test_pings_and_their_answers():
+    with Stage(Limits(ping=0.05)) as stage, stage.peer() as peer:
+        stage.create("t")
+        forms = [b"%d", b"%d.", b"%d.25"]
+        for at in range(6):
+            kind, payload = peer.frame()
+            assert (kind, len(payload)) == (PING, 4)
+            (moment,) = struct.unpack(">I", payload)
+            assert abs(moment - time.time()) < 5
+            peer.say(b"(Ack " + forms[at % 3] % moment + b")\n")
+        peer.say(b"(Subscribe t From_current)")
+        while (kind := peer.frame()[0]) == PING:
+            pass
+        assert kind == SUBSCRIBED
+
+
+def test_two_missed_answers_end_a_connection():
+    with Stage(Limits(ping=0.1, linger=0.1)) as stage, stage.peer() as peer:
+        began = time.monotonic()
+        assert [peer.frame()[0], peer.frame()[0]] == [PING, PING]
+        assert peer.error() == "two pings were not answered"
+        assert peer.over()
+        assert time.monotonic() - began > 0.28
+        until(lambda: not stage.door.connections)
+
+
+def test_an_answer_with_a_time_of_ocaml():
+    with Stage(Limits(ping=0.1)) as stage, stage.peer() as peer:
+        for _ in range(5):
+            (moment,) = struct.unpack(">I", peer.frame()[1])
+            peer.say(time.strftime("(Ack (%Y-%m-%d %H:%M:%S.123456Z))", time.gmtime(moment)).encode())
+
+
+# --------------------------------------------------------------------------------------------- slow subscribers
+
+
+def test_a_slow_subscriber_of_a_transient_topic_is_told_and_sent_away():
+    limits = Limits(unsent=4 << 20)
+    with Stage(limits) as stage, stage.peer(receive_buffer=4096) as slow, stage.peer() as quick:
+        stage.create("t", persistence="transient")
+        slow.subscribe(b"t")
+        quick.subscribe(b"t")
+        body = bytes(64 << 10)
+        count = 200
+        for _ in range(count):
+            stage.publish("t", body)
+            assert quick.message()[2] == body
+        found = []
+        while (frame := slow.frame())[0] == MESSAGE:
+            found.append(struct.unpack_from(">Q", frame[1])[0])
+        assert frame == (0, b"t: too slow: more than 4194304 bytes were not yet taken")
+        assert slow.over()
+        assert found == list(range(1, len(found) + 1))
+        assert len(found) < count
+
+
+def test_a_slow_subscriber_of_a_kept_topic_goes_on_from_the_store(stage):
+    topic = stage.create("t")
+    with stage.peer(receive_buffer=4096) as slow:
+        slow.subscribe(b"t")
+        body = bytes(64 << 10)
+        count = 400
+        for _ in range(count):
+            stage.publish("t", body)
+        (connection,) = stage.door.connections
+        assert connection.wire.unsent < 1 << 20
+        assert [slow.message() for _ in range(count)] == [(at, topic, body) for at in range(1, count + 1)]
+
+
+def test_a_slow_subscriber_that_retention_overtakes_is_told(stage):
+    stage.create("t", max_messages=10)
+    with stage.peer(receive_buffer=4096) as slow:
+        slow.subscribe(b"t")
+        body = bytes(64 << 10)
+        for _ in range(400):
+            stage.publish("t", body)
+        ids, gap = [], 0
+        while not ids or ids[-1] < 400:
+            kind, payload = slow.frame()
+            if kind == MESSAGE:
+                ids.append(struct.unpack_from(">Q", payload)[0])
+            else:
+                gap = len(ids)
+                assert payload.startswith(b"t: messages below ")
+        assert gap
+        assert ids[:gap] == list(range(1, gap + 1))
+        assert ids[gap:] == list(range(391, 401))
+
+
+def test_a_client_resumes_by_id(stage):
+    topic = stage.create("t")
+    ids: list[int] = []
+    for part in range(5):
+        stage.publish("t", *(b"m" for _ in range(10)))
+        with stage.peer(client=b"c") as peer:
+            peer.subscribe(b"t", b"(From_message %d)" % (ids[-1] if ids else 0))
+            for _ in range(7 if part < 4 else 22):
+                id, found, _ = peer.message()
+                assert found == topic
+                ids.append(id)
+        until(lambda: not stage.door.clients)
+    assert ids == list(range(1, 51))
+
+
+# ------------------------------------------------------------------------------------------------- round robin
+
+
+def test_round_robin_gives_each_message_to_one(stage):
+    stage.create("jobs", delivery="round-robin")
+    with stage.peer() as one, stage.peer() as other:
+        one.subscribe(b"jobs")
+        other.subscribe(b"jobs")
+        for at in range(20):
+            stage.publish("jobs", b"%d" % at)
+        found = [[one.message()[0] for _ in range(10)], [other.message()[0] for _ in range(10)]]
+        assert sorted(found[0] + found[1]) == list(range(1, 21))
+
+
+def test_what_was_not_written_goes_to_the_next(stage):
+    stage.create("jobs", delivery="round-robin", persistence="transient")
+    body = bytes(100 << 10)
+    count = 300
+    with stage.peer(receive_buffer=4096) as slow:
+        slow.subscribe(b"jobs")
+        for _ in range(count):
+            stage.publish("jobs", body)
+        (connection,) = stage.door.connections
+        until(lambda: connection.wire.unsent)
+        taken = connection.wire.taken
+        slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    until(lambda: not stage.door.connections)
+    # What the kernel had taken whole is delivered; what it had in part, or not at all, is not.
+    whole = (taken - 8 - 25) // (17 + len(body))
+    with stage.peer() as other:
+        other.subscribe(b"jobs")
+        ids = sorted(other.message()[0] for _ in range(count - whole))
+        assert ids == list(range(whole + 1, count + 1))
+
+
+def test_who_unsubscribes_gets_what_was_on_its_way_and_nobody_else_does(stage):
+    stage.create("jobs", delivery="round-robin")
+    body = bytes(100 << 10)
+    count = 100
+    with stage.peer(receive_buffer=4096) as slow, stage.peer() as other:
+        record = slow.subscribe(b"jobs")
+        for _ in range(count):
+            stage.publish("jobs", body)
+        slow.say(b"(Unsubscribe jobs)")
+        until(lambda: any(one.left for one in stage.door.connections))
+        other.subscribe(b"jobs")
+        ids = []
+        while (frame := slow.frame())[0] == MESSAGE:
+            ids.append(struct.unpack_from(">Q", frame[1])[0])
+        assert frame == (UNSUBSCRIBED, record)
+        ids += [other.message()[0] for _ in range(count - len(ids))]
+        assert sorted(ids) == list(range(1, count + 1))
+
+
+# ---------------------------------------------------------------------------------------------------- hostile
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"a" * 200_000,
+        b"(" * 1000,
+        b'"' + b"\\" * 200_000,
+        b"(Subscribe " + b"x" * 70_000,
+        b";" + b" " * 200_000,
+        b"#|" * 100_000,
+        b"(" + b" " * 200_000,
+        bytes(range(256)) * 100,
+        b"(Connect 2 c)" * 10_000,
+        b'(Publish t "\\999")',
+    ],
+    ids=lambda said: repr(said[:8]),
+)
+def test_hostile_input_ends_its_own_connection(stage, said):
+    topic = stage.create("t")
+    with stage.peer() as good, stage.peer(2) as bad:
+        good.subscribe(b"t")
+        try:
+            bad.say(said)
+            while bad.frame()[0] != 0:
+                pass
+            assert bad.over()
+        except ConnectionError:
+            pass  # it was still sending when its time was over
+        stage.publish("t", b"undisturbed")
+        assert good.message() == (1, topic, b"undisturbed")
+
+
+def test_endless_blanks_and_acks_are_nobodys_trouble(stage):
+    stage.create("t")
+    with stage.peer() as peer:
+        peer.say(b"\n" * 300_000 + b"(Ack 1)\n" * 10_000 + b"; x\n" * 50_000)
+        peer.subscribe(b"t")
+
+
+def test_who_reads_no_answers_is_not_read(stage):
+    with stage.peer(2, receive_buffer=4096) as peer:
+        peer.sock.settimeout(0.5)
+        line = b"(Unsubscribe %b)" % (b"x" * 200)
+        with pytest.raises(TimeoutError):
+            peer.say(line * 400_000)
+        (connection,) = stage.door.connections
+        assert connection.wire.unsent < 1 << 20
+
+
+def test_many_connections_at_once(stage):
+    topic = stage.create("t")
+    peers = [stage.peer() for _ in range(300)]
+    try:
+        for peer in peers:
+            peer.say(b"(Subscribe t From_current)")
+        for peer in peers:
+            assert peer.frame()[0] == SUBSCRIBED
+        bodies = [b"%d" % at for at in range(20)]
+        stage.publish("t", *bodies)
+        for peer in peers:
+            assert [peer.message() for _ in bodies] == [(at, topic, body) for at, body in enumerate(bodies, 1)]
+    finally:
+        for peer in peers:
+            peer.sock.close()
+    until(lambda: not stage.door.connections)

@@ -1,0 +1,249 @@
+"""The two clients of the S-expressions' door."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from omq.broker.errors import BrokerError, TooLarge, VersionFault
+from omq.broker.sexp import AsyncClient, Client
+from omq.broker.sexp.door import Limits
+from omq.errors import ClosedError, ConnectError, ReceiveTimeout, StateError, Timeout
+from tests.system.broker.sexp.stage import Stage
+from tests.waits import until
+
+V2 = b"\x00\x00\x00\x00\x00\x00\x00\x02"
+
+
+@pytest.fixture
+def stage():
+    with Stage() as stage:
+        yield stage
+
+
+def test_create_publish_and_replay(stage):
+    with Client(stage.endpoint) as client:
+        topic = client.create("my topic", persistence="weak")
+        assert client.create("my topic", persistence="weak") == topic
+        assert client.publish("my topic", b"AAPL 189.95") == 1
+        bodies = [bytes([at % 256]) * at for at in range(1000)]
+        assert client.publish_many("my topic", bodies) == list(range(2, 1002))
+        assert client.publish_many("my topic", []) == []
+        with client.subscribe("my topic", replay="beginning") as subscription:
+            assert (subscription.topic, subscription.topic_id) == ("my topic", topic)
+            messages = [subscription.recv(timeout=5) for _ in range(1001)]
+            assert [(one.id, one.topic) for one in messages] == [(at, "my topic") for at in range(1, 1002)]
+            assert [one.body for one in messages] == [b"AAPL 189.95", *bodies]
+            with pytest.raises(ReceiveTimeout):
+                subscription.recv(timeout=0.01)
+        assert list(subscription) == []
+        with client.subscribe("my topic", replay=1000) as subscription:
+            assert next(subscription).id == 1001
+
+
+def test_the_twin_for_asyncio(stage):
+    async def run() -> None:
+        async with AsyncClient(stage.endpoint) as client:
+            await client.create("t", delivery="broadcast", persistence="async")
+            async with await client.subscribe("t") as subscription:
+                ids = await client.publish_many("t", [b"%d" % at for at in range(100)])
+                assert ids == list(range(1, 101))
+                found = []
+                async for message in subscription:
+                    found.append(message.body)
+                    if message.id == 100:
+                        break
+                assert found == [b"%d" % at for at in range(100)]
+                with pytest.raises(ReceiveTimeout):
+                    await subscription.recv(timeout=0.01)
+            assert [one async for one in subscription] == []
+            with pytest.raises(BrokerError, match="no topic"):
+                await client.publish("nothing", b"")
+        with pytest.raises(ClosedError):
+            await client.publish("t", b"")
+
+    asyncio.run(run())
+
+
+def test_what_is_refused(stage):
+    with Client(stage.endpoint) as client:
+        with pytest.raises(BrokerError, match="Subscribe nothing: there is no topic"):
+            client.subscribe("nothing")
+        with pytest.raises(BrokerError, match="Publish nothing: there is no topic"):
+            client.publish_many("nothing", [b"a", b"b"])
+        with pytest.raises(BrokerError, match="no slash"):
+            client.publish("a/b", b"")
+        client.create("t", persistence="transient")
+        with pytest.raises(BrokerError, match="it is there"):
+            client.create("t", persistence="weak")
+        with pytest.raises(BrokerError, match="from the future"):
+            client.subscribe("t", replay=7)
+        with pytest.raises(TooLarge):
+            client.publish("t", bytes(20_000))
+        assert client.publish("t", b"a" * 60_000) == 1
+        with client.subscribe("t"), pytest.raises(BrokerError, match="already"):
+            client.subscribe("t")
+
+
+def test_version_1_only_subscribes(stage):
+    stage.create("t")
+    with Client(stage.endpoint, version=1, client="one") as client:
+        until(lambda: set(stage.door.clients) == {b"one"})
+        with pytest.raises(StateError):
+            client.publish("t", b"")
+        with client.subscribe("t") as subscription:
+            stage.publish("t", b"a")
+            assert subscription.recv(timeout=5).body == b"a"
+    with pytest.raises(StateError):
+        Client(stage.endpoint, version=3)
+
+
+def test_a_deleted_topic_ends_its_subscription_alone(stage):
+    stage.create("t")
+    stage.create("u")
+    with Client(stage.endpoint) as client, client.subscribe("u") as other:
+        subscription = client.subscribe("t")
+        stage.publish("t", b"last")
+        stage.delete("t")
+        assert subscription.recv(timeout=5).body == b"last"
+        with pytest.raises(BrokerError, match="'t' was deleted"):
+            subscription.recv(timeout=5)
+        client.publish("u", b"a")
+        assert other.recv(timeout=5).body == b"a"
+
+
+def test_where_a_replay_begins_is_noted(stage):
+    stage.create("t", max_messages=1)
+    stage.publish("t", b"a")
+    stage.publish("t", b"b")
+    with Client(stage.endpoint) as client, client.subscribe("t", replay=0) as subscription:
+        assert subscription.recv(timeout=5).id == 2
+        assert "begins with 2" in subscription.note
+
+
+def test_a_busy_program_stays_connected():
+    with Stage(Limits(ping=0.05)) as stage:
+        stage.create("t")
+        with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
+            (connection,) = stage.door.connections
+            until(lambda: connection.wire.said > 200)  # some twenty pings
+            stage.publish("t", b"a")
+            assert subscription.recv(timeout=5).body == b"a"
+
+
+def test_a_slow_program_holds_up_the_server_and_loses_nothing(stage, monkeypatch):
+    monkeypatch.setattr("omq.broker.sexp.client.BACKLOG", 1 << 20)
+    stage.create("t")
+    body = bytes(64 << 10)
+    with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
+        for _ in range(500):
+            stage.publish("t", body)
+        (connection,) = stage.door.connections
+        until(lambda: connection.wire.unsent)
+        assert [subscription.recv(timeout=5).id for _ in range(500)] == list(range(1, 501))
+
+
+def test_a_lost_connection_and_how_to_go_on(stage):
+    stage.create("t")
+    with Client(stage.endpoint, client="one") as client:
+        subscription = client.subscribe("t")
+        stage.publish("t", b"a", b"b", b"c")
+        last = subscription.recv(timeout=5).id
+        (connection,) = stage.door.connections
+        stage.on_loop(connection.wire.close)
+        until(lambda: not stage.door.connections)
+        assert [subscription.recv(timeout=5).id for _ in range(2)] == [2, 3]
+        with pytest.raises(ClosedError):
+            subscription.recv(timeout=5)
+        with pytest.raises(ClosedError):
+            client.publish("t", b"")
+        with Client(stage.endpoint, client="one") as again, again.subscribe("t", replay=last) as subscription:
+            assert [subscription.recv(timeout=5).id for _ in range(2)] == [2, 3]
+
+
+def test_a_second_client_of_one_id(stage):
+    with Client(stage.endpoint, client="one"):
+        second = Client(stage.endpoint, client="one")
+        with pytest.raises((ClosedError, BrokerError), match="connected already"):
+            second.create("t")
+        second.close()
+
+
+def test_no_server():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ConnectError, match="within"):
+            Client(endpoint, timeout=0.1)
+    with pytest.raises(ConnectError):
+        Client(endpoint, timeout=5)
+
+
+@contextlib.contextmanager
+def false_server(said: bytes, quiet: bool = False) -> Iterator[str]:
+    """A server of one connection that says *said*, and then ends it, or says nothing more."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.sendall(said)
+                while not quiet and sock.recv(100)[-1:] not in (b"\n", b""):
+                    pass
+                if quiet:
+                    over.wait(10)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("said", "errors"),
+    [
+        (b"\xff" * 8, VersionFault),
+        (V2 + b"\x00\x00\x00\x00", (ConnectError, BrokerError)),
+        (V2 + b"\x00\x00\x00\x02\x09x", (ConnectError, BrokerError)),
+        (V2, ClosedError),
+    ],
+)
+def test_a_server_that_speaks_otherwise(said, errors):
+    with false_server(said) as endpoint, pytest.raises(errors), Client(endpoint) as client:
+        client.create("t")
+
+
+def test_a_server_that_does_not_answer():
+    with false_server(V2, quiet=True) as endpoint, Client(endpoint, timeout=0.1) as client:
+        with pytest.raises(Timeout):
+            client.create("t")
+        with pytest.raises(ClosedError):
+            client.create("t")
+
+
+def test_closed_from_another_thread(stage):
+    stage.create("t")
+    client = Client(stage.endpoint)
+    subscription = client.subscribe("t")
+    found: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            subscription.recv()
+        except ClosedError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    client.close()
+    client.close()
+    thread.join(10)
+    assert len(found) == 1
+    with pytest.raises(ClosedError):
+        client.publish("t", b"")
