@@ -24,13 +24,16 @@ PIP := $(PY) -m pip --require-virtualenv install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-spark test test-all test-pythons lint bench soak test-sanitize test-races test-debug coverage fuzz clean
+.PHONY: help demo demo-broker demo-spark test test-all test-pythons lint bench soak test-sanitize test-races test-debug coverage fuzz clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.demo $(VENV)/.core  ## stream files through worker processes, beside pyzmq (DIR=... for your own)
 	@$(VENV)/bin/omq demo $${DIR:+--dir "$$DIR"} $(ARGS)
+
+demo-broker: $(VENV)/.broker $(VENV)/.core  ## a feed into a topic, replayed while its broker is killed (DIR=... for your own files)
+	@$(VENV)/bin/omq demo-broker $${DIR:+--dir "$$DIR"} $(ARGS)
 
 demo-spark: java $(VENV)/.spark $(VENV)/.core  ## a feed into Spark and bars out of it, then files (INPUT=ticks.csv, DIR=...)
 	@$(PY) -m omq.spark.demo $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
@@ -253,14 +256,19 @@ $(VENV)/.demo: pyproject.toml setup.py $(NEW)
 	$(call install,demo)
 	@touch $@
 
+COMMA := ,
+$(VENV)/.broker: pyproject.toml setup.py $(NEW)
+	$(call install,broker$(COMMA)cli)
+	@touch $@
+
 $(VENV)/.spark: pyproject.toml setup.py $(NEW)
 	$(call install,spark)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml setup.py $(NEW)
 	$(call install,test)
-	@touch $(VENV)/.demo $(VENV)/.spark $@
+	@touch $(VENV)/.demo $(VENV)/.broker $(VENV)/.spark $@
 
-$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(if $(filter demo-spark,$(MAKECMDGOALS)),$(VENV)/.spark,$(VENV)/.test))
+$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(if $(filter demo-broker,$(MAKECMDGOALS)),$(VENV)/.broker,$(if $(filter demo-spark,$(MAKECMDGOALS)),$(VENV)/.spark,$(VENV)/.test)))
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@

@@ -25,7 +25,7 @@ ALONE = (
     *("liveness", "soak", "system/spark/test_clusters.py", "system/spark/test_failures.py"),
     *("system/blocking/test_blocking_idle.py", "unit/blocking/test_blocking_heartbeat.py"),
 )
-TOGETHER = ("system/spark", "signals", "system/test_packaging.py")
+TOGETHER = ("system/spark", "signals", "system/broker/test_page.py", "system/test_packaging.py")
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which has it on the terminal, above everything that follows

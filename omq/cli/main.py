@@ -7,6 +7,7 @@ except ImportError as missing:
     raise SystemExit(f"omq: the command needs {missing.name}: pip install 'omq-zmtp[cli]'") from None
 
 from omq._version import __version__
+from omq.cli.broker import broker
 from omq.cli.demo import demo
 
 
@@ -16,6 +17,7 @@ def main() -> None:
     """ZeroMQ for Python without libzmq."""
 
 
+main.add_command(broker)
 main.add_command(demo)
 
 if __name__ == "__main__":
