@@ -112,8 +112,9 @@ class _Reading(_Outgoing):
         self.session.put((p.BLOCK, self.tag, header, records))
 
     def credit(self, more: int) -> None:
-        # What a block took beyond the credit is not owed: else a large one would stop a client that counts otherwise.
-        self._credit = min(max(self._credit, 0) + more, p.MAX_CREDIT)
+        # What a block took beyond the credit is owed: a client that gives back what it has used would else be sent more
+        # and more ahead, by each block that exceeds what is left.
+        self._credit = min(self._credit + more, p.MAX_CREDIT)
         self.subscription.more()
 
     def resume(self) -> None:
