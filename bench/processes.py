@@ -23,22 +23,19 @@ class RunError(Exception):
     """A worker failed, died, or did not answer in time."""
 
 
-class Worker:
-    """One fresh python process that plays one role.
+class Talker:
+    """One fresh python process that takes orders and tells facts, a JSON object a line.
 
     Args:
-        peer: The key of the peer in `PEERS`.
-        role: What it plays.
-        job: The role's options: `endpoint`, `size`, `seconds`.
+        name: What messages call it.
+        module: The module that it runs, and its arguments.
     """
 
-    def __init__(self, peer: str, role: str, **job: Any) -> None:
-        self.name = f"{PEERS[peer].label} {role}"
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        job["limit"] = int(4 * PATIENCE)
-        job["options"] = dict(PEERS[peer].options)
+    def __init__(self, name: str, *module: str) -> None:
+        self.name = name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.worker", peer, role, json.dumps(job)],
+            [sys.executable, "-m", *module],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -100,3 +97,18 @@ class Worker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+class Worker(Talker):
+    """A process that plays one role of one peer.
+
+    Args:
+        peer: The key of the peer in `PEERS`.
+        role: What it plays.
+        job: The role's options: `endpoint`, `size`, `seconds`.
+    """
+
+    def __init__(self, peer: str, role: str, **job: Any) -> None:
+        job["limit"] = int(4 * PATIENCE)
+        job["options"] = dict(PEERS[peer].options)
+        super().__init__(f"{PEERS[peer].label} {role}", "bench.worker", peer, role, json.dumps(job))

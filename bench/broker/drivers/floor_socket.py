@@ -1,0 +1,48 @@
+"""A floor: the same bytes over one bare socket to a process that only takes or gives them."""
+
+from __future__ import annotations
+
+import socket
+
+from bench.broker.drivers import Job
+from bench.broker.sink import CHUNK, REQUEST
+
+STEPS = 10  # answers to a window: the window slides, as with the others
+
+
+class Client:
+    """Takes and gives bytes."""
+
+    def __init__(self, job: Job) -> None:
+        self._size, self._depth = job.size, job.depth
+        self._socket = socket.create_connection(job.host, timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._window = memoryview(job.body() * job.depth)
+
+    def create(self) -> None: ...
+
+    def publish(self, count: int) -> None:
+        step = max(1, self._depth // STEPS) * self._size
+        total = -(-count * self._size // step) * step
+        self._socket.sendall(REQUEST.pack(b"P", total, step))
+        sent = acknowledged = 0
+        while acknowledged < total:
+            while sent < total and sent - acknowledged < len(self._window):
+                sent += self._socket.send(self._window[:step])
+            acknowledged += step * len(self._socket.recv(4096))
+
+    def trip(self) -> None:
+        self._socket.sendall(REQUEST.pack(b"P", self._size, self._size) + self._window[: self._size])
+        self._socket.recv(1)
+
+    def arm(self) -> None: ...
+
+    def consume(self, count: int) -> None:
+        self.replay(count)
+
+    def replay(self, count: int) -> None:
+        left = count * self._size
+        self._socket.sendall(REQUEST.pack(b"R", left, 1))
+        room = bytearray(CHUNK)
+        while left:
+            left -= self._socket.recv_into(room, min(CHUNK, left))

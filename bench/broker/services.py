@@ -1,0 +1,249 @@
+"""The servers: started on loopback over a fresh directory, awaited until they serve, ended by process id."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from bench.broker.install import program
+from bench.processes import ROOT, RunError
+
+PATIENCE = 90.0  # seconds that a server may take until it serves
+TRIES = 3  # a port that was free may be taken when the server asks for it
+
+
+@dataclass(frozen=True)
+class Started:
+    """What a starter tells of the server that it starts.
+
+    Attributes:
+        command: What is run.
+        endpoint: Where it serves, asked again and again until it does; `None`: not yet.
+        environment: What is added to the environment.
+        beside: Programs that have to run beside it, started before.
+    """
+
+    command: list[str]
+    endpoint: Callable[[], str | None]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[list[str], ...] = ()
+
+
+Starter = Callable[[Path, Mapping[str, str]], Started]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that serves.
+
+    Attributes:
+        endpoint: Where: `host:port`, or an endpoint of ZMTP.
+        pid: Its process.
+        directory: Where its data is.
+    """
+
+    endpoint: str
+    pid: int
+    directory: Path
+
+    def memory(self) -> int:
+        """Bytes of its own memory now, files that are mapped left out."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return 0
+        return sum(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
+
+
+@contextmanager
+def serving(name: str, options: Mapping[str, str], place: Path) -> Iterator[Running]:
+    """A server as long as the `with` lasts.
+
+    Args:
+        name: A key of `STARTERS`.
+        options: What it is configured with, by its own names.
+        place: The folder in which its directory is made, which is removed in the end.
+
+    Raises:
+        RunError: It did not come up.
+    """
+    for last in (number == TRIES - 1 for number in range(TRIES)):
+        directory = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=place))
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            with (directory / "output").open("wb") as output:
+                started = STARTERS[name](directory, options)
+                for command in (*started.beside, started.command):
+                    processes.append(_process(command, started.environment, directory, output))
+            try:
+                endpoint = _awaited(name, started, processes, directory)
+            except RunError:
+                if last:
+                    raise
+                continue
+            yield Running(endpoint, processes[-1].pid, directory)
+            return
+        finally:
+            for process in reversed(processes):
+                _end(process)
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _process(
+    command: list[str], environment: Mapping[str, str], directory: Path, output: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    # A session of its own, so that what a server starts by itself ends with it.
+    return subprocess.Popen(
+        command,
+        cwd=directory,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
+def _awaited(name: str, started: Started, processes: list[subprocess.Popen[bytes]], directory: Path) -> str:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if any(process.poll() is not None for process in processes):
+            break
+        if (endpoint := started.endpoint()) is not None:
+            return endpoint
+        time.sleep(0.02)
+    said = (directory / "output").read_text(errors="replace")[-2000:]
+    raise RunError(f"{name} did not come up: {' '.join(started.command)}\n{said}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a server at once; its data is thrown away. What it started has its process group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def free_port() -> int:
+    """A port that the system picks, for servers that cannot ask it themselves."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(port: int, request: bytes, answer: bytes) -> bool:
+    """Whether whoever listens answers a request so."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
+            client.sendall(request)
+            return client.recv(4096).startswith(answer)
+    except OSError:
+        return False
+
+
+def _nats(directory: Path, options: Mapping[str, str]) -> Started:
+    ports = directory / "ports"
+    ports.mkdir()
+    # max_file_store: the default is a share of the disk, which may be little. max_pending is the default.
+    settings = "".join(f"  {key}: {value}\n" for key, value in options.items())
+    (directory / "nats.conf").write_text(
+        f'listen: "127.0.0.1:-1"\nports_file_dir: "{ports}"\n'
+        f'jetstream {{\n  store_dir: "{directory}/data"\n  max_file_store: 200GB\n{settings}}}\n'
+    )
+
+    def endpoint() -> str | None:
+        for path in ports.iterdir():
+            try:
+                url: str = json.loads(path.read_text())["nats"][0]
+            except (ValueError, LookupError):
+                return None  # half written
+            host = url.removeprefix("nats://")
+            return host if _answers(int(host.rpartition(":")[2]), b"", b"INFO") else None
+        return None
+
+    return Started([program("nats") or "nats-server", "-c", str(directory / "nats.conf")], endpoint)
+
+
+def _redis(directory: Path, options: Mapping[str, str]) -> Started:
+    port = free_port()
+    # No snapshots, and no rewriting of the file in between, which would only slow it down.
+    settings = {"save": "", "appendonly": "yes", "auto-aof-rewrite-percentage": "0", **options}
+    words = [word for key, value in settings.items() for word in (f"--{key}", value)]
+    command = [program("redis") or "redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", str(directory)]
+    return Started([*command, *words], lambda: f"127.0.0.1:{port}" if _answers(port, b"PING\r\n", b"+PONG") else None)
+
+
+def _rabbitmq(directory: Path, options: Mapping[str, str]) -> Started:
+    port, distribution, mapper = free_port(), free_port(), free_port()
+    (directory / "rabbitmq.conf").write_text(
+        # Its alarm for a disk that is nearly full would stop publishers at a share of the memory.
+        f"listeners.tcp.1 = 127.0.0.1:{port}\ndisk_free_limit.absolute = 1GB\n"
+        + "".join(f"{key} = {value}\n" for key, value in options.items())
+    )
+    (directory / "enabled_plugins").write_text("[].")
+    environment = {
+        "HOME": str(directory),
+        "RABBITMQ_NODENAME": f"bench{os.getpid()}p{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(distribution),
+        "RABBITMQ_BASE": str(directory),
+        "RABBITMQ_MNESIA_BASE": str(directory / "data"),
+        "RABBITMQ_LOG_BASE": str(directory / "log"),
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
+        "RABBITMQ_CONF_ENV_FILE": str(directory / "none"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "ERL_EPMD_PORT": str(mapper),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+    }
+    # Erlang would leave a port mapper of its own running: this one is ended with the server.
+    epmd = [shutil.which("epmd") or "epmd", "-port", str(mapper), "-address", "127.0.0.1"]
+    greeting, start = b"AMQP\x00\x00\x09\x01", b"\x01\x00\x00"
+
+    def endpoint() -> str | None:
+        return f"127.0.0.1:{port}" if _answers(port, greeting, start) else None
+
+    return Started([program("rabbitmq") or "rabbitmq-server"], endpoint, environment, (epmd,))
+
+
+def _omq(directory: Path, options: Mapping[str, str]) -> Started:
+    ready = directory / "ready"
+    words = [word for key, value in options.items() for word in (f"--{key}", value)]
+
+    def endpoint() -> str | None:
+        try:
+            found: str = json.loads(ready.read_text())["zmtp"]
+        except FileNotFoundError:
+            return None
+        return found
+
+    command = [sys.executable, "-m", "omq.cli.main", "broker", str(directory / "data")]
+    command += ["--bind", "tcp://127.0.0.1:*", "--ready-file", str(ready), *words]
+    return Started(command, endpoint, {"PYTHONPATH": str(ROOT)})
+
+
+def _sink(directory: Path, options: Mapping[str, str]) -> Started:
+    ready = directory / "ready"
+
+    def endpoint() -> str | None:
+        return ready.read_text() if ready.exists() else None
+
+    return Started([sys.executable, "-m", "bench.broker.sink", str(ready)], endpoint, {"PYTHONPATH": str(ROOT)})
+
+
+STARTERS: dict[str, Starter] = {"nats": _nats, "redis": _redis, "rabbitmq": _rabbitmq, "omq": _omq, "sink": _sink}
