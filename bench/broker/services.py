@@ -85,8 +85,8 @@ def serving(name: str, options: Mapping[str, str], place: Path) -> Iterator[Runn
         try:
             with (directory / "output").open("wb") as output:
                 started = STARTERS[name](directory, options)
-                for command in (*started.beside, started.command):
-                    processes.append(_process(command, started.environment, directory, output))
+                commands = (*started.beside, started.command)
+                processes += [_process(command, started.environment, directory, output) for command in commands]
             try:
                 endpoint = _awaited(name, started, processes, directory)
             except RunError:

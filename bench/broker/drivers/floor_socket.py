@@ -28,7 +28,7 @@ class Client:
         sent = acknowledged = 0
         while acknowledged < total:
             while sent < total and sent - acknowledged < len(self._window):
-                sent += self._socket.send(self._window[:step])
+                sent += self._socket.send(self._window[: min(step, total - sent)])
             acknowledged += step * len(self._socket.recv(4096))
 
     def trip(self) -> None:

@@ -1,0 +1,51 @@
+"""omq's broker through `omq.broker.Client`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.broker.drivers import PATIENCE, TOPIC, Job
+from omq.broker import Client as Broker
+
+FENCE = "bench-fence"  # a publish to it comes back behind all that was acknowledged before
+
+
+class Client:
+    """Publishes, consumes and replays; options: `persistence`, and `by`: how it replays."""
+
+    def __init__(self, job: Job) -> None:
+        self._depth, self._body, self._options = job.depth, job.body(), job.options
+        self._bodies = [self._body] * job.depth
+        self._broker: Any = Broker(job.endpoint, timeout=PATIENCE)
+        self._jobs: Any = None
+
+    def create(self) -> None:
+        persistence = self._options.get("persistence", "strong")
+        self._broker.create(TOPIC, delivery=self._options.get("delivery", "broadcast"), persistence=persistence)
+        self._broker.create(FENCE, persistence="transient")
+
+    def publish(self, count: int) -> None:
+        while count > 0:
+            self._broker.publish_many(TOPIC, self._bodies if count >= self._depth else self._bodies[:count])
+            count -= self._depth
+
+    def trip(self) -> None:
+        self._broker.publish(TOPIC, self._body)
+
+    def arm(self) -> None:
+        self._jobs = self._broker.consume(TOPIC, credit=self._depth)
+
+    def consume(self, count: int) -> None:
+        for _ in range(count):
+            self._jobs.recv(timeout=PATIENCE).ack()
+        self._broker.publish(FENCE, b"")  # what was acknowledged before is durable then
+
+    def replay(self, count: int) -> None:
+        if self._options.get("by") == "read":
+            messages = self._broker.read(TOPIC, 1, count + 1)
+            assert sum(1 for _ in messages) == count
+            return
+        with self._broker.subscribe(TOPIC, replay="beginning") as messages:
+            for _, message in zip(range(count), messages, strict=False):
+                last = message
+        assert last.id == count

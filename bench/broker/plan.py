@@ -1,0 +1,168 @@
+"""What is compared: rows (a server, how it is configured, its clients), cases of rows, and what omq has to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from bench.plan import P50, P99, RATE, Metric
+
+OMQ, FLOOR = "omq", "floor"
+PEERS = (OMQ, "nats", "redis", "rabbitmq", FLOOR)
+#: The server's own memory after the run, without what it maps.
+MEMORY = Metric("memory", "server MiB", 0, less_is_better=True)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table.
+
+    Attributes:
+        label: Its name.
+        peer: Whose it is: one of `PEERS`.
+        service: The server, a key of `bench.broker.services.STARTERS`.
+        drivers: Modules of `bench.broker.drivers`: the better one counts.
+        settings: How the server is configured, in its own words.
+        options: What the client is asked for.
+        bound: What omq's row has to reach: times the best peer, or at least so much where `absolute`.
+        absolute: The bound is a figure of the first metric.
+    """
+
+    label: str
+    peer: str
+    service: str
+    drivers: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    bound: float | None = None
+    absolute: bool = False
+
+    def aims(self, bound: float, absolute: bool = False) -> Row:
+        """The same row with a target."""
+        return replace(self, bound=bound, absolute=absolute)
+
+    def asks(self, **options: str) -> Row:
+        """The same row whose client is asked for more."""
+        return replace(self, options={**self.options, **options})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One table.
+
+    Attributes:
+        key: Its name in files.
+        scenario: What the command line calls its kind; also how it is measured (`bench.broker.measure`).
+        title: What the load is.
+        rows: omq's first, floors last; the first floor is the one that ratios are told to.
+        metrics: The columns; the first one counts.
+    """
+
+    key: str
+    scenario: str
+    title: str
+    rows: tuple[Row, ...]
+    metrics: tuple[Metric, ...] = (RATE, MEMORY)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the command line asks for.
+
+    Attributes:
+        size: Bytes of a message.
+        depth: Messages under way.
+        seconds: How long a measured burst should last.
+        messages: How many are replayed.
+    """
+
+    size: int
+    depth: int
+    seconds: float
+    messages: int
+
+
+def _omq(persistence: str) -> Row:
+    return Row(f"omq, {persistence}", OMQ, "omq", ("omq_client",), {}, {"persistence": persistence})
+
+
+NATS = Row("NATS JetStream", "nats", "nats", ("nats_bare", "nats_official"))
+NATS_ALWAYS = replace(NATS, label="NATS JetStream, sync always", settings={"sync_interval": "always"})
+_REDIS = ("redis_bare", "redis_official")
+REDIS = Row("Redis Streams, everysec", "redis", "redis", _REDIS, {"appendfsync": "everysec"})
+REDIS_ALWAYS = Row("Redis Streams, always", "redis", "redis", _REDIS, {"appendfsync": "always"})
+RABBIT = Row("RabbitMQ, quorum queue", "rabbitmq", "rabbitmq", ("rabbit_bare", "rabbit_official"))
+FILE = Row("bare file, read or written", FLOOR, "sink", ("floor_file",))
+FILE_SYNC = Row("bare file, fdatasync", FLOOR, "sink", ("floor_file",), {}, {"sync": "yes"})
+SOCKET = Row("bare socket", FLOOR, "sink", ("floor_socket",))
+
+STRONG, WEAK, ASYNC = _omq("strong"), _omq("weak"), _omq("async")
+SAFE_PEERS = (REDIS_ALWAYS, NATS_ALWAYS, RABBIT)
+LAZY_PEERS = (REDIS, NATS)
+
+
+def cases(load: Load) -> list[Case]:
+    """All of them."""
+    shared = {"delivery": "round-robin"}
+    strong, weak, lazy = (row.asks(**shared) for row in (STRONG, WEAK, ASYNC))
+    many = f"{load.messages:,} messages"
+    return [
+        Case(
+            "publish-strong",
+            "publish",
+            "publish, acknowledged after an fsync",
+            (STRONG.aims(2.0), *SAFE_PEERS, FILE_SYNC, SOCKET),
+        ),
+        Case(
+            "publish-weak",
+            "publish",
+            "publish, acknowledged before an fsync",
+            (WEAK.aims(1.5), ASYNC.aims(1.5), *LAZY_PEERS, FILE, SOCKET),
+        ),
+        Case(
+            "latency-strong",
+            "latency",
+            "one publish, acknowledged after an fsync",
+            (STRONG, *SAFE_PEERS, FILE_SYNC, SOCKET),
+            (P50, P99),
+        ),
+        Case(
+            "consume-strong",
+            "consume",
+            "consume with acknowledgements that are synced",
+            (strong, *SAFE_PEERS, SOCKET),
+        ),
+        Case(
+            "consume-weak",
+            "consume",
+            "consume with acknowledgements that are not synced",
+            (weak, lazy, *LAZY_PEERS, SOCKET),
+        ),
+        Case(
+            "together-strong",
+            "together",
+            "publish and consume at once, synced",
+            (strong, *SAFE_PEERS, SOCKET),
+        ),
+        Case(
+            "together-weak",
+            "together",
+            "publish and consume at once, not synced",
+            (weak, lazy, *LAZY_PEERS, SOCKET),
+        ),
+        Case(
+            "replay",
+            "replay",
+            f"replay {many} from the beginning",
+            (
+                replace(WEAK, label="omq, read").asks(by="read").aims(1e6, absolute=True),
+                replace(WEAK, label="omq, subscribe").asks(by="subscribe").aims(1e6, absolute=True),
+                *LAZY_PEERS,
+                SOCKET,
+                FILE,
+            ),
+        ),
+    ]
+
+
+SCENARIOS = ("publish", "latency", "consume", "together", "replay")

@@ -1,0 +1,48 @@
+"""One client in a process of its own: `python -m bench.broker.worker DRIVER JOB`, a `bench.processes.Talker`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import sys
+import time
+import traceback
+
+from bench.broker.drivers import Client, Job, client, trips
+from bench.link import Link
+
+
+def main(name: str, job: str) -> None:
+    """Does what the bench orders until it closes the pipe: `do`, with `count`; times are of the monotonic clock."""
+    link = Link()
+    options = json.loads(job)
+    signal.alarm(options.pop("limit"))  # the last resort, should the bench itself have died
+    try:
+        driver = client(name, Job(**options))
+        link.tell(ready=True)
+        while True:
+            order = link.take()
+            gc.collect()
+            link.tell(**_obey(driver, link, order["do"], order.get("count", 0)))
+    except Exception:
+        link.tell(error=traceback.format_exc())
+        raise SystemExit(1) from None
+
+
+def _obey(driver: Client, link: Link, order: str, count: int) -> dict[str, object]:
+    if order == "trips":
+        return {"trips": trips(driver, count)}
+    if order in ("create", "arm"):
+        getattr(driver, order)()
+        return {"did": order}
+    run = getattr(driver, order)
+    if order == "consume":
+        link.tell(begun=True)
+    started = time.monotonic()
+    run(count)
+    return {"started": started, "ended": time.monotonic()}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
