@@ -330,10 +330,12 @@ class MemoryTopics:
     def _settle(self, write: Settle) -> None:
         topic = self.topic(write.topic_id)
         settled = topic.settled
+        if any(first < 1 or last > topic.last for first, last in write.ranges) or write.handed > topic.last:
+            raise StoreError("ids that were not given yet")
         settled.handed = max(settled.handed, write.handed)
-        settled.deliveries.update((id, n) for id, n in write.deliveries.items() if id not in settled)
+        settled.count(write.deliveries)
         for first, last in write.ranges:
-            settled.add(first, min(last, topic.last))
+            settled.add(first, last)
 
     def _move(self, write: MoveToDeadLetter) -> None:
         topic, target = self.topic(write.topic_id), self.topic(write.target_id)

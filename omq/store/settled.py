@@ -18,7 +18,7 @@ class Settled:
         deliveries: How often ids were handed out, of those that were so more than once.
     """
 
-    __slots__ = ("deliveries", "dirty", "handed", "pages", "watermark")
+    __slots__ = ("counted", "deliveries", "dirty", "handed", "pages", "watermark")
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class Settled:
         self.pages = pages if pages is not None else {}
         self.deliveries = deliveries if deliveries is not None else {}
         self.dirty: set[int] = set()  # numbers of the pages that `add` has changed or dropped
+        self.counted: set[int] = set()  # ids whose deliveries were changed or dropped
 
     def __contains__(self, id: int) -> bool:
         return id <= self.watermark or bool(self.pages.get(id // PAGE, 0) >> id % PAGE & 1)
@@ -54,12 +55,17 @@ class Settled:
                 self.pages[number] = self.pages.get(number, 0) | ((1 << high - low + 1) - 1) << low
                 self.dirty.add(number)
         if self.deliveries:
-            if last - first < len(self.deliveries):
-                for id in range(first, last + 1):
-                    self.deliveries.pop(id, None)
-            else:
-                for id in [id for id in self.deliveries if first <= id <= last]:
-                    del self.deliveries[id]
+            few = last - first < len(self.deliveries)
+            for id in range(first, last + 1) if few else list(self.deliveries):
+                if first <= id <= last and self.deliveries.pop(id, None) is not None:
+                    self.counted.add(id)
+
+    def count(self, deliveries: dict[int, int]) -> None:
+        """Notes how often ids were handed out; not of settled ones."""
+        for id, number in deliveries.items():
+            if id not in self:
+                self.deliveries[id] = number
+                self.counted.add(id)
 
     def _raise(self, watermark: int) -> None:
         """The watermark goes to `watermark`, and on over what is settled behind it."""

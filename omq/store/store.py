@@ -2,13 +2,79 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
-from omq.store.interface import Appended, Notify, Reader, Stats, TopicState, Write
+from omq.store import acknowledged
+from omq.store.catalog import RESERVED, Catalog
+from omq.store.environment import Environment
+from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic
+from omq.store.flusher import Flusher
+from omq.store.interface import (
+    AbortStage,
+    Append,
+    Appended,
+    CommitStages,
+    DeleteTopic,
+    DropPosition,
+    MakeTopic,
+    MoveToDeadLetter,
+    Notify,
+    Reader,
+    SetPosition,
+    Settle,
+    Stage,
+    Stats,
+    TopicState,
+    Trim,
+    Write,
+)
+from omq.store.internal import Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
+from omq.store.layout import NUMBER, opened, topic_key
+from omq.store.ledger import Ledger
+from omq.store.memory import MemoryTopic, MemoryTopics
+from omq.store.quarantine import keep_aside, listed
+from omq.store.reader import LmdbReader, find_record
+from omq.store.session import Session
 from omq.store.settled import Settled
+from omq.store.topic import Topic
+from omq.store.verify import check_structure, check_tails
+from omq.store.writer import Writer
+
+log = logging.getLogger("omq.store")
+
+DEAD_LETTERS: Final = b"\0dead letters of "  # the producer, as which a topic appends to its dead letters elsewhere
+#: What is simply handed back.
+PLAIN: Final = frozenset({Append, Settle, SetPosition, DropPosition, Stage, Trim})
+SUMMED: Final = (
+    "file_bytes",
+    "used_bytes",
+    "commits",
+    "appended",
+    "appended_bytes",
+    "duplicates",
+    "full",
+    "syncs",
+    "sync_seconds",
+)
+OURS: Final = (Reserve, Jump, Retain, Clean, Quarantine)
+
+
+class Carried(Append):
+    """The first half of moving a dead letter to another environment; its context is the whole."""
+
+    __slots__ = ()
+
+
+class Carry(Settle):
+    """The second half."""
+
+    __slots__ = ()
 
 
 class Store:
@@ -38,41 +104,466 @@ class Store:
         flush_interval: float = 1.0,
         max_memory: int = 64 * 1024 * 1024,
     ) -> None:
-        raise NotImplementedError
+        self.findings = []
+        self._notify = notify
+        self._appended = appended
+        self._broken: BaseException | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._submitting = threading.Lock()
+        self._reserving: dict[int, int] = {}  # what is asked for, by topic
+        self._session = Session(directory)
+        self.id = self._session.id
+        try:
+            self._open(flush_interval, max_memory)
+        except BaseException:
+            self._session.end()
+            raise
+
+    # Opening
+
+    def _open(self, flush_interval: float, max_memory: int) -> None:
+        session = self._session
+        strong, weak = session.directory / "strong", session.directory / "weak"
+        if not session.orderly:
+            self.findings.append("the store was not closed in order")
+        self._flusher = Flusher(weak, flush_interval, self._tick, self._flush_failed)
+        lost = not session.same_boot and not session.orderly
+        if lost:
+            self.findings += self._flusher.restore()
+        if not session.orderly:
+            self.findings += check_structure(strong) + check_structure(weak)
+        self._strong = Environment(strong, sync=True)
+        try:
+            self._weak = Environment(weak, sync=False)
+        except BaseException:
+            self._strong.close()
+            raise
+        try:
+            self._catalog = Catalog()
+            strong_ledger, weak_ledger = Ledger(self._catalog, self._reserve), Ledger(None, self._reserve)
+            self._load(strong_ledger, weak_ledger)
+            tails: list[DamagedError] = []
+            if not session.orderly:
+                tails += check_tails(self._strong, strong_ledger.topics.values())
+                tails += check_tails(self._weak, weak_ledger.topics.values())
+            self._note_damage()
+            session.note(orderly=False)
+        except BaseException:
+            self._weak.close()
+            self._strong.close()
+            raise
+        self._writers: dict[str, Writer] = {
+            "strong": self._writer("strong", self._strong, strong_ledger),
+            "weak": self._writer("weak", self._weak, weak_ledger),
+        }
+        self._memory = MemoryTopics(max_memory, self._reserve_memory)
+        self._where: dict[int, Writer | MemoryTopics] = {}
+        for topic in self._catalog.topics.values():
+            self._place(topic)
+        for writer in self._writers.values():
+            writer.start()
+        for error in tails:
+            self.findings.append(str(error))
+            self._damage(error)
+        self._begin_ids(lost)
+        self._flusher.start(self._weak, self._writers["weak"].latency)
+
+    def _writer(self, name: str, environment: Environment, ledger: Ledger) -> Writer:
+        return Writer(
+            f"omq-store-{name}",
+            environment,
+            ledger,
+            strong=name == "strong",
+            notify=self._done,
+            appended=self._appended,
+            failed=self._fail,
+        )
+
+    def _load(self, strong: Ledger, weak: Ledger) -> None:
+        """Reads the catalog, and where topics stand."""
+        with self._strong.read() as reading, self._weak.read() as other:
+            self._catalog.load(reading)
+            for topic in self._catalog.topics.values():
+                if topic.persistence == "strong":
+                    strong.topics[topic.id] = topic
+                    strong.load(reading, topic)
+                elif topic.persistence != "transient":
+                    weak.topics[topic.id] = topic
+                    weak.load(other, topic)
+            strong.strangers(reading, set(strong.topics))
+            weak.strangers(other, set(weak.topics))
+
+    def _place(self, topic: Topic, last: int = 0) -> None:
+        """Notes where a topic lives; from then on it is there."""
+        if topic.persistence == "transient":
+            self._memory.topics[topic.id] = MemoryTopic(
+                topic.id, topic.name, topic.delivery, topic.persistence, topic.settings, last
+            )
+            self._where[topic.id] = self._memory
+        elif topic.persistence == "strong":
+            self._where[topic.id] = self._writers["strong"]
+        else:
+            self._writers["weak"].ledger.topics.setdefault(topic.id, topic)
+            self._where[topic.id] = self._writers["weak"]
+
+    def _begin_ids(self, lost: bool) -> None:
+        """Where ids may have been given that are lost, new ones begin behind all that were allowed."""
+        highest = {}
+        for topic in self._catalog.topics.values():
+            if topic.reserved is None:
+                continue
+            if topic.persistence == "transient":
+                self._place(topic, topic.reserved)
+            elif lost or (topic.persistence == "async" and not self._session.orderly):
+                self._writers["weak"].submit(Jump(topic.id, topic.reserved))
+            else:
+                continue
+            highest[topic.id] = topic.reserved + RESERVED
+        if highest:
+            # Without space it is asked for again when ids are given.
+            with contextlib.suppress(StoreError):
+                self._reserve_now(highest)
+
+    def _note_damage(self) -> None:
+        """Tells of what was found damaged before."""
+        self._damaged: set[tuple[int, int, int]] = set()
+        for environment in (self._strong, self._weak):
+            with environment.read() as reading:
+                self._damaged.update(listed(reading))
+        known = [damage for damage in self._damaged if damage[0] in self._catalog.topics]
+        for topic_id, first, last in sorted(known):
+            name = self._catalog.topics[topic_id].name
+            self.findings.append(f"topic {name!r}: ids {first} to {last} are damaged, see DIR/quarantine")
+
+    # Ids that are allowed
+
+    def _reserve(self, topic: Topic, last: int) -> None:
+        """Called by a writer whose topic comes near to the end of what it may give."""
+        assert topic.reserved is not None
+        upto = max(topic.reserved, last) + RESERVED
+        if last > topic.reserved:
+            self._reserve_now({topic.id: upto})
+        elif self._reserving.get(topic.id, 0) < upto:
+            self._reserving[topic.id] = upto
+            self._writers["strong"].submit(Reserve({topic.id: upto}))
+
+    def _reserve_memory(self, topic_id: int, last: int) -> None:
+        topic = self._catalog.topics.get(topic_id)
+        if topic is not None and topic.reserved is not None and last + RESERVED // 2 > topic.reserved:
+            self._reserve(topic, last)
+
+    def _reserve_now(self, highest: dict[int, int]) -> None:
+        """Reserves ids, and waits until that is durable."""
+        durable = threading.Event()
+        write = Reserve(highest, durable)
+        self._writers["strong"].submit(write)
+        durable.wait()
+        if write.error is not None:
+            raise write.error
+
+    # What writers hand back
+
+    def _done(self, writes: list[Write]) -> None:
+        """Called by each writer: sorts out what is the store's own, or has to go on elsewhere."""
+        rest = [write for write in writes if not self._take(write)] if self._special(writes) else writes
+        if rest:
+            self._notify(rest)
+
+    @staticmethod
+    def _special(writes: list[Write]) -> bool:
+        return any(type(write) not in PLAIN for write in writes)
+
+    def _take(self, write: Write) -> bool:
+        """Whether a write is not to be handed back, or not yet."""
+        if isinstance(write, OURS):
+            if isinstance(write, Reserve):
+                if write.error is None:
+                    for id, highest in write.highest.items():
+                        topic = self._catalog.topics.get(id)
+                        if topic is not None:
+                            topic.reserved = highest
+                if write.context is not None:
+                    write.context.set()
+            return True
+        if isinstance(write, Carried):
+            move: MoveToDeadLetter = write.context
+            if write.error is not None:
+                return self._hand_back(move, write.error)
+            move.first = write.first
+            self._to(move.topic_id, Carry(move.topic_id, [(move.id, move.id)], context=move))
+            return True
+        if isinstance(write, Carry):
+            return self._hand_back(write.context, write.error)
+        if isinstance(write, MakeTopic) and write.error is None and not write.found:
+            self._place(self._catalog.topics[write.topic_id])
+        elif isinstance(write, DeleteTopic):
+            where = self._where.pop(write.topic_id, None)
+            if isinstance(write.error, Elsewhere) and where is not None:
+                return self._pass_on(write, where)
+        elif isinstance(write, CommitStages | AbortStage) and isinstance(write.error, Elsewhere):
+            # From the strong environment to the weak one, then to memory.
+            if threading.current_thread().name.endswith("strong"):
+                return self._pass_on(write, self._writers["weak"])
+            if self._in_memory(write):
+                return self._pass_on(write, self._memory)
+            write.error = None
+            if isinstance(write, CommitStages) and write.stages:
+                write.error = StageError(f"there is no stage {write.stages[0]!r}")
+        elif isinstance(write.error, Elsewhere):
+            write.error = UnknownTopic(str(write.error))
+        return False
+
+    def _in_memory(self, write: CommitStages | AbortStage) -> bool:
+        if isinstance(write, AbortStage):
+            return self._memory.has_stage(write.stage)
+        return self._memory.has_commit(write.commit) or any(map(self._memory.has_stage, write.stages))
+
+    def _pass_on(self, write: Write, where: Writer | MemoryTopics) -> bool:
+        write.error, write.done = None, False
+        if isinstance(where, Writer):
+            where.submit(write)
+            return True
+        grown = where.apply((write,))
+        if grown:
+            self._appended(grown)
+        return False
+
+    def _hand_back(self, write: Write, error: BaseException | None) -> bool:
+        write.error, write.done = error, True
+        self._notify([write])
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        """An environment takes no more writes: so does the other."""
+        with self._lock:
+            if self._broken is not None:
+                return
+            self._broken = error
+        for writer in self._writers.values():
+            writer.break_off(error)
+
+    # Log
 
     @property
     def broken(self) -> BaseException | None:
-        raise NotImplementedError
+        return self._broken
 
     def submit(self, write: Write) -> None:
-        raise NotImplementedError
+        with self._submitting:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            writer = self._writer_of(write)
+            if writer is not None:
+                writer.submit(write)
+                return
+        self._do_here([write])
 
     def submit_many(self, writes: Iterable[Write]) -> None:
-        raise NotImplementedError
+        here = []
+        with self._submitting:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            for write in writes:
+                writer = self._writer_of(write)
+                if writer is not None:
+                    writer.submit(write)
+                else:
+                    here.append(write)
+        if here:
+            self._do_here(here)
+
+    def _writer_of(self, write: Write) -> Writer | None:
+        """The writer that a write is for; `None`: the store itself."""
+        if isinstance(write, MakeTopic | DeleteTopic | CommitStages | AbortStage):
+            return self._writers["strong"]
+        where = self._where.get(write.topic_id)  # type: ignore[attr-defined]
+        if isinstance(write, MoveToDeadLetter) and self._where.get(write.target_id, where) is not where:
+            return None
+        return where if isinstance(where, Writer) else None
+
+    def _do_here(self, writes: list[Write]) -> None:
+        """Does what concerns memory, hands back what nobody can do, and begins what concerns two."""
+        mine: list[Write] = []
+        lost: list[Write] = []
+        for write in writes:
+            topic_id = write.topic_id  # type: ignore[attr-defined]
+            where = self._where.get(topic_id)
+            if where is None:
+                write.error, write.done = UnknownTopic(f"there is no topic {topic_id}"), True
+                lost.append(write)
+            elif isinstance(write, MoveToDeadLetter) and self._where.get(write.target_id, where) is not where:
+                self._carry(write)
+            else:
+                mine.append(write)
+        grown = self._memory.apply(mine) if mine else {}
+        if lost or mine:
+            self._notify(lost + mine)
+        if grown:
+            self._appended(grown)
+
+    def _carry(self, write: MoveToDeadLetter) -> None:
+        """Begins to move a dead letter to another environment: there it is appended once, then it is settled here."""
+        try:
+            record = self._record(write.topic_id, write.id)
+        except StoreError as error:
+            self._hand_back(write, error)
+            return
+        producer = DEAD_LETTERS + write.topic_id.to_bytes(4, "big")
+        self._to(write.target_id, Carried(write.target_id, record, 1, producer, write.id, context=write))
+
+    def _record(self, topic_id: int, id: int) -> bytes:
+        where = self._where[topic_id]
+        if isinstance(where, MemoryTopics):
+            with where.lock:
+                return where.record(where.topic(topic_id), id)
+        with where.environment.read() as reading:
+            return find_record(reading, topic_id, id, self.topic(topic_id).first)
+
+    def _to(self, topic_id: int, write: Append | Settle) -> None:
+        """Submits half of something."""
+        where = self._where.get(topic_id)
+        if isinstance(where, Writer):
+            where.submit(write)
+            return
+        grown = {}
+        if where is None:
+            write.error = UnknownTopic(f"there is no topic {topic_id}")
+        else:
+            grown = where.apply((write,))
+        self._done([write])
+        if grown:
+            self._appended(grown)
 
     def topics(self) -> list[TopicState]:
-        raise NotImplementedError
+        found = []
+        for id in sorted(self._where):
+            with contextlib.suppress(UnknownTopic):  # deleted meanwhile
+                found.append(self.topic(id))
+        return found
 
     def topic(self, topic_id: int) -> TopicState:
-        raise NotImplementedError
+        where = self._at(topic_id)
+        if isinstance(where, MemoryTopics):
+            return where.state(topic_id)
+        try:
+            return where.ledger.topics[topic_id].state
+        except KeyError:
+            raise UnknownTopic(f"there is no topic {topic_id}") from None
+
+    def _at(self, topic_id: int) -> Writer | MemoryTopics:
+        where = self._where.get(topic_id)
+        if where is None:
+            raise UnknownTopic(f"there is no topic {topic_id}")
+        return where
 
     def read(self, topic_id: int) -> AbstractContextManager[Reader]:
-        raise NotImplementedError
+        where = self._at(topic_id)
+        if isinstance(where, MemoryTopics):
+            return where.read(topic_id)
+        return LmdbReader(where.environment, topic_id, where.strong, self._damage)
 
     def positions(self, topic_id: int) -> dict[str, int]:
-        raise NotImplementedError
+        where = self._at(topic_id)
+        if isinstance(where, MemoryTopics):
+            with where.lock:
+                return dict(where.topic(topic_id).positions)
+        found: dict[str, int] = {}
+        prefix = topic_key(b"o", topic_id)
+        with where.environment.read() as reading:
+            cursor = reading.cursor()
+            more = cursor.set_range(prefix)
+            while more and cursor.key()[: len(prefix)] == prefix:
+                key = bytes(cursor.key())
+                (found[key[len(prefix) :].decode()],) = NUMBER.unpack(opened(key, cursor.value()))
+                more = cursor.next()
+            cursor.close()
+        return found
 
     def settled(self, topic_id: int) -> Settled:
-        raise NotImplementedError
+        where = self._at(topic_id)
+        if isinstance(where, MemoryTopics):
+            with where.lock:
+                return where.topic(topic_id).settled.copy()
+        with where.environment.read() as reading:
+            return acknowledged.load(reading, topic_id)
 
     def stats(self) -> Stats:
-        raise NotImplementedError
+        total = Stats(damaged=sorted(self._damaged))
+        for name, writer in self._writers.items():
+            stats = Stats(
+                *writer.environment.sizes(),
+                writer.commits,
+                writer.appended,
+                writer.appended_bytes,
+                writer.duplicates,
+                writer.full,
+            )
+            writer.latency.put(stats)
+            total.engines[name] = stats
+        memory = self._memory.stats
+        total.engines["memory"] = Stats(
+            used_bytes=sum(topic.bytes for topic in list(self._memory.topics.values())),
+            commits=memory.commits,
+            appended=memory.appended,
+            appended_bytes=memory.appended_bytes,
+            duplicates=memory.duplicates,
+        )
+        for stats in total.engines.values():
+            for name in SUMMED:
+                setattr(total, name, getattr(total, name) + getattr(stats, name))
+            for limit, number in stats.sync_buckets.items():
+                total.sync_buckets[limit] = total.sync_buckets.get(limit, 0) + number
+        return total
 
     def close(self) -> None:
-        raise NotImplementedError
+        with self._submitting:
+            if self._closed:
+                return
+            self._closed = True
+        # Each may pass something on to the other: the strong one is emptied first, and ends last.
+        with contextlib.suppress(StoreError):
+            self._reserve_now({})
+        self._flusher.stop()
+        self._writers["weak"].end()
+        synced = self._flusher.finish()
+        self._writers["strong"].end()
+        closed = [self._weak.close(), self._strong.close()]
+        if synced and all(closed) and self._broken is None:
+            self._session.note(orderly=True)
+        self._session.end()
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *exc: Any) -> None:
         self.close()
+
+    # Now and then
+
+    def _tick(self, hour: bool) -> None:
+        """Called every second."""
+        for writer in self._writers.values():
+            topics = list(writer.ledger.topics.values())
+            if any(topic.settings.get("max_age") for topic in topics):
+                writer.submit(Retain())
+            if hour:
+                writer.submit(Clean())
+
+    def _flush_failed(self, error: BaseException) -> None:
+        self._writers["weak"].break_off(error)
+
+    def _damage(self, error: DamagedError) -> None:
+        """Something damaged was read."""
+        damage = error.topic_id, error.first, error.last
+        with self._lock:
+            if damage in self._damaged:
+                return
+            self._damaged.add(damage)
+        log.error("%s", error)
+        where = self._where.get(error.topic_id)
+        if not isinstance(where, Writer):
+            return
+        with contextlib.suppress(OSError, StoreError), where.environment.read() as reading:
+            keep_aside(self._session.directory / "quarantine", reading, damage)
+        where.submit(Quarantine(*damage))

@@ -1,0 +1,99 @@
+"""The topics that there are. The catalog stands in the strong environment, also for topics that are elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from omq.store.errors import StoreError, UnknownTopic
+from omq.store.interface import MakeTopic
+from omq.store.internal import Reserve
+from omq.store.layout import NEXT_TOPIC, NUMBER, TOPIC, opened, sealed, topic_key
+from omq.store.topic import Topic
+
+RESERVED: Final = 1 << 20  # ids reserved at a time
+LAST_TOPIC: Final = 2**32 - 1
+
+
+class Catalog:
+    """The rows of all topics."""
+
+    def __init__(self) -> None:
+        self.topics: dict[int, Topic] = {}
+        self._ids: dict[str, int] = {}
+
+    def load(self, transaction: Any) -> None:
+        """Reads what is committed; topics that are known stay the objects that they are."""
+        found = {}
+        for key, value in self._rows(transaction, b"t"):
+            row = json.loads(opened(key, value))
+            (_, id) = TOPIC.unpack(key)
+            topic = self.topics.get(id)
+            if topic is None:
+                topic = Topic(id, row["name"], row["delivery"], row["persistence"], row["settings"])
+            found[id] = topic
+        for key, value in self._rows(transaction, b"v"):
+            (_, id) = TOPIC.unpack(key)
+            if id in found:
+                (found[id].reserved,) = NUMBER.unpack(opened(key, value))
+        self.topics = found
+        self._ids = {topic.name: id for id, topic in found.items()}
+
+    @staticmethod
+    def _rows(transaction: Any, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+        cursor = transaction.cursor()
+        found = cursor.set_range(kind)
+        while found and cursor.key()[:1] == kind:
+            yield bytes(cursor.key()), bytes(cursor.value())
+            found = cursor.next()
+        cursor.close()
+
+    def make(self, transaction: Any, write: MakeTopic) -> Topic | None:
+        """Makes a topic, and gives it; `None` if it exists."""
+        id = self._ids.get(write.name)
+        if id is not None:
+            write.topic_id, write.found = id, True
+            return None
+        row = transaction.get(NEXT_TOPIC)
+        id = NUMBER.unpack(opened(NEXT_TOPIC, row))[0] if row is not None else 1
+        if id > LAST_TOPIC:
+            raise StoreError("all ids of topics have been given")
+        transaction.put(NEXT_TOPIC, sealed(NEXT_TOPIC, NUMBER.pack(id + 1)))
+        key = topic_key(b"t", id)
+        row = {
+            "name": write.name,
+            "delivery": write.delivery,
+            "persistence": write.persistence,
+            "settings": write.settings,
+        }
+        transaction.put(key, sealed(key, json.dumps(row).encode()))
+        topic = Topic(id, write.name, write.delivery, write.persistence, dict(write.settings))
+        if write.persistence != "strong":
+            topic.reserved = RESERVED
+            self._reserve(transaction, id, RESERVED)
+        self.topics[id] = topic
+        self._ids[write.name] = id
+        write.topic_id = id
+        return topic
+
+    def delete(self, transaction: Any, id: int) -> Topic:
+        """Deletes the row of a topic."""
+        topic = self.topics.pop(id, None)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {id}")
+        del self._ids[topic.name]
+        transaction.delete(topic_key(b"t", id))
+        transaction.delete(topic_key(b"v", id))
+        return topic
+
+    def reserve(self, transaction: Any, write: Reserve) -> None:
+        """Puts the highest ids that may be given."""
+        for id, highest in write.highest.items():
+            if id in self.topics:
+                self._reserve(transaction, id, highest)
+
+    @staticmethod
+    def _reserve(transaction: Any, id: int, highest: int) -> None:
+        key = topic_key(b"v", id)
+        transaction.put(key, sealed(key, NUMBER.pack(highest)))

@@ -1,0 +1,100 @@
+"""An LMDB data file as it lies on the disk: looked at before LMDB maps it, which a short one would kill.
+
+Only the two meta pages are read here. LMDB takes the one with the higher transaction number; each transaction writes
+the other one than the last did.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from omq.store.errors import DamagedError
+
+MAGIC: Final = 0xBEEFC0DE
+VERSION: Final = 1
+META_FLAG: Final = 0x08
+PAGE_HEADER: Final = struct.Struct("=QHHHH")  # number, unused, flags, lower, upper
+#: magic, version, address, map size, the tree of free pages, the main tree, last page, transaction
+META: Final = struct.Struct("=IIQQ48s48sQQ")
+TREE: Final = struct.Struct(
+    "=IHHQQQQQ"
+)  # page size (in the tree of free pages), flags, depth, pages (3 kinds), entries, root
+LOOKED_AT: Final = PAGE_HEADER.size + META.size  # bytes of a meta page that say something
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a meta page says.
+
+    Attributes:
+        page_size: Bytes.
+        last_page: The number of the last page in use.
+        transaction: The number of the transaction that wrote it.
+        raw: The bytes of the page that say something.
+    """
+
+    page_size: int
+    last_page: int
+    transaction: int
+    raw: bytes
+
+
+def parse_meta(raw: bytes) -> Meta | None:
+    """A meta page; `None` if it is none."""
+    if len(raw) < LOOKED_AT:
+        return None
+    _, _, flags, _, _ = PAGE_HEADER.unpack_from(raw)
+    magic, version, _, _, free, _, last_page, transaction = META.unpack_from(raw, PAGE_HEADER.size)
+    page_size = TREE.unpack(free)[0]
+    if not flags & META_FLAG or magic != MAGIC or version != VERSION:
+        return None
+    if page_size < 512 or page_size & page_size - 1 or page_size > 65536:
+        return None
+    return Meta(page_size, last_page, transaction, bytes(raw[:LOOKED_AT]))
+
+
+def read_metas(path: Path) -> tuple[list[Meta | None], int]:
+    """Both meta pages, and the size of the file."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(65536 + LOOKED_AT)
+    found = parse_meta(start[:LOOKED_AT])
+    sizes = [found.page_size] if found is not None else [2**power for power in range(9, 17)]
+    for page_size in sizes:
+        second = parse_meta(start[page_size : page_size + LOOKED_AT])
+        if second is not None and second.page_size == page_size:
+            return [found, second], size
+    return [found, None], size
+
+
+def look(path: Path) -> Meta | None:
+    """The meta page that LMDB will take; `None` where there is no file, or an empty one.
+
+    Raises:
+        DamagedError: The file cannot be mapped: a meta page is none, or pages are missing at the end.
+    """
+    try:
+        metas, size = read_metas(path)
+    except FileNotFoundError:
+        return None
+    if size == 0:
+        return None
+    one, two = metas
+    if one is None or two is None:
+        which = "both meta pages" if one is two else f"meta page {0 if one is None else 1}"
+        raise DamagedError(
+            f"{path}: damaged: {which} of LMDB cannot be read. Nothing was changed. Put a copy of the directory in its "
+            "place, or move it away to begin anew."
+        )
+    meta = max(one, two, key=lambda meta: meta.transaction)
+    needed = (meta.last_page + 1) * meta.page_size
+    if meta.transaction and size < needed:
+        raise DamagedError(
+            f"{path}: damaged: the file has {size} bytes, and {needed} are in use: its end is missing. Nothing was "
+            "changed. Put a copy of the directory in its place, or move it away to begin anew."
+        )
+    return meta

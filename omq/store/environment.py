@@ -1,0 +1,165 @@
+"""An LMDB environment: opening with care, reading beside a map that may grow, sizes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from omq.store.data_file import look
+from omq.store.errors import StoreClosed, StoreError
+from omq.store.session import sync_directory
+
+LARGEST_MAP: Final = 1 << 40  # bytes of address space
+SMALLEST_MAP: Final = 1 << 24
+READERS: Final = 256
+
+
+class Environment:
+    """One environment. Whoever writes is one thread; readers are many.
+
+    Args:
+        directory: Its own; made where it is missing.
+        sync: Each commit waits for the disk.
+
+    Raises:
+        DamagedError: The data file cannot be mapped.
+    """
+
+    def __init__(self, directory: Path, *, sync: bool) -> None:
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
+        self.path = directory / "data.mdb"
+        look(self.path)
+        self._sync = sync
+        self._gate = threading.Condition(threading.Lock())
+        self._readers = 0
+        self._shut: str | None = None  # why nobody may read now: the map is changing, or the environment closed
+        #: Is called before the map changes: who holds a pin gives it back.
+        self.unpin: Callable[[], None] = lambda: None
+        new = not self.path.exists()
+        self._lmdb: Any = self._open()
+        self._reserve_lock_table()
+        if new:
+            # What is synced later is worth nothing under a name that is not.
+            self.sync()
+            sync_directory(directory)
+            sync_directory(directory.parent)
+
+    def _open(self) -> Any:
+        """Opens it with the largest map that the system gives."""
+        size = LARGEST_MAP
+        while True:
+            try:
+                # Readahead would read in what a replay of something else needs.
+                return lmdb.open(
+                    str(self.directory),
+                    map_size=size,
+                    subdir=True,
+                    sync=self._sync,
+                    max_readers=READERS,
+                    max_spare_txns=1,
+                )
+            except (lmdb.MemoryError, MemoryError):
+                pass
+            except lmdb.Error as error:
+                if getattr(error, "code", 0) not in (errno.ENOMEM, errno.EINVAL):
+                    raise
+            size //= 4
+            if size < SMALLEST_MAP:
+                raise StoreError(f"{self.directory}: the system gives no address space to map the store") from None
+
+    def _reserve_lock_table(self) -> None:
+        """Gives the table of readers its space now: it is mapped, and a full disk would kill whoever takes a slot."""
+        path = self.directory / "lock.mdb"
+        with contextlib.suppress(OSError), path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+    def begin(self) -> Any:
+        """A write transaction. Values are views."""
+        return self._lmdb.begin(write=True, buffers=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Any]:
+        """A read transaction. Values are views that hold until its end."""
+        transaction = self.begin_read()
+        try:
+            yield transaction
+        finally:
+            self.end_read(transaction)
+
+    def begin_read(self) -> Any:
+        """The same, to be ended with `end_read`."""
+        with self._gate:
+            while self._shut == "growing":
+                self._gate.wait()
+            if self._shut is not None:
+                raise StoreClosed("the store is closed")
+            self._readers += 1
+        try:
+            return self._lmdb.begin(buffers=True)
+        except BaseException:
+            self._leave()
+            raise
+
+    def pin(self) -> Any:
+        """A read transaction that nobody waits for; `unpin` says when it has to be given back."""
+        with self._gate:
+            while self._shut == "growing":
+                self._gate.wait()
+            if self._shut is not None:
+                raise StoreClosed("the store is closed")
+            return self._lmdb.begin()
+
+    def end_read(self, transaction: Any) -> None:
+        """Ends a read transaction."""
+        transaction.abort()
+        self._leave()
+
+    def _leave(self) -> None:
+        with self._gate:
+            self._readers -= 1
+            if self._shut is not None and not self._readers:
+                self._gate.notify_all()
+
+    def grow(self) -> None:
+        """Doubles the map; waits until nobody reads."""
+        with self._gate:
+            self._shut = "growing"
+            while self._readers:
+                self._gate.wait()
+            try:
+                self.unpin()
+                self._lmdb.set_mapsize(2 * self._lmdb.info()["map_size"])
+            finally:
+                self._shut = None
+                self._gate.notify_all()
+
+    def sync(self) -> None:
+        """Waits until all that is committed is on the disk."""
+        self._lmdb.sync(True)
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the file, and bytes of it in use."""
+        with self._gate:
+            if self._shut is not None:
+                return 0, 0
+            page = self._lmdb.stat()["psize"]
+            used = (self._lmdb.info()["last_pgno"] + 1) * page
+        return self.path.stat().st_size, used
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """Closes it once nobody reads; false where somebody still does after so many seconds: then it stays open."""
+        with self._gate:
+            self._shut = "closed"
+            if not self._gate.wait_for(lambda: not self._readers, timeout):
+                return False
+        self._lmdb.close()
+        return True

@@ -1,0 +1,57 @@
+"""Operations that the store gives itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omq.store.errors import StoreError
+from omq.store.interface import Write
+
+
+class Elsewhere(StoreError):
+    """What is asked for is not in this environment; it may be in another."""
+
+
+class Reserve(Write):
+    """Makes durable how high the ids of topics may go that are not strong: none is given twice if power is lost."""
+
+    __slots__ = ("highest",)
+
+    def __init__(self, highest: dict[int, int], context: Any = None) -> None:
+        super().__init__(context)
+        self.highest = highest
+
+
+class Jump(Write):
+    """Gives no id up to `last` any more: they may have been given, and were lost."""
+
+    __slots__ = ("last", "topic_id")
+
+    def __init__(self, topic_id: int, last: int) -> None:
+        super().__init__()
+        self.topic_id = topic_id
+        self.last = last
+
+
+class Retain(Write):
+    """Drops what is too old, and what was left for later."""
+
+    __slots__ = ()
+
+
+class Clean(Write):
+    """Forgets producers that are silent, stages that nobody commits, names of old commits."""
+
+    __slots__ = ()
+
+
+class Quarantine(Write):
+    """Notes that ids are damaged."""
+
+    __slots__ = ("first", "last", "topic_id")
+
+    def __init__(self, topic_id: int, first: int, last: int) -> None:
+        super().__init__()
+        self.topic_id = topic_id
+        self.first = first
+        self.last = last

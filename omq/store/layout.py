@@ -1,0 +1,96 @@
+"""How things lie in an LMDB environment: keys, and the structs of values.
+
+A key begins with a letter that says what it is. A value ends, or a block's begins, with a checksum that covers its key
+as well: what lies under a wrong key is found, too.
+
+    b  topic, first id                       a block: kind, checksum, header, records or the key of a piece
+    n  topic                                 where it stands: first, last, bytes
+    d  topic, producer, sequence             an append that was done: first, count, timestamp
+    p  topic, producer                       seen when, the sequence below which all is forgotten
+    w  topic                                 watermark, highest id handed out
+    s  topic, page                           which ids of a page are settled
+    r  topic, id                             how often it was handed out
+    o  topic, name                           a named position
+    g  stage, sequence, part, count          records that wait for their commit, or have had it
+    G  name                                  a stage: its number, topic, when it was made, highest sequence
+    c  name                                  a commit: when, and what it published
+    q  topic, first id                       the last id of what is damaged
+    h                                        the number of the next stage
+    t  topic                                 the catalog (strong only): name and settings
+    v  topic                                 the highest id that a topic may give which is not strong (strong only)
+    i                                        the id of the next topic (strong only)
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from omq._core.blocks import HEADER_SIZE, crc32c
+from omq.store.errors import DamagedError
+
+TOPIC: Final = struct.Struct(">cI")
+TOPIC_NUMBER: Final = struct.Struct(">cIQ")  # blocks, pages, deliveries, quarantine
+PIECE: Final = struct.Struct(">cQQII")  # stage, sequence, part, records
+NUMBER: Final = struct.Struct(">Q")
+TWO: Final = struct.Struct(">QQ")
+THREE: Final = struct.Struct(">QQQ")
+STAGE: Final = struct.Struct(">QIQQ")  # number, topic, made, highest sequence
+CHECKSUM: Final = struct.Struct(">I")
+
+#: A block: kind, checksum of key and header, header; then what the kind says.
+BLOCK: Final = struct.Struct(f">BI{HEADER_SIZE}s")
+INLINE: Final = 0  # records
+STAGED: Final = 1  # the key of a piece
+
+NEXT_TOPIC: Final = b"i"
+NEXT_STAGE: Final = b"h"
+
+
+def topic_key(kind: bytes, topic_id: int) -> bytes:
+    """The key of the one thing of a kind that a topic has, and the beginning of those that it has more of."""
+    return TOPIC.pack(kind, topic_id)
+
+
+def block_key(topic_id: int, first: int) -> bytes:
+    """The key of a block."""
+    return TOPIC_NUMBER.pack(b"b", topic_id, first)
+
+
+def producer_key(kind: bytes, topic_id: int, producer: bytes) -> bytes:
+    """The key of a producer (`p`), or the beginning of what it did (`d`)."""
+    return TOPIC.pack(kind, topic_id) + bytes([len(producer)]) + producer
+
+
+def after(prefix: bytes) -> bytes:
+    """The first key behind all that begin with `prefix`."""
+    number = int.from_bytes(prefix, "big") + 1
+    return number.to_bytes(len(prefix), "big")
+
+
+def sealed(key: bytes, value: bytes) -> bytes:
+    """A value with its checksum behind it."""
+    return value + CHECKSUM.pack(crc32c(value, crc32c(key)))
+
+
+def opened(key: bytes, value: bytes | memoryview) -> bytes:
+    """What `sealed` was given; `DamagedError` where it is not."""
+    value = bytes(value)
+    data = value[:-4]
+    if len(value) < 4 or value[-4:] != CHECKSUM.pack(crc32c(data, crc32c(key))):
+        raise DamagedError(f"what is stored under {key!r} is damaged")
+    return data
+
+
+def block_prefix(key: bytes, header: bytes, kind: int) -> bytes:
+    """What stands before the records of a block, or before the key of the piece that holds them."""
+    return BLOCK.pack(kind, crc32c(header, crc32c(bytes([kind]), crc32c(key))), header)
+
+
+def block_header(key: bytes, value: bytes | memoryview) -> tuple[int, bytes]:
+    """Kind and header of a block; `DamagedError` where they are not what was written."""
+    if len(value) >= BLOCK.size:
+        kind, checksum, header = BLOCK.unpack_from(value)
+        if checksum == crc32c(header, crc32c(value[:1], crc32c(key))):
+            return kind, header
+    raise DamagedError(f"the header of the block under {key!r} is damaged")

@@ -1,0 +1,127 @@
+"""The directory of a store: its lock, its format, and how the last one to have it open has left it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from omq.store.errors import DamagedError, StoreError, StoreLocked
+
+FORMAT: Final = 1
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replaces a file: after a crash it is the old one or the new one, whole."""
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Session:
+    """Holds the directory as long as the store is open.
+
+    Attributes:
+        directory: The directory.
+        id: Of the store, 16 bytes in hex.
+        new: There was no store in it.
+        orderly: The last one to have it open has closed it.
+        same_boot: The system runs since then: what was written is there, synced or not.
+
+    Raises:
+        StoreLocked: Another process, or another store of this one, holds it.
+        StoreError: It is no store's directory, or of another version.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, readonly: bool = False) -> None:
+        self.directory = Path(directory)
+        if not readonly:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        elif not (self.directory / "format").is_file():
+            raise StoreError(f"{self.directory}: there is no store here")
+        self._lock = self._take()
+        try:
+            self.id, self.new = self._format()
+            last = self._last()
+            self.orderly = self.new or bool(last.get("orderly"))
+            self.same_boot = self.new or last.get("boot") == self._boot() != ""
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _take(self) -> int:
+        path = self.directory / "lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise StoreLocked(f"{self.directory}: in use by {f'process {owner}' if owner else 'another'}") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return descriptor
+
+    def _format(self) -> tuple[str, bool]:
+        """The id of the store, and whether it was made now."""
+        path = self.directory / "format"
+        if not path.exists():
+            if any(self.directory.glob("*/data.mdb")):
+                raise DamagedError(f"{self.directory}: there is data, but the file `format` is missing")
+            id = os.urandom(16).hex()
+            write_durably(path, json.dumps({"omq-store": FORMAT, "id": id}).encode() + b"\n")
+            return id, True
+        try:
+            row = json.loads(path.read_bytes())
+            version, id = row["omq-store"], str(row["id"])
+        except (ValueError, KeyError, TypeError):
+            raise DamagedError(f"{path}: damaged: it does not say the version and the id of the store") from None
+        if version != FORMAT:
+            raise StoreError(f"{path}: version {version}; this omq reads version {FORMAT}")
+        return id, False
+
+    def _last(self) -> dict[str, Any]:
+        """What the last one has left."""
+        try:
+            row = json.loads((self.directory / "session").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return row if isinstance(row, dict) else {}
+
+    @staticmethod
+    def _boot() -> str:
+        try:
+            return BOOT_ID.read_text().strip()
+        except OSError:
+            return ""
+
+    def note(self, *, orderly: bool) -> None:
+        """Says how it stands with this store, for the next one."""
+        row = {"boot": self._boot(), "orderly": orderly}
+        path = self.directory / "session"
+        try:
+            write_durably(path, json.dumps(row).encode() + b"\n")
+        except OSError:
+            # No space: a store that says nothing was not closed in order.
+            path.unlink(missing_ok=True)
+            sync_directory(self.directory)
+
+    def end(self) -> None:
+        """Gives the directory back."""
+        os.close(self._lock)

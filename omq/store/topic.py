@@ -1,0 +1,86 @@
+"""A topic as the writer of its environment sees it: what is committed, and what the transaction at work makes of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from omq.store.interface import Delivery, Persistence, TopicState
+from omq.store.joining import OpenBlock
+from omq.store.settled import Settled
+
+
+class Oldest(NamedTuple):
+    """The oldest block of a topic."""
+
+    first: int
+    last: int
+    size: int  # of its records
+    timestamp: int
+
+
+class Topic:
+    """A topic of one environment. Only its writer changes it; others read `state`, which is replaced as a whole.
+
+    Attributes:
+        first: The oldest id that is kept, in the transaction at work.
+        last: The newest one given.
+        bytes: Of records.
+        reserved: The highest id that may be given before more are reserved; `None` where there is no need to.
+        open: Records that are not yet put.
+        oldest: The oldest block; `None`: not known, or there is none.
+        settled: What is acknowledged; `None`: not read yet.
+        state: As it is committed.
+    """
+
+    __slots__ = (
+        "bytes",
+        "delivery",
+        "first",
+        "id",
+        "last",
+        "name",
+        "oldest",
+        "open",
+        "persistence",
+        "reserved",
+        "settings",
+        "settled",
+        "state",
+    )
+
+    def __init__(
+        self, id: int, name: str, delivery: Delivery, persistence: Persistence, settings: dict[str, Any]
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.delivery: Delivery = delivery
+        self.persistence: Persistence = persistence
+        self.settings = settings
+        self.first = 1
+        self.last = 0
+        self.bytes = 0
+        self.reserved: int | None = None
+        self.open: OpenBlock | None = None
+        self.oldest: Oldest | None = None
+        self.settled: Settled | None = None
+        self.state = self.now()
+
+    def stand(self, first: int, last: int, size: int) -> None:
+        """Sets where it stands, as it is committed."""
+        self.first, self.last, self.bytes = first, last, size
+        self.open = self.oldest = None
+        self.settled = None
+        self.state = self.now()
+
+    def now(self) -> TopicState:
+        """As it is in the transaction at work."""
+        return TopicState(
+            self.id,
+            self.name,
+            self.delivery,
+            self.persistence,
+            self.settings,
+            self.first,
+            self.last,
+            self.bytes,
+        )

@@ -1,0 +1,80 @@
+"""Looking for damage: the trees of LMDB without LMDB, then what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import lmdb.verify
+
+from omq.store.data_file import look
+from omq.store.environment import Environment
+from omq.store.errors import DamagedError
+from omq.store.reader import LmdbReader
+from omq.store.topic import Topic
+
+#: Bytes in use up to which opening after a crash looks at all pages of the trees; `omq store verify` always does.
+LOOKED_THROUGH: Final = 8 << 30
+
+
+def check_structure(directory: Path, limit: int | None = LOOKED_THROUGH) -> list[str]:
+    """Looks at the trees of an environment that nobody has open; what there is to say.
+
+    Raises:
+        DamagedError: They are damaged: LMDB may not open them.
+    """
+    path = directory / "data.mdb"
+    meta = look(path)
+    if meta is None or not meta.transaction:
+        return []
+    size = (meta.last_page + 1) * meta.page_size
+    if limit is not None and size > limit:
+        return [f"{path}: {size >> 30} GiB, too large to look through now; `omq store verify` does"]
+    try:
+        problems: list[str] = lmdb.verify.verify(str(directory))  # type: ignore[no-untyped-call]
+    except lmdb.verify.VerifyError as error:
+        problems = [str(error)]
+    except Exception as error:
+        problems = [f"{type(error).__name__}: {error}"]
+    # Pages that nobody uses do no harm: an older transaction, put back, leaves some.
+    if problems:
+        raise DamagedError(
+            f"{path}: damaged: {problems[0]}{f' (and {len(problems) - 1} more)' if problems[1:] else ''}. Nothing was "
+            "changed. Put a copy of the directory in its place, or move it away to begin anew; `omq store dump` gives "
+            "out what can still be read."
+        )
+    return []
+
+
+def check_tails(environment: Environment, topics: Iterable[Topic]) -> list[DamagedError]:
+    """Reads the last block of each topic; what is damaged."""
+    found: list[DamagedError] = []
+    for topic in topics:
+        if topic.last < topic.first:
+            continue
+        dense = topic.persistence == "strong"
+        with LmdbReader(environment, topic.id, dense, found.append) as reader:
+            try:
+                for _ in reader.blocks(topic.last):
+                    pass
+            except DamagedError:
+                pass
+    return found
+
+
+def check_topic(environment: Environment, topic: Topic) -> tuple[int, int, list[DamagedError]]:
+    """Reads a topic from end to end: its records, their bytes, and what is damaged."""
+    found: list[DamagedError] = []
+    start, records, size = topic.first, 0, 0
+    while start <= topic.last:
+        with LmdbReader(environment, topic.id, topic.persistence == "strong", lambda error: None) as reader:
+            try:
+                for header, view in reader.blocks(start):
+                    records += int.from_bytes(header[4:8], "big")
+                    size += len(view)
+                break
+            except DamagedError as error:
+                found.append(error)
+                start = error.last + 1
+    return records, size, found

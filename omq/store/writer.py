@@ -1,0 +1,275 @@
+"""The thread that writes an environment: what has gathered becomes one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Final
+
+import lmdb
+
+from omq.store.environment import Environment
+from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull
+from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
+from omq.store.internal import Retain
+from omq.store.ledger import Ledger
+
+log = logging.getLogger("omq.store")
+
+GROUP_WRITES: Final = 4096
+GROUP_BYTES: Final = 16 * 1024 * 1024
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
+#: What takes space, and fails alone where there is none.
+GROWING: Final = (Append, Stage)
+
+
+class Latency:
+    """How long syncs took."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.buckets = [0] * len(BUCKETS)  # of each the syncs that took at most so long, and longer than the one before
+
+    def note(self, seconds: float) -> None:
+        """A sync took so long."""
+        self.count += 1
+        self.seconds += seconds
+        for i, limit in enumerate(BUCKETS):
+            if seconds <= limit:
+                self.buckets[i] += 1
+                break
+
+    def put(self, stats: Stats) -> None:
+        """Says it in statistics."""
+        stats.syncs += self.count
+        stats.sync_seconds += self.seconds
+        total = 0
+        for limit, number in zip(BUCKETS, self.buckets, strict=True):
+            total += number
+            stats.sync_buckets[limit] = stats.sync_buckets.get(limit, 0) + total
+
+
+class Writer:
+    """Writes an environment, in a thread of its own.
+
+    Args:
+        name: Of the thread.
+        environment: What it writes.
+        ledger: What writes do there.
+        strong: Commits wait for the disk.
+        notify: Gets what is done.
+        appended: Gets what has grown.
+        failed: Is told once, when the environment takes no more writes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        environment: Environment,
+        ledger: Ledger,
+        *,
+        strong: bool,
+        notify: Notify,
+        appended: Appended,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.environment = environment
+        self.ledger = ledger
+        self.broken: BaseException | None = None
+        self.latency = Latency()
+        self.commits = self.full = self.appended = self.appended_bytes = self.duplicates = 0
+        self.strong = strong
+        self._notify = notify
+        self._appended = appended
+        self._failed = failed
+        self._queue: SimpleQueue[Write | None] = SimpleQueue()
+        self._ended = False  # nothing more is taken
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def submit(self, write: Write) -> None:
+        """Takes a write."""
+        self._queue.put(write)
+
+    def end(self) -> None:
+        """Does what was submitted, then ends; returns once it has."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def break_off(self, error: BaseException) -> None:
+        """Takes no more writes, ever: something failed here or elsewhere."""
+        if self.broken is None:
+            self.broken = error
+            self._failed(error)
+
+    def _run(self) -> None:
+        while not self._ended:
+            group = self._gather()
+            if group:
+                self._write(group)
+            if self.ledger.behind and self.broken is None:
+                self._queue.put(Retain())
+        left = []
+        while True:
+            try:
+                write = self._queue.get_nowait()
+            except Empty:
+                break
+            if write is not None:
+                left.append(write)
+        self._give_up(left, StoreClosed("the store is closed"))
+
+    def _gather(self) -> list[Write]:
+        """Waits for a write, and takes what has come with it."""
+        group: list[Write] = []
+        size = 0
+        get = self._queue.get
+        write = get()
+        try:
+            while True:
+                if write is None:
+                    self._ended = True
+                    break
+                group.append(write)
+                if isinstance(write, GROWING):
+                    size += len(write.records)
+                if size >= GROUP_BYTES or len(group) >= GROUP_WRITES:
+                    break
+                write = get(block=False)
+        except Empty:
+            pass
+        return group
+
+    def _write(self, group: list[Write]) -> None:
+        """Writes a group, in parts where it does not go as a whole."""
+        if self.broken is not None:
+            self._give_up(group, self._refusal())
+            return
+        try:
+            self._try(group)
+        except lmdb.MapFullError:
+            try:
+                self.environment.grow()
+            except (lmdb.Error, OSError, MemoryError) as error:
+                self._without_space(group, StoreFull(f"the map cannot grow: {error}"))
+            else:
+                self._write(group)
+        except lmdb.Error as error:
+            code = getattr(error, "code", 0)
+            if code in NO_SPACE:
+                self.full += 1
+                self._without_space(group, StoreFull(f"no space: {error}"))
+            elif isinstance(error, lmdb.TxnFullError) and len(group) > 1:
+                for write in group:
+                    self._write([write])
+            else:
+                self._break(group, error)
+        except OSError as error:
+            self._break(group, error)
+        except Exception as error:
+            # One write does not hinder others.
+            if len(group) > 1:
+                for write in group:
+                    self._write([write])
+            else:
+                log.exception("a write failed")
+                self._give_up(group, StoreError(f"{type(error).__name__}: {error}"))
+
+    def _try(self, group: list[Write]) -> None:
+        """Writes a group in one transaction; where this raises, nothing of it is done."""
+        ledger = self.ledger
+        early: list[Write] = []
+        transaction = self.environment.begin()
+        try:
+            ledger.begin(transaction)
+            for write in group:
+                write.error = None
+                try:
+                    ledger.apply(write)
+                except StoreError as error:
+                    write.error = error
+            ledger.finish()
+            if not self.strong:
+                early = self._early(group)
+            began = time.perf_counter()
+            transaction.commit()
+        except BaseException:
+            with contextlib.suppress(lmdb.Error):
+                transaction.abort()
+            self._forget()
+            raise
+        if self.strong:
+            self.latency.note(time.perf_counter() - began)
+        self.commits += 1
+        self.appended += ledger.appended
+        self.appended_bytes += ledger.appended_bytes
+        self.duplicates += ledger.duplicates
+        grown = ledger.committed()
+        self._done([write for write in group if not write.done] if early else group)
+        if grown:
+            self._appended(grown)
+
+    def _forget(self) -> None:
+        """What the ledger thinks is what is committed, as it was before the transaction."""
+        try:
+            with self.environment.read() as reading:
+                self.ledger.rollback(reading)
+        except Exception as error:
+            self.break_off(error)  # LMDB itself reads no more: it knows that its file is not what it should be
+
+    def _early(self, group: list[Write]) -> list[Write]:
+        """Acknowledges what waits for nothing: appends to async topics, once they have ids."""
+        topics = self.ledger.topics
+        early: list[Write] = [
+            write
+            for write in group
+            if isinstance(write, Append)
+            and not write.done
+            and write.error is None
+            and topics[write.topic_id].persistence == "async"
+        ]
+        if early:
+            self._done(early)
+        return early
+
+    def _done(self, group: list[Write]) -> None:
+        """Hands writes back."""
+        for write in group:
+            write.done = True
+        if group:
+            self._notify(group)
+
+    def _give_up(self, group: list[Write], error: BaseException) -> None:
+        """Hands writes back that are not done."""
+        group = [write for write in group if not write.done]
+        for write in group:
+            write.error = error
+        self._done(group)
+
+    def _refusal(self) -> StoreError:
+        return StoreFailed(f"the store takes no more writes, since one failed: {self.broken}")
+
+    def _without_space(self, group: list[Write], error: StoreFull) -> None:
+        """Fails what takes space; the rest may still go."""
+        self._give_up([write for write in group if isinstance(write, GROWING)], error)
+        rest = [write for write in group if not isinstance(write, GROWING)]
+        if len(rest) == len(group):
+            self._give_up(rest, error)
+        elif rest:
+            self._write(rest)
+
+    def _break(self, group: list[Write], error: BaseException) -> None:
+        """A write or a sync failed: what is on the disk is not known, and never tried again."""
+        log.critical("%s: a write failed, the store takes no more: %s", self.environment.directory, error)
+        self.break_off(error)
+        self._give_up(group, self._refusal())

@@ -1,0 +1,57 @@
+"""Stores of both kinds."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.store.opened import Opened
+
+
+#: Where syncs cost nothing, if there is such a place.
+QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Where the store of a test lies."""
+    with tempfile.TemporaryDirectory(dir=QUICK) as path:
+        yield Path(path) / "store"
+
+
+@pytest.fixture
+def store(directory: Path) -> Iterator[Opened]:
+    with Opened.on_disk(directory) as opened:
+        yield opened
+
+
+@pytest.fixture
+def again(directory: Path) -> Iterator[Callable[..., Opened]]:
+    """Opens the store of this test's directory, closing the one that was open before."""
+    last: list[Opened] = []
+
+    def open_again(**options: Any) -> Opened:
+        while last:
+            last.pop().log.close()
+        last.append(Opened.on_disk(directory, **options))
+        return last[0]
+
+    yield open_again
+    for one in last:
+        one.log.close()
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> str:
+    """Where the store of `log` is; tests of several kinds of topics name it themselves."""
+    return str(getattr(request, "param", "disk"))
+
+
+@pytest.fixture
+def log(place: str, directory: Path) -> Iterator[Opened]:
+    """A store on disk or in memory: what it does is the same."""
+    with Opened.on_disk(directory) if place == "disk" else Opened.in_memory() as opened:
+        yield opened

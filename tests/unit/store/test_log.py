@@ -1,0 +1,316 @@
+"""What every store does, on disk and in memory."""
+
+import pytest
+
+from omq._core import blocks
+from omq.store.errors import Gone, StageError, StoreClosed, StoreError, UnknownTopic
+from omq.store.interface import (
+    BLOCK_SIZE,
+    AbortStage,
+    Append,
+    CommitStages,
+    DeleteTopic,
+    DropPosition,
+    MakeTopic,
+    MoveToDeadLetter,
+    SetPosition,
+    Settle,
+    Stage,
+    Trim,
+)
+from tests.unit.store.opened import Opened
+
+KINDS = [
+    *(("disk", kind) for kind in ("strong", "weak", "async", "transient")),
+    *(("memory", kind) for kind in ("weak", "async", "transient")),
+]
+of_every_kind = pytest.mark.parametrize(("place", "kind"), KINDS, indirect=["place"])
+everywhere = pytest.mark.parametrize("place", ["disk", "memory"], indirect=True)
+
+
+@of_every_kind
+def test_ids_begin_at_one_and_are_dense(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    state = log.log.topic(topic)
+    assert (state.first, state.last, state.bytes) == (1, 0, 0)
+    assert log.append(topic, b"a", b"b").first == 1
+    assert log.append(topic, b"c").first == 3
+    log.wait_grown(topic, 3)
+    assert log.read(topic) == [(1, b"a"), (2, b"b"), (3, b"c")]
+    state = log.log.topic(topic)
+    assert (state.first, state.last, state.bytes) == (1, 3, 30)
+
+
+@of_every_kind
+def test_appends_that_come_together_are_joined(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    many = [Append(topic, blocks.encode([b"%d" % i]), 1) for i in range(100)]
+    log.try_(*many)
+    assert [write.first for write in many] == list(range(1, 101))
+    log.wait_grown(topic, 100)
+    with log.log.read(topic) as reader:
+        found = list(reader.blocks(1))
+        assert sum(blocks.read_header(header)[1] for header, _ in found) == 100
+        assert len(found) < 20
+
+
+@of_every_kind
+def test_large_appends_are_cut(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    bodies = [bytes([i]) * 10_000 for i in range(250)]
+    log.append(topic, *bodies)
+    log.wait_grown(topic, 250)
+    with log.log.read(topic) as reader:
+        assert all(len(records) <= BLOCK_SIZE for _, records in reader.blocks(1))
+    assert log.read(topic) == list(enumerate(bodies, 1))
+    log.append(topic, bytes(3_000_000))
+    log.wait_grown(topic, 251)
+    assert log.read(topic, 251) == [(251, bytes(3_000_000))]
+
+
+@of_every_kind
+def test_a_part_is_read_by_ids(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    every = []
+    for i in range(10):
+        bodies = [b"%d/%d" % (i, j) for j in range(5)]
+        log.append(topic, *bodies)
+        every += bodies
+    log.wait_grown(topic, 50)
+    for start, stop in ((1, 2), (3, 4), (5, 7), (1, 51), (50, 51), (50, 99), (51, 60), (17, 17), (22, 48)):
+        assert log.read(topic, start, stop) == list(enumerate(every, 1))[start - 1 : stop - 1], (start, stop)
+    assert log.read(topic, 60) == []
+
+
+@of_every_kind
+def test_a_repetition_is_no_second_message(log: Opened, kind: str) -> None:
+    topic, other = log.make("t", persistence=kind), log.make("u", persistence=kind)
+    first = log.append(topic, b"a", producer=b"p", sequence=1)
+    assert not first.duplicate
+    log.append(topic, b"b", producer=b"p", sequence=2)
+    for _ in range(2):
+        again = log.append(topic, b"a", producer=b"p", sequence=1)
+        assert (again.first, again.timestamp, again.duplicate) == (1, first.timestamp, True)
+    assert not log.append(topic, b"c", producer=b"q", sequence=1).duplicate
+    assert not log.append(other, b"d", producer=b"p", sequence=1).duplicate
+    assert log.append(topic, b"e", producer=b"p", sequence=5).first == 4
+    assert log.append(topic, b"f", producer=b"p", sequence=3).first == 5
+    together = [Append(topic, blocks.encode([b"x"]), 1, b"p", 9) for _ in range(3)]
+    log.try_(*together)
+    assert [write.first for write in together] == [6, 6, 6]
+    assert [write.duplicate for write in together] == [False, True, True]
+    log.wait_grown(topic, 6)
+    assert [body for _, body in log.read(topic)] == [b"a", b"b", b"c", b"e", b"f", b"x"]
+
+
+@of_every_kind
+def test_what_a_producer_has_settled_is_forgotten_and_stays_a_repetition(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    for sequence in range(1, 301):
+        log.log.submit(Append(topic, blocks.encode([b"%d" % sequence]), 1, b"p", sequence, max(sequence - 5, 0)))
+    assert log.append(topic, b"last", producer=b"p", sequence=301, settled=296).first == 301
+    late = log.append(topic, b"late", producer=b"p", sequence=3)
+    assert late.duplicate
+    assert log.append(topic, b"late", producer=b"p", sequence=298).first == 298
+    log.wait_grown(topic, 301)
+    assert log.log.topic(topic).last == 301
+
+
+@everywhere
+def test_unknown_topics_are_refused(log: Opened) -> None:
+    topic = log.make("t", persistence="weak")
+    for write in (
+        Append(99, blocks.encode([b""]), 1),
+        Settle(99, []),
+        SetPosition(99, "n", 1),
+        DropPosition(99, "n"),
+        Trim(99, 1),
+        Stage(99, blocks.encode([b""]), 1, b"s"),
+        DeleteTopic(99),
+        MoveToDeadLetter(99, 1, topic),
+    ):
+        with pytest.raises(UnknownTopic):
+            log.do(write)
+    for call in (log.log.topic, log.log.positions, log.log.settled):
+        with pytest.raises(UnknownTopic):
+            call(99)
+    with pytest.raises(UnknownTopic), log.log.read(99):
+        pass
+
+
+@of_every_kind
+def test_a_topic_is_made_once_and_deleted_whole(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind, colour="blue")
+    assert log.do(MakeTopic("t", "round_robin", kind, {})).found
+    assert log.log.topic(topic).settings == {"colour": "blue"}
+    log.append(topic, *[b"x"] * 100, producer=b"p", sequence=1)
+    log.do(SetPosition(topic, "n", 5))
+    log.do(DeleteTopic(topic))
+    assert log.log.topics() == []
+    with pytest.raises(UnknownTopic):
+        log.append(topic, b"x")
+    other = log.make("t", persistence=kind)
+    assert other > topic
+    assert log.read(other) == []
+    assert log.log.positions(other) == {}
+
+
+@of_every_kind
+def test_positions_are_kept_by_name(log: Opened, kind: str) -> None:
+    topic, other = log.make("t", persistence=kind), log.make("u", persistence=kind)
+    log.do(SetPosition(topic, "ä", 5))
+    log.do(SetPosition(topic, "b", 6))
+    log.do(SetPosition(topic, "b", 7))
+    log.do(SetPosition(other, "c", 1))
+    assert log.log.positions(topic) == {"ä": 5, "b": 7}
+    assert log.do(DropPosition(topic, "b")).found
+    assert not log.do(DropPosition(topic, "b")).found
+    assert log.log.positions(topic) == {"ä": 5}
+
+
+@of_every_kind
+def test_the_newest_messages_are_kept_by_count(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind, max_messages=7)
+    for i in range(10):
+        log.append(topic, *[b"%d" % i] * 3)
+    log.wait_grown(topic, 30)
+    log.do(Trim(topic, 1))
+    assert log.log.topic(topic).first == 24
+    assert [id for id, _ in log.read(topic)] == list(range(24, 31))
+    with pytest.raises(Gone) as gone:
+        log.read(topic, 23)
+    assert gone.value.first == 24
+
+
+@of_every_kind
+def test_the_newest_messages_are_kept_by_bytes(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind, max_bytes=1000)
+    for i in range(20):
+        log.append(topic, bytes([i]) * 191)
+    log.do(Trim(topic, 1))
+    assert [id for id, _ in log.read(topic)] == [16, 17, 18, 19, 20]
+    log.append(topic, bytes(5000))
+    log.do(Trim(topic, 1))
+    assert [id for id, _ in log.read(topic)] == [21]
+
+
+@of_every_kind
+def test_what_is_trimmed_is_gone(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    log.append(topic, b"a", b"b", b"c")
+    log.do(Trim(topic, 2))
+    assert log.read(topic) == [(2, b"b"), (3, b"c")]
+    log.do(Trim(topic, 99))
+    state = log.log.topic(topic)
+    assert (state.first, state.last, state.bytes) == (4, 3, 0)
+    assert log.append(topic, b"d").first == 4
+
+
+@of_every_kind
+def test_what_is_acknowledged_is_settled(log: Opened, kind: str) -> None:
+    topic = log.make("t", "round_robin", kind)
+    for i in range(10):
+        log.append(topic, *[b"%d" % i] * 10)
+    log.do(Settle(topic, [(1, 5), (8, 9), (50, 60)], handed=70, deliveries={6: 2, 9: 2, 55: 3, 80: 4}))
+    settled = log.log.settled(topic)
+    assert (settled.watermark, settled.handed) == (5, 70)
+    assert settled.deliveries == {6: 2, 80: 4}
+    assert list(settled.missing(1, 101)) == [(6, 7), (10, 49), (61, 100)]
+    log.do(Settle(topic, [(6, 7), (10, 30)]))
+    assert log.log.settled(topic).watermark == 30
+    assert log.log.topic(topic).first == 31
+    assert log.log.settled(topic).deliveries == {80: 4}
+
+
+@of_every_kind
+def test_ids_that_were_dropped_count_as_settled(log: Opened, kind: str) -> None:
+    topic = log.make("t", "round_robin", kind, max_messages=5)
+    for i in range(20):
+        log.append(topic, b"%d" % i)
+    log.do(Settle(topic, [], handed=1))
+    assert log.log.settled(topic).watermark == 15
+
+
+@of_every_kind
+def test_a_dead_letter_is_moved(log: Opened, kind: str) -> None:
+    topic, dead = log.make("t", "round_robin", kind), log.make("dead", persistence=kind)
+    record = blocks.encode_record(b"b", b"key", {"h": b"v"})
+    log.do(Append(topic, blocks.encode([b"a"]) + record + blocks.encode([b"c"]), 3))
+    log.wait_grown(topic, 3)
+    assert log.do(MoveToDeadLetter(topic, 2, dead)).first == 1
+    log.wait_grown(dead, 1)
+    assert 2 in log.log.settled(topic)
+    with log.log.read(dead) as reader:
+        assert [bytes(records) for _, records in reader.blocks(1)] == [record]
+    with pytest.raises(Gone):
+        log.do(MoveToDeadLetter(topic, 77, dead))
+    with pytest.raises(UnknownTopic):
+        log.do(MoveToDeadLetter(topic, 1, 99))
+
+
+@of_every_kind
+def test_stages_are_published_at_once_in_the_order_named(log: Opened, kind: str) -> None:
+    topic, other = log.make("t", persistence=kind), log.make("u", persistence=kind)
+    log.do(Stage(topic, blocks.encode([b"a", b"b"]), 2, b"one", 1))
+    log.do(Stage(other, blocks.encode([b"x"]), 1, b"two", 1))
+    log.do(Stage(topic, blocks.encode([b"c"]), 1, b"one", 2))
+    log.do(Stage(topic, blocks.encode([b"again"]), 1, b"one", 1))
+    log.do(Stage(topic, blocks.encode([b"z"] * 10), 10, b"three"))
+    assert log.read(topic) == []
+    log.append(topic, b"between")
+    commit = log.do(CommitStages(b"c", [b"three", b"two", b"one"]))
+    assert commit.published == [(b"three", topic, 2, 10), (b"two", other, 1, 1), (b"one", topic, 12, 3)]
+    assert not commit.repeated
+    log.wait_grown(topic, 14)
+    log.wait_grown(other, 1)
+    assert [body for _, body in log.read(topic)] == [b"between", *[b"z"] * 10, b"a", b"b", b"c"]
+    assert log.read(other) == [(1, b"x")]
+    again = log.do(CommitStages(b"c", [b"three", b"two", b"one"]))
+    assert (again.published, again.repeated) == (commit.published, True)
+    with pytest.raises(StageError):
+        log.do(CommitStages(b"d", [b"one"]))
+    assert log.append(topic, b"later").first == 15
+
+
+@of_every_kind
+def test_a_commit_that_cannot_be_whole_is_none(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    log.do(Stage(topic, blocks.encode([b"a"]), 1, b"one"))
+    with pytest.raises(StageError):
+        log.do(CommitStages(b"c", [b"one", b"missing"]))
+    with pytest.raises(StageError):
+        log.do(CommitStages(b"c", [b"one", b"one"]))
+    other = log.make("u", persistence=kind)
+    with pytest.raises(StageError):
+        log.do(Stage(other, blocks.encode([b"a"]), 1, b"one"))
+    assert log.read(topic) == []
+    log.do(AbortStage(b"one"))
+    log.do(AbortStage(b"one"))
+    with pytest.raises(StageError):
+        log.do(CommitStages(b"c", [b"one"]))
+
+
+@everywhere
+def test_a_closed_store_takes_nothing(log: Opened) -> None:
+    topic = log.make("t", persistence="weak")
+    log.log.close()
+    with pytest.raises(StoreClosed):
+        log.log.submit(Append(topic, blocks.encode([b""]), 1))
+
+
+@of_every_kind
+def test_statistics_count(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    log.append(topic, b"abc", producer=b"p", sequence=1)
+    log.append(topic, b"abc", producer=b"p", sequence=1)
+    stats = log.log.stats()
+    assert (stats.appended, stats.appended_bytes, stats.duplicates) == (1, 12, 1)
+    assert stats.commits >= 2
+
+
+@everywhere
+def test_what_was_never_given_cannot_be_settled(log: Opened) -> None:
+    topic = log.make("t", "round_robin", "weak")
+    log.append(topic, b"a")
+    with pytest.raises(StoreError):
+        log.do(Settle(topic, [(1, 2)]))
