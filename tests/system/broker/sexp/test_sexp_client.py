@@ -10,10 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
+import omq.broker
+from omq.broker.config import TopicSpec
 from omq.broker.errors import BrokerError, TooLarge, VersionFault
 from omq.broker.sexp import AsyncClient, Client
-from omq.broker.sexp.door import Limits
-from omq.errors import ClosedError, ConnectError, ReceiveTimeout, StateError, Timeout
+from omq.broker.sexp.door import Door, Limits
+from omq.errors import BindError, ClosedError, ConnectError, EndpointError, ReceiveTimeout, StateError, Timeout
 from tests.system.broker.sexp.stage import Stage
 from tests.waits import until
 
@@ -247,3 +249,41 @@ def test_closed_from_another_thread(stage):
     assert len(found) == 1
     with pytest.raises(ClosedError):
         client.publish("t", b"")
+
+
+def test_the_topics_of_both_doors_are_the_same():
+    with (
+        omq.broker.Server(memory=True, sexp="tcp://127.0.0.1:*", topics=[TopicSpec("t", persistence="weak")]) as server,
+        omq.broker.Client(server.endpoints["zmtp"]) as other,
+        Client(server.endpoints["sexp"]) as client,
+        client.subscribe("t") as subscription,
+    ):
+        assert other.publish("t", b"a", key=b"k", headers={"h": b"v"}) == 1
+        assert subscription.recv(timeout=5).body == b"a"
+        assert client.publish("t", b"b") == 2
+        assert [one.body for one in other.read("t")] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://localhost:*", "tcp://*:0", "tcp://[::1]:*"])
+def test_where_a_door_listens(stage, endpoint):
+    door = Door(stage.broker)
+    try:
+        found = stage.call(door.start(endpoint))
+    except BindError:
+        pytest.skip("this machine has no such address")
+    with Client(found.replace("0.0.0.0", "127.0.0.1")) as client:
+        assert client.create("t", persistence="weak") == 1
+    stage.call(door.close())
+
+
+@pytest.mark.parametrize("endpoint", ["", "tcp://", "tcp://a", "udp://a:1", "tcp://a:x", "tcp://a:65536", "tcp://:1"])
+def test_where_no_door_listens(stage, endpoint):
+    with pytest.raises(EndpointError):
+        stage.call(Door(stage.broker).start(endpoint))
+    with pytest.raises(EndpointError):
+        Client(endpoint)
+
+
+def test_a_port_in_use(stage):
+    with pytest.raises(BindError):
+        stage.call(Door(stage.broker).start(stage.endpoint))

@@ -1,0 +1,48 @@
+"""The bytes on the page of the protocol are those that the door says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.system.broker.sexp.stage import Peer, Stage
+
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "sexp-protocol.md"
+TALKS = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+TOKEN = re.compile(r'[0-9a-f]{2}(?= |$)|"(?:[^"\\]|\\.)*"|\s+')
+
+
+def read(text: str) -> bytes:
+    """The bytes of a line: pairs of hexadecimal digits and quoted text; or a command."""
+    if text.startswith("("):
+        return text.encode() + b"\n"
+    tokens = TOKEN.findall(text)
+    assert "".join(tokens) == text
+    return b"".join(
+        ast.literal_eval(f"b{token}") if token.startswith('"') else bytes.fromhex(token) for token in tokens
+    )
+
+
+def test_there_are_talks():
+    assert len(TALKS) == 3
+
+
+@pytest.mark.parametrize("talk", TALKS, ids=[talk.splitlines()[0] for talk in TALKS])
+def test_a_talk(talk):
+    with Stage() as stage:
+        assert stage.create("prices") == 1
+        stage.publish("prices", b"AAPL 189.95")
+        with Peer(stage.address) as peer:
+            for line in talk.splitlines():
+                who, _, text = line.partition("  ")
+                if who == "client":
+                    peer.say(read(text))
+                else:
+                    assert who == "server"
+                    wanted = read(text)
+                    assert peer.exactly(len(wanted)) == wanted
+            if wanted == b"\xff" * 8:
+                assert peer.over()
