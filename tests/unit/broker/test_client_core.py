@@ -1,0 +1,362 @@
+"""A client's state against a scripted broker: whatever is cut and when, nothing is lost, repeated or kept for ever."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from omq._core import blocks
+from omq.broker import client_core, protocol
+from omq.broker.client_core import ClientCore, Request, State, pack, read_first
+from omq.broker.errors import Overrun, SyntaxFault, TooLarge, TopicError, VersionFault
+from omq.broker.feeds import ShareFeed, SubscriptionFeed, deliveries_of, messages_of
+from omq.broker.protocol import u64
+from omq.errors import ClosedError
+from tests.unit.broker.scripted import ScriptedBroker, Topic
+
+NAME = bytes(range(16))
+
+
+class Player(RuleBasedStateMachine):
+    """Plays a client with one topic of each kind, and cuts its connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker = ScriptedBroker()
+        self.broker.topics = {"t": Topic(), "j": Topic()}
+        self.core = ClientCore(NAME)
+        self.published: list[tuple[Request, list[bytes]]] = []
+        self.given_up: list[list[bytes]] = []
+        self.readings: list[tuple[SubscriptionFeed, list[int]]] = []
+        self.acked: set[int] = set()
+        self.done: list[int] = []
+        self.jobs: list = []
+        self.share: ShareFeed | None = None
+        self.number = 0
+
+    # ------------------------------------------------------------------ what the world does
+
+    @precondition(lambda self: self.core.state is State.DOWN)
+    @rule()
+    def connect(self) -> None:
+        self.core.connected()
+
+    @precondition(lambda self: self.core.state is not State.DOWN)
+    @rule(sent=st.integers(0, 5), seen=st.integers(0, 5))
+    def cut(self, sent: int, seen: int) -> None:
+        self.send(sent)
+        for _ in range(min(seen, len(self.broker.up))):
+            self.broker.step()
+        self.core.lost()
+        self.broker.cut()
+
+    @rule(count=st.integers(1, 8))
+    def send(self, count: int) -> None:
+        for _ in range(min(count, len(self.core.out))):
+            self.broker.up.append(self.core.out.popleft())
+
+    @rule(count=st.integers(1, 8))
+    def look(self, count: int) -> None:
+        for _ in range(min(count, len(self.broker.up))):
+            self.broker.step()
+
+    @rule()
+    def pump(self) -> None:
+        self.broker.pump()
+
+    @rule(count=st.integers(1, 8))
+    def take_in(self, count: int) -> None:
+        for _ in range(min(count, len(self.broker.down))):
+            self.core.receive(self.broker.down.popleft())
+
+    # ------------------------------------------------------------------ what a user does
+
+    @rule(topic=st.sampled_from("tj"), count=st.integers(1, 3))
+    def publish(self, topic: str, count: int) -> None:
+        bodies = [b"%s%d" % (topic.encode(), self.number + n) for n in range(count)]
+        self.number += count
+        self.published.append((self.core.append(topic, blocks.encode(bodies)), bodies))
+
+    @precondition(lambda self: any(not request.done for request, _ in self.published))
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        waiting = [one for one in self.published if not one[0].done]
+        one = data.draw(st.sampled_from(waiting))
+        self.core.give_up(one[0])
+        self.published.remove(one)
+        self.given_up.append(one[1])
+
+    @precondition(lambda self: len(self.readings) < 3)
+    @rule(name=st.sampled_from([None, None, "n"]), credit=st.sampled_from([1, 60, 1000]))
+    def subscribe(self, name: str | None, credit: int) -> None:
+        if name is None or all(feed.name is None for feed, _ in self.readings):
+            feed, _ = self.core.subscribe("t", "beginning", name, credit)
+            self.readings.append((feed, []))
+
+    @precondition(lambda self: self.readings)
+    @rule(data=st.data())
+    def read(self, data: st.DataObject) -> None:
+        feed, got = data.draw(st.sampled_from(self.readings))
+        if (block := self.core.take(feed)) is not None:
+            got += [message.id for message in messages_of(feed, block)]
+
+    @precondition(lambda self: any(feed.name for feed, _ in self.readings))
+    @rule()
+    def move(self) -> None:
+        for feed, _ in self.readings:
+            if feed.name and got:
+                self.core.move(feed, got[-1])
+
+    @precondition(lambda self: self.share is None)
+    @rule(credit=st.integers(1, 5))
+    def consume(self, credit: int) -> None:
+        self.share, _ = self.core.consume("j", 30.0, credit)
+
+    @precondition(lambda self: self.share is not None)
+    @rule()
+    def work(self) -> None:
+        if (block := self.core.take(self.share)) is not None:
+            for job in deliveries_of(self.share, block, self, self.core.session):
+                if self.share.is_done(job.id):
+                    self.core.settle(self.share, job.session, [job.id], True)
+                else:
+                    self.jobs.append(job)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), done=st.sampled_from([True, True, False]))
+    def settle(self, data: st.DataObject, done: bool) -> None:
+        job = data.draw(st.sampled_from(self.jobs))
+        self.jobs.remove(job)
+        if done:
+            if job.session == self.core.session:
+                assert job.id not in self.acked, "a message was delivered after its acknowledgement"
+            self.acked.add(job.id)
+        self.core.settle(self.share, job.session, [job.id], done)
+
+    # ------------------------------------------------------------------ what holds
+
+    @invariant()
+    def what_is_in_flight_is_counted(self) -> None:
+        waiting = [request for request, _ in self.published if not request.done]
+        assert self.core.flight == sum(request.size for request in waiting)
+
+    @invariant()
+    def readings_have_everything_in_order(self) -> None:
+        for _, got in self.readings:
+            assert got == list(range(1, len(got) + 1))
+
+    @invariant()
+    def answers_are_true(self) -> None:
+        for request, bodies in self.published:
+            if request.done:
+                first = read_first(request)
+                stored = self.broker.topics[request_topic(bodies)].bodies
+                assert stored[first - 1 : first - 1 + len(bodies)] == bodies
+
+    def teardown(self) -> None:
+        if self.core.state is State.DOWN:
+            self.core.connected()
+        self.settle_down()
+        self.what_is_in_flight_is_counted()
+        assert self.core.flight == 0
+        for topic in "tj":
+            stored = self.broker.topics[topic].bodies
+            assert len(stored) == len(set(stored)), "stored twice"
+            wanted = [body for _, bodies in self.published for body in bodies if request_topic([body]) == topic]
+            assert set(stored) >= set(wanted)
+            maybe = {body for bodies in self.given_up for body in bodies}
+            assert set(stored) <= set(wanted) | maybe
+        assert all(request.done for request, _ in self.published)
+        for _, got in self.readings:
+            assert got == list(range(1, len(self.broker.topics["t"].bodies) + 1))
+        for feed, _ in self.readings:
+            if feed.name and feed.position:
+                assert self.broker.topics["t"].names["n"] == feed.position
+        if self.share is not None:
+            assert self.broker.topics["j"].acknowledged == set(range(1, len(self.broker.topics["j"].bodies) + 1))
+
+    def settle_down(self) -> None:
+        moved = True
+        while moved:
+            moved = bool(self.core.out or self.broker.up or self.broker.down)
+            self.send(100)
+            self.look(100)
+            moved |= self.broker.pump()
+            self.take_in(100)
+            for feed, got in self.readings:
+                while (block := self.core.take(feed)) is not None:
+                    got += [message.id for message in messages_of(feed, block)]
+                    moved = True
+            if self.share is not None:
+                self.work()
+                for job in self.jobs:
+                    self.core.settle(self.share, job.session, [job.id], True)
+                    moved = True
+                self.jobs.clear()
+
+
+def request_topic(bodies: list[bytes]) -> str:
+    return bodies[0][:1].decode()
+
+
+Player.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestWhateverIsCutNothingIsLostOrRepeated = Player.TestCase
+
+
+# ------------------------------------------------------------------ one by one
+
+
+def ready() -> ClientCore:
+    """A client that was welcomed."""
+    core = ClientCore(NAME)
+    core.connected()
+    hello = core.out.popleft()
+    core.receive([protocol.WELCOME, hello[1], b'{"version": 1, "broker": "b", "max_body": 10}'])
+    return core
+
+
+def test_a_client_says_hello_first_and_nothing_else_before_the_answer():
+    core = ClientCore(NAME)
+    request = core.request(protocol.TOPICS)
+    assert not core.out
+    core.connected()
+    assert [message[0] for message in core.out] == [protocol.HELLO]
+    hello = core.out.popleft()
+    assert json.loads(hello[2]) == {"version": 1, "client": NAME.hex()}
+    core.receive([protocol.WELCOME, hello[1], b'{"version": 1}'])
+    assert [message[:2] for message in core.out] == [[protocol.TOPICS, request.tag]]
+
+
+def test_a_repeated_append_has_its_sequence_and_says_what_is_settled():
+    core = ready()
+    one, two = core.append("t", b"1"), core.append("t", b"2")
+    first = [list(message) for message in core.out]
+    assert [message[4:] for message in first] == [[NAME, u64(1), u64(1)], [NAME, u64(2), u64(1)]]
+    core.receive([protocol.PUBLISHED, one.tag, u64(7)])
+    assert read_first(one) == 7
+    core.lost()
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], b"{}"])
+    assert [message[4:] for message in core.out] == [[NAME, u64(2), u64(2)]]
+    assert not two.done
+
+
+def test_another_version_ends_every_call():
+    core = ClientCore(NAME)
+    core.connected()
+    request, (feed, begin) = core.request(protocol.TOPICS), core.subscribe("t", "current", None, 10)
+    core.receive([protocol.ERROR, core.out.popleft()[1], b"version", b"no"])
+    for one in (request, begin, core.request(protocol.TOPICS)):
+        with pytest.raises(VersionFault):
+            one.result()
+    assert isinstance(feed.error, VersionFault)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"WELCOME",
+        [b"BLOCK"],
+        [protocol.BLOCK, u64(2), b"short", b""],
+        [protocol.BLOCK, u64(2), blocks.header(1, 1, 0, 5), b"1234"],
+        [protocol.SUBSCRIBED, u64(2), b"{"],
+        [protocol.SUBSCRIBED, u64(2), b"{}"],
+        [protocol.ERROR, u64(2)],
+        [protocol.ERROR, u64(2), b"topic", b"\xff"],
+    ],
+)
+def test_what_is_no_message_of_the_protocol_is_refused(message):
+    core = ready()
+    core.subscribe("t", "beginning", None, 100)
+    with pytest.raises(SyntaxFault):
+        core.receive(message)
+
+
+def test_what_nobody_waits_for_is_passed_over():
+    core = ready()
+    for message in ([b"NEW", b"x"], [protocol.PUBLISHED, b"x", u64(1)], [protocol.ERROR, b"x", b"topic", b"?"]):
+        core.receive(message)
+    request = core.request(protocol.TOPICS)
+    core.receive([protocol.PUBLISHED, request.tag, u64(1)])  # no answer to that
+    assert not request.done
+
+
+def test_an_error_ends_a_subscription_and_says_what_is_kept():
+    core = ready()
+    feed, begin = core.subscribe("t", 5, None, 100)
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 5}'])
+    core.receive([protocol.ERROR, feed.tag, b"overrun", b"gone", u64(9), u64(0)])
+    assert feed.ended
+    assert isinstance(feed.error, Overrun)
+    assert feed.error.first == 9
+
+
+def test_a_subscription_that_nobody_waits_for_any_more_is_cancelled():
+    core = ready()
+    feed, begin = core.subscribe("t", "current", None, 100)
+    core.give_up(begin)
+    assert [message[:2] for message in core.out][-1] == [protocol.CANCEL, feed.tag]
+    core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 0}'])
+    core.receive([protocol.CANCELLED, feed.tag])
+    assert feed.ended
+
+
+def test_a_delete_that_is_repeated_is_done_where_nothing_is_left():
+    core = ready()
+    request = core.request(protocol.DELETE, b"t")
+    core.lost()
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], b"{}"])
+    core.receive([protocol.ERROR, request.tag, b"topic", b"there is none"])
+    assert request.result() == []
+    other = core.request(protocol.DELETE, b"t")
+    core.receive([protocol.ERROR, other.tag, b"topic", b"there is none"])
+    with pytest.raises(TopicError):
+        other.result()
+
+
+def test_closing_ends_what_waits():
+    core = ready()
+    request, (feed, _) = core.request(protocol.TOPICS), core.subscribe("t", "current", None, 100)
+    core.close()
+    with pytest.raises(ClosedError):
+        request.result()
+    assert feed.ended
+
+
+def test_credit_never_grows_above_what_was_given():
+    core = ready()
+    feed, begin = core.subscribe("t", "beginning", None, 100)
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 0}'])
+    core.out.clear()
+    credit, first = 100, 1
+    for _ in range(50):
+        records = blocks.encode([b"x" * 70])
+        credit -= len(records)
+        core.receive([protocol.BLOCK, feed.tag, blocks.header(first, 1, 0, len(records)), records])
+        first += 1
+        assert core.take(feed) is not None
+        credit += sum(protocol.number(message[2]) for message in core.out)
+        core.out.clear()
+        assert 0 < credit <= 100
+
+
+def test_bodies_are_packed_by_size_and_large_ones_stand_alone():
+    bodies = [b"s" * 1000] * 300 + [b"l" * 100_000] * 3 + [b""] * 1000
+    packed = list(pack(bodies, 1 << 20))
+    assert sum(count for _, count in packed) == len(bodies)
+    assert max(count for _, count in packed) <= client_core.BLOCK_RECORDS
+    assert all(count == 1 or len(records) < 3 * client_core.BLOCK_BYTES for records, count in packed)
+    got = []
+    for records, count in packed:
+        got += blocks.decode(blocks.header(1, count, 0, len(records)), records, "t")
+    assert [message.body for message in got] == bodies
+    assert sum(b"l" in message.body for message in got) == 3
+    with pytest.raises(TooLarge):
+        list(pack([b"12345"], 4))
+    with pytest.raises(TypeError):
+        list(pack(["text"], 4))
