@@ -12,7 +12,7 @@ from omq.broker import protocol as p
 from omq.broker import session as sessions
 from omq.broker.permissions import Permission
 from omq.broker.session import Session
-from tests.unit.broker.cores import core, until
+from tests.unit.broker.cores import core, quiet, until
 
 CLIENT = "0123456789abcdef" * 2
 RECORDS = blocks.encode([b"one", b"two"])
@@ -328,11 +328,19 @@ async def test_a_subscription_has_no_more_than_its_credit():
         for _ in range(5):
             await ask(session, b"APPEND", b"1", b"t", blocks.encode([b"x" * 100]))
         assert (await ask(session, b"SUBSCRIBE", b"s", b"t", j(replay="beginning", credit=0)))[0] == b"SUBSCRIBED"
+        size = len(blocks.encode([b"x" * 100]))
+        session.handle([b"CREDIT", b"s", p.u64(1)])
         for expected in range(1, 6):
-            block = await ask(session, b"CREDIT", b"s", p.u64(1))
+            await until(lambda: session.got)
+            block = session.got.pop(0)
             assert block[:2] == [b"BLOCK", b"s"]
             assert blocks.read_header(block[2])[0] == expected
+            await quiet(broker)
             assert session.got == []
+            session.handle([b"CREDIT", b"s", p.u64(size - 1)])  # what was too much is owed
+            await quiet(broker)
+            assert session.got == []
+            session.handle([b"CREDIT", b"s", p.u64(1)])
 
 
 async def test_a_peer_that_does_not_read_gets_nothing_until_it_does():
