@@ -272,4 +272,4 @@ def broker(
     except ImportError as missing:
         raise click.ClickException(f"the broker needs {missing.name}: pip install 'omq-zmtp[broker]'") from None
     except (OmqError, OSError) as fault:
-        raise click.ClickException(str(fault)) from None
+        raise click.ClickException(getattr(fault, "strerror", None) or str(fault)) from None

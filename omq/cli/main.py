@@ -9,6 +9,7 @@ except ImportError as missing:
 from omq._version import __version__
 from omq.cli.broker import broker
 from omq.cli.demo import demo
+from omq.cli.demo_broker import demo_broker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,6 +20,7 @@ def main() -> None:
 
 main.add_command(broker)
 main.add_command(demo)
+main.add_command(demo_broker)
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,121 @@
+"""The feed of the broker's demo: the blocks of files, published in a thread until the time is over."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, Self
+
+import click
+
+from omq.broker import Client
+from omq.cli.blocks import Stock, read_blocks
+from omq.errors import OmqError
+
+BATCH: Final = 500  # messages of one call
+END: Final = b"end"  # the key of the last message
+PATIENCE: Final = 60.0  # seconds that a call may take, over the death of a broker too
+
+
+class Feed:
+    """Publishes.
+
+    Args:
+        stock: The files.
+        topic: Where to.
+        seconds: How long.
+        limit: Bytes to publish at most.
+
+    Attributes:
+        block: Bytes of a message.
+        published: Messages that were handed to the client.
+        acknowledged: Messages whose ids have come.
+        size: Bytes of what was handed to the client.
+        seconds: How long it took, once it is over.
+        disordered: Calls whose ids do not follow those of the calls before.
+        digest: SHA-256 of all bodies that were acknowledged, in their order, once it is over.
+    """
+
+    def __init__(self, stock: Stock, topic: str, seconds: float, limit: int) -> None:
+        self.block = stock.block
+        self.published = self.acknowledged = self.size = self.disordered = 0
+        self.seconds = 0.0
+        self.digest = ""
+        self._stock = stock
+        self._topic = topic
+        self._length = seconds
+        self._limit = limit
+        self._began = 0.0
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, endpoint: str) -> None:
+        """Begins."""
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._run, args=(endpoint,), name="feed", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since its beginning."""
+        return self.seconds or (time.monotonic() - self._began if self._began else 0.0)
+
+    def check(self) -> None:
+        """Raises if it has failed.
+
+        Raises:
+            ClickException: It has.
+        """
+        if self._error is not None:
+            raise click.ClickException(f"the feed has failed: {self._error}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped = True
+        # It ends by itself, or with the process if no broker answers.
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _run(self, endpoint: str) -> None:
+        try:
+            with Client(endpoint, timeout=PATIENCE) as client:
+                self._publish(client)
+        except (OmqError, OSError) as error:
+            self._error = error
+
+    def _publish(self, client: Client) -> None:
+        digest = hashlib.sha256()
+        blocks = self._blocks()
+        while not self._stopped and self.size < self._limit and self.elapsed < self._length:
+            bodies = list(islice(blocks, BATCH))
+            self.published += len(bodies)
+            self.size += sum(map(len, bodies))
+            ids = client.publish_many(self._topic, bodies)
+            self.disordered += ids != list(range(self.acknowledged + 1, self.acknowledged + len(bodies) + 1))
+            self.acknowledged += len(ids)
+            for body in bodies:
+                digest.update(body)
+        self.digest = digest.hexdigest()
+        self.seconds = time.monotonic() - self._began
+        client.publish(self._topic, b"", key=END)
+
+    def _blocks(self) -> Iterator[bytes]:
+        """The blocks of all files, over and over; what cannot be read any more is passed over."""
+        while True:
+            some = False
+            for file in self._stock.files:
+                for data in read_blocks(file, self._stock.block):
+                    if data is not None:
+                        some = True
+                        yield data
+            if not some:
+                raise OSError("none of the files can be read any more")

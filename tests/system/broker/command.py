@@ -1,0 +1,76 @@
+"""`omq broker` as a process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.waits import until
+
+ROOT: Final = Path(__file__).parents[3]
+MAIN: Final = "from omq.cli.main import main; main()"
+BOUND: Final = 30.0  # seconds that a broker may take to serve, and to end
+
+
+class Command:
+    """A broker that was started.
+
+    Args:
+        folder: Where its ready file and its log are.
+        *arguments: What it is told.
+    """
+
+    def __init__(self, folder: Path, *arguments: str | Path) -> None:
+        self.ready = folder / "ready.json"
+        self._log = folder / "broker.log"
+        command = [sys.executable, "-c", MAIN, "broker", *map(str, arguments), "--ready-file", str(self.ready)]
+        with open(self._log, "ab") as log:
+            self.process = subprocess.Popen(
+                command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=log
+            )
+
+    @property
+    def log(self) -> str:
+        """What it has said on standard error."""
+        return self._log.read_text()
+
+    def serving(self) -> dict[str, str]:
+        """Waits until it serves; its endpoints."""
+        until(lambda: self.ready.exists() or self.process.poll() is not None, lambda: self.log, BOUND)
+        assert self.process.poll() is None, self.log
+        found: dict[str, str] = json.loads(self.ready.read_bytes())
+        return found
+
+    def ended(self) -> int:
+        """Waits until it has ended; its status."""
+        return self.process.wait(BOUND)
+
+    def end(self) -> int:
+        """Ends it in an orderly way; its status."""
+        self.process.terminate()
+        return self.ended()
+
+
+@contextlib.contextmanager
+def broker(folder: Path, *arguments: str | Path) -> Iterator[Command]:
+    """A broker that is killed at the end, if it still runs."""
+    command = Command(folder, *arguments)
+    try:
+        yield command
+    finally:
+        command.process.kill()
+        command.process.communicate()
+
+
+def get(url: str) -> bytes:
+    """What an address answers."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        content: bytes = answer.read()
+        return content

@@ -1,0 +1,160 @@
+"""`omq broker` as a user runs it: a process, its endpoints, its end, and who is let in."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import omq
+from omq.broker import Client, PermissionDenied
+from tests.system.broker.command import broker, get
+from tests.waits import until
+
+pytestmark = pytest.mark.timeout(120)
+
+EVERYWHERE = ("--bind", "tcp://127.0.0.1:*", "--sexp", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0")
+
+
+def test_all_doors_serve_once_the_ready_file_is_there(tmp_path: Path) -> None:
+    with broker(tmp_path, "--memory", *EVERYWHERE, "--topic", "prices:broadcast:weak") as command:
+        endpoints = command.serving()
+        assert sorted(endpoints) == ["http", "sexp", "zmtp"]
+        assert [name for name in tmp_path.iterdir() if name.name.startswith(".")] == []
+        with Client(endpoints["zmtp"]) as client:
+            assert client.publish_many("prices", [b"1", b"2"]) == [1, 2]
+            with client.subscribe("prices", replay="beginning") as subscription:
+                assert [subscription.recv(timeout=10).body for _ in range(2)] == [b"1", b"2"]
+                told = json.loads(get(f"{endpoints['http']}/topics.json"))
+        (prices,) = told["topics"]
+        assert (prices["name"], prices["first"], prices["last"], prices["published"]) == ("prices", 1, 2, 2)
+        assert prices["subscribers"] == 1
+        assert told["endpoints"]["zmtp"] == [endpoints["zmtp"]]
+        assert told["connections"]["zmtp"] == 1
+        assert b'omq_broker_messages_published_total{topic="prices"} 2.0' in get(f"{endpoints['http']}/metrics")
+        assert get(f"{endpoints['http']}/healthz") == b"ok\n"
+        assert b"<title>omq broker</title>" in get(endpoints["http"])
+        assert command.end() == 0
+        assert not command.ready.exists()
+        assert command.process.stdout is not None
+        assert command.process.stdout.read() == b""
+        assert endpoints["zmtp"] in command.log
+        assert "Traceback" not in command.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_an_orderly_way(tmp_path: Path, number: signal.Signals) -> None:
+    with broker(tmp_path, "--memory", *EVERYWHERE) as command:
+        endpoints = command.serving()
+        # Who is connected is no reason to stay.
+        with Client(endpoints["zmtp"]) as client:
+            client.create("t", persistence="weak")
+            command.process.send_signal(number)
+            assert command.ended() == 0
+        assert f"{number.name}: ending" in command.log
+        assert "Traceback" not in command.log
+
+
+def test_a_ready_file_that_was_left_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "ready.json").write_text('{"zmtp": "tcp://127.0.0.1:1"}')
+    with broker(tmp_path, "--memory", "--bind", "tcp://127.0.0.1:*") as command:
+        until(lambda: not command.ready.exists() or 'tcp://127.0.0.1:1"' not in command.ready.read_text())
+        assert command.serving()["zmtp"] != "tcp://127.0.0.1:1"
+        assert command.end() == 0
+
+
+def test_a_place_that_is_taken_is_named(tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    with broker(tmp_path / "first", "--memory", "--http", "127.0.0.1:0") as first:
+        taken = first.serving()["http"].removeprefix("http://")
+        with broker(tmp_path / "second", "--memory", "--http", taken) as second:
+            assert second.ended() == 1
+            assert taken in second.log
+            assert "Traceback" not in second.log
+            assert not second.ready.exists()
+        assert get(f"http://{taken}/healthz") == b"ok\n"
+
+
+def test_keys_and_permissions(tmp_path: Path) -> None:
+    pairs = {name: omq.curve_keypair() for name in ("broker", "writer", "reader", "stranger")}
+    key = tmp_path / "broker.key"
+    key.write_bytes(pairs["broker"][1])
+    key.chmod(0o600)
+    (tmp_path / "keys").write_bytes(b"%s writer\n%s reader\n" % (pairs["writer"][0], pairs["reader"][0]))
+    path = tmp_path / "broker.toml"
+    path.write_text(
+        f"""
+        bind = "tcp://127.0.0.1:*"
+        memory = true
+        [security]
+        mechanism = "curve"
+        secret_key_file = "broker.key"
+        authorized_keys_file = "keys"
+        [[topic]]
+        name = "prices"
+        persistence = "weak"
+        [[permission]]
+        who = '{pairs["writer"][0].decode()}'
+        topics = "prices*"
+        may = ["publish", "create"]
+        [[permission]]
+        who = "*"
+        topics = "prices"
+        may = ["subscribe"]
+        """
+    )
+    with broker(tmp_path, "--config", path) as command:
+        endpoint = command.serving()["zmtp"]
+
+        def client(name: str) -> Client:
+            public, secret = pairs[name]
+            return Client(endpoint, timeout=10, security=omq.CurveClient(pairs["broker"][0], public, secret))
+
+        with client("writer") as writer, client("reader") as reader:
+            writer.create("prices.nyse", persistence="weak")
+            assert writer.publish("prices", b"1") == 1
+            with pytest.raises(PermissionDenied):
+                writer.create("jobs", persistence="weak")
+            with pytest.raises(PermissionDenied):
+                reader.publish("prices", b"2")
+            with pytest.raises(PermissionDenied):
+                reader.subscribe("prices.nyse", replay="beginning")
+            with reader.subscribe("prices", replay="beginning") as subscription:
+                assert subscription.recv(timeout=10).body == b"1"
+        public, secret = pairs["stranger"]
+        stranger = Client(endpoint, timeout=1, security=omq.CurveClient(pairs["broker"][0], public, secret))
+        with stranger, pytest.raises(omq.OmqError):
+            stranger.publish("prices", b"3")
+        assert command.end() == 0
+
+
+def test_users_and_passwords(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("alice:secret\n")
+    users.chmod(0o600)
+    topic = ("--topic", "prices:broadcast:weak")
+    with broker(tmp_path, "--memory", "--bind", "tcp://127.0.0.1:*", "--users-file", users, *topic) as command:
+        endpoint = command.serving()["zmtp"]
+        with Client(endpoint, timeout=10, security=omq.PlainClient("alice", "secret")) as client:
+            assert client.publish("prices", b"1") == 1
+        wrong = Client(endpoint, timeout=1, security=omq.PlainClient("alice", "wrong"))
+        with wrong, pytest.raises(omq.OmqError):
+            wrong.publish("prices", b"2")
+        assert command.end() == 0
+
+
+def test_help_says_what_there_is() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "omq.cli.main", "broker", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for option in ("--bind", "--sexp", "--http", "--topic", "--config", "--memory", "--ready-file", "--mechanism"):
+        assert option in done.stdout
