@@ -1,0 +1,82 @@
+"""Topics on disk, through the door of S-expressions: what is kept is there again, and ids go on."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+
+from tests.system.broker.sexp.stage import CREATED, ERROR, MESSAGE, PUBLISHED, Stage
+from tests.waits import until
+
+pytest.importorskip("lmdb")
+
+
+@pytest.mark.parametrize("sync", [b"Strong", b"Weak", b"Async"])
+def test_a_topic_outlives_the_broker(tmp_path, sync):
+    create = b"(Create t Broadcast (Persistent %b))" % sync
+    ids = []
+    for part in range(3):
+        with Stage(directory=tmp_path) as stage, stage.peer(2, client=b"c") as peer:
+            peer.say(create)
+            assert peer.frame() == (CREATED, b"((id 1)(topic t))")
+            peer.say(b"".join(b"(Publish t %d)" % at for at in range(part * 10, part * 10 + 10)))
+            for _ in range(10):
+                kind, payload = peer.frame()
+                assert kind == PUBLISHED
+                ids.append(struct.unpack(">QI", payload)[0])
+            peer.subscribe(b"t", b"(From_message %d)" % (part * 7))
+            found = [peer.message() for _ in range(part * 3 + 10)]
+            assert [(id, body) for id, _, body in found] == [
+                (at + 1, b"%d" % at) for at in range(part * 7, part * 10 + 10)
+            ]
+    assert ids == list(range(1, 31))
+
+
+def test_a_slow_subscriber_of_a_strong_topic_misses_nothing(tmp_path):
+    with Stage(directory=tmp_path) as stage:
+        topic = stage.create("t", persistence="strong")
+        body = bytes(100 << 10)
+        with stage.peer(receive_buffer=4096) as slow:
+            slow.subscribe(b"t", b"From_beginning")
+            for _ in range(100):
+                stage.publish("t", body)
+            (connection,) = stage.door.connections
+            assert connection.wire.unsent < 1 << 20
+            assert [slow.message() for _ in range(100)] == [(at, topic, body) for at in range(1, 101)]
+
+
+def test_jobs_that_nobody_got_are_there_after_a_restart(tmp_path):
+    body = bytes(100 << 10)
+    count, delivered = 50, []
+    with Stage(directory=tmp_path) as stage:
+        stage.create("jobs", delivery="round-robin", persistence="strong")
+        with stage.peer(receive_buffer=4096) as slow:
+            slow.subscribe(b"jobs")
+            for _ in range(count):
+                stage.publish("jobs", body)
+            (connection,) = stage.door.connections
+            until(lambda: connection.wire.unsent)
+            delivered = list(range(1, 1 + (connection.wire.taken - 8 - 26) // (17 + len(body))))
+            slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: not stage.door.connections)
+    with Stage(directory=tmp_path) as stage, stage.peer() as other:
+        other.subscribe(b"jobs")
+        rest = [other.message()[0] for _ in range(count - len(delivered))]
+        assert sorted(delivered + rest) == list(range(1, count + 1))
+
+
+def test_retention_on_disk(tmp_path):
+    with Stage(directory=tmp_path) as stage:
+        stage.create("t", persistence="strong", max_messages=5)
+        for at in range(1, 21):
+            stage.publish("t", b"%d" % at)
+        with stage.peer() as peer:
+            peer.subscribe(b"t", b"(From_message 3)")
+            kind, payload = peer.frame()
+            assert kind == ERROR
+            (oldest,) = (int(word) for word in payload.split()[-1:])
+            assert oldest > 4
+            kind, payload = peer.frame()
+            assert (kind, struct.unpack_from(">Q", payload)[0]) == (MESSAGE, oldest)
