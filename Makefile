@@ -10,7 +10,7 @@ INPUT ?=
 JOBS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n + 1 : 8)))
 
 PY := $(VENV)/bin/python
-CORE := $(wildcard omq/_core/*.p[yx][xd] omq/_core/*/*.p[yx][xd])
+CORE := $(wildcard omq/_core/*.p[yx][xd] omq/_core/*.h omq/_core/*/*.p[yx][xd])
 # What a copy of the tree needs to be built and tested apart from this one.
 COPIED := pyproject.toml setup.py MANIFEST.in README.md LICENSE Makefile .ci omq tests bench docs
 
