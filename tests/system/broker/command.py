@@ -30,6 +30,7 @@ class Command:
     def __init__(self, folder: Path, *arguments: str | Path) -> None:
         self.ready = folder / "ready.json"
         self._log = folder / "broker.log"
+        self._left = self._written()
         command = [sys.executable, "-c", MAIN, "broker", *map(str, arguments), "--ready-file", str(self.ready)]
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
@@ -43,10 +44,18 @@ class Command:
 
     def serving(self) -> dict[str, str]:
         """Waits until it serves; its endpoints."""
-        until(lambda: self.ready.exists() or self.process.poll() is not None, lambda: self.log, BOUND)
+        until(lambda: self._written() not in (None, self._left) or self.process.poll() is not None, lambda: self.log)
         assert self.process.poll() is None, self.log
         found: dict[str, str] = json.loads(self.ready.read_bytes())
         return found
+
+    def _written(self) -> tuple[int, int] | None:
+        """Which ready file is there: one that a broker before has left is not this one's."""
+        try:
+            status = self.ready.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
 
     def ended(self) -> int:
         """Waits until it has ended; its status."""

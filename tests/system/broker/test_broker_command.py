@@ -13,7 +13,6 @@ import pytest
 import omq
 from omq.broker import Client, PermissionDenied
 from tests.system.broker.command import broker, get
-from tests.waits import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -158,3 +157,47 @@ def test_help_says_what_there_is() -> None:
     )
     for option in ("--bind", "--sexp", "--http", "--topic", "--config", "--memory", "--ready-file", "--mechanism"):
         assert option in done.stdout
+
+
+def test_a_second_broker_on_the_directory_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (tmp_path / "second").mkdir()
+    with broker(tmp_path, data, "--bind", "tcp://127.0.0.1:*", "--topic", "t:broadcast:strong") as first:
+        endpoint = first.serving()["zmtp"]
+        with broker(tmp_path / "second", data, "--bind", "tcp://127.0.0.1:*") as second:
+            assert second.ended() == 1
+            assert str(data) in second.log
+            assert "Traceback" not in second.log
+            assert not second.ready.exists()
+        # One that would have the same ready file leaves the first one's alone.
+        with broker(tmp_path, data, "--bind", "tcp://127.0.0.1:*") as third:
+            assert third.ended() == 1
+        assert json.loads(first.ready.read_bytes())["zmtp"] == endpoint
+        with Client(endpoint) as client:
+            assert client.publish("t", b"1") == 1
+        assert first.end() == 0
+
+
+def test_what_was_kept_is_there_after_each_kind_of_end(tmp_path: Path) -> None:
+    arguments = (tmp_path / "data", "--bind", "tcp://127.0.0.1:*", "--topic", "t:broadcast:strong")
+    for turn, kill in enumerate((True, False, True)):
+        with broker(tmp_path, *arguments) as command:
+            with Client(command.serving()["zmtp"]) as client:
+                assert client.publish("t", b"%d" % turn) == turn + 1
+                assert [message.body for message in client.read("t")] == [b"%d" % n for n in range(turn + 1)]
+            if kill:
+                command.process.kill()
+                command.ended()
+                assert command.ready.exists()
+            else:
+                assert command.end() == 0
+
+
+def test_a_topic_that_is_there_with_other_settings_is_named(tmp_path: Path) -> None:
+    with broker(tmp_path, tmp_path / "data", "--topic", "t:broadcast:strong") as command:
+        command.serving()
+        assert command.end() == 0
+    with broker(tmp_path, tmp_path / "data", "--topic", "t:round-robin:strong") as command:
+        assert command.ended() == 2
+        assert "'t'" in command.log
+        assert "Traceback" not in command.log
