@@ -206,8 +206,8 @@ def put_back(path: Path, meta: Meta) -> None:
     try:
         for back in (0, 1):
             # The other page has to be a good one as well, and an older one; the same state serves.
-            transaction = meta.transaction - back
-            number = transaction & 1
+            transaction = max(meta.transaction - back, 0)
+            number = (meta.transaction ^ back) & 1
             fields = list(META.unpack(meta.raw[header:]))
             fields[-1] = transaction
             page = PAGE_HEADER.pack(number, *PAGE_HEADER.unpack(meta.raw[:header])[1:]) + META.pack(*fields)

@@ -5,11 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from omq.store.errors import StoreError
-from omq.store.interface import Write
+from omq.store.interface import Append, Settle, Write
 
 
 class Elsewhere(StoreError):
     """What is asked for is not in this environment; it may be in another."""
+
+
+class Carried(Append):
+    """The first half of moving a dead letter to another environment; its context is the whole."""
+
+    __slots__ = ()
+
+
+class Carry(Settle):
+    """The second half."""
+
+    __slots__ = ()
 
 
 class Reserve(Write):

@@ -25,7 +25,7 @@ from omq.store.interface import (
     Trim,
     Write,
 )
-from omq.store.internal import Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
+from omq.store.internal import Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
 from omq.store.joining import OpenBlock, Records, pieces
 from omq.store.layout import (
     BLOCK,
@@ -81,6 +81,8 @@ class Ledger:
         self._transaction: Any = None
         self._does: dict[type, Callable[[Any], None]] = {
             Append: self._append,
+            Carried: self._append,
+            Carry: self._settle,
             MakeTopic: self._make,
             DeleteTopic: self._delete,
             Settle: self._settle,

@@ -33,6 +33,7 @@ from omq.store.interface import (
     Trim,
     Write,
 )
+from omq.store.internal import Carried, Carry
 from omq.store.joining import OpenBlock, Records, pieces
 from omq.store.settled import Settled
 
@@ -226,6 +227,8 @@ class MemoryTopics:
         self._commits: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
         self._does: dict[type, Callable[[Any], None]] = {
             Append: self._append,
+            Carried: self._append,
+            Carry: self._settle,
             DeleteTopic: self._delete,
             Settle: self._settle,
             MoveToDeadLetter: self._move,

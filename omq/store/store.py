@@ -34,7 +34,7 @@ from omq.store.interface import (
     Trim,
     Write,
 )
-from omq.store.internal import Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
+from omq.store.internal import Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
 from omq.store.layout import NUMBER, opened, topic_key
 from omq.store.ledger import Ledger
 from omq.store.memory import MemoryTopic, MemoryTopics
@@ -63,18 +63,6 @@ SUMMED: Final = (
     "sync_seconds",
 )
 OURS: Final = (Reserve, Jump, Retain, Clean, Quarantine)
-
-
-class Carried(Append):
-    """The first half of moving a dead letter to another environment; its context is the whole."""
-
-    __slots__ = ()
-
-
-class Carry(Settle):
-    """The second half."""
-
-    __slots__ = ()
 
 
 class Store:

@@ -10,7 +10,6 @@ import pytest
 
 from tests.unit.store.opened import Opened
 
-
 #: Where syncs cost nothing, if there is such a place.
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 

@@ -1,0 +1,310 @@
+"""The store on disk: what is there when it is opened again, and what it does beside its topics."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from omq._core import blocks
+from omq.store import session
+from omq.store.errors import DamagedError, StoreError, StoreFull, StoreLocked
+from omq.store.interface import (
+    Append,
+    CommitStages,
+    DeleteTopic,
+    MakeTopic,
+    MoveToDeadLetter,
+    SetPosition,
+    Settle,
+    Stage,
+    Trim,
+)
+from omq.store.store import Store
+from tests.unit.store.opened import Opened
+
+Again = Callable[..., Opened]
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak", "async"])
+def test_all_is_there_when_it_is_opened_again(again: Again, kind: str) -> None:
+    log = again()
+    topic, jobs = log.make("t", persistence=kind, max_age=1000.5), log.make("jobs", "round_robin", kind)
+    log.append(topic, b"a", b"b", producer=b"p", sequence=7)
+    log.append(jobs, *[b"%d" % i for i in range(5000)])
+    log.do(SetPosition(topic, "n", 1))
+    log.do(Settle(jobs, [(1, 10), (20, 30), (4500, 4600)], handed=4700, deliveries={15: 3}))
+    log.do(Stage(topic, blocks.encode([b"s"]), 1, b"stage"))
+    before = log.log.topics()
+    id = log.log.id
+    log = again()
+    assert log.log.findings == []
+    assert log.log.id == id
+    assert log.log.topics() == before
+    assert log.read(topic) == [(1, b"a"), (2, b"b")]
+    assert log.append(topic, b"a", b"b", producer=b"p", sequence=7).duplicate
+    assert log.append(topic, b"c", producer=b"p", sequence=8).first == 3
+    assert log.log.positions(topic) == {"n": 1}
+    settled = log.log.settled(jobs)
+    assert (settled.watermark, settled.handed, settled.deliveries) == (10, 4700, {15: 3})
+    assert list(settled.missing(1, 5001)) == [(11, 19), (31, 4499), (4601, 5000)]
+    commit = log.do(CommitStages(b"c", [b"stage"]))
+    assert commit.published == [(b"stage", topic, 4, 1)]
+    log = again()
+    assert log.do(CommitStages(b"c", [b"stage"])).published == commit.published
+    assert [body for _, body in log.read(topic)] == [b"a", b"b", b"c", b"s"]
+    assert log.log.topic(topic).settings == {"max_age": 1000.5}
+
+
+def test_a_transient_topic_begins_anew_and_gives_no_id_twice(again: Again) -> None:
+    log = again()
+    topic = log.make("t", persistence="transient")
+    assert log.append(topic, b"a").first == 1
+    log = again()
+    state = log.log.topic(topic)
+    assert state.last >= 1
+    assert state.first == state.last + 1
+    assert log.append(topic, b"b").first == state.last + 1
+
+
+def test_ids_of_deleted_topics_are_not_given_again(again: Again) -> None:
+    log = again()
+    topic = log.make("t", persistence="weak")
+    log.append(topic, b"a")
+    log.do(DeleteTopic(topic))
+    log = again()
+    assert log.make("t", persistence="weak") == topic + 1
+    assert log.log.topic(topic + 1).last == 0
+
+
+def test_a_deleted_topic_gives_its_pages_back(store: Opened) -> None:
+    for kind in ("strong", "weak"):
+        topic = store.make(kind, persistence=kind)
+        for _ in range(40):
+            store.append(topic, bytes(300_000))
+        size = store.log.stats().engines[kind].used_bytes
+        store.do(DeleteTopic(topic))
+        other = store.make(kind + "2", persistence=kind)
+        store.append(other, b"")
+        store.log._flusher.flush()  # until the next sync the last one's pages are kept
+        for _ in range(35):
+            store.append(other, bytes(300_000))
+        assert store.log.stats().engines[kind].used_bytes < size * 1.3
+
+
+def test_retention_gives_pages_back(store: Opened) -> None:
+    topic = store.make("t", persistence="strong", max_bytes=2_000_000)
+    for _ in range(100):
+        store.append(topic, *[bytes(1000)] * 100)
+    stats = store.log.stats().engines["strong"]
+    assert store.log.topic(topic).bytes <= 2_000_000
+    assert stats.used_bytes < 5_000_000
+
+
+def test_old_messages_go_by_themselves(store: Opened) -> None:
+    topics = [store.make(kind, persistence=kind, max_age=0.3) for kind in ("strong", "weak", "transient")]
+    for topic in topics:
+        store.append(topic, b"a")
+    deadline = time.monotonic() + 20
+    while any(store.log.topic(topic).first == 1 for topic in topics):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [store.read(topic) for topic in topics] == [[], [], []]
+    assert [store.append(topic, b"b").first for topic in topics] == [2, 2, 2]
+
+
+def test_a_dead_letter_goes_to_another_environment_once(again: Again) -> None:
+    kinds = ["strong", "weak", "transient"]
+    log = again()
+    for source in kinds:
+        for target in kinds:
+            if source == target:
+                continue
+            topic = log.make(f"{source} to {target}", "round_robin", source)
+            dead = log.make(f"dead {source} to {target}", persistence=target)
+            record = blocks.encode_record(b"b", b"k", {"h": b"v"})
+            first = log.do(Append(topic, record * 3, 3)).first
+            log.wait_grown(topic, first + 2)
+            moved = log.do(MoveToDeadLetter(topic, first + 1, dead)).first
+            again_moved = log.do(MoveToDeadLetter(topic, first + 1, dead)).first
+            assert moved == again_moved
+            assert first + 1 in log.log.settled(topic)
+            log.wait_grown(dead, moved)
+            with log.log.read(dead) as reader:
+                assert [bytes(records) for _, records in reader.blocks(moved)] == [record]
+            with pytest.raises(StoreError):
+                log.do(MoveToDeadLetter(topic, 10**9, dead))
+
+
+def test_a_second_opener_is_refused(again: Again, directory: Path) -> None:
+    again()
+    with pytest.raises(StoreLocked, match=str(os.getpid())):
+        Store(directory, notify=print)
+    code = "import sys; from omq.store.store import Store; Store(sys.argv[1], notify=print)"
+    other = subprocess.run([sys.executable, "-c", code, directory], capture_output=True, text=True, check=False)
+    assert "StoreLocked" in other.stderr
+
+
+def test_a_directory_of_something_else_is_refused(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "format").write_text("something else")
+    with pytest.raises(DamagedError, match="format"):
+        Store(directory, notify=print)
+    (directory / "format").write_text('{"omq-store": 99, "id": "x"}')
+    with pytest.raises(StoreError, match="version 99"):
+        Store(directory, notify=print)
+
+
+KILLED = """
+import os, signal, sys
+from omq._core import blocks
+from omq.store.interface import Append, MakeTopic
+sys.path.insert(0, sys.argv[2])
+from tests.unit.store.opened import Opened
+log = Opened.on_disk(sys.argv[1])
+for kind in ("strong", "weak", "async"):
+    topic = log.make(kind, persistence=kind)
+    log.append(topic, b"a", b"b")
+    log.wait_grown(topic, 2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed(directory: Path) -> None:
+    """A store whose process was killed."""
+    root = Path(__file__).parents[3]
+    died = subprocess.run([sys.executable, "-c", KILLED, directory, root], check=False, timeout=60)
+    assert died.returncode == -signal.SIGKILL
+
+
+def test_after_a_kill_all_is_there(again: Again, directory: Path) -> None:
+    killed(directory)
+    log = again()
+    assert log.log.findings == ["the store was not closed in order"]
+    for topic, kind in ((1, "strong"), (2, "weak"), (3, "async")):
+        assert log.read(topic) == [(1, b"a"), (2, b"b")]
+        assert (log.append(topic, b"c").first == 3) == (kind != "async")  # others might have been given
+
+
+def test_after_a_loss_of_power_weak_topics_are_as_synced(again: Again, directory: Path, monkeypatch) -> None:
+    killed(directory)
+    monkeypatch.setattr(session.Session, "_boot", lambda self: "another")
+    log = again()
+    assert "as at the last sync" in log.log.findings[1]
+    assert log.read(1) == [(1, b"a"), (2, b"b")]
+    for topic in (2, 3):
+        assert log.read(topic) in ([], [(1, b"a"), (2, b"b")])
+        assert log.append(topic, b"c").first > 3
+        assert log.read(topic)[-1][1] == b"c"
+    log = again()
+    assert log.log.findings == []
+    assert [log.read(topic)[-1][1] for topic in (1, 2, 3)] == [b"b", b"c", b"c"]
+
+
+def test_the_map_grows(directory: Path, monkeypatch) -> None:
+    monkeypatch.setattr("omq.store.environment.LARGEST_MAP", 1 << 20)
+    with Opened.on_disk(directory) as log:
+        for kind in ("strong", "weak"):
+            topic = log.make(kind, persistence=kind)
+            for i in range(40):
+                log.append(topic, bytes([i]) * 100_000)
+            assert [body[0] for _, body in log.read(topic)] == list(range(40))
+
+
+def test_readers_and_writers_at_once(store: Opened) -> None:
+    topic = store.make("t", persistence="weak", max_messages=3000)
+    ended = threading.Event()
+    trouble: list[BaseException] = []
+
+    def follow() -> None:
+        at = 1
+        try:
+            while not ended.is_set():
+                with store.log.read(topic) as reader:
+                    at = max(at, reader.first)
+                    for header, records in reader.blocks(at):
+                        for message in blocks.decode(header, records, "t"):
+                            assert message.body == b"%d" % message.id
+                            assert message.id == at
+                            at += 1
+        except BaseException as error:
+            trouble.append(error)
+
+    threads = [threading.Thread(target=follow) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    id = 1
+    for _ in range(150):
+        bodies = [b"%d" % i for i in range(id, id + 100)]
+        store.append(topic, *bodies)
+        id += 100
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert trouble == []
+
+
+def test_many_topics_are_opened_quickly(again: Again) -> None:
+    log = again()
+    writes = [MakeTopic(f"t{i}", "broadcast", "strong") for i in range(500)]
+    log.try_(*writes)
+    log.try_(*[Append(write.topic_id, blocks.encode([b"x"] * 50), 50) for write in writes])
+    began = time.monotonic()
+    log = again()
+    assert time.monotonic() - began < 5
+    assert len(log.log.topics()) == 500
+
+
+def test_a_write_that_fails_unexpectedly_harms_no_other(store: Opened, monkeypatch) -> None:
+    topic = store.make("t")
+    good = [Append(topic, blocks.encode([b"%d" % i]), 1) for i in range(3)]
+    bad = Append(topic, None, 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        len(bad.records)
+    bad.records = b""
+    bad.count = "many"  # type: ignore[assignment]
+    store.try_(good[0], bad, good[1], Trim(topic, 0), good[2])
+    assert isinstance(bad.error, StoreError)
+    assert sorted(write.first for write in good) == [1, 2, 3]
+    assert len(store.read(topic)) == 3
+
+
+def test_without_space_appends_fail_and_the_rest_goes_on(store: Opened, monkeypatch) -> None:
+    jobs = store.make("t", "round_robin")
+    store.append(jobs, b"a", b"b")
+    writer = store.log._writers["strong"]
+    begin = writer.environment.begin
+    full = threading.Event()
+    full.set()
+
+    class Full:
+        def __init__(self, real):
+            self._real = real
+            self._puts = 0
+
+        def __getattr__(self, name):
+            return getattr(self._real, name)
+
+        def put(self, key, value):
+            if full.is_set() and key[:1] == b"b":
+                import lmdb
+
+                error = lmdb.DiskError("no space")
+                error.code = 28
+                raise error
+            return self._real.put(key, value)
+
+    monkeypatch.setattr(writer.environment, "begin", lambda: Full(begin()))
+    append, settle = Append(jobs, blocks.encode([b"c"]), 1), Settle(jobs, [(1, 1)])
+    store.try_(append, settle)
+    assert isinstance(append.error, StoreFull)
+    assert settle.error is None
+    assert 1 in store.log.settled(jobs)
+    assert store.log.broken is None
+    full.clear()
+    assert store.append(jobs, b"c").first == 3
