@@ -56,6 +56,7 @@ def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
+@settings(deadline=None)
 @given(st.lists(COMMANDS, max_size=8), SIZES, st.sampled_from([b"", b"; a comment\n"]))
 def test_a_server_reads_what_a_client_writes(commands, size, between):
     client = ClientSide(b"c")
@@ -68,6 +69,7 @@ def test_a_server_reads_what_a_client_writes(commands, size, between):
     assert found == [Connect(2, b"c"), *commands]
 
 
+@settings(deadline=None)
 @given(st.lists(FRAMES, max_size=8), SIZES)
 def test_a_client_reads_what_a_server_writes(frames, size):
     client = ClientSide(b"c")
@@ -86,7 +88,7 @@ WORDS = st.one_of(
 EXPRESSIONS = st.recursive(WORDS, lambda inner: st.lists(inner, max_size=4), max_leaves=8)
 
 
-@settings(max_examples=500)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(EXPRESSIONS, max_size=4), st.sampled_from([1, 2]))
 def test_any_expressions_are_commands_or_the_one_fault(expressions, version):
     server = ServerSide()
@@ -98,6 +100,7 @@ def test_any_expressions_are_commands_or_the_one_fault(expressions, version):
         pass
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=30), SIZES)
 def test_any_bytes_are_frames_or_the_one_fault(data, size):
     client = ClientSide(b"c")
@@ -108,6 +111,7 @@ def test_any_bytes_are_frames_or_the_one_fault(data, size):
         pass
 
 
+@settings(deadline=None)
 @given(st.integers(0, 7), st.one_of(st.binary(max_size=20), EXPRESSIONS.map(encode)))
 def test_any_payload_is_a_frame_or_the_one_fault(kind, payload):
     try:
@@ -116,6 +120,7 @@ def test_any_payload_is_a_frame_or_the_one_fault(kind, payload):
         pass
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=8, max_size=12))
 def test_any_version_is_spoken_or_refused(data):
     server = ServerSide()

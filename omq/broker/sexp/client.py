@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+import uvloop
+
 from omq._core.blocks import Message
 from omq.broker.errors import BrokerError, TooLarge, VersionFault
 from omq.broker.protocol import check_name
@@ -93,6 +95,7 @@ class _Link(asyncio.Protocol):
         self.side = ClientSide(client, version)
         self.agreed: asyncio.Future[None] = self.loop.create_future()
         self.lost: OmqError | None = None
+        self.closed = False  # by the program
         self.queues: dict[int, _Queue] = {}
         self._leaving: _Queue | None = None  # the server has ended it, and says next why
         self._request: _Request | None = None
@@ -260,9 +263,9 @@ class _Link(asyncio.Protocol):
 
     async def close(self) -> None:
         """Ends the connection. What was answered is with the server."""
-        self._last = "it was closed"
+        self.closed = True
         if self.lost is None:
-            self._end(ClosedError("it is closed"))
+            self._end(ClosedError("the client is closed"))
 
 
 async def _dial(endpoint: str, client: str | bytes | None, version: int, timeout: float | None) -> _Link:
@@ -347,7 +350,7 @@ class AsyncSubscription:
         try:
             return await self.recv()
         except ClosedError:
-            if self._link.lost is None:
+            if self._link.lost is None or self._link.closed:
                 raise StopAsyncIteration from None
             raise
 
@@ -486,7 +489,7 @@ class Subscription:
         try:
             return self.recv()
         except ClosedError:
-            if self._link.lost is None:
+            if self._link.lost is None or self._link.closed:
                 raise StopIteration from None
             raise
 
@@ -519,7 +522,7 @@ class Client:
     def __init__(
         self, endpoint: str, *, client: str | bytes | None = None, version: int = 2, timeout: float | None = 5.0
     ) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="omq-sexp-client", daemon=True)
         self._thread.start()
         self._closing = threading.Lock()

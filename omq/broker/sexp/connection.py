@@ -293,7 +293,7 @@ class Connection:
         if not self.ending:
             self._commands.clear()
             self._publish_batch()
-            self._end(write_frame(Error(text)))
+            self._end(write_frame(Error(text)) if self._side.version else b"")
 
     def fail(self, text: str) -> None:
         """Ends with an error that comes before the messages that wait for the client; they are not sent."""

@@ -94,9 +94,6 @@ class Reading:
         if error is None or self.connection.readings.get(self.topic.name) is not self:
             return
         name = self.topic.name.encode()
-        if isinstance(error, Overrun) and not self._kept:
-            self._too_slow()
-            return
         if isinstance(error, Overrun | Damaged) and error.first:
             # What is behind the gap can be read.
             broker = self.connection.door.broker

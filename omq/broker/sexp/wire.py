@@ -105,8 +105,12 @@ class Wire:
         self.said = self.taken + (0 if kept is None else len(kept))
 
     def read(self, on: bool) -> None:
-        """Listens to the peer, or not."""
-        if self.open and on is not self._reading:
+        """Listens to the peer, or not. A wire that has finished listens by itself."""
+        if self.open and self._timer is None:
+            self._read(on)
+
+    def _read(self, on: bool) -> None:
+        if on is not self._reading:
             self._reading = on
             if on:
                 self._loop.add_reader(self._sock, self._readable)
@@ -117,7 +121,7 @@ class Wire:
         """Ends the connection at once; the owner is told. Idempotent."""
         if not self.open:
             return
-        self.read(False)
+        self._read(False)
         self.open = False
         if self._writing:
             self._loop.remove_writer(self._sock)
@@ -139,7 +143,7 @@ class Wire:
         except OSError:
             self.close()
             return
-        self.read(True)
+        self._read(True)
         self._timer = self._loop.call_later(timeout, self.close)
 
     def _readable(self) -> None:
@@ -156,7 +160,7 @@ class Wire:
         elif data:
             self._owner.received(data)
         else:
-            self.read(False)
+            self._read(False)
             self._owner.ended()
 
     def flush(self) -> None:

@@ -418,7 +418,7 @@ def test_a_client_resumes_by_id(stage):
     topic = stage.create("t")
     ids: list[int] = []
     for part in range(5):
-        stage.publish("t", *(b"m" for _ in range(10)))
+        stage.publish("t", *[b"m"] * 10)
         with stage.peer(client=b"c") as peer:
             peer.subscribe(b"t", b"(From_message %d)" % (ids[-1] if ids else 0))
             for _ in range(7 if part < 4 else 22):
@@ -549,3 +549,19 @@ def test_many_connections_at_once(stage):
         for peer in peers:
             peer.sock.close()
     until(lambda: not stage.door.connections)
+
+
+def test_more_than_a_transient_topic_remembers_is_noted_and_goes_on(stage):
+    stage.create("t", persistence="transient", max_messages=3)
+    with stage.peer() as peer:
+        peer.subscribe(b"t")
+        for _ in range(20):
+            stage.publish("t", *[b"m"] * 10)
+        ids = []
+        while not ids or ids[-1] < 200:
+            kind, payload = peer.frame()
+            if kind == MESSAGE:
+                ids.append(struct.unpack_from(">Q", payload)[0])
+            else:
+                assert payload.startswith(b"t: messages below ")
+        assert ids == sorted(set(ids))

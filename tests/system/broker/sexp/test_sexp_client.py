@@ -247,6 +247,7 @@ def test_closed_from_another_thread(stage):
     client.close()
     thread.join(10)
     assert len(found) == 1
+    assert list(subscription) == []
     with pytest.raises(ClosedError):
         client.publish("t", b"")
 
