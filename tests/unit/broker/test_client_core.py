@@ -21,6 +21,9 @@ from tests.unit.broker.scripted import ScriptedBroker, Topic
 NAME = bytes(range(16))
 
 
+some = st.sampled_from([0, 1, 2, 100, 100])  # messages
+
+
 class Player(RuleBasedStateMachine):
     """Plays a client with one topic of each kind, and cuts its connection."""
 
@@ -41,36 +44,29 @@ class Player(RuleBasedStateMachine):
     # ------------------------------------------------------------------ what the world does
 
     @precondition(lambda self: self.core.state is State.DOWN)
-    @rule()
-    def connect(self) -> None:
+    @rule(welcomed=st.sampled_from([True, True, True, False]))
+    def connect(self, welcomed: bool) -> None:
         self.core.connected()
+        if welcomed:
+            self.pass_on(1, 1, 1)
 
     @precondition(lambda self: self.core.state is not State.DOWN)
-    @rule(sent=st.integers(0, 5), seen=st.integers(0, 5))
-    def cut(self, sent: int, seen: int) -> None:
-        self.send(sent)
-        for _ in range(min(seen, len(self.broker.up))):
-            self.broker.step()
+    @rule(sent=some, seen=some, taken=some)
+    def cut(self, sent: int, seen: int, taken: int) -> None:
+        self.pass_on(sent, seen, taken)
         self.core.lost()
         self.broker.cut()
 
-    @rule(count=st.integers(1, 8))
-    def send(self, count: int) -> None:
-        for _ in range(min(count, len(self.core.out))):
+    @rule(sent=some, seen=some, blocks=st.integers(0, 3), taken=some)
+    def pass_on(self, sent: int, seen: int, taken: int, blocks: int = 0) -> None:
+        """Lets so many messages come one step further."""
+        for _ in range(min(sent, len(self.core.out))):
             self.broker.up.append(self.core.out.popleft())
-
-    @rule(count=st.integers(1, 8))
-    def look(self, count: int) -> None:
-        for _ in range(min(count, len(self.broker.up))):
+        for _ in range(min(seen, len(self.broker.up))):
             self.broker.step()
-
-    @rule()
-    def pump(self) -> None:
-        self.broker.pump()
-
-    @rule(count=st.integers(1, 8))
-    def take_in(self, count: int) -> None:
-        for _ in range(min(count, len(self.broker.down))):
+        for _ in range(blocks):
+            self.broker.pump()
+        for _ in range(min(taken, len(self.broker.down))):
             self.core.receive(self.broker.down.popleft())
 
     # ------------------------------------------------------------------ what a user does
@@ -107,7 +103,7 @@ class Player(RuleBasedStateMachine):
     @precondition(lambda self: any(feed.name for feed, _ in self.readings))
     @rule()
     def move(self) -> None:
-        for feed, _ in self.readings:
+        for feed, got in self.readings:
             if feed.name and got:
                 self.core.move(feed, got[-1])
 
@@ -183,10 +179,9 @@ class Player(RuleBasedStateMachine):
         moved = True
         while moved:
             moved = bool(self.core.out or self.broker.up or self.broker.down)
-            self.send(100)
-            self.look(100)
+            self.pass_on(100, 100, 0)
             moved |= self.broker.pump()
-            self.take_in(100)
+            self.pass_on(0, 0, 100)
             for feed, got in self.readings:
                 while (block := self.core.take(feed)) is not None:
                     got += [message.id for message in messages_of(feed, block)]
@@ -203,7 +198,7 @@ def request_topic(bodies: list[bytes]) -> str:
     return bodies[0][:1].decode()
 
 
-Player.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+Player.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 TestWhateverIsCutNothingIsLostOrRepeated = Player.TestCase
 
 
@@ -360,3 +355,59 @@ def test_bodies_are_packed_by_size_and_large_ones_stand_alone():
         list(pack([b"12345"], 4))
     with pytest.raises(TypeError):
         list(pack(["text"], 4))
+
+
+def block(first: int, bodies: list[bytes]) -> tuple[bytes, bytes]:
+    records = blocks.encode(bodies)
+    return blocks.header(first, len(bodies), 0, len(records)), records
+
+
+def welcome_again(core: ClientCore) -> None:
+    core.lost()
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], b"{}"])
+
+
+def test_a_named_subscription_passes_over_what_it_has_had():
+    core = ready()
+    feed, begin = core.subscribe("t", "beginning", "n", 1000)
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 0}'])
+    core.receive([protocol.BLOCK, feed.tag, *block(1, [b"1", b"2", b"3"])])
+    assert [message.id for message in messages_of(feed, core.take(feed))] == [1, 2, 3]
+    core.move(feed, 2)
+    welcome_again(core)
+    core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 0}'])  # the move was lost
+    assert core.out[-1] == [protocol.POSITION, feed.tag, u64(2)]
+    core.receive([protocol.BLOCK, feed.tag, *block(1, [b"1", b"2"])])
+    assert core.take(feed) is None
+    core.receive([protocol.BLOCK, feed.tag, *block(3, [b"3", b"4"])])
+    assert [message.id for message in messages_of(feed, core.take(feed))] == [4]
+
+
+def test_a_subscription_that_goes_on_counts_what_waits_against_its_credit():
+    core = ready()
+    feed, begin = core.subscribe("t", "beginning", None, 1000)
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 0}'])
+    header, records = block(1, [b"x" * 100])
+    core.receive([protocol.BLOCK, feed.tag, header, records])
+    welcome_again(core)
+    assert json.loads(core.out[-1][3]) == {"replay": 1, "name": None, "credit": 1000 - len(records)}
+    core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 1}'])
+    assert core.take(feed) is not None
+
+
+def test_a_share_forgets_what_waits_and_acknowledges_again_what_it_had():
+    core = ready()
+    feed, begin = core.consume("t", 30.0, 10)
+    core.receive([protocol.CONSUMING, begin.tag, b"{}"])
+    core.receive([protocol.JOBS, feed.tag, *block(1, [b"1"])])
+    (job,) = deliveries_of(feed, core.take(feed), None, core.session)
+    core.settle(feed, job.session, [job.id], True)
+    core.receive([protocol.JOBS, feed.tag, *block(2, [b"2"])])
+    welcome_again(core)
+    assert not feed.queue
+    core.receive([protocol.CONSUMING, feed.tag, b"{}"])
+    core.settle(feed, job.session, [7], False)  # of another connection: the broker has it already
+    assert core.out[-1][0] == protocol.CONSUME
+    assert feed.is_done(1)
+    assert not feed.is_done(2)
