@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -140,6 +141,7 @@ def measure(case: Case, load: Load, place: Path, rounds: int, client: str) -> Fi
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs what the command line asks for and gives the exit code."""
     arguments = _arguments(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # servers end with the bench, then
     load = Load(arguments.size, arguments.depth, arguments.seconds, arguments.messages)
     place = (arguments.directory or Path(tempfile.gettempdir())).resolve()
     kind = _file_system(place)

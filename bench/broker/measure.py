@@ -19,6 +19,7 @@ from bench.measure import Sample, calibrated, percentiles
 from bench.processes import RunError, Talker
 
 PATIENCE = 900.0  # seconds for any one answer of a client
+FILLING = 10.0  # seconds that filling a server for a consumer may take
 TRIPS = 300  # single publishes that are timed
 WARM = 50  # and those before them
 QUALIFYING = 100_000  # messages that a driver replays to show which one is better
@@ -101,19 +102,29 @@ def _consumed(row: Row, driver: str, load: Load, place: Path, at_once: bool) -> 
         consumer.hear("ready", PATIENCE)
         consumer.does("arm")
 
+        filling = 0.0
+
         def burst(count: int) -> float:
+            nonlocal filling
             if not at_once:
-                producer.does("publish", count)
+                published = producer.does("publish", count)
+                filling = (published["ended"] - published["started"]) / count
             consumer.order(do="consume", count=count)
             consumer.hear("begun")
-            published = producer.does("publish", count) if at_once else None
+            if at_once:
+                published = producer.does("publish", count)
             facts = consumer.hear("ended", PATIENCE)
-            if published is None:
+            if not at_once:
                 return float(facts["ended"] - facts["started"])
             return float(max(facts["ended"], published["ended"]) - published["started"])
 
-        count, took = calibrated(burst, load.seconds, 2 * load.depth)
-        return _sample(count, took, server)
+        count = 2 * load.depth
+        for seconds in (min(0.2, load.seconds), load.seconds):
+            took = burst(count)
+            # A server that is filled slowly is not filled for longer than this.
+            fill = FILLING / filling if filling else float("inf")
+            count = max(count, int(min(count * seconds / took, fill)))
+        return _sample(count, burst(count), server)
 
 
 class Replays:

@@ -50,7 +50,7 @@ class Running:
 
     Attributes:
         endpoint: Where: `host:port`, or an endpoint of ZMTP.
-        pid: Its process.
+        pid: Its process, which leads a session.
         directory: Where its data is.
     """
 
@@ -59,12 +59,18 @@ class Running:
     directory: Path
 
     def memory(self) -> int:
-        """Bytes of its own memory now, files that are mapped left out."""
-        try:
-            status = Path(f"/proc/{self.pid}/status").read_text()
-        except OSError:
-            return 0
-        return sum(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
+        """Bytes of its own memory now, with the processes that it started; files that are mapped left out."""
+        found = 0
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                # Behind the name, which may hold anything: state, parent, group, session.
+                if int((process / "stat").read_text().rpartition(")")[2].split()[3]) != self.pid:
+                    continue
+                status = (process / "status").read_text()
+            except OSError:
+                continue  # it has just ended
+            found += sum(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
+        return found
 
 
 @contextmanager

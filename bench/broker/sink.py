@@ -1,7 +1,7 @@
 """The floor's server: takes and gives bytes over a bare socket, and does nothing else.
 
-A request is a letter and two numbers (u64): `P` takes so many bytes, and answers with one byte each time that so many of
-them are there; `R` gives so many bytes.
+A request is a letter and two numbers (u64): `P` takes so many bytes, and answers with one byte each time that so many
+of them are there; `R` gives so many bytes.
 """
 
 from __future__ import annotations
