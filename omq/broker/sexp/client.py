@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 import uvloop
 
@@ -111,9 +111,8 @@ class _Link(asyncio.Protocol):
     # --------------------------------------------------------------------------------------- of the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self.side.hello())
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its type
+        self._transport.write(self.side.hello())
 
     def data_received(self, data: bytes) -> None:
         try:

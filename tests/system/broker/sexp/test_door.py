@@ -35,6 +35,11 @@ def stage():
 # ------------------------------------------------------------------------------------------------- handshake
 
 
+def heard(stage: Stage) -> int:
+    """Bytes of the version that the only connection has got."""
+    return sum(len(one._side._said) or 8 * bool(one._side.version) for one in stage.door.connections)
+
+
 @pytest.mark.parametrize("version", [V1, V2])
 def test_the_server_says_the_same_version(stage, version):
     with Peer(stage.address) as peer:
@@ -46,8 +51,10 @@ def test_the_handshake_byte_by_byte_and_all_at_once(stage):
     stage.create("t")
     said = V1 + b"(Connect 1 c)(Subscribe t From_current)\n"
     with Peer(stage.address) as peer:
-        for byte in said:
+        peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at, byte in enumerate(said, 1):
             peer.say(bytes([byte]))
+            until(lambda at=at: heard(stage) >= min(at, 8))
         assert peer.exactly(8) == V1
         assert peer.frame() == (SUBSCRIBED, b"((id 1)(topic t))")
     with Peer(stage.address) as peer:

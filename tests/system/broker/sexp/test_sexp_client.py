@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 
 import omq.broker
 from omq.broker.config import TopicSpec
@@ -48,7 +49,8 @@ def test_create_publish_and_replay(stage):
             assert next(subscription).id == 1001
 
 
-def test_the_twin_for_asyncio(stage):
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_the_twin_for_asyncio(stage, loop):
     async def run() -> None:
         async with AsyncClient(stage.endpoint) as client:
             await client.create("t", delivery="broadcast", persistence="async")
@@ -69,7 +71,8 @@ def test_the_twin_for_asyncio(stage):
         with pytest.raises(ClosedError):
             await client.publish("t", b"")
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
 
 
 def test_what_is_refused(stage):

@@ -73,6 +73,8 @@ def drain(there: socket.socket, size: int) -> bytes:
 
 def test_everything_goes_out_in_order(run):
     async def test(wire, owner, there) -> None:
+        wire.write(b"")
+        await asyncio.sleep(0)
         pieces = [bytes([at % 256]) * (at * 37 % 5000) for at in range(600)]
         whole = b"".join(pieces)
         for piece in pieces:
