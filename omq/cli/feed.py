@@ -13,7 +13,7 @@ from omq.broker import Client
 from omq.cli.blocks import Stock, read_blocks
 from omq.errors import OmqError
 
-BATCH: Final = 500  # messages of one call
+BATCH: Final = 2000  # messages of one call
 END: Final = b"end"  # the key of the last message
 PATIENCE: Final = 60.0  # seconds that a call may take, over the death of a broker too
 

@@ -25,16 +25,17 @@ class Command:
     Args:
         folder: Where its ready file and its log are.
         *arguments: What it is told.
+        at: Its working directory; `None` for ours.
     """
 
-    def __init__(self, folder: Path, *arguments: str | Path) -> None:
+    def __init__(self, folder: Path, *arguments: str | Path, at: Path | None = None) -> None:
         self.ready = folder / "ready.json"
         self._log = folder / "broker.log"
         self._left = self._written()
         command = [sys.executable, "-c", MAIN, "broker", *map(str, arguments), "--ready-file", str(self.ready)]
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
-                command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=log
+                command, cwd=at, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=log
             )
 
     @property
@@ -68,9 +69,9 @@ class Command:
 
 
 @contextlib.contextmanager
-def broker(folder: Path, *arguments: str | Path) -> Iterator[Command]:
+def broker(folder: Path, *arguments: str | Path, at: Path | None = None) -> Iterator[Command]:
     """A broker that is killed at the end, if it still runs."""
-    command = Command(folder, *arguments)
+    command = Command(folder, *arguments, at=at)
     try:
         yield command
     finally:
