@@ -1,0 +1,156 @@
+"""A store whose process is killed, at any moment and at each call that writes."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fault.store_history import History
+
+SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
+QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+CALLS = ["pwrite64", "writev", "fdatasync"]
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=QUICK) as path:
+        yield Path(path) / "store"
+
+
+def traced() -> bool:
+    """Whether strace is here and may do what it does."""
+    if shutil.which("strace") is None:
+        return False
+    return subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode == 0
+
+
+needs_strace = pytest.mark.skipif(not traced(), reason="strace is missing, or may not trace")
+
+
+def strace(what: str) -> list[str]:
+    """The command that spoils a system call."""
+    call = what.partition(":")[0]
+    return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={what}"]
+
+
+def killed_somewhere(directory: Path, seed: int) -> None:
+    """Three processes, one after the other, each killed after some time; then one that comes to its end."""
+    history = History()
+    chance = random.Random(seed)
+    for round_number in range(3):
+
+        def kill(process: subprocess.Popen[bytes]) -> None:
+            timer = threading.Timer(chance.uniform(0.15, 0.7), process.kill)
+            timer.daemon = True
+            timer.start()
+
+        history.run(directory, 1000 * seed + round_number, 100_000, kill=kill)
+        if chance.random() < 0.5:
+            history.check(directory)
+    assert history.run(directory, 1000 * seed + 9, 20) == 0
+    assert history.over
+    assert history.failed == []
+    assert set(number for number, kind in history.kinds.items() if kind == "append") <= set(history.done)
+    history.check(directory)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_somewhere(directory: Path, seed: int) -> None:
+    killed_somewhere(directory, seed)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(2, SEEDS))
+def test_killed_somewhere_many_times(directory: Path, seed: int) -> None:
+    killed_somewhere(directory, seed)
+
+
+def killed_at(directory: Path, call: str, number: int) -> bool:
+    """Killed when it makes a call for the nth time; false if it does not make so many."""
+    history = History()
+    history.run(directory, 1, 12)
+    status = history.run(directory, 2, 12, *strace(f"{call}:signal=KILL:when={number}"))
+    if history.over:
+        assert status == 0
+        return False
+    assert status in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    history.check(directory)
+    history.run(directory, 3, 5)
+    assert history.over
+    history.check(directory)
+    return True
+
+
+@needs_strace
+@pytest.mark.parametrize(("call", "number"), [("pwrite64", 9), ("writev", 6), ("fdatasync", 8)])
+def test_killed_at_a_call(directory: Path, call: str, number: int) -> None:
+    assert killed_at(directory, call, number)
+
+
+@needs_strace
+@pytest.mark.fault
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("call", [*CALLS, "fsync", "ftruncate", "rename"])
+def test_killed_at_each_call(directory: Path, call: str) -> None:
+    number = 1
+    while killed_at(directory / str(number), call, number):
+        number += 1
+    assert number > 1
+
+
+def failing_at(directory: Path, call: str, number: int, error: str) -> History | None:
+    """A call fails once; `None` if it is not made so often. Whatever was acknowledged is there afterwards."""
+    history = History()
+    history.run(directory, 1, 5)
+    done = len(history.done)
+    history.run(directory, 2, 25, *strace(f"{call}:error={error}:when={number}"))
+    if not history.failed:
+        return None
+    assert len(history.done) >= done
+    kinds = set(history.failed)
+    history.check(directory)
+    history.failed.clear()
+    history.run(directory, 3, 5)
+    assert history.over
+    assert history.failed == []
+    history.check(directory)
+    history.failed = sorted(kinds)
+    return history
+
+
+@needs_strace
+@pytest.mark.parametrize("call", CALLS)
+def test_after_a_failed_write_nothing_is_acknowledged(directory: Path, call: str) -> None:
+    history = None
+    number = 8
+    while history is None:
+        history = failing_at(directory / str(number), call, number, "EIO")
+        number += 1
+        assert number < 20
+    assert history.failed == ["StoreFailed"]
+
+
+@needs_strace
+@pytest.mark.fault
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("call", CALLS)
+def test_each_write_fails(directory: Path, call: str) -> None:
+    for number in range(1, 40):
+        history = failing_at(directory / str(number), call, number, "EIO")
+        assert history is None or history.failed == ["StoreFailed"]
+
+
+@needs_strace
+def test_space_that_comes_back_is_used(directory: Path) -> None:
+    history = failing_at(directory, "writev", 10, "ENOSPC")
+    assert history is not None
+    assert history.failed == ["StoreFull"]
