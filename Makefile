@@ -24,7 +24,7 @@ PIP := $(PY) -m pip --require-virtualenv install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-broker demo-spark test test-all test-pythons lint bench soak test-sanitize test-races test-debug coverage fuzz clean
+.PHONY: help demo demo-broker demo-spark test test-all test-pythons lint bench bench-broker soak test-sanitize test-races test-debug coverage fuzz clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,10 @@ lint: $(VENV)/.test $(VENV)/.core  ## ruff and mypy
 
 bench: $(VENV)/.test $(VENV)/.core  ## measure omq and its peers (ARGS=... for what and how)
 	@$(PY) -m bench $(ARGS)
+
+bench-broker: $(VENV)/.test $(VENV)/.core  ## omq's broker beside NATS, Redis and RabbitMQ (ARGS=... for what and how)
+	@$(PY) -m bench.broker.install
+	@$(PY) -m bench.broker $(ARGS)
 
 soak: $(VENV)/.test $(VENV)/.core  ## peers come and go for a long time; memory and descriptors stay flat (MINUTES=10)
 	@$(PY) -m tests.soak.soak --minutes $(or $(MINUTES),10) $(ARGS)
