@@ -7,14 +7,14 @@ allowed: they add up, and their order means nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from omq.errors import UsageError
 
-__all__ = ["ACTIONS", "Action", "Permission", "Permissions"]
+__all__ = ["ACTIONS", "Action", "Permission", "Permissions", "permission_of"]
 
 #: `subscribe` is also needed to read by range; `publish` also to stage and to commit.
 Action = Literal["publish", "subscribe", "consume", "create", "delete"]
@@ -54,6 +54,19 @@ class Permission:
         object.__setattr__(self, "who", who)
         object.__setattr__(self, "topics", topics)
         object.__setattr__(self, "may", frozenset(actions))
+
+
+def permission_of(row: Permission | Mapping[str, Any]) -> Permission:
+    """A permission in either of its forms: as it is, or as a row of `[[permission]]`.
+
+    Raises:
+        UsageError: It has other keys than `who`, `topics` and `may`, or a value does not fit.
+    """
+    if isinstance(row, Permission):
+        return row
+    if not isinstance(row, Mapping) or set(row) != {"who", "topics", "may"}:
+        raise UsageError(f"a permission has who, topics and may; this is {row!r}")
+    return Permission(**row)
 
 
 class Permissions:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from omq.broker.config import TopicSpec
-from omq.broker.permissions import Permission
+from omq.broker.config import TopicSpec, topic_spec
+from omq.broker.permissions import Permission, permission_of
 from omq.errors import UsageError
 from omq.types import Security
 
@@ -28,9 +28,10 @@ class AsyncServer:
         bind: The endpoint, or endpoints, of the ZMTP door; `None` for none.
         sexp: The endpoint of the S-expressions' door (`tcp://host:port`); `None` for none.
         http: The address of the status page (`host:port`); `None` for none.
-        topics: Made at the start, or found as they are to be.
+        topics: Made at the start, or found as they are to be: `"prices:broadcast:strong"`, a mapping as in
+            `broker.toml`, or a `TopicSpec`.
         security: A `PlainServer` or `CurveServer` for the ZMTP door.
-        permissions: Who may do what; none: everybody everything.
+        permissions: Who may do what, also as mappings as in `broker.toml`; none: everybody everything.
         memory: Keeps everything in memory; there is no `directory`, and no `strong` topic.
 
     Attributes:
@@ -49,9 +50,9 @@ class AsyncServer:
         bind: str | Iterable[str] | None = "tcp://127.0.0.1:*",
         sexp: str | None = None,
         http: str | None = None,
-        topics: Iterable[TopicSpec] = (),
+        topics: Iterable[TopicSpec | str | Mapping[str, Any]] = (),
         security: Security | None = None,
-        permissions: Iterable[Permission] = (),
+        permissions: Iterable[Permission | Mapping[str, Any]] = (),
         memory: bool = False,
     ) -> None:
         if (directory is None) != memory:
@@ -60,9 +61,9 @@ class AsyncServer:
         from omq.broker.broker import Broker
         from omq.broker.door import ZmtpDoor
 
-        self.broker = Broker(directory, permissions=permissions)
+        self.broker = Broker(directory, permissions=[permission_of(one) for one in permissions])
         self.endpoints: dict[str, str] = {}
-        self._topics = tuple(topics)
+        self._topics = tuple(topic_spec(topic) for topic in topics)
         self._sexp = sexp
         self._http = http
         wanted = (bind,) if isinstance(bind, str) else tuple(bind or ())
@@ -148,9 +149,9 @@ class Server:
         bind: str | Iterable[str] | None = "tcp://127.0.0.1:*",
         sexp: str | None = None,
         http: str | None = None,
-        topics: Iterable[TopicSpec] = (),
+        topics: Iterable[TopicSpec | str | Mapping[str, Any]] = (),
         security: Security | None = None,
-        permissions: Iterable[Permission] = (),
+        permissions: Iterable[Permission | Mapping[str, Any]] = (),
         memory: bool = False,
     ) -> None:
         self._server = AsyncServer(

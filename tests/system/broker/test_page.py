@@ -6,10 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from omq.broker import Client, Server
 from omq.broker.http.door import HttpDoor
 from omq.broker.stats import BrokerStats
 from tests.system.broker.browser import Browser, browser, needs_browser
@@ -221,6 +223,35 @@ def test_light_and_dark(look: Callable[..., Browser]) -> None:
     assert brightness("backgroundColor") > 600 > 200 > brightness("color")
     window.prefer("dark")
     assert brightness("backgroundColor") < 200 < 600 < brightness("color")
+
+
+def test_a_broker_at_work(window: Browser, tmp_path: Path) -> None:
+    topics = ("prices:broadcast:strong:max_age=3600", "jobs:round-robin:weak", f"{HOSTILE}:broadcast:transient")
+    places = {"bind": "tcp://127.0.0.1:*", "sexp": "tcp://127.0.0.1:*", "http": "127.0.0.1:0"}
+    topics = tuple(topic.replace("/", "") for topic in topics)
+    with Server(tmp_path / "data", topics=topics, **places) as server, Client(server.endpoints["zmtp"]) as client:
+        window.size(*DESKTOP)
+        window.complaints()
+        window.driver.get(server.endpoints["http"])
+        until(lambda: window.text("#title") == "Topics (3)")
+        client.publish_many("prices", [bytes(1000)] * 2000)
+        client.publish_many("jobs", [b"a job"] * 50)
+        with (
+            client.subscribe("prices", replay="beginning", name="ledger") as subscription,
+            client.consume("jobs", credit=10) as consumer,
+        ):
+            assert subscription.recv(timeout=10).id == 1
+            assert consumer.recv(timeout=10).id == 1
+            window.run("for (const row of document.querySelectorAll('details')) row.open = true")
+            until(lambda: "Subscribers (1)" in window.text("#topics") and "Consumers (1)" in window.text("#topics"))
+            shown = window.text("#topics")
+            for part in ("1 \u2013 2,000", "1 \u2013 50", "ledger", "kept for 1 h", "2,000 published"):
+                assert part in shown
+            assert "fsync" in window.text("#tile-sync")
+            assert "median" in window.text("#tile-sync")
+            assert window.text("#state") == "serving"
+        until(lambda: "Consumers (1)" not in window.text("#topics"))
+        assert window.complaints() == []
 
 
 def test_many_topics_can_be_filtered(look: Callable[..., Browser]) -> None:

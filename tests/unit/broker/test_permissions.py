@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from omq.broker.permissions import ACTIONS, CACHED, Permission, Permissions
+from omq.broker.permissions import ACTIONS, CACHED, Permission, Permissions, permission_of
 from omq.errors import UsageError
 
 
@@ -83,3 +85,13 @@ def test_what_is_remembered_has_a_bound() -> None:
 def test_what_does_not_fit_is_named(who: str, topics: str, may: list[str], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         Permission(who, topics, may)
+
+
+def test_the_forms_of_a_permission() -> None:
+    made = Permission("*", "prices", ["publish"])
+    assert permission_of(made) is made
+    assert permission_of({"who": "*", "topics": "prices", "may": ["publish"]}) == made
+    for wrong in ({"who": "*", "topics": "*"}, {"who": "*", "topics": "*", "may": [], "not": 1}, "prices"):
+        value: Any = wrong
+        with pytest.raises(UsageError, match="who, topics and may"):
+            permission_of(value)
