@@ -38,8 +38,10 @@ class Stage:
         self.broker = Broker(directory, permissions=permissions)
         self.door = Door(self.broker, limits=limits)
         self._numbers = itertools.count(1)
+        self._faults: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
+        self._loop.set_exception_handler(lambda _, context: self._faults.append(context))
         self._thread.start()
         self.call(self.broker.start())
         self.endpoint = self.call(self.door.start("tcp://127.0.0.1:*"))
@@ -53,9 +55,11 @@ class Stage:
         self.call(self.door.close())
         self.call(self.broker.close())
         assert not self.door.connections
+        assert not self.door.clients
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        assert not self._faults
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs it in the broker's loop."""

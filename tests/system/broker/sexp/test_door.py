@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 import time
@@ -572,3 +573,43 @@ def test_more_than_a_transient_topic_remembers_is_noted_and_goes_on(stage):
             else:
                 assert payload.startswith(b"t: messages below ")
         assert ids == sorted(set(ids))
+
+
+WORDS = [b"(", b")", b'"', b"\\", b"#|", b"|#", b";", b"#;", b"\n", b" ", b"Connect", b"Subscribe", b"Unsubscribe"]
+WORDS += [b"Ack", b"Publish", b"Create", b"t", b"jobs", b"1", b"2", b"Broadcast", b"Transient", b"From_beginning"]
+LINES = [b"(Subscribe t From_beginning)", b"(Subscribe jobs From_current)", b"(Unsubscribe t)", b"(Unsubscribe jobs)"]
+LINES += [
+    b"(Publish t a)",
+    b"(Publish jobs a)",
+    b"(Create u Broadcast Transient)",
+    b"(Subscribe u From_current)",
+    b"(Ack 1)",
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_said_the_broker_goes_on(seed):
+    draw = random.Random(seed)
+    with Stage(Limits(linger=0.1, ping=0.2)) as stage:
+        stage.create("t")
+        stage.create("jobs", delivery="round-robin", persistence="transient")
+        for at in range(150):
+            with Peer(stage.address) as peer:
+                said = V2 + b"(Connect 2 c%d)" % (at % 50)
+                said += b"".join(draw.choice(LINES) for _ in range(draw.randrange(8)))
+                said += b"".join(draw.choice(WORDS) for _ in range(draw.randrange(6)))
+                cuts = sorted(draw.randrange(len(said) + 1) for _ in range(3))
+                for start, end in zip([0, *cuts], [*cuts, len(said)], strict=True):
+                    try:
+                        peer.say(said[start:end])
+                    except ConnectionError:
+                        break
+                if draw.random() < 0.5:
+                    peer.exactly(8)
+                if draw.random() < 0.3:
+                    peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with stage.peer(client=b"good") as peer:
+            peer.subscribe(b"t")
+            last = stage.publish("t", b"x")
+            while peer.message()[0] < last:
+                pass
