@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
@@ -62,6 +63,7 @@ class AsyncCaller:
         self._keeper: asyncio.Task[None] | None = None
         self._changes: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._settled: list[tuple[ShareFeed, int, bool, int]] = []  # what leaves when the loop's turn ends
+        self._dropped: deque[Feed] = deque()  # whose holders are gone
         self._later: asyncio.TimerHandle | None = None
         self._up = False
         self._pause = Pause()
@@ -120,11 +122,12 @@ class AsyncCaller:
         """A feed has no holder any more."""
         loop = self._loop
         if not feed.ended and not self.closed and loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._cancel, feed)
+            self._dropped.append(feed)
+            loop.call_soon_threadsafe(self._cancel_dropped)  # any thread may collect garbage
 
-    def _cancel(self, feed: Feed) -> None:
-        if not self.closed:
-            self.core.cancel(feed)
+    def _cancel_dropped(self) -> None:
+        while self._dropped and not self.closed:
+            self.core.cancel(self._dropped.popleft())
             self.send_out()
 
     # ------------------------------------------------------------------ requests
@@ -133,6 +136,7 @@ class AsyncCaller:
     def asking(self) -> Iterator[ClientCore]:
         """For what makes requests; they leave at its end."""
         self.refuse()
+        self._cancel_dropped()
         self._settle()
         yield self.core
         self.send_out()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omq._core.blocks import encode
 from omq.broker import protocol
-from omq.broker.errors import BrokerError, SyntaxFault, TooLarge, TopicError, VersionFault, error_for
+from omq.broker.errors import BrokerError, Overrun, SyntaxFault, TooLarge, TopicError, VersionFault, error_for
 from omq.broker.feeds import Feed, ShareFeed, SubscriptionFeed, decoded
 from omq.broker.protocol import pack_json, pack_ranges, read_json, u32, u64
 from omq.broker.types import Message, TopicInfo
@@ -213,7 +213,11 @@ class ClientCore:
             self.fail(VersionFault(f"the broker speaks version {about['version']}, this client {protocol.VERSION}"))
             return
         self.state = State.UP
-        self.broker = str(about.get("broker", ""))
+        before, self.broker = self.broker, str(about.get("broker", ""))
+        if before and before != self.broker:
+            # Another store: its ids have begun anew.
+            for feed in self._feeds.values():
+                feed.start_over(0)
         self.max_body = int(about.get("max_body", self.max_body))
         waiting = [request for request in self._requests.values() if request.command != protocol.HELLO]
         for feed in self._feeds.values():
@@ -232,6 +236,10 @@ class ClientCore:
         if request.command == protocol.HELLO:
             self.fail(error)
         elif request.feed is not None:
+            if isinstance(error, Overrun) and error.first and request.feed.start_over(error.first - 1):
+                self._finish(request, [])
+                self._begin(request.feed)
+                return
             self._feeds.pop(tag, None)
             request.feed.end(error)
         elif request.command in _REMOVING and request.repeated and isinstance(error, TopicError):

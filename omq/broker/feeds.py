@@ -75,6 +75,10 @@ class Feed:
         """The connection is lost."""
         self.in_force = False
 
+    def start_over(self, position: int) -> bool:
+        """What follows is not kept: goes on behind another id where nothing else was promised. Gives whether it was."""
+        return False
+
     def end(self, error: BrokerError | None) -> None:
         """Nothing follows."""
         if not self.ended:
@@ -104,6 +108,7 @@ class SubscriptionFeed(Feed):
         self.name = name
         self.last = 0
         self.position = 0
+        self._transient = False  # messages that nobody reads in time may be gone
         self._owed = 0  # bytes of credit that were used up and not given back
         self._queued = 0  # bytes in the queue
 
@@ -114,6 +119,7 @@ class SubscriptionFeed(Feed):
 
     def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
         self.in_force = True
+        self._transient = answer.get("persistence") == "transient"
         if not self.began:
             self.began, self.last = True, int(answer["position"])
         elif self.position > int(answer["position"]):
@@ -144,6 +150,12 @@ class SubscriptionFeed(Feed):
             return None
         size, self._owed = self._owed, 0
         return [protocol.CREDIT, self.tag, u64(size)]
+
+    def start_over(self, position: int) -> bool:
+        if not self.began or (position and (not self._transient or self.name is not None)):
+            return False
+        self.last = position
+        return True
 
 
 class ShareFeed(Feed):

@@ -501,7 +501,11 @@ class Session:
                 self.fail(tag, error)
                 return
             reading.started = True
-            answer = {"topic_id": topic.id, "position": reading.subscription.position}
+            answer = {
+                "topic_id": topic.id,
+                "position": reading.subscription.position,
+                "persistence": topic.persistence,
+            }
             self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
             reading.subscription.more()
 

@@ -1,0 +1,99 @@
+"""The two twins of the broker's client, for tests that are written once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvloop
+
+import omq.asyncio.broker
+import omq.broker
+
+
+class Blocking:
+    """Clients of `omq.broker`."""
+
+    name = "blocking"
+    Client: Any = omq.broker.Client
+
+    def wait(self, call: Any) -> Any:
+        """What a call gives."""
+        return call
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls what is awaited in neither twin."""
+        return function(*arguments)
+
+    def take(self, stream: Any, count: int) -> list[Any]:
+        """Iterates."""
+        got: list[Any] = []
+        for message in stream if count else ():
+            got.append(message)
+            if len(got) == count:
+                break
+        return got
+
+    def all(self, stream: Any) -> list[Any]:
+        """Iterates to the end."""
+        return list(stream)
+
+    def close(self) -> None:
+        """Ends what the twin needs."""
+
+
+class Looped:
+    """Clients of `omq.asyncio.broker`, whose loop runs while a test waits for something."""
+
+    name = "asyncio"
+    Client: Any = omq.asyncio.broker.Client
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+    def wait(self, call: Any) -> Any:
+        async def run() -> Any:
+            return await call
+
+        return self._runner.run(run()) if inspect.isawaitable(call) else call
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        async def run() -> Any:
+            return function(*arguments)
+
+        return self._runner.run(run())
+
+    def take(self, stream: Any, count: int) -> list[Any]:
+        async def run() -> list[Any]:
+            got: list[Any] = []
+            if count:
+                async for message in stream:
+                    got.append(message)
+                    if len(got) == count:
+                        break
+            return got
+
+        return self._runner.run(run())
+
+    def all(self, stream: Any) -> list[Any]:
+        async def run() -> list[Any]:
+            return [message async for message in stream]
+
+        return self._runner.run(run())
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+TWINS = {"blocking": Blocking, "asyncio": Looped}
+
+
+def twins(name: str) -> Iterator[Any]:
+    """A twin, for a fixture."""
+    twin = TWINS[name]()
+    try:
+        yield twin
+    finally:
+        twin.close()

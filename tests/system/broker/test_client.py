@@ -1,0 +1,458 @@
+"""What the clients of a broker do, both twins against a real broker."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import omq
+import omq.broker
+from omq.broker import Server
+from omq.broker.errors import BrokerTimeout, Overrun, TooLarge, TopicError
+from tests.system.broker.clients import TWINS, twins
+from tests.waits import until
+
+
+@pytest.fixture(params=list(TWINS))
+def twin(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from twins(request.param)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
+        yield server
+
+
+@pytest.fixture
+def client(twin: Any, server: Server) -> Iterator[Any]:
+    client = twin.Client(server.endpoints["zmtp"], timeout=20.0)
+    yield client
+    twin.wait(client.close())
+
+
+@pytest.fixture
+def topic(twin: Any, client: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A broadcast topic."""
+    name = request.node.name
+    twin.wait(client.create(name, persistence="transient"))
+    yield name
+    if not client.closed:
+        twin.wait(client.delete(name))
+
+
+@pytest.fixture
+def jobs(twin: Any, client: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A round-robin topic."""
+    name = f"jobs of {request.node.name}"
+    twin.wait(client.create(name, delivery="round-robin", persistence="transient", max_deliveries=5))
+    yield name
+    if not client.closed:
+        twin.wait(client.delete(name))
+
+
+def test_a_topic_is_made_found_listed_and_deleted(twin, client):
+    made = twin.wait(client.create("made", persistence="transient", max_messages=5))
+    assert (made.name, made.delivery, made.persistence, made.last) == ("made", "broadcast", "transient", 0)
+    assert made.settings["max_messages"] == 5
+    assert twin.wait(client.create("made", persistence="transient", max_messages=5)).id == made.id
+    with pytest.raises(TopicError):
+        twin.wait(client.create("made", delivery="round-robin", persistence="transient"))
+    assert "made" in [info.name for info in twin.wait(client.topics())]
+    twin.wait(client.delete("made"))
+    assert "made" not in [info.name for info in twin.wait(client.topics())]
+    with pytest.raises(TopicError):
+        twin.wait(client.delete("made"))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "x" * 256, "\ud800"])
+def test_a_name_that_no_topic_can_have_is_refused(twin, client, name):
+    for call in (client.create, client.delete, lambda name: client.publish(name, b""), client.subscribe):
+        with pytest.raises(TopicError):
+            twin.wait(call(name))
+
+
+def test_what_is_published_has_ids_keys_headers_and_times(twin, client, topic):
+    before = time.time()
+    assert twin.wait(client.publish(topic, b"one", key=b"k", headers={"source": b"demo"})) == 1
+    assert twin.wait(client.publish(topic, memoryview(bytearray(b"two")))) == 2
+    assert twin.wait(client.publish_many(topic, (b"%d" % n for n in range(3, 1000)))) == list(range(3, 1000))
+    assert twin.wait(client.publish_many(topic, [])) == []
+    first, second, *rest = twin.all(client.read(topic))
+    assert (first.id, first.topic, first.body, first.key, first.headers) == (
+        1,
+        topic,
+        b"one",
+        b"k",
+        {"source": b"demo"},
+    )
+    assert (second.body, second.key, second.headers) == (b"two", None, {})
+    assert [(message.id, message.body) for message in rest] == [(n, b"%d" % n) for n in range(3, 1000)]
+    assert before - 1 < first.timestamp < time.time() + 1
+
+
+def test_a_body_is_bytes_and_no_larger_than_the_broker_takes(twin, client, topic):
+    with pytest.raises(TypeError):
+        twin.wait(client.publish(topic, "text"))
+    with pytest.raises(TypeError):
+        twin.wait(client.publish_many(topic, b"one body"))
+    with pytest.raises(omq.MessageTooLarge) as caught:
+        twin.wait(client.publish(topic, bytes((64 << 20) + 1)))
+    assert isinstance(caught.value, TooLarge)
+    assert twin.wait(client.publish(topic, b"")) == 1
+
+
+def test_what_a_broker_refuses_comes_as_an_error(twin, client, topic, jobs):
+    with pytest.raises(TopicError):
+        twin.wait(client.publish("nowhere", b""))
+    with pytest.raises(TopicError):
+        twin.wait(client.publish_many("nowhere", [b""] * 1000))
+    with pytest.raises(TopicError):
+        twin.wait(client.subscribe("nowhere"))
+    with pytest.raises(TopicError):
+        twin.wait(client.subscribe(jobs))
+    with pytest.raises(TopicError):
+        twin.wait(client.consume(topic))
+    with pytest.raises(TopicError):
+        twin.wait(client.subscribe(topic, replay=99))
+    with pytest.raises(TopicError):
+        twin.all(client.read("nowhere"))
+    for wrong in ({"replay": "never"}, {"replay": -1}, {"credit": 0}):
+        with pytest.raises(ValueError):
+            twin.wait(client.subscribe(topic, **wrong))
+    for wrong in ({"ack_timeout": 0}, {"credit": 0}):
+        with pytest.raises(ValueError):
+            twin.wait(client.consume(jobs, **wrong))
+
+
+def test_reading_is_bounded_by_ids_and_by_a_limit(twin, client, topic):
+    twin.wait(client.publish_many(topic, [b"%d" % n for n in range(1, 501)]))
+
+    def ids(*bounds: int | None, limit: int | None = None) -> list[int]:
+        return [message.id for message in twin.all(client.read(topic, *bounds, limit=limit))]
+
+    assert ids() == list(range(1, 501))
+    assert ids(10, 13) == [10, 11, 12]
+    assert ids(499) == [499, 500]
+    assert ids(None, 3) == [1, 2]
+    assert ids(300, limit=4) == [300, 301, 302, 303]
+    assert ids(limit=400) == list(range(1, 401))
+    for nothing in ((501,), (10, 10), (20, 10), (600, 700)):
+        assert ids(*nothing) == []
+    assert ids(limit=0) == []
+
+
+def test_large_bodies_come_through_every_call(twin, client, topic):
+    bodies = [bytes([n]) * size for n, size in enumerate([3 << 20, 1, 5 << 20, 100_000, 0, 9 << 20])]
+    assert twin.wait(client.publish_many(topic, bodies)) == [1, 2, 3, 4, 5, 6]
+    subscription = twin.wait(client.subscribe(topic, replay="beginning", credit=1 << 20))
+    assert [message.body for message in twin.take(subscription, 6)] == bodies
+    assert [message.body for message in twin.all(client.read(topic))] == bodies
+    twin.wait(subscription.close())
+
+
+def test_a_subscription_begins_where_it_is_told(twin, client, topic):
+    twin.wait(client.publish_many(topic, [b"a", b"b", b"c"]))
+    current = twin.wait(client.subscribe(topic))
+    beginning = twin.wait(client.subscribe(topic, replay="beginning"))
+    second = twin.wait(client.subscribe(topic, replay=1))
+    twin.wait(client.publish(topic, b"d"))
+    assert [m.body for m in twin.take(current, 1)] == [b"d"]
+    assert [m.body for m in twin.take(beginning, 4)] == [b"a", b"b", b"c", b"d"]
+    assert [m.body for m in twin.take(second, 3)] == [b"b", b"c", b"d"]
+    for one in (current, beginning, second):
+        twin.wait(one.close())
+        assert one.closed
+        twin.wait(one.close())
+        with pytest.raises(omq.ClosedError):
+            twin.wait(one.recv())
+        assert twin.all(one) == []
+
+
+def test_recv_and_iteration_take_turns(twin, client, topic):
+    twin.wait(client.publish_many(topic, [b"%d" % n for n in range(1, 11)]))
+    with_next = twin.wait(client.subscribe(topic, replay="beginning"))
+    got = [message.id for message in twin.take(with_next, 3)]
+    got.append(twin.wait(with_next.recv()).id)
+    got += [message.id for message in twin.take(with_next, 2)]
+    got += [message.id for message in twin.wait(with_next.recv_many())]
+    assert got == list(range(1, 11))
+    with pytest.raises(omq.ReceiveTimeout):
+        twin.wait(with_next.recv(timeout=0))
+    with pytest.raises(omq.ReceiveTimeout):
+        twin.wait(with_next.recv(timeout=0.05))
+    with pytest.raises(ValueError):
+        twin.wait(with_next.recv(timeout=-1))
+    twin.wait(with_next.close())
+
+
+def test_a_named_subscription_goes_on_at_its_position(twin, client, topic):
+    twin.wait(client.publish_many(topic, [b"%d" % n for n in range(1, 11)]))
+    first = twin.wait(client.subscribe(topic, replay="beginning", name="reader"))
+    with pytest.raises(TopicError):
+        twin.wait(client.subscribe(topic, name="reader"))
+    messages = twin.take(first, 6)
+    twin.call(first.ack, messages[3])
+    twin.wait(first.close())
+    second = twin.wait(client.subscribe(topic, replay="current", name="reader"))
+    assert second.name == "reader"
+    assert [message.id for message in twin.take(second, 2)] == [5, 6]
+    twin.call(second.ack, 9)
+    twin.wait(second.close())
+    third = twin.wait(client.subscribe(topic, name="reader"))
+    assert [message.id for message in twin.take(third, 1)] == [10]
+    twin.wait(third.close())
+    unnamed = twin.wait(client.subscribe(topic))
+    with pytest.raises(omq.StateError):
+        twin.call(unnamed.ack, 1)
+    twin.wait(unnamed.close())
+
+
+def test_a_name_is_free_once_its_holder_is_dropped(twin, client, topic):
+    subscription = twin.wait(client.subscribe(topic, name="reader"))
+    del subscription
+    twin.wait(twin.wait(client.subscribe(topic, name="reader")).close())
+
+
+def test_what_is_not_acknowledged_comes_again(twin, client, jobs):
+    twin.wait(client.publish_many(jobs, [b"a", b"b", b"c"]))
+    consumer = twin.wait(client.consume(jobs, credit=10))
+    one, two, three = twin.take(consumer, 3)
+    assert [(job.body, job.deliveries) for job in (one, two, three)] == [(b"a", 1), (b"b", 1), (b"c", 1)]
+    twin.call(one.ack)
+    twin.call(two.nack)
+    (again,) = twin.take(consumer, 1)
+    assert (again.id, again.body, again.deliveries) == (2, b"b", 2)
+    twin.call(again.ack)
+    twin.call(again.ack)  # does no harm
+    twin.wait(consumer.close())
+    with pytest.raises(omq.ClosedError):
+        twin.call(three.ack)
+    other = twin.wait(client.consume(jobs))
+    (left,) = twin.take(other, 1)
+    assert (left.body, left.deliveries) == (b"c", 2)
+    twin.call(other.ack, [left])
+    twin.wait(other.close())
+
+
+def test_credit_bounds_what_is_delivered_ahead(twin, client, jobs):
+    twin.wait(client.publish_many(jobs, [b"%d" % n for n in range(100)]))
+    consumer = twin.wait(client.consume(jobs, credit=4))
+    held = twin.take(consumer, 4)
+    with pytest.raises(omq.ReceiveTimeout):
+        twin.wait(consumer.recv(timeout=0.05))
+    twin.call(held[0].ack)
+    assert twin.wait(consumer.recv(timeout=10.0)).id == 5
+    twin.wait(consumer.close())
+    consumer = twin.wait(client.consume(jobs, credit=7))
+    got = []
+    while len(got) < 99:
+        (job,) = twin.take(consumer, 1)
+        twin.call(job.ack)
+        got.append(job.id)
+    assert sorted(got) == list(range(2, 101))
+    twin.wait(consumer.close())
+
+
+def test_what_was_acknowledged_is_known_once_the_client_is_closed(twin, server, client, jobs):
+    twin.wait(client.publish_many(jobs, [b"a", b"b"]))
+    other = twin.Client(server.endpoints["zmtp"], timeout=20.0)
+    consumer = twin.wait(other.consume(jobs))
+    (job, _) = twin.take(consumer, 2)
+    twin.call(job.ack)
+    twin.wait(other.close())
+    consumer = twin.wait(client.consume(jobs))
+    assert [job.id for job in twin.take(consumer, 1)] == [2]
+    twin.wait(consumer.close())
+
+
+def test_a_topic_that_is_deleted_ends_what_reads_it(twin, client, server):
+    twin.wait(client.create("short-lived", persistence="transient"))
+    twin.wait(client.publish("short-lived", b"a"))
+    subscription = twin.wait(client.subscribe("short-lived", replay="beginning"))
+    assert twin.wait(subscription.recv()).body == b"a"
+    twin.wait(client.delete("short-lived"))
+    with pytest.raises(TopicError):
+        twin.wait(subscription.recv(timeout=20.0))
+    assert subscription.closed
+
+
+def test_what_retention_has_dropped_is_an_overrun(twin, client):
+    twin.wait(client.create("bounded", persistence="transient", max_messages=10))
+    for n in range(100):
+        twin.wait(client.publish("bounded", b"%d" % n))
+    with pytest.raises(Overrun):
+        twin.wait(client.subscribe("bounded", replay=3))
+    assert twin.all(client.read("bounded"))[-1].id == 100
+    assert twin.all(client.read("bounded", 1))[0].id > 80
+    twin.wait(client.delete("bounded"))
+
+
+def test_a_broker_that_is_not_there_is_named_in_time(twin):
+    client = twin.Client("tcp://127.0.0.1:9", timeout=0.2)
+    start = time.monotonic()
+    with pytest.raises(BrokerTimeout, match=r"tcp://127\.0\.0\.1:9.*refused"):
+        twin.wait(client.publish("t", b""))
+    with pytest.raises(omq.Timeout):
+        twin.wait(client.subscribe("t"))
+    assert time.monotonic() - start < 5
+    twin.wait(client.close())
+    twin.wait(client.close())
+    with pytest.raises(omq.ClosedError):
+        twin.wait(client.topics())
+    with pytest.raises(omq.EndpointError):
+        twin.Client("nowhere")
+    with pytest.raises(omq.OptionError):
+        twin.Client("tcp://127.0.0.1:9", no_such_option=1)
+    with pytest.raises(ValueError):
+        twin.Client("tcp://127.0.0.1:9", timeout=-1)
+
+
+def test_a_broker_that_says_nothing_is_waited_for_in_time(twin):
+    with omq.ROUTER(bind="tcp://127.0.0.1:*") as mute:
+        client = twin.Client(mute.endpoints[0], timeout=0.2)
+        with pytest.raises(BrokerTimeout):
+            twin.wait(client.topics())
+        twin.wait(client.close())
+
+
+def test_a_broker_that_talks_nonsense_is_given_up(twin):
+    with omq.ROUTER(bind="tcp://127.0.0.1:*") as strange:
+
+        def talk() -> None:
+            for _ in range(3):
+                name, *_ = strange.recv_multipart(timeout=20.0)
+                strange.send_multipart([name, b"BLOCK"])
+
+        talking = threading.Thread(target=talk)
+        talking.start()
+        client = twin.Client(strange.endpoints[0], timeout=1.0)
+        with pytest.raises(BrokerTimeout):
+            twin.wait(client.topics())
+        talking.join()
+        twin.wait(client.close())
+
+
+def test_a_secured_broker_lets_in_who_has_a_key(twin):
+    public, secret = omq.curve_keypair()
+    mine, my_secret = omq.curve_keypair()
+    security = omq.CurveServer(secret, authorize={mine})
+    with Server(memory=True, bind="tcp://127.0.0.1:*", security=security) as server:
+        right = omq.CurveClient(public, public_key=mine, secret_key=my_secret)
+        client = twin.Client(server.endpoints["zmtp"], timeout=20.0, security=right)
+        twin.wait(client.create("t", persistence="transient"))
+        assert twin.wait(client.publish("t", b"a" * 100_000)) == 1
+        twin.wait(client.close())
+        stranger = twin.Client(server.endpoints["zmtp"], timeout=0.5, security=omq.CurveClient(public))
+        with pytest.raises(BrokerTimeout):
+            twin.wait(stranger.topics())
+        twin.wait(stranger.close())
+
+
+def test_a_forked_child_is_told_so(twin, client, topic):
+    subscription = twin.wait(client.subscribe(topic))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            client.closed  # noqa: B018
+            try:
+                twin.call(client._caller.refuse)
+            except omq.StateError:
+                status = 0
+            if twin.name == "blocking":
+                client.close()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    twin.wait(client.publish(topic, b"a"))
+    assert twin.wait(subscription.recv()).body == b"a"
+    twin.wait(subscription.close())
+
+
+# ------------------------------------------------------------------ the blocking one and its threads
+
+
+@pytest.fixture
+def blocking(server: Server) -> Iterator[omq.broker.Client]:
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        yield client
+
+
+def test_one_thread_publishes_while_others_iterate(blocking):
+    blocking.create("threads", persistence="transient")
+    got: list[list[int]] = [[] for _ in range(3)]
+
+    def read(mine: list[int]) -> None:
+        subscription = blocking.subscribe("threads", replay="beginning")
+        for message in subscription:
+            mine.append(message.id)
+            if message.id == 300:
+                return
+
+    threads = [threading.Thread(target=read, args=(mine,)) for mine in got]
+    for thread in threads:
+        thread.start()
+    for n in range(300):
+        assert blocking.publish("threads", b"%d" % n) == n + 1
+    for thread in threads:
+        thread.join(20)
+    assert got == [list(range(1, 301))] * 3
+    blocking.delete("threads")
+
+
+def test_threads_share_a_subscription_and_a_client(blocking):
+    blocking.create("shared", persistence="transient")
+    subscription = blocking.subscribe("shared", replay="beginning")
+    got: list[int] = []
+
+    def publish() -> None:
+        for _ in range(20):
+            blocking.publish_many("shared", [b"x"] * 10)
+
+    def read() -> None:
+        got.extend(message.id for message in subscription)
+
+    threads = [threading.Thread(target=work) for work in (publish, publish, publish)]
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for thread in [*threads, *readers]:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    until(lambda: len(got) >= 600)
+    subscription.close()
+    for thread in readers:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert sorted(got) == list(range(1, 601))
+    blocking.delete("shared")
+
+
+def test_closing_a_client_ends_the_calls_of_other_threads(server):
+    client = omq.broker.Client(server.endpoints["zmtp"], timeout=20.0)
+    client.create("quiet", persistence="transient")
+    ended: list[object] = []
+
+    def iterate() -> None:
+        ended.append(list(client.subscribe("quiet")))
+
+    def wait() -> None:
+        try:
+            client.subscribe("quiet").recv()
+        except omq.ClosedError as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=work) for work in (iterate, wait)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(client._caller.core._feeds) == 2 and len(client._caller._waiters) == 1)
+    client.close()
+    for thread in threads:
+        thread.join(20)
+    assert len(ended) == 2
+    assert [] in ended
