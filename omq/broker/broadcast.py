@@ -121,6 +121,10 @@ class BroadcastTopic(Topic):
             raise _overrun(self.name, replay + 1, first)
         return replay, False
 
+    def knows(self, name: str) -> bool:
+        """Whether a position is kept under a name."""
+        return name in self._names
+
     @property
     def readers(self) -> int:
         return len(self._subscriptions)

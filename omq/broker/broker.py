@@ -14,6 +14,7 @@ from typing import Any
 from omq._version import __version__
 from omq.broker.broadcast import BroadcastTopic, Subscription
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, TopicError
+from omq.broker.extras import missing_extra
 from omq.broker.journal import Journal
 from omq.broker.permissions import Permission, Permissions
 from omq.broker.protocol import check_name
@@ -93,8 +94,10 @@ class Broker:
     def _open(self, notify: Notify, appended: Appended) -> Log:
         if self._directory is None:
             return MemoryStore(notify=notify, appended=appended)
-        from omq.store.store import Store  # needs the package lmdb, which clients need not have
-
+        try:
+            from omq.store.store import Store  # needs the package lmdb, which clients need not have
+        except ModuleNotFoundError as missing:
+            raise missing_extra(missing) from None
         return Store(self._directory, notify=notify, appended=appended, flush_interval=self._flush_interval)
 
     async def close(self) -> None:
@@ -148,6 +151,8 @@ class Broker:
         checked = check_settings(delivery, persistence, settings or {})
         if checked.get("dead_letter") == name:
             raise TopicError(f"topic {name!r} cannot be its own dead-letter topic")
+        if "max_deliveries" in checked and "dead_letter" not in checked:
+            check_name(f"{name}.dead", "the name of a dead-letter topic")
         if persistence == "strong" and not self.persistent:
             raise TopicError("this broker keeps everything in memory: it has no strong topics")
         while (making := self._making.get(name)) is not None:

@@ -58,6 +58,7 @@ class ZmtpDoor:
         self._wanted = tuple(endpoints)
         self._security = security
         self._leaving: dict[bytes, int] = {}  # batches since the connection was over
+        self._heirs: dict[bytes, list[str]] = {}  # where peers are that wait until their identity is free
         self._full: dict[Session, None] = {}  # those that had no room when they were asked
         self._watching: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,9 +170,7 @@ class ZmtpDoor:
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED and peer is not None:
             self._come(peer.identity, peer.user_id, event.remote_address)
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
-            if peer.identity in self.sessions:
-                # What it sent before is done first.
-                self._leaving[peer.identity] = 0
+            self._go(peer.identity, event.remote_address)
         elif event.kind is EventKind.HANDSHAKE_FAILED:
             log.info("%s: no handshake: %s", event.remote_address, event.reason)
         elif event.kind is EventKind.MISSED:
@@ -180,11 +179,42 @@ class ZmtpDoor:
     def _come(self, identity: bytes, user: str | None, address: str) -> None:
         before = self.sessions.get(identity)
         if before is not None:
-            # A client that chose its identity is back before we saw it leave.
-            self._leaving.pop(identity, None)
-            before.lost()
+            # Peers choose their identities, if they want to. The socket reads the second one when the first is gone.
+            if before.user != user:
+                # What is still to be read of one must not be done in the name of the other: it stays without a session.
+                log.warning(
+                    "%s of %s has the identity of %s of %s: it is not served", address, user, before.peer, before.user
+                )
+            elif identity in self._leaving:
+                self._replace(before, address)
+            else:
+                self._heirs.setdefault(identity, []).append(address)
+            return
         self.sessions[identity] = Session(self._broker, self, identity, user, address)
         self._broker.connections["zmtp"] = len(self.sessions)
+
+    def _go(self, identity: bytes, address: str) -> None:
+        """A connection is over."""
+        session = self.sessions.get(identity)
+        heirs = self._heirs.get(identity, [])
+        if session is None:
+            return
+        if session.peer != address:
+            if address in heirs:
+                heirs.remove(address)
+        elif heirs:
+            self._replace(session, heirs.pop(0))
+        else:
+            self._leaving[identity] = 0  # what it sent before is done first
+        if not heirs:
+            self._heirs.pop(identity, None)
+
+    def _replace(self, before: Session, address: str) -> None:
+        """The next peer of an identity is read from now on."""
+        self._leaving.pop(before.identity, None)
+        self._full.pop(before, None)
+        before.lost()
+        self.sessions[before.identity] = Session(self._broker, self, before.identity, before.user, address)
 
     def _part(self) -> None:
         """Ends the sessions whose connections are over, once their last messages are done."""

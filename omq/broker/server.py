@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from omq.broker.config import TopicSpec, topic_spec
+from omq.broker.extras import missing_extra
 from omq.broker.permissions import Permission, permission_of
 from omq.errors import UsageError
 from omq.types import Security
@@ -57,6 +58,8 @@ class AsyncServer:
     ) -> None:
         if (directory is None) != memory:
             raise UsageError("a broker has a directory, or memory=True: one of both")
+        if isinstance(topics, str):
+            raise UsageError("topics is a list of topics")
         # A client's machine need not have what only a broker needs.
         from omq.broker.broker import Broker
         from omq.broker.door import ZmtpDoor
@@ -95,7 +98,10 @@ class AsyncServer:
 
                 await self._open("sexp", Door(self.broker), self._sexp)
             if self._http is not None:
-                from omq.broker.http.door import HttpDoor
+                try:
+                    from omq.broker.http.door import HttpDoor
+                except ModuleNotFoundError as missing:
+                    raise missing_extra(missing) from None
 
                 await self._open("http", HttpDoor(self.broker.stats), self._http)
         except BaseException:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 import re
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from omq._core import blocks
 from omq.broker import protocol as p
+from omq.broker.arguments import named, optional, producer, stage_name, whole
 from omq.broker.broadcast import BroadcastTopic
-from omq.broker.broker import Broker, Share, Subscription
+from omq.broker.broker import Broker
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -27,6 +27,7 @@ from omq.broker.errors import (
     WrongState,
 )
 from omq.broker.journal import broker_error
+from omq.broker.outgoing import Reading, Working
 from omq.broker.topic import Topic
 from omq.store.errors import DamagedError, StoreError
 from omq.store.interface import AbortStage, CommitStages, Stage, Write
@@ -40,6 +41,9 @@ _RANGE_BLOCKS: Final = 1024
 MAX_PENDING: Final = 16 << 20
 #: READs of one connection that may wait for their turn.
 _MAX_READS: Final = 4096
+#: Subscriptions and consumers of one connection, and requests beside them that are under way.
+_MAX_TAGS: Final = 65_536
+_MAX_TASKS: Final = 1024
 _DEFAULT_CREDIT: Final = 1 << 20
 _DEFAULT_JOBS: Final = 100
 _MAX_ACK_TIMEOUT: Final = 1e9
@@ -65,86 +69,6 @@ class Outlet(Protocol):
         """Runs something beside the connections."""
 
 
-class _Outgoing:
-    """What is delivered under a tag: the sink of a subscription or a share."""
-
-    door: Literal["zmtp", "sexp"] = "zmtp"
-
-    def __init__(self, session: Session, tag: bytes, topic: Topic) -> None:
-        self.session = session
-        self.tag = tag
-        self.topic = topic
-        self.user = session.user
-        self.peer = session.peer
-        self.started = False
-
-    def ended(self, error: BrokerError | None) -> None:
-        self.session.tags.pop(self.tag, None)
-        if error is not None:
-            self.session.fail(self.tag, error)
-
-    def end(self) -> None:
-        raise NotImplementedError
-
-    def resume(self) -> None:
-        raise NotImplementedError
-
-    def credit(self, more: int) -> None:
-        raise NotImplementedError
-
-
-class _Reading(_Outgoing):
-    """A subscription's sink; its credit counts bytes."""
-
-    subscription: Subscription
-
-    def __init__(self, session: Session, tag: bytes, topic: Topic, credit: int) -> None:
-        super().__init__(session, tag, topic)
-        self._credit = min(credit, p.MAX_CREDIT)
-
-    def room(self) -> int:
-        if not self.started or self._credit <= 0 or not self.session.has_room():
-            return 0
-        return self._credit
-
-    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
-        self._credit -= len(records)
-        self.session.put((p.BLOCK, self.tag, header, records))
-
-    def credit(self, more: int) -> None:
-        # What a block took beyond the credit is owed: a client that gives back what it has used would else be sent more
-        # and more ahead, by each block that exceeds what is left.
-        self._credit = min(self._credit + more, p.MAX_CREDIT)
-        self.subscription.more()
-
-    def resume(self) -> None:
-        self.subscription.more()
-
-    def end(self) -> None:
-        self.subscription.end()
-
-
-class _Working(_Outgoing):
-    """A share's sink; the core counts its credit, in messages."""
-
-    share: Share
-
-    def room(self) -> int:
-        return 1 if self.started and self.session.has_room() else 0
-
-    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
-        self.session.put((p.JOBS, self.tag, header, records, counts))
-
-    def credit(self, more: int) -> None:
-        self.share.more(min(more, p.MAX_JOBS - min(self.share.credit, p.MAX_JOBS)))
-
-    def resume(self) -> None:
-        self.share.more(0)
-
-    def end(self) -> None:
-        self.share.end()
-
-
 class Session:
     """One connection.
 
@@ -166,7 +90,7 @@ class Session:
         self.identity = identity
         self.user = user
         self.peer = peer
-        self.tags: dict[bytes, _Reading | _Working] = {}
+        self.tags: dict[bytes, Reading | Working] = {}
         self.sent = self.left = self.looked = 0
         self.alive = True
         self._broker = broker
@@ -174,6 +98,7 @@ class Session:
         self._client: str | None = None  # its id, once it has said HELLO
         self._waiting = 0  # bytes of its messages that are not answered
         self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
+        self._tasks = 0
         self._reads: deque[tuple[bytes, Topic, int, int, int]] = deque()
 
     # ------------------------------------------------------------------ in and out
@@ -282,8 +207,15 @@ class Session:
             raise WrongState(f"HELLO comes before {what}")
         if tag in self.tags:
             raise WrongState(f"the tag {tag!r} was in use: that is over, too")
+        if len(self.tags) >= _MAX_TAGS:
+            raise Busy(f"a connection has {_MAX_TAGS} subscriptions and consumers at most")
 
     def _task(self, tag: bytes, work: Coroutine[Any, Any, None]) -> None:
+        if self._tasks >= _MAX_TASKS:
+            work.close()
+            raise Busy(f"{self._tasks} requests of this connection are under way")
+        self._tasks += 1
+
         async def run() -> None:
             try:
                 await work
@@ -292,13 +224,15 @@ class Session:
             except Exception as error:
                 log.exception("a request of %s has failed", self.peer)
                 self.fail(tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
+            finally:
+                self._tasks -= 1
 
         self._outlet.spawn(run())
 
     # ------------------------------------------------------------------ the session
 
     def _hello(self, tag: bytes, message: list[bytes]) -> None:
-        said = p.read_json(_part(message, 2))
+        said = p.read_json(optional(message, 2))
         if said.get("version") != p.VERSION:
             raise VersionFault(f"this broker speaks version {p.VERSION}, not {str(said.get('version'))[:40]!r}")
         client = said.get("client")
@@ -380,19 +314,19 @@ class Session:
         topic = self._topic(message[2], "publish")
         records = message[3]
         if len(message) > 4:
-            producer, sequence = _producer(message, 4)
+            name, sequence = producer(message, 4)
             settled = p.number(message[6], "settled") if len(message) > 6 and message[6] else 0
-            self._store(tag, topic, records, self._check(records), producer, sequence, settled)
+            self._store(tag, topic, records, self._check(records), name, sequence, settled)
         else:
             self._store(tag, topic, records, self._check(records))
 
     def _publish(self, tag: bytes, message: list[bytes]) -> None:
         topic = self._topic(message[2], "publish")
-        body, key = message[3], _part(message, 4)
+        body, key = message[3], optional(message, 4)
         if len(body) > p.MAX_BODY:
             raise TooLarge(f"a body has {p.MAX_BODY} bytes at most, not {len(body)}")
         headers: dict[str, bytes] = {}
-        for name, value in p.read_json(_part(message, 5), "headers").items():
+        for name, value in p.read_json(optional(message, 5), "headers").items():
             if not isinstance(value, str):
                 raise SyntaxFault(f"the header {name[:80]!r} is a string, not {type(value).__name__}")
             headers[name] = value.encode("utf-8", "surrogatepass")
@@ -400,7 +334,7 @@ class Session:
             record = blocks.encode_record(body, key or None, headers or None)
         except ValueError as error:
             raise SyntaxFault(str(error)) from None
-        self._store(tag, topic, record, 1, *_producer(message, 6))
+        self._store(tag, topic, record, 1, *producer(message, 6))
 
     def _store(
         self,
@@ -429,7 +363,7 @@ class Session:
     def _stage(self, tag: bytes, message: list[bytes]) -> None:
         topic = self._topic(message[2], "publish")
         records = message[3]
-        stage = _named(message[4], "a stage")
+        stage = named(message[4], "a stage")
         sequence = p.number(message[5], "the sequence") if len(message) > 5 and message[5] else 0
         count = self._check(records)
         self._take(len(records))
@@ -446,7 +380,7 @@ class Session:
         self._broker.journal.submit(Stage(topic.id, records, count, stage, sequence), staged)
 
     def _commit(self, tag: bytes, message: list[bytes]) -> None:
-        commit = _named(message[2], "a commit")
+        commit = named(message[2], "a commit")
         names = p.read_value(message[3], "the list of stages")
         if not isinstance(names, list) or not names:
             raise SyntaxFault("the stages are a list of their names in base64")
@@ -462,14 +396,14 @@ class Session:
             ]
             self.put((p.COMMITTED, tag, p.pack_json(published)))
 
-        self._broker.journal.submit(CommitStages(commit, [_stage_name(name) for name in names]), committed)
+        self._broker.journal.submit(CommitStages(commit, [stage_name(name) for name in names]), committed)
 
     def _name_of(self, topic_id: int) -> str:
         topic = self._broker.topic_of(topic_id)
         return "" if topic is None else topic.name
 
     def _abort(self, tag: bytes, message: list[bytes]) -> None:
-        stage = _named(message[2], "a stage")
+        stage = named(message[2], "a stage")
 
         def aborted(write: Write) -> None:
             if write.error is not None:
@@ -484,15 +418,15 @@ class Session:
     def _subscribe(self, tag: bytes, message: list[bytes]) -> None:
         self._begin(tag, "SUBSCRIBE")
         topic = self._topic(message[2], "subscribe")
-        said = p.read_json(_part(message, 3))
-        credit = _whole(said, "credit", _DEFAULT_CREDIT)
+        said = p.read_json(optional(message, 3))
+        credit = whole(said, "credit", _DEFAULT_CREDIT)
         name = said.get("name")
         if name is not None and not isinstance(name, str):
             raise SyntaxFault("name is a string or null")
         replay = said.get("replay", "current")
         if not isinstance(replay, str | int):
             raise SyntaxFault("replay is 'current', 'beginning' or an id")
-        reading = _Reading(self, tag, topic, credit)
+        reading = Reading(self, tag, topic, credit)
 
         def kept(error: BrokerError | None) -> None:
             if self.tags.get(tag) is not reading:
@@ -509,23 +443,24 @@ class Session:
             self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
             reading.subscription.more()
 
+        known = name is None or (isinstance(topic, BroadcastTopic) and topic.knows(name))
         reading.subscription = self._broker.subscribe(topic, replay, reading, name=name)
         self.tags[tag] = reading
         self._touched[topic] = None
-        if name is None:
+        if known:
             kept(None)
         else:
-            topic.flush(kept)
+            topic.flush(kept)  # where a name begins is durable before anybody relies on it
 
     def _consume(self, tag: bytes, message: list[bytes]) -> None:
         self._begin(tag, "CONSUME")
         topic = self._topic(message[2], "consume")
-        said = p.read_json(_part(message, 3))
-        credit = min(_whole(said, "credit", _DEFAULT_JOBS), p.MAX_JOBS)
+        said = p.read_json(optional(message, 3))
+        credit = min(whole(said, "credit", _DEFAULT_JOBS), p.MAX_JOBS)
         timeout = said.get("ack_timeout", 30.0)
         if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= _MAX_ACK_TIMEOUT:
             raise SyntaxFault(f"ack_timeout is a number of seconds above 0, not {str(timeout)[:40]!r}")
-        working = _Working(self, tag, topic)
+        working = Working(self, tag, topic)
         working.share = self._broker.consume(topic, working, ack_timeout=float(timeout), credit=credit)
         self.tags[tag] = working
         self._touched[topic] = None
@@ -541,7 +476,7 @@ class Session:
     def _position(self, tag: bytes, message: list[bytes]) -> None:
         position = p.number(message[2], "the position")
         held = self.tags.get(tag)
-        if isinstance(held, _Reading):
+        if isinstance(held, Reading):
             held.subscription.move(position)
         elif held is not None:
             raise WrongState("a consumer has no position: it acknowledges")
@@ -549,7 +484,7 @@ class Session:
     def _ack(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
         held = self.tags.get(tag)
-        if isinstance(held, _Working):
+        if isinstance(held, Working):
             held.share.ack(ranges)
         elif held is not None:
             raise WrongState("a subscription has nothing to acknowledge: it moves its position")
@@ -557,7 +492,7 @@ class Session:
     def _nack(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
         held = self.tags.get(tag)
-        if isinstance(held, _Working):
+        if isinstance(held, Working):
             held.share.nack(ranges)
         elif held is not None:
             raise WrongState("a subscription has nothing to give back")
@@ -612,7 +547,7 @@ class Session:
     # ------------------------------------------------------------------ administration
 
     def _create(self, tag: bytes, message: list[bytes]) -> None:
-        said = p.read_json(_part(message, 2))
+        said = p.read_json(optional(message, 2))
         name, settings = said.get("name"), said.get("settings", {})
         delivery, persistence = said.get("delivery", "broadcast"), said.get("persistence", "strong")
         if not isinstance(name, str):
@@ -642,7 +577,7 @@ class Session:
     def _topics(self, tag: bytes, message: list[bytes]) -> None:
         """Tells the topics that the client may do anything with."""
         granted = self._broker.permissions.granted
-        if _part(message, 2):
+        if optional(message, 2):
             name = p.topic_name(message[2])
             if not granted(self.user, name):
                 raise PermissionDenied(f"{self.user or 'a client without a name'} may do nothing with {name!r}")
@@ -694,43 +629,3 @@ class Session:
         p.NAMES: (_names, 1, 1),
         p.FORGET: (_forget, 2, 2),
     }
-
-
-def _part(message: list[bytes], at: int) -> bytes:
-    """A part that may have been left out."""
-    return message[at] if len(message) > at else b""
-
-
-def _producer(message: list[bytes], at: int) -> tuple[bytes, int]:
-    """Producer and sequence, which come together or not at all."""
-    producer, sequence = _part(message, at), _part(message, at + 1)
-    if not producer and not sequence:
-        return b"", 0
-    if not 1 <= len(producer) <= p.MAX_PRODUCER:
-        raise SyntaxFault(f"a producer has 1 to {p.MAX_PRODUCER} bytes, not {len(producer)}")
-    number = p.number(sequence, "the sequence")
-    if not number:
-        raise SyntaxFault("sequences begin with 1")
-    return producer, number
-
-
-def _named(part: bytes, what: str) -> bytes:
-    if not 1 <= len(part) <= p.MAX_NAME:
-        raise SyntaxFault(f"{what} has a name of 1 to {p.MAX_NAME} bytes, not {len(part)}")
-    return part
-
-
-def _stage_name(name: Any) -> bytes:
-    if not isinstance(name, str):
-        raise SyntaxFault(f"a stage's name in base64 is a string, not {type(name).__name__}")
-    try:
-        return _named(base64.b64decode(name, validate=True), "a stage")
-    except (binascii.Error, ValueError) as error:
-        raise SyntaxFault(f"{name[:80]!r} is not base64: {error}") from None
-
-
-def _whole(said: dict[str, Any], key: str, default: int) -> int:
-    value = said.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SyntaxFault(f"{key} is a whole number, not {str(value)[:40]!r}")
-    return value

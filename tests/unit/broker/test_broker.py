@@ -190,6 +190,7 @@ async def test_positions_and_acknowledgements_wait_for_room_on_the_disk(monkeypa
         await until(lambda: store.positions(topic.id) == {"n": 2})
         told.clear()
         topic.flush(told.append)
+        await until(lambda: told)
         assert told == [None]
 
 
