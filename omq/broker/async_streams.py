@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -36,7 +37,7 @@ class AsyncStream(Generic[_Message]):
         self._feed = feed
         self._batch: Iterator[_Message] = iter(())
         self._waiting: set[asyncio.Future[None]] = set()
-        feed.wake = self._wake
+        feed.wake = partial(_wake_all, self._waiting)  # not a method: who drops the last reference ends it
 
     @property
     def topic(self) -> str:
@@ -114,10 +115,6 @@ class AsyncStream(Generic[_Message]):
                         self._waiting.discard(future)
         except TimeoutError:
             raise ReceiveTimeout(f"no message of {feed.topic!r} in time") from None
-
-    def _wake(self) -> None:
-        for future in self._waiting:
-            wake(future)
 
     def _decode(self, block: Block) -> list[_Message]:
         raise NotImplementedError
@@ -229,3 +226,8 @@ async def leave(close: Callable[[], Any], error: BaseException | None) -> None:
         if error is None:
             raise
         log.warning("%s", trouble)
+
+
+def _wake_all(waiting: set[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        wake(future)
