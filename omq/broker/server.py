@@ -85,10 +85,8 @@ class AsyncServer:
         """
         try:
             await self.broker.start()
-            for topic in self._topics:
-                await self.broker.create(
-                    topic.name, delivery=topic.delivery, persistence=topic.persistence, settings=topic.settings
-                )
+            # All at once: they share commits.
+            await asyncio.gather(*map(self._make, self._topics))
             if self._zmtp is not None:
                 bound = self._zmtp.start()
                 self.broker.endpoints["zmtp"] = bound
@@ -107,6 +105,11 @@ class AsyncServer:
         except BaseException:
             await self.close()
             raise
+
+    async def _make(self, topic: TopicSpec) -> None:
+        await self.broker.create(
+            topic.name, delivery=topic.delivery, persistence=topic.persistence, settings=topic.settings
+        )
 
     async def _open(self, name: str, door: Any, endpoint: str) -> None:
         self.endpoints[name] = await door.start(endpoint)

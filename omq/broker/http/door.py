@@ -30,6 +30,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 INTERVAL: Final = 1.0  # seconds between two looks at the counters
 SHARE: Final = 0.01  # of the loop's time that these looks may take
+MANY: Final = 50  # topics: more of them are encoded outside of the loop
 IDLE: Final = 30.0  # seconds that a connection may wait for its next request
 PARTING: Final = 1.0  # seconds that an answer under way is given when the broker ends
 
@@ -44,7 +45,6 @@ class HttpDoor:
     def __init__(self, stats: Callable[[], BrokerStats]) -> None:
         self._stats = stats
         self._rates = Rates(stats())
-        self._registry = registry(stats)
         page = Path(__file__).with_name("page.htm").read_text(encoding="utf-8")
         self._page = page.encode()
         self._policy = _policy(page)
@@ -111,12 +111,18 @@ class HttpDoor:
         return web.Response(body=self._page, content_type="text/html", charset="utf-8", headers=headers)
 
     async def _get_topics(self, request: web.Request) -> web.Response:
-        text = json.dumps(view(self._stats(), self._rates), allow_nan=False, separators=(",", ":"))
-        return web.Response(text=text, content_type="application/json")
+        stats = self._stats()
+
+        def encode() -> bytes:
+            return json.dumps(view(stats, self._rates), allow_nan=False, separators=(",", ":")).encode()
+
+        return web.Response(body=await _aside(stats, encode), content_type="application/json", charset="utf-8")
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
+        stats = self._stats()
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+        body = await _aside(stats, lambda: encode(registry(lambda: stats)))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _get_health(self, request: web.Request) -> web.Response:
         """200 as long as the broker does its work; a disk that is full is no reason to take it out of service."""
@@ -124,6 +130,13 @@ class HttpDoor:
         if store["failed"] is not None:
             return web.Response(status=503, text=f"the store has failed: {store['failed']}\n")
         return web.Response(text="ok, but the disk is full\n" if store["full"] else "ok\n")
+
+
+async def _aside(stats: BrokerStats, encode: Callable[[], bytes]) -> bytes:
+    """Encodes statistics; those of many topics in a thread, as messages shall not wait for it."""
+    if len(stats["topics"]) <= MANY:
+        return encode()
+    return await asyncio.get_running_loop().run_in_executor(None, encode)
 
 
 @web.middleware

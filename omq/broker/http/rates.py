@@ -42,7 +42,7 @@ class Syncs:
 
 
 class Rates:
-    """Remembers counters, and tells how fast they grow.
+    """Remembers counters, and tells how fast they grow, in whatever thread: moments do not change.
 
     Args:
         stats: The counters of the first moment.

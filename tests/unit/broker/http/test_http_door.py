@@ -62,6 +62,14 @@ async def test_json_tells_all_topics_with_rates() -> None:
     assert told["rates"]["messages_in"] == 0.0
 
 
+async def test_many_topics_are_told_by_a_thread() -> None:
+    async with served(statistics(*(topic(f"t{n}", n) for n in range(1, 1001)))) as (url, session):
+        async with session.get(f"{url}/topics.json") as answer:
+            assert len(json.loads(await answer.text())["topics"]) == 1000
+        async with session.get(f"{url}/metrics") as answer:
+            assert 'omq_broker_messages_published_total{topic="t1000"} 1000.0' in await answer.text()
+
+
 async def test_metrics_come_in_the_form_that_is_asked_for() -> None:
     async with served(statistics(topic("a", 1))) as (url, session):
         async with session.get(f"{url}/metrics") as answer:
