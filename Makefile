@@ -24,7 +24,7 @@ PIP := $(PY) -m pip --require-virtualenv install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-broker demo-spark test test-all test-pythons lint bench bench-broker soak test-sanitize test-races test-debug coverage fuzz clean
+.PHONY: help demo demo-broker demo-spark test test-all test-faults test-pythons lint bench bench-broker soak test-sanitize test-races test-debug coverage fuzz clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -40,10 +40,10 @@ demo-spark: java $(VENV)/.spark $(VENV)/.core  ## a feed into Spark and bars out
 
 test: $(VENV)/.test $(VENV)/.core  ## lint, types, the core with its bounds checked, every test that is not slow (ARGS=... for pytest)
 	@checked=0; $(if $(ARGS),,{ $(checked-core); } || checked=$$?;) \
-	( $(call lint-and-pytest,not slow) ) && test $$checked = 0
+	( $(call lint-and-pytest,not slow and not fault) ) && test $$checked = 0
 
 test-all: $(VENV)/.test $(VENV)/.core  ## the same with the slow tests and more examples, then every other Python that is here
-	@$(call lint-and-pytest,slow or not slow,--hypothesis-profile=long)
+	@$(call lint-and-pytest,not fault,--hypothesis-profile=long)
 	@$(MAKE) --no-print-directory test-pythons
 
 # Each in a copy of the tree with an environment of its own, which stay for the next time.
@@ -72,6 +72,10 @@ bench: $(VENV)/.test $(VENV)/.core  ## measure omq and its peers (ARGS=... for w
 bench-broker: $(VENV)/.test $(VENV)/.core  ## omq's broker beside NATS, Redis and RabbitMQ (ARGS=... for what and how)
 	@$(PY) -m bench.broker.install
 	@$(PY) -m bench.broker $(ARGS)
+
+# Kills at random, SEEDS times, and at each call that writes; strace spoils the calls, and must be there for that.
+test-faults: $(VENV)/.test $(VENV)/.core  ## what is acknowledged outlives kills and failing disks (SEEDS=200)
+	@OMQ_FAULT_SEEDS=$(or $(SEEDS),200) $(PY) -m pytest -n $(JOBS) -m fault tests $(ARGS)
 
 soak: $(VENV)/.test $(VENV)/.core  ## peers come and go for a long time; memory and descriptors stay flat (MINUTES=10)
 	@$(PY) -m tests.soak.soak --minutes $(or $(MINUTES),10) $(ARGS)

@@ -20,6 +20,9 @@ from omq.store.session import sync_directory
 LARGEST_MAP: Final = 1 << 40  # bytes of address space
 SMALLEST_MAP: Final = 1 << 24
 READERS: Final = 256
+LOCK_TABLE: Final = 64 * (READERS + 4)  # bytes
+RESERVE: Final = 128 * 1024  # bytes
+NEARLY_FULL: Final = 64 * 1024  # bytes
 
 
 class Environment:
@@ -45,8 +48,11 @@ class Environment:
         #: Is called before the map changes: who holds a pin gives it back.
         self.unpin: Callable[[], None] = lambda: None
         new = not self.path.exists()
+        self._allocate_lock_table()
         self._lmdb: Any = self._open()
-        self._reserve_lock_table()
+        #: Kept from the beginning: a sync tells each descriptor once of what went wrong before.
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self.take_reserve()
         if new:
             # What is synced later is worth nothing under a name that is not.
             self.sync()
@@ -76,11 +82,41 @@ class Environment:
             if size < SMALLEST_MAP:
                 raise StoreError(f"{self.directory}: the system gives no address space to map the store") from None
 
-    def _reserve_lock_table(self) -> None:
+    def _allocate_lock_table(self) -> None:
         """Gives the table of readers its space now: it is mapped, and a full disk would kill whoever takes a slot."""
-        path = self.directory / "lock.mdb"
-        with contextlib.suppress(OSError), path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        with contextlib.suppress(OSError), (self.directory / "lock.mdb").open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, LOCK_TABLE)
+
+    def take_reserve(self) -> None:
+        """Sets some space aside for the day when there is none: forgetting messages takes some as well."""
+        path = self.directory / "reserve"
+        try:
+            if path.stat().st_size == RESERVE:
+                return
+        except OSError:
+            pass
+        try:
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE)
+        except OSError:
+            self.give_reserve()
+
+    def give_reserve(self) -> None:
+        """There is no space: gives back what was set aside."""
+        with contextlib.suppress(OSError):
+            (self.directory / "reserve").unlink()
+
+    def is_full(self) -> bool:
+        """Whether it was for want of space that a write failed as if the disk had."""
+        # LMDB says EIO of a write that ends too early, as the last one does on a full disk.
+        try:
+            disk = os.statvfs(self.directory)
+            if disk.f_bavail * disk.f_frsize >= NEARLY_FULL:
+                return False
+            os.fsync(self._descriptor)
+        except OSError:
+            return False
+        return True
 
     def begin(self) -> Any:
         """A write transaction. Values are views."""
@@ -162,4 +198,5 @@ class Environment:
             if not self._gate.wait_for(lambda: not self._readers, timeout):
                 return False
         self._lmdb.close()
+        os.close(self._descriptor)
         return True

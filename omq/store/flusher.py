@@ -9,6 +9,7 @@ the store after a loss of power puts that meta page back, and finds the environm
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import struct
@@ -115,7 +116,13 @@ class Flusher:
             began = time.perf_counter()
             environment.sync()
             self._latency.note(time.perf_counter() - began)
-            self._keep(meta)
+            try:
+                self._keep(meta)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                pin.abort()  # the last one that was kept holds
+                return
         except BaseException:
             pin.abort()
             raise
@@ -144,6 +151,8 @@ class Flusher:
             new = os.fstat(descriptor).st_size == 0
             # Not where the last one stands, which holds until this one is whole.
             self._slot = 1 - getattr(self, "_slot", 1)
+            if new:
+                os.posix_fallocate(descriptor, 0, 2 * SLOT)
             os.pwrite(descriptor, row.ljust(SLOT, b"\0"), SLOT * self._slot)
             os.fsync(descriptor)
         finally:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import lmdb
+
 from omq._core import blocks
 from omq.store.environment import Environment
 from omq.store.errors import DamagedError, Gone
@@ -104,6 +106,12 @@ class LmdbReader:
         self._environment.end_read(transaction)
 
     def blocks(self, start: int, stop: int = 0) -> Iterator[tuple[bytes, memoryview]]:
+        try:
+            yield from self._blocks(start, stop)
+        except lmdb.Error as error:
+            raise self._damaged(start, self.last, stop, f"LMDB: {error}") from error
+
+    def _blocks(self, start: int, stop: int) -> Iterator[tuple[bytes, memoryview]]:
         stop = min(stop or self.last + 1, self.last + 1)
         if start >= stop:
             return

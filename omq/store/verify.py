@@ -14,12 +14,17 @@ from omq.store.errors import DamagedError
 from omq.store.reader import LmdbReader
 from omq.store.topic import Topic
 
-#: Bytes in use up to which opening after a crash looks at all pages of the trees; `omq store verify` always does.
-LOOKED_THROUGH: Final = 8 << 30
+#: Bytes in use up to which opening looks at all pages of the trees; `omq store verify` always does.
+AFTER_A_CRASH: Final = 8 << 30
+IN_ORDER: Final = 1 << 30
 
 
-def check_structure(directory: Path, limit: int | None = LOOKED_THROUGH) -> list[str]:
+def check_structure(directory: Path, limit: int | None = None) -> list[str]:
     """Looks at the trees of an environment that nobody has open; what there is to say.
+
+    Args:
+        directory: Its own.
+        limit: Bytes in use above which it is left.
 
     Raises:
         DamagedError: They are damaged: LMDB may not open them.
@@ -41,8 +46,7 @@ def check_structure(directory: Path, limit: int | None = LOOKED_THROUGH) -> list
     if problems:
         raise DamagedError(
             f"{path}: damaged: {problems[0]}{f' (and {len(problems) - 1} more)' if problems[1:] else ''}. Nothing was "
-            "changed. Put a copy of the directory in its place, or move it away to begin anew; `omq store dump` gives "
-            "out what can still be read."
+            "changed. Put a copy of the directory in its place, or move it away to begin anew."
         )
     return []
 

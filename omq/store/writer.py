@@ -91,6 +91,7 @@ class Writer:
         self._failed = failed
         self._queue: SimpleQueue[Write | None] = SimpleQueue()
         self._ended = False  # nothing more is taken
+        self._helped = False  # the reserve was given for what is written now
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -166,7 +167,7 @@ class Writer:
                 self._write(group)
         except lmdb.Error as error:
             code = getattr(error, "code", 0)
-            if code in NO_SPACE:
+            if code in NO_SPACE or (code == errno.EIO and self.environment.is_full()):
                 self.full += 1
                 self._without_space(group, StoreFull(f"no space: {error}"))
             elif isinstance(error, lmdb.TxnFullError) and len(group) > 1:
@@ -263,10 +264,13 @@ class Writer:
         """Fails what takes space; the rest may still go."""
         self._give_up([write for write in group if isinstance(write, GROWING)], error)
         rest = [write for write in group if not isinstance(write, GROWING)]
-        if len(rest) == len(group):
+        if rest and self._helped:
             self._give_up(rest, error)
         elif rest:
+            self.environment.give_reserve()
+            self._helped = True
             self._write(rest)
+            self._helped = False
 
     def _break(self, group: list[Write], error: BaseException) -> None:
         """A write or a sync failed: what is on the disk is not known, and never tried again."""

@@ -42,13 +42,9 @@ class History:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL
         )
-        again = [
-            batch for number, batch in self.tried.items() if number not in self.done and self.kinds[number] == "append"
-        ]
-        begin = {
-            "next": max(self.tried, default=0) + 1,
-            "again": [(name, number, count) for name, number, count in again],
-        }
+        left = {number: batch for number, batch in self.tried.items() if number not in self.done}
+        again = [batch for number, batch in left.items() if self.kinds[number] == "append"]
+        begin = {"next": max(self.tried, default=0) + 1, "again": again}
         assert process.stdin is not None
         assert process.stdout is not None
         self.over = False

@@ -3,8 +3,8 @@
     python -m tests.fault.store_load DIR SEED STEPS
 
 It reads a line of JSON first: the number of the next append, and appends to be tried again. What it writes to standard
-output, a line of JSON each, is what its killer may believe: `["try", ...]` before something is submitted, `["done", ...]`
-once it was acknowledged, `["failed", ..., error]` once it was refused, `["over"]` at the end.
+output, a line of JSON each, is what its killer may believe: `["try", ...]` before something is submitted, `["done",
+...]` once it was acknowledged, `["failed", ..., error]` once it was refused, `["over"]` at the end.
 """
 
 import json

@@ -58,7 +58,7 @@ def killed_somewhere(directory: Path, seed: int) -> None:
     assert history.run(directory, 1000 * seed + 9, 20) == 0
     assert history.over
     assert history.failed == []
-    assert set(number for number, kind in history.kinds.items() if kind == "append") <= set(history.done)
+    assert {number for number, kind in history.kinds.items() if kind == "append"} <= set(history.done)
     history.check(directory)
 
 

@@ -1,0 +1,269 @@
+"""Files of a store that are not what was written: nothing invented is read, nobody dies, what is damaged is named."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from omq._core import blocks
+from omq.store.errors import DamagedError, StoreFull
+from omq.store.interface import Append, CommitStages, Settle, Stage, Trim
+from omq.store.store import Store
+from tests.unit.store.opened import Opened
+
+QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+Truth = dict[str, dict[int, str]]
+
+
+@pytest.fixture(scope="module")
+def original() -> Iterator[Path]:
+    """A store with something of everything, closed in order."""
+    with tempfile.TemporaryDirectory(dir=QUICK) as path:
+        directory = Path(path) / "store"
+        with Opened.on_disk(directory) as log:
+            for kind in ("strong", "weak"):
+                topic = log.make(kind, persistence=kind)
+                for i in range(12):
+                    log.append(
+                        topic, *[b"%d %d " % (i, j) + bytes(i * 40) for j in range(9)], producer=b"p", sequence=i + 1
+                    )
+                log.do(Stage(topic, blocks.encode([b"staged" * 100] * 20), 20, kind.encode()))
+                log.do(CommitStages(b"commit" + kind.encode(), [kind.encode()]))
+                log.append(topic, *[b"%d" % j + bytes(1000) for j in range(60)])
+            jobs = log.make("jobs", "round_robin", "strong")
+            log.append(jobs, *[b"job %d" % j for j in range(200)])
+            log.do(Settle(jobs, [(1, 20), (30, 40)], 60, {25: 2}))
+        yield directory
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:12]
+
+
+def read_all(directory: Path) -> dict[str, object]:
+    """What a store gives: what it refused, or what was read and what was damaged."""
+    try:
+        store = Store(directory, notify=lambda writes: None)
+    except DamagedError as error:
+        return {"refused": str(error)}
+    with store:
+        found: dict[str, dict[int, str]] = {}
+        damaged: dict[str, list[tuple[int, int]]] = {}
+        for state in store.topics():
+            start = state.first
+            read = found.setdefault(state.name, {})
+            for _ in range(1000):
+                try:
+                    with store.read(state.id) as reader:
+                        for header, records in reader.blocks(start):
+                            for message in blocks.decode(header, records, state.name):
+                                read[message.id] = digest(message.body)
+                    break
+                except DamagedError as error:
+                    damaged.setdefault(state.name, []).append((error.first, error.last))
+                    start = error.last + 1
+            try:
+                store.settled(state.id)
+                store.positions(state.id)
+            except DamagedError:
+                damaged.setdefault(state.name, [])
+        return {"found": found, "damaged": damaged}
+
+
+def in_a_process_of_its_own(directory: Path) -> dict[str, object]:
+    """The same; a process that dies of it says so."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "w") as pipe:
+                json.dump(read_all(directory), pipe)
+        except BaseException as error:
+            sys.stderr.write(f"{error!r}\n")
+            os._exit(1)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"it died: {status}"
+    result: dict[str, object] = json.loads(text)
+    return result
+
+
+def compare(result: dict[str, object], truth: Truth, what: str) -> None:
+    """Whether a result is true: all that was read was written, all that is missing is named."""
+    if "refused" in result:
+        assert "damaged" in str(result["refused"]), what
+        return
+    for name, every in truth.items():
+        read = {int(id): body for id, body in result["found"].get(name, {}).items()}  # type: ignore[attr-defined]
+        damaged = result["damaged"].get(name, [])  # type: ignore[attr-defined]
+        for id, body in read.items():
+            assert every.get(id) == body, f"{what}: {name} {id} is not what was written"
+        for id in every.keys() - read.keys():
+            assert any(first <= id <= last for first, last in damaged), f"{what}: {name} {id} is missing without a word"
+
+
+@pytest.fixture(scope="module")
+def truth(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Truth:
+    copy = tmp_path_factory.mktemp("truth") / "store"
+    shutil.copytree(original, copy)
+    result = in_a_process_of_its_own(copy)
+    assert result["damaged"] == {}
+    found: Truth = {name: {int(id): body for id, body in some.items()} for name, some in result["found"].items()}  # type: ignore[attr-defined]
+    assert len(found["strong"]) == len(found["weak"]) == 12 * 9 + 20 + 60
+    return found
+
+
+def spoiled(
+    original: Path, truth: Truth, name: str, spoil: Callable[[bytearray], bytes], what: str
+) -> dict[str, object]:
+    """What comes of a copy of which one file is spoiled."""
+    with tempfile.TemporaryDirectory(dir=QUICK) as path:
+        copy = Path(path) / "store"
+        shutil.copytree(original, copy)
+        file = copy / name
+        file.write_bytes(spoil(bytearray(file.read_bytes())))
+        result = in_a_process_of_its_own(copy)
+    compare(result, truth, what)
+    return result
+
+
+def flip(offset: int, bit: int) -> Callable[[bytearray], bytes]:
+    def change(data: bytearray) -> bytes:
+        data[offset] ^= 1 << bit
+        return bytes(data)
+
+    return change
+
+
+def flips(original: Path, truth: Truth, seed: int, number: int) -> None:
+    chance = random.Random(seed)
+    for name in ("strong/data.mdb", "weak/data.mdb"):
+        size = (original / name).stat().st_size
+        for _ in range(number):
+            # Half of them where the trees are; most of the file is what the topics hold.
+            offset = chance.randrange(size)
+            if chance.random() < 0.5:
+                offset = offset // 4096 * 4096 + chance.randrange(200)
+            bit = chance.randrange(8)
+            spoiled(original, truth, name, flip(offset, bit), f"{name}: bit {bit} of {offset}")
+
+
+def test_flipped_bits_are_found(original: Path, truth: Truth) -> None:
+    flips(original, truth, 1, 25)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_flipped_bits_are_found_many_times(original: Path, truth: Truth, seed: int) -> None:
+    flips(original, truth, seed, 200)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["strong/data.mdb", "weak/data.mdb"])
+def test_each_byte_of_the_meta_pages(original: Path, truth: Truth, name: str) -> None:
+    for page in (0, 4096):
+        for offset in range(160):
+            spoiled(original, truth, name, flip(page + offset, offset % 8), f"{name}: {page + offset}")
+
+
+@pytest.mark.parametrize("name", ["strong/data.mdb", "weak/data.mdb"])
+def test_a_file_without_its_end_is_looked_at_before_it_is_mapped(original: Path, truth: Truth, name: str) -> None:
+    size = (original / name).stat().st_size
+    for left in (1, 100, 4096, 5000, 8192, size // 2, size - 4096, size - 1):
+        result = spoiled(original, truth, name, lambda data, left=left: bytes(data[:left]), f"{name}: {left} bytes")
+        assert "refused" in result
+
+
+def test_a_file_that_is_no_store_is_refused(original: Path, truth: Truth) -> None:
+    result = spoiled(original, truth, "strong/data.mdb", lambda data: b"text" * 5000, "text")
+    assert "meta page" in str(result["refused"])
+
+
+def test_pages_of_zeros_are_found(original: Path, truth: Truth) -> None:
+    size = (original / "strong/data.mdb").stat().st_size
+    for page in range(0, size, 4096 * 3):
+
+        def blank(data: bytearray, page: int = page) -> bytes:
+            data[page : page + 4096] = bytes(4096)
+            return bytes(data)
+
+        spoiled(original, truth, "strong/data.mdb", blank, f"page at {page}")
+
+
+def test_damage_is_named_kept_aside_and_read_around(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    with Opened.on_disk(directory) as log:
+        topic = log.make("t")
+        for i in range(5):
+            log.append(topic, *[b"<%d %d>" % (i, j) + bytes(1000) for j in range(10)])
+    path = directory / "strong" / "data.mdb"
+    data = path.read_bytes()
+    for body in (b"<1 3>", b"<1 4>", b"<3 9>"):
+        assert data.count(body) == 1
+        data = data.replace(body, b"!" + body[1:])
+    path.write_bytes(data)
+    expected = [(14, 15), (40, 40)]
+    with Opened.on_disk(directory) as log:
+        found, damaged = log.read_around(topic)
+        assert damaged == expected
+        assert [id for id, _ in found] == [id for id in range(1, 51) if id not in (14, 15, 40)]
+        log.append(topic, b"more")
+        assert [damage[1:] for damage in log.log.stats().damaged] == expected
+        assert len(list((directory / "quarantine").iterdir())) == 2
+    with Opened.on_disk(directory) as log:
+        assert len(log.log.findings) == 2
+        assert "14 to 15" in log.log.findings[0]
+        assert log.read_around(topic)[1] == expected
+        log.do(Trim(topic, 45))
+        assert [id for id, _ in log.read(topic)] == list(range(45, 52))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "omq-test", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("only root may mount a small disk")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak"])
+def test_a_full_disk(small_disk: Path, kind: str) -> None:
+    with Opened.on_disk(small_disk / "store") as log:
+        topic, jobs = log.make("t", persistence=kind), log.make("jobs", "round_robin", kind)
+        log.append(jobs, *[b"job"] * 50)
+        kept = 0
+        error = None
+        while error is None:
+            write = Append(topic, blocks.encode([bytes(5000)]), 1)
+            log.try_(write)
+            error = write.error
+            kept += error is None
+        assert isinstance(error, StoreFull)
+        assert kept > 20
+        assert log.log.broken is None
+        assert [id for id, _ in log.read(topic)] == list(range(1, kept + 1))
+        log.do(Trim(topic, kept // 2))
+        for _ in range(3):
+            log.do(Settle(jobs, [(1, 5)]))
+            log.log._flusher.flush()
+        assert log.append(topic, b"small").first == kept + 1
+    with Opened.on_disk(small_disk / "store") as log:
+        assert log.read(topic)[-1] == (kept + 1, b"small")
