@@ -63,20 +63,26 @@ def _pair(row: Row, driver: str, load: Load, place: Path) -> Iterator[tuple[Runn
         yield server, producer, stack
 
 
-def _sample(count: int, took: float, server: Running) -> Sample:
-    return {"rate": count / took, "memory": server.memory() / (1 << 20)}
+def _sample(count: int, took: float, server: Running, *busy: float) -> Sample:
+    """What a burst gave; `busy` are the processors' seconds of the server and the clients."""
+    serving_, *clients = (1e6 * seconds / count for seconds in busy)
+    memory = server.memory() / (1 << 20)
+    return {"rate": count / took, "memory": memory, "server": serving_, "client": sum(clients)}
 
 
 def publish(row: Row, driver: str, load: Load, place: Path) -> Sample:
     """One producer."""
     with _pair(row, driver, load, place) as (server, producer, _):
+        busy: list[float] = []
 
         def burst(count: int) -> float:
+            before = server.busy()
             facts = producer.does("publish", count)
+            busy[:] = [server.busy() - before, facts["busy"]]
             return float(facts["ended"] - facts["started"])
 
         count, took = calibrated(burst, load.seconds, 2 * load.depth)
-        return _sample(count, took, server)
+        return _sample(count, took, server, *busy)
 
 
 def latency(row: Row, driver: str, load: Load, place: Path) -> Sample:
@@ -103,17 +109,20 @@ def _consumed(row: Row, driver: str, load: Load, place: Path, at_once: bool) -> 
         consumer.does("arm")
 
         filling = 0.0
+        busy: list[float] = []
 
         def burst(count: int) -> float:
             nonlocal filling
             if not at_once:
                 published = producer.does("publish", count)
                 filling = (published["ended"] - published["started"]) / count
+            before = server.busy()
             consumer.order(do="consume", count=count)
             consumer.hear("begun")
             if at_once:
                 published = producer.does("publish", count)
             facts = consumer.hear("ended", PATIENCE)
+            busy[:] = [server.busy() - before, facts["busy"], published["busy"] if at_once else 0.0]
             if not at_once:
                 return float(facts["ended"] - facts["started"])
             return float(max(facts["ended"], published["ended"]) - published["started"])
@@ -124,7 +133,8 @@ def _consumed(row: Row, driver: str, load: Load, place: Path, at_once: bool) -> 
             # A server that is filled slowly is not filled for longer than this.
             fill = FILLING / filling if filling else float("inf")
             count = max(count, int(min(count * seconds / took, fill)))
-        return _sample(count, burst(count), server)
+        took = burst(count)
+        return _sample(count, took, server, *busy)
 
 
 class Replays:
@@ -150,8 +160,10 @@ class Replays:
         count = count or self._load.messages
         with Worker(row, driver, server, self._load) as worker:
             worker.hear("ready", PATIENCE)
+            before = server.busy()
             facts = worker.does("replay", count)
-        return _sample(count, facts["ended"] - facts["started"], server)
+            busy = server.busy() - before
+        return _sample(count, facts["ended"] - facts["started"], server, busy, facts["busy"])
 
     def _filled(self, row: Row) -> Running:
         key = f"{row.drivers[0]} {sorted(row.settings.items())}"

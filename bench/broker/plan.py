@@ -11,6 +11,9 @@ OMQ, FLOOR = "omq", "floor"
 PEERS = (OMQ, "nats", "redis", "rabbitmq", FLOOR)
 #: The server's own memory after the run, without what it maps.
 MEMORY = Metric("memory", "server MiB", 0, less_is_better=True)
+#: The processors' time for a message, which says more than a rate where other programs run.
+SERVER = Metric("server", "server us", 2, less_is_better=True)
+CLIENT = Metric("client", "clients us", 2, less_is_better=True)
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Case:
     scenario: str
     title: str
     rows: tuple[Row, ...]
-    metrics: tuple[Metric, ...] = (RATE, MEMORY)
+    metrics: tuple[Metric, ...] = (RATE, SERVER, CLIENT, MEMORY)
 
 
 @dataclass(frozen=True)

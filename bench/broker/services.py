@@ -61,16 +61,27 @@ class Running:
     def memory(self) -> int:
         """Bytes of its own memory now, with the processes that it started; files that are mapped left out."""
         found = 0
-        for process in Path("/proc").glob("[0-9]*"):
+        for process, _ in self._processes():
             try:
-                # Behind the name, which may hold anything: state, parent, group, session.
-                if int((process / "stat").read_text().rpartition(")")[2].split()[3]) != self.pid:
-                    continue
-                status = (process / "status").read_text()
+                lines = (process / "status").read_text().splitlines()
             except OSError:
                 continue  # it has just ended
-            found += sum(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon"))
+            found += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
         return found
+
+    def busy(self) -> float:
+        """Seconds of the processors' time that it has had."""
+        return sum(int(fields[11]) + int(fields[12]) for _, fields in self._processes()) / os.sysconf("SC_CLK_TCK")
+
+    def _processes(self) -> Iterator[tuple[Path, list[str]]]:
+        """The processes of its session, each with the fields of its `stat` behind the name: state, parent, ..."""
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                fields = (process / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == self.pid:
+                yield process, fields
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from bench.link import Link
 
 
 def main(name: str, job: str) -> None:
-    """Does what the bench orders until it closes the pipe: `do`, with `count`; times are of the monotonic clock."""
+    """Does what the bench orders until it closes the pipe: `do`, with `count`; times are of the monotonic clock,
+    `busy` is the processor's time."""
     link = Link()
     options = json.loads(job)
     signal.alarm(options.pop("limit"))  # the last resort, should the bench itself have died
@@ -39,9 +40,9 @@ def _obey(driver: Client, link: Link, order: str, count: int) -> dict[str, objec
     run = getattr(driver, order)
     if order == "consume":
         link.tell(begun=True)
-    started = time.monotonic()
+    busy, started = time.process_time(), time.monotonic()
     run(count)
-    return {"started": started, "ended": time.monotonic()}
+    return {"started": started, "ended": time.monotonic(), "busy": time.process_time() - busy}
 
 
 if __name__ == "__main__":
