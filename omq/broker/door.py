@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final
@@ -61,6 +62,7 @@ class ZmtpDoor:
         self._heirs: dict[bytes, list[str]] = {}  # where peers are that wait until their identity is free
         self._full: dict[Session, None] = {}  # those that had no room when they were asked
         self._watching: asyncio.TimerHandle | None = None
+        self._next_look = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
 
@@ -140,7 +142,11 @@ class ZmtpDoor:
                 session = sessions.get(message[0])
                 if session is not None and len(message) > 1:
                     del message[0]
-                    session.handle(message)
+                    try:
+                        session.handle(message)
+                    except Exception:
+                        log.exception("%s gets nothing more", session.peer)
+                        session.lost()
                 # Else its connection is over: nobody would get the answer.
             self._broker.journal.flush()
             if self._leaving:
@@ -269,14 +275,16 @@ class ZmtpDoor:
             pass
         except ClosedError:
             session.alive = False
-        if session.sent - session.looked > _LOOK:
+        waiting = session.sent - session.left
+        if session.sent - session.looked > _LOOK and (time.monotonic() >= self._next_look or waiting > _CHOKED):
             self._look()
             if session.sent - session.left > _CHOKED and session.alive:
                 log.warning("%s does not read what it asks for: it gets nothing more", session.peer)
                 session.lost()
 
     def _look(self) -> None:
-        """Looks how much has left for each peer."""
+        """Looks how much has left for each peer; that takes a twentieth of the time at most, however many they are."""
+        began = time.monotonic()
         for peer in self._socket.peers:
             session = self.sessions.get(peer.identity)
             if session is not None:
@@ -285,6 +293,8 @@ class ZmtpDoor:
                 # Frames have headers, which are not counted here: what has left may seem to be more than all.
                 if session.left > session.sent:
                     session.sent = session.looked = session.left
+        now = time.monotonic()
+        self._next_look = now + 20 * (now - began)
 
     def pending(self, session: Session) -> int:
         """Bytes that wait for the session's peer, about; with `MAX_PENDING` or more, `resume` tells it of room."""
@@ -292,7 +302,8 @@ class ZmtpDoor:
         if waiting >= MAX_PENDING:
             self._full[session] = None
             if self._watching is None:
-                self._watching = asyncio.get_running_loop().call_later(_AGAIN, self._watch)
+                delay = max(_AGAIN, self._next_look - time.monotonic())
+                self._watching = asyncio.get_running_loop().call_later(delay, self._watch)
         return waiting
 
     def _watch(self) -> None:

@@ -314,3 +314,25 @@ def test_plain_users_and_their_permissions():
 
 def test_errors_are_omqs():
     assert issubclass(BrokerError, omq.OmqError)
+
+
+def test_a_door_that_fails_for_one_client_serves_the_others(server, monkeypatch, caplog):
+    door = server._server._zmtp
+    put = door.put
+
+    def fails(session, parts):
+        if parts[0] == b"PONG":
+            raise RuntimeError("a bug")
+        put(session, parts)
+
+    with raw(server.endpoints["zmtp"]) as client, raw(server.endpoints["zmtp"]) as other:
+        with monkeypatch.context() as patched:
+            patched.setattr(door, "put", fails)
+            client.say(b"PING", b"1")
+            assert client.answer(b"1")[2] == b"failed"
+            patched.setattr(door, "put", lambda session, parts: 1 / 0)
+            client.say(b"PING", b"2")
+            until(lambda: any(not session.alive for session in door.sessions.values()))
+        assert other.ask(b"PING", expect=b"PONG") == []
+        assert client.silent()
+    assert "a bug" in caplog.text
