@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from omq.broker.errors import BrokerFailed, Busy, Damaged, StoreFull
 from omq.broker.permissions import Permission
 from omq.broker.sexp.door import Limits
 from tests.system.broker.sexp.stage import (
@@ -362,7 +363,9 @@ def test_two_missed_answers_end_a_connection():
 def test_an_answer_with_a_time_of_ocaml():
     with Stage(Limits(ping=0.1)) as stage, stage.peer() as peer:
         for _ in range(5):
-            (moment,) = struct.unpack(">I", peer.frame()[1])
+            kind, payload = peer.frame()
+            assert kind == PING
+            (moment,) = struct.unpack(">I", payload)
             peer.say(time.strftime("(Ack (%Y-%m-%d %H:%M:%S.123456Z))", time.gmtime(moment)).encode())
 
 
@@ -528,7 +531,7 @@ def test_endless_blanks_and_acks_are_nobodys_trouble(stage):
     stage.create("t")
     with stage.peer() as peer:
         peer.say(b"\n" * 300_000 + b"(Ack 1)\n" * 10_000 + b"; x\n" * 50_000)
-        peer.subscribe(b"t")
+        assert peer.subscribe(b"t") == b"((id 1)(topic t))"
 
 
 def test_who_reads_no_answers_is_not_read(stage):
@@ -613,3 +616,53 @@ def test_whatever_is_said_the_broker_goes_on(seed):
             last = stage.publish("t", b"x")
             while peer.message()[0] < last:
                 pass
+
+
+# ---------------------------------------------------------------------------------------------- trouble below
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_what_the_store_refuses_is_told_for_each_message(stage, monkeypatch, raised):
+    stage.create("t")
+
+    def refuse(topic, records, count, *, done) -> None:
+        if raised:
+            raise Busy("too much waits")
+        done(0, StoreFull("the disk is full"))
+
+    with stage.peer(2) as peer:
+        append = stage.broker.append
+        monkeypatch.setattr(stage.broker, "append", refuse)
+        peer.say(b"(Publish t a)(Publish t b)")
+        text = "Publish t: too much waits" if raised else "Publish t: the disk is full"
+        assert [peer.error(), peer.error()] == [text, text]
+        monkeypatch.setattr(stage.broker, "append", append)
+        peer.say(b"(Publish t c)")
+        assert peer.frame() == (PUBLISHED, struct.pack(">QI", 1, 1))
+
+
+def test_reading_goes_on_behind_what_is_damaged(stage):
+    topic = stage.create("t")
+    stage.publish("t", *(b"%d" % at for at in range(1, 11)))
+    with stage.peer() as peer:
+        peer.subscribe(b"t")
+        (connection,) = stage.door.connections
+
+        def damage() -> None:
+            reading = connection.readings["t"]
+            reading.stop()
+            reading.ended(Damaged("messages 3 to 7 are damaged", 3, 7))
+
+        stage.on_loop(damage)
+        assert peer.error() == "t: messages 3 to 7 are damaged"
+        assert [peer.message() for _ in range(3)] == [(at, topic, b"%d" % at) for at in (8, 9, 10)]
+
+
+def test_a_topic_that_cannot_be_read_any_more(stage):
+    stage.create("t")
+    with stage.peer() as peer:
+        record = peer.subscribe(b"t")
+        (connection,) = stage.door.connections
+        stage.on_loop(lambda: connection.readings["t"].ended(BrokerFailed("the store has failed")))
+        assert peer.frame() == (UNSUBSCRIBED, record)
+        assert peer.error() == "t: the store has failed"
