@@ -155,6 +155,17 @@ class Journal:
         else:
             self._loop.call_soon_threadsafe(self._arrived)
 
+    def _note_room(self, error: BaseException | None) -> None:
+        """Says when the disk becomes full, and when it has room again: once each, however many are refused."""
+        full = isinstance(error, store_errors.StoreFull)
+        if full and not self.full:
+            log.error("the disk is full, what is published is refused: %s", error)
+        elif self.full and error is None:
+            log.warning("there is room on the disk again: publishing goes on")
+        elif not full and error is not None:
+            return  # a write that failed for a reason of its own says nothing about room
+        self.full = full
+
     def _arrived(self) -> None:
         self._called = False
         news = self._news
@@ -164,7 +175,7 @@ class Journal:
                 self._grown(item)
                 continue
             self._outstanding -= len(item)
-            self.full = isinstance(item[-1].error, store_errors.StoreFull)
+            self._note_room(item[-1].error)
             for write in item:
                 try:
                     write.context(write)

@@ -1,0 +1,27 @@
+"""What the journal says of a disk that is full."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from omq.broker.journal import Journal
+from omq.store.errors import StoreFull, UnknownTopic
+
+
+def test_a_full_disk_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    journal: Any = Journal.__new__(Journal)
+    journal.full = False
+    with caplog.at_level(logging.WARNING):
+        for error in (None, StoreFull("no space"), StoreFull("no space"), UnknownTopic("t"), StoreFull("no space")):
+            journal._note_room(error)
+        assert journal.full
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+        journal._note_room(UnknownTopic("t"))
+        assert journal.full
+        journal._note_room(None)
+        journal._note_room(None)
+        assert not journal.full
+        assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
