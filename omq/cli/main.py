@@ -10,6 +10,7 @@ from omq._version import __version__
 from omq.cli.broker import broker
 from omq.cli.demo import demo
 from omq.cli.demo_broker import demo_broker
+from omq.cli.store import store
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,6 +22,7 @@ def main() -> None:
 main.add_command(broker)
 main.add_command(demo)
 main.add_command(demo_broker)
+main.add_command(store)
 
 if __name__ == "__main__":
     main()

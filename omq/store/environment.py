@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,27 +31,33 @@ class Environment:
     Args:
         directory: Its own; made where it is missing.
         sync: Each commit waits for the disk.
+        readonly: Nothing is changed; nobody else may.
 
     Raises:
         DamagedError: The data file cannot be mapped.
     """
 
-    def __init__(self, directory: Path, *, sync: bool) -> None:
+    def __init__(self, directory: Path, *, sync: bool, readonly: bool = False) -> None:
         self.directory = directory
-        directory.mkdir(exist_ok=True)
         self.path = directory / "data.mdb"
+        if not readonly:
+            directory.mkdir(exist_ok=True)
         look(self.path)
         self._sync = sync
         self._gate = threading.Condition(threading.Lock())
         self._readers = 0
+        self._readonly = readonly
         self._shut: str | None = None  # why nobody may read now: the map is changing, or the environment closed
-        #: Is called before the map changes: who holds a pin gives it back.
-        self.unpin: Callable[[], None] = lambda: None
+        #: While the map changes nobody may hold a pin; true: what is committed stays as it is.
+        self.unpinned: Callable[[bool], AbstractContextManager[None]] = lambda kept: nullcontext()
         new = not self.path.exists()
-        self._allocate_lock_table()
+        if not readonly:
+            self._allocate_lock_table()
         self._lmdb: Any = self._open()
         #: Kept from the beginning: a sync tells each descriptor once of what went wrong before.
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        if readonly:
+            return
         self.take_reserve()
         if new:
             # What is synced later is worth nothing under a name that is not.
@@ -61,6 +67,8 @@ class Environment:
 
     def _open(self) -> Any:
         """Opens it with the largest map that the system gives."""
+        if self._readonly:
+            return lmdb.open(str(self.directory), readonly=True, lock=False, create=False)
         size = LARGEST_MAP
         while True:
             try:
@@ -141,9 +149,14 @@ class Environment:
             self._readers += 1
         try:
             return self._lmdb.begin(buffers=True)
+        except lmdb.PanicError:
+            pass
         except BaseException:
             self._leave()
             raise
+        self._leave()
+        self._read_on()
+        return self.begin_read()
 
     def pin(self) -> Any:
         """A read transaction that nobody waits for; `unpin` says when it has to be given back."""
@@ -167,19 +180,38 @@ class Environment:
 
     def grow(self) -> None:
         """Doubles the map; waits until nobody reads."""
+        with self.unpinned(False), self._alone():
+            self._lmdb.set_mapsize(2 * self._lmdb.info()["map_size"])
+
+    def _read_on(self) -> None:
+        """After a failed write of its meta page LMDB does nothing any more: opened anew, to be read alone, it does."""
+        with self.unpinned(True), self._alone():
+            if not self._readonly:
+                self._lmdb.close()
+                self._readonly = True
+                self._lmdb = self._open()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Waits until nobody reads; who wants to waits then."""
         with self._gate:
+            while self._shut == "growing":
+                self._gate.wait()
+            if self._shut is not None:
+                raise StoreClosed("the store is closed")
             self._shut = "growing"
             while self._readers:
                 self._gate.wait()
             try:
-                self.unpin()
-                self._lmdb.set_mapsize(2 * self._lmdb.info()["map_size"])
+                yield
             finally:
                 self._shut = None
                 self._gate.notify_all()
 
     def sync(self) -> None:
         """Waits until all that is committed is on the disk."""
+        if self._readonly:
+            raise OSError(errno.EIO, "a write failed before")
         self._lmdb.sync(True)
 
     def sizes(self) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ class Flusher:
         """Begins, with a first sync."""
         self._environment = environment
         self._latency = latency
-        environment.unpin = self._unpin
+        environment.unpinned = self._unpinned
         self.flush()
         self._thread.start()
 
@@ -194,13 +194,16 @@ class Flusher:
         put_back(self._data, meta)
         return ["weak and async topics: the power was lost; they are as at the last sync"]
 
-    def _unpin(self) -> None:
-        """Called before the map is made anew, which no transaction outlives."""
-        if self._pin is not None:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
+    @contextlib.contextmanager
+    def _unpinned(self, kept: bool) -> Iterator[None]:
+        """While the map is made anew, which no transaction outlives, nothing is pinned, and nothing flushed."""
+        with self._lock:
+            if self._pin is not None and not kept:
+                with contextlib.suppress(OSError):
+                    self.path.unlink()
+                self._synced = -1
             self._release()
-            self._synced = -1
+            yield
 
     def _release(self) -> None:
         if self._pin is not None:

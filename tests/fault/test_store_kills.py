@@ -116,6 +116,7 @@ def failing_at(directory: Path, call: str, number: int, error: str) -> History |
     if not history.failed:
         return None
     assert len(history.done) >= done
+    assert history.over, "what was committed could not be read any more"
     kinds = set(history.failed)
     history.check(directory)
     history.failed.clear()
@@ -144,9 +145,11 @@ def test_after_a_failed_write_nothing_is_acknowledged(directory: Path, call: str
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("call", CALLS)
 def test_each_write_fails(directory: Path, call: str) -> None:
-    for number in range(1, 40):
+    for number in range(1, 30):
         history = failing_at(directory / str(number), call, number, "EIO")
-        assert history is None or history.failed == ["StoreFailed"]
+        # A topic that could not be made is not known afterwards.
+        assert history is None or "StoreFailed" in history.failed
+        assert history is None or set(history.failed) <= {"StoreFailed", "UnknownTopic"}
 
 
 @needs_strace

@@ -1,0 +1,99 @@
+"""`omq store`: what it says about a directory."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from omq._core import blocks
+from omq.cli.main import main
+from omq.store.interface import Append, Trim
+from tests.unit.store.opened import Opened
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["store", *map(str, words)], catch_exceptions=False)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    directory = tmp_path / "store"
+    with Opened.on_disk(directory) as log:
+        prices = log.make("prices", max_bytes=10**6)
+        log.append(prices, *[b"price %d" % i for i in range(10)])
+        log.do(Append(prices, blocks.encode_record(b"\xff", b"k", {"h": b"v"}), 1))
+        log.do(Trim(prices, 3))
+        log.append(log.make("weak", "round_robin", "weak"), b"job")
+        log.make("gone", persistence="transient")
+    return directory
+
+
+def test_a_good_store_is_well(directory: Path) -> None:
+    result = run("verify", directory)
+    assert result.exit_code == 0
+    assert "prices: 9 messages" in result.output
+    assert "weak: 1 messages" in result.output
+
+
+def test_damage_is_told(directory: Path) -> None:
+    path = directory / "strong" / "data.mdb"
+    path.write_bytes(path.read_bytes().replace(b"price 4", b"PRICE 4"))
+    result = run("verify", directory)
+    assert result.exit_code == 1
+    assert "ids 5 to 5 of topic 1 are damaged" in result.output
+    result = run("dump", directory, "--topic", "prices")
+    assert result.exit_code == 1
+    assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [3, 4, 6, 7, 8, 9, 10, 11]
+
+
+def test_a_dump_has_everything(directory: Path) -> None:
+    rows = [json.loads(line) for line in run("dump", directory).stdout.splitlines()]
+    assert [(row["topic"], row["id"]) for row in rows] == [*(("prices", id) for id in range(3, 12)), ("weak", 1)]
+    assert rows[0]["body"] == "price 2"
+    assert rows[8]["body_base64"] == "/w=="
+    assert rows[8]["key"] == "k"
+    assert rows[8]["headers"] == {"h": "v"}
+    some = run("dump", directory, "--topic", "prices", "--start", 5, "--stop", 7).stdout.splitlines()
+    assert [json.loads(line)["id"] for line in some] == [5, 6]
+
+
+def test_statistics_are_shown(directory: Path) -> None:
+    assert "prices: broadcast, strong, ids 3 to 11" in run("stats", directory).output
+    row = json.loads(run("stats", directory, "--json").output)
+    assert row["orderly"]
+    assert [topic["name"] for topic in row["topics"]] == ["prices", "weak", "gone"]
+    assert row["files"]["strong"]["used_bytes"] > 0
+
+
+@pytest.mark.parametrize("command", ["verify", "dump", "stats"])
+def test_what_hinders_is_said(directory: Path, tmp_path: Path, command: str) -> None:
+    result = run(command, tmp_path / "nothing")
+    assert result.exit_code == 1
+    assert "there is no store here" in result.output
+    assert not (tmp_path / "nothing").exists()
+    with Opened.on_disk(directory):
+        result = run(command, directory)
+        assert result.exit_code == 1
+        assert "in use by process" in result.output
+    path = directory / "strong" / "data.mdb"
+    path.write_bytes(path.read_bytes()[:10000])
+    result = run(command, directory)
+    assert result.exit_code == 1
+    assert "its end is missing" in result.output
+
+
+def test_looking_changes_nothing(directory: Path) -> None:
+    def state() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != "lock"}
+
+    before = state()
+    for command in ("verify", "dump", "stats"):
+        assert run(command, directory).exit_code == 0
+    assert state() == before
+
+
+def test_an_unknown_topic_is_said(directory: Path) -> None:
+    result = run("dump", directory, "--topic", "nothing")
+    assert result.exit_code == 1
+    assert "no topic 'nothing'" in result.output
