@@ -270,6 +270,7 @@ def broker(
     except (ConfigError, EndpointError, TopicError) as fault:
         raise click.UsageError(str(fault)) from None
     except ImportError as missing:
-        raise click.ClickException(f"the broker needs {missing.name}: pip install 'omq-zmtp[broker]'") from None
+        package = (missing.name or str(missing)).partition(".")[0]
+        raise click.ClickException(f"the broker needs {package}: pip install 'omq-zmtp[broker]'") from None
     except (OmqError, OSError) as fault:
         raise click.ClickException(getattr(fault, "strerror", None) or str(fault)) from None

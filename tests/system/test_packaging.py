@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "build" / "packages"  # the archives last built, in a folder that is named for what they were built of
 INPUTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+DATA = ("omq/py.typed", "omq/broker/http/page.htm")
 GENERATED = ("*.so", "*.html", "__pycache__")
 pytestmark = pytest.mark.timeout(600)  # compiles the core once, and fetches what the build needs
 
@@ -126,7 +127,7 @@ def sources(*suffixes: str) -> set[PurePosixPath]:
 
 def test_the_source_archive_holds_every_source(sdist: set[PurePosixPath]) -> None:
     wanted = sources(".py", ".pyx", ".pxd", ".pyi") | {
-        PurePosixPath(name) for name in ("omq/py.typed", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+        PurePosixPath(name) for name in (*DATA, "setup.py", "pyproject.toml", "README.md", "LICENSE")
     }
     assert wanted - sdist == set()
 
@@ -138,7 +139,7 @@ def test_the_source_archive_holds_nothing_generated(sdist: set[PurePosixPath]) -
 def test_the_wheel_holds_code_types_and_declarations(wheel_files: set[PurePosixPath]) -> None:
     top = PurePosixPath("omq/spark/top")
     wanted = {path.relative_to(top) if top in path.parents else path for path in sources(".py", ".pyi", ".pxd")}
-    wanted.add(PurePosixPath("omq/py.typed"))
+    wanted |= {PurePosixPath(name) for name in DATA}
     assert wanted - wheel_files == set()
 
 
