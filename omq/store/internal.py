@@ -39,8 +39,8 @@ class Jump(Write):
 
     __slots__ = ("last", "topic_id")
 
-    def __init__(self, topic_id: int, last: int) -> None:
-        super().__init__()
+    def __init__(self, topic_id: int, last: int, context: Any = None) -> None:
+        super().__init__(context)
         self.topic_id = topic_id
         self.last = last
 

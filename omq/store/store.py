@@ -200,16 +200,20 @@ class Store:
     def _begin_ids(self, lost: bool) -> None:
         """Where ids may have been given that are lost, new ones begin behind all that were allowed."""
         highest = {}
+        jumps: list[Jump] = []
         for topic in self._catalog.topics.values():
             if topic.reserved is None:
                 continue
             if topic.persistence == "transient":
                 self._place(topic, topic.reserved)
             elif lost or (topic.persistence == "async" and not self._session.orderly):
-                self._writers["weak"].submit(Jump(topic.id, topic.reserved))
+                jumps.append(Jump(topic.id, topic.reserved, threading.Event()))
+                self._writers["weak"].submit(jumps[-1])
             else:
                 continue
             highest[topic.id] = topic.reserved + RESERVED
+        for jump in jumps:
+            jump.context.wait()
         if highest:
             # Without space it is asked for again when ids are given.
             with contextlib.suppress(StoreError):
@@ -273,8 +277,8 @@ class Store:
                         topic = self._catalog.topics.get(id)
                         if topic is not None:
                             topic.reserved = highest
-                if write.context is not None:
-                    write.context.set()
+            if write.context is not None:
+                write.context.set()
             return True
         if isinstance(write, Carried):
             move: MoveToDeadLetter = write.context
