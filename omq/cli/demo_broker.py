@@ -211,7 +211,7 @@ def demo_broker(directory: Path | None, seconds: float, limit: int, block: int) 
     again on the same directory; nothing that it has acknowledged may be missing or come twice.
     """
     console = Console()
-    stock = chosen(directory, block * 1024, min(limit, 64) * 1_000_000, console)
+    stock = chosen(directory, block * 1024, limit * 1_000_000, console)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="omq-demo-") as folder:
