@@ -69,7 +69,6 @@ class Settled:
 
     def _raise(self, watermark: int) -> None:
         """The watermark goes to `watermark`, and on over what is settled behind it."""
-        before = self.watermark // PAGE
         while True:
             number, bit = divmod(watermark + 1, PAGE)
             page = self.pages.get(number, 0) >> bit
@@ -80,7 +79,7 @@ class Settled:
         self.watermark = watermark
         if self.pages:
             now = watermark // PAGE
-            for number in [number for number in self.pages if before <= number < now or number < now]:
+            for number in [number for number in self.pages if number < now]:
                 del self.pages[number]
                 self.dirty.add(number)
             if now in self.pages:

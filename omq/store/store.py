@@ -271,12 +271,11 @@ class Store:
     def _take(self, write: Write) -> bool:
         """Whether a write is not to be handed back, or not yet."""
         if isinstance(write, OURS):
-            if isinstance(write, Reserve):
-                if write.error is None:
-                    for id, highest in write.highest.items():
-                        topic = self._catalog.topics.get(id)
-                        if topic is not None:
-                            topic.reserved = highest
+            if isinstance(write, Reserve) and write.error is None:
+                for id, highest in write.highest.items():
+                    topic = self._catalog.topics.get(id)
+                    if topic is not None:
+                        topic.reserved = highest
             if write.context is not None:
                 write.context.set()
             return True

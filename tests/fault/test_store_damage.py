@@ -161,7 +161,7 @@ def flips(original: Path, truth: Truth, seed: int, number: int) -> None:
 
 
 def test_flipped_bits_are_found(original: Path, truth: Truth) -> None:
-    flips(original, truth, 1, 25)
+    flips(original, truth, 1, 15)
 
 
 @pytest.mark.fault

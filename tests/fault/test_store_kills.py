@@ -48,7 +48,7 @@ def killed_somewhere(directory: Path, seed: int) -> None:
     for round_number in range(3):
 
         def kill(process: subprocess.Popen[bytes]) -> None:
-            timer = threading.Timer(chance.uniform(0.15, 0.7), process.kill)
+            timer = threading.Timer(chance.uniform(0.15, 0.5), process.kill)
             timer.daemon = True
             timer.start()
 

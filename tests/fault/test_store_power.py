@@ -122,12 +122,12 @@ def _another_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Session, "_boot", lambda self: f"boot {next(boots)}")
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_power_is_lost(directory: Path, seed: int) -> None:
     lose_power(directory, seed)
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("seed", range(12, 12 + SEEDS))
+@pytest.mark.parametrize("seed", range(6, 6 + SEEDS))
 def test_power_is_lost_many_times(directory: Path, seed: int) -> None:
     lose_power(directory, seed)

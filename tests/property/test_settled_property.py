@@ -1,0 +1,44 @@
+"""Settled ids, beside a plain set of them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omq.store.settled import PAGE, Settled
+
+EDGES = st.sampled_from([1, 2, 62, 63, 64, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE - 1, 2 * PAGE, 3 * PAGE + 5])
+IDS = EDGES | st.integers(1, 3 * PAGE + 10)
+LAST = 4 * PAGE
+
+
+@given(
+    st.lists(st.tuples(IDS, st.integers(0, 50) | st.just(PAGE)), max_size=12), st.dictionaries(IDS, st.integers(2, 9))
+)
+def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int, int]) -> None:
+    settled, model = Settled(), set[int]()
+    settled.count(deliveries)
+    for first, more in ranges:
+        settled.add(first, first + more)
+        model.update(range(first, first + more + 1))
+    watermark = next(id for id in range(1, LAST + PAGE) if id not in model) - 1
+    assert settled.watermark == watermark
+    assert {id for id in range(1, LAST) if id in settled} == {id for id in model if id < LAST}
+    assert all(page and number >= watermark // PAGE for number, page in settled.pages.items())
+    missing = [id for first, last in settled.missing(1, LAST) for id in range(first, last + 1)]
+    assert missing == [id for id in range(1, LAST) if id not in model]
+    assert settled.deliveries == {id: number for id, number in deliveries.items() if id not in model}
+    assert settled.dirty >= settled.pages.keys()
+    assert settled.counted >= set(deliveries)
+
+
+@given(st.lists(st.tuples(IDS, st.integers(0, 50)), max_size=8))
+def test_pages_that_changed_are_all_that_is_to_be_kept(ranges: list[tuple[int, int]]) -> None:
+    settled, kept = Settled(), dict[int, int]()
+    for first, more in ranges:
+        settled.add(first, first + more)
+        for number in settled.dirty:
+            if number in settled.pages:
+                kept[number] = settled.pages[number]
+            else:
+                kept.pop(number, None)
+        settled.dirty.clear()
+        assert kept == settled.pages
