@@ -388,7 +388,8 @@ class MemoryTopics:
                 self._grow(topic, records, count)
                 total += count
             write.published.append((stage, topic_id, first, total))
-        self._commits[write.commit] = list(write.published)
+        if write.published:
+            self._commits[write.commit] = list(write.published)
 
     def _abort(self, write: AbortStage) -> None:
         self._stages.pop(write.stage, None)

@@ -1,6 +1,6 @@
 """Settled ids, beside a plain set of them."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omq.store.settled import PAGE, Settled
@@ -10,9 +10,11 @@ IDS = EDGES | st.integers(1, 3 * PAGE + 10)
 LAST = 4 * PAGE
 
 
-@given(
-    st.lists(st.tuples(IDS, st.integers(0, 50) | st.just(PAGE)), max_size=12), st.dictionaries(IDS, st.integers(2, 9))
-)
+RANGES = st.lists(st.tuples(IDS, st.integers(0, 50) | st.just(PAGE)), max_size=12)
+
+
+@settings(max_examples=40)
+@given(RANGES, st.dictionaries(IDS, st.integers(2, 9)))
 def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int, int]) -> None:
     settled, model = Settled(), set[int]()
     settled.count(deliveries)

@@ -27,11 +27,10 @@ QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 TOPIC = st.integers(1, 3)
 ID = st.integers(1, 40)
 NAME = st.sampled_from([b"a", b"b", b"c"])
+RANGES = st.lists(st.tuples(ID, ID), max_size=3)
 STEP = st.one_of(
     st.tuples(st.just("append"), TOPIC, st.integers(1, 9), st.sampled_from([b"", b"p", b"q"]), st.integers(1, 9), ID),
-    st.tuples(
-        st.just("settle"), st.just(3), st.lists(st.tuples(ID, ID), max_size=3), st.dictionaries(ID, ID, max_size=2)
-    ),
+    st.tuples(st.just("settle"), st.just(3), RANGES, st.dictionaries(ID, ID, max_size=2)),
     st.tuples(st.just("move"), st.just(3), ID),
     st.tuples(st.just("position"), TOPIC, st.text("xy", max_size=1), ID),
     st.tuples(st.just("drop"), TOPIC, st.text("xy", max_size=1)),
