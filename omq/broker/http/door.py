@@ -32,6 +32,7 @@ INTERVAL: Final = 1.0  # seconds between two looks at the counters
 SHARE: Final = 0.01  # of the loop's time that these looks may take
 MANY: Final = 50  # topics: more of them are encoded outside of the loop
 IDLE: Final = 30.0  # seconds that a connection may wait for its next request
+MOST: Final = 256  # connections; beyond them the oldest ends, as one that says nothing never does by itself
 PARTING: Final = 1.0  # seconds that an answer under way is given when the broker ends
 
 
@@ -100,11 +101,18 @@ class HttpDoor:
         while True:
             await asyncio.sleep(pause)
             began = loop.time()
+            self._thin_out()
             try:
                 self._rates.note(self._stats())
             except Exception:
                 LOG.exception("the broker cannot tell how it is")
             pause = max(INTERVAL, (loop.time() - began) / SHARE)
+
+    def _thin_out(self) -> None:
+        server = self._runner.server if self._runner is not None else None
+        connections = server.connections if server is not None else []
+        for oldest in connections[: max(0, len(connections) - MOST)]:
+            oldest.force_close()
 
     async def _get_page(self, request: web.Request) -> web.Response:
         headers = {"Content-Security-Policy": self._policy}

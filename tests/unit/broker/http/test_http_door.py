@@ -151,3 +151,16 @@ async def test_closing_ends_idle_connections_and_may_be_repeated() -> None:
     assert await asyncio.wait_for(reader.read(), 10) == b""
     writer.close()
     await writer.wait_closed()
+
+
+async def test_who_says_nothing_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omq.broker.http.door.MOST", 5)
+    async with served(statistics()) as (url, session):
+        host, port = url.removeprefix("http://").split(":")
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(20)]
+        for reader, _ in idle[:15]:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        async with session.get(f"{url}/healthz") as answer:
+            assert answer.status == 200
+        for _, writer in idle:
+            writer.close()
