@@ -163,19 +163,26 @@ class WireSession(StateMachine[ConnectionState]):
 
     def _greet(self) -> None:
         """Reads what the peer says before traffic may flow."""
-        try:
-            data = handshake_io.receive(self._fd)
-        except OSError as error:
-            self.end(error)
-            return
-        if data is None:
-            self._write(b"")
-            return
-        if not data:
-            hint = self._handshake.hint
-            self.end(EOFError("the peer hung up during the handshake" + (hint and f": {hint}")))
-            return
-        self._go_on(self._handshake.receive, data)
+        while self._fd >= 0:
+            try:
+                data = handshake_io.receive(self._fd)
+            except OSError as error:
+                self.end(error)
+                return
+            if data is None:
+                self._write(b"")
+                return
+            if not data:
+                hint = self._handshake.hint
+                self.end(EOFError("the peer hung up during the handshake" + (hint and f": {hint}")))
+                return
+            self._go_on(self._handshake.receive, data)
+            if self._dialer is None or self.state is not _HANDSHAKING:
+                return
+            if self._handshake.done or self._handshake.question is not None:
+                return
+            # libuv tells of a connection that was reset only once, and stops its watch. If the peer's last bytes were
+            # still there then, the reset is found here or never.
 
     def _go_on(self, step: Callable[..., bytes], *arguments: Any) -> None:
         """Takes the handshake a step further and writes what it wants to be written."""
