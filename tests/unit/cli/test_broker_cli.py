@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -206,3 +208,13 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     result = invoke(tmp_path / "data")
     assert result.exit_code == 1
     assert "needs lmdb: pip install 'omq-zmtp[broker]'" in result.stderr
+
+
+def test_the_other_commands_need_nothing_of_the_broker() -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('lmdb', 'aiohttp', 'prometheus_client')));"
+        "from omq.cli.main import main; main(['--help'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    for name in ("broker", "demo", "demo-broker"):
+        assert f"\n  {name} " in done.stdout
