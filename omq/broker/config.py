@@ -125,7 +125,7 @@ def _check_count(key: str, value: object) -> None:
 
 
 def _check_seconds(key: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
         raise _Unfit(key, value, "is a number of seconds above 0")
 
 

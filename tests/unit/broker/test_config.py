@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from omq.broker.config import Config, ConfigError, TopicSpec, http_address, parse_topic, read_config, topic_spec
+from omq.broker.errors import TopicError
 from omq.broker.keys import SecurityFiles
 from omq.broker.permissions import Permission
+from omq.broker.protocol import check_name
+from omq.broker.topic import check_settings
 
 WHOLE = """
 bind = ["tcp://127.0.0.1:*", "ipc:///tmp/broker"]
@@ -234,3 +237,37 @@ def test_addresses_of_the_page(text: str, address: tuple[str, int]) -> None:
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match="no address"):
         http_address(text)
+
+
+NAMES = ["a", "two words", "x" * 255, "é" * 127, "", "x" * 256, "é" * 128, "a/b", "a\nb", "a\x7fb", "a\x85b", "\ud800"]
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    *({"max_messages": value} for value in (1, 0, 2**62 - 1, 2**62, True, 1.5, "1")),
+    *({"max_age": value} for value in (1, 0.5, 0, 1e11, 1e12, float("inf"), float("nan"), True, "1")),
+    *({"dead_letter": value} for value in ("a", "b", "b/", 7)),
+    {"max_bytes": 10},
+    {"max_deliveries": 3},
+    {"unknown": 1},
+]
+
+
+@pytest.mark.parametrize("delivery", ["broadcast", "round-robin", "random"])
+@pytest.mark.parametrize("persistence", ["transient", "strong", "weak", "async", "stong"])
+def test_file_and_broker_refuse_the_same(delivery: str, persistence: str) -> None:
+    def told(name: str, settings: dict[str, Any]) -> bool:
+        try:
+            TopicSpec(name, delivery, persistence, settings)
+        except ConfigError:
+            return False
+        return True
+
+    def asked(name: str, settings: dict[str, Any]) -> bool:
+        try:
+            check_name(name)
+            check_settings(delivery, persistence, settings)
+        except TopicError:
+            return False
+        return settings.get("dead_letter") != name
+
+    cases = [(name, {}) for name in NAMES] + [("a", settings) for settings in SETTINGS]
+    assert [case for case in cases if told(*case) != asked(*case)] == []
