@@ -190,12 +190,13 @@ class Ledger:
             write.timestamp = self._now
             write.first = self._grow(topic, write.records, write.count)
             return
-        if self._producers.repeated(self._transaction, write):
+        producer = self._producers.of(self._transaction, write)
+        if self._producers.repeated(self._transaction, producer, write):
             self.duplicates += 1
         else:
             write.timestamp = self._now
             write.first = self._grow(topic, write.records, write.count)
-        self._producers.note(self._transaction, write, self._now)
+        self._producers.note(self._transaction, producer, write, self._now)
 
     def _grow(self, topic: Topic, records: Records, count: int) -> int:
         """Appends records; the first id."""

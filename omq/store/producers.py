@@ -47,9 +47,8 @@ class Producers:
         for known in [known for known in self._known if known[0] == topic_id]:
             del self._known[known]
 
-    def repeated(self, transaction: Any, write: Append) -> bool:
+    def repeated(self, transaction: Any, producer: Producer, write: Append) -> bool:
         """Whether an append was done before: then it has its answer."""
-        producer = self._of(transaction, write)
         if write.sequence > producer.highest:
             return False
         answer = (0, 0, 0)  # it had one, which nobody waits for any more
@@ -63,13 +62,13 @@ class Producers:
         write.duplicate = True
         return True
 
-    def note(self, transaction: Any, write: Append, now: int) -> None:
+    def note(self, transaction: Any, producer: Producer, write: Append, now: int) -> None:
         """An append is done. Also what its producer has the answers of."""
-        producer = self._of(transaction, write)
         if not write.duplicate:
             key = producer.prefix + NUMBER.pack(write.sequence)
             transaction.put(key, sealed(key, THREE.pack(write.first, write.count, write.timestamp)))
-            producer.highest = max(producer.highest, write.sequence)
+            if write.sequence > producer.highest:
+                producer.highest = write.sequence
         if write.settled > producer.floor:
             producer.floor = write.settled
         pruned = producer.floor - producer.kept >= PRUNED
@@ -83,7 +82,7 @@ class Producers:
             key = producer_key(b"p", write.topic_id, write.producer)
             transaction.put(key, sealed(key, TWO.pack(now, producer.floor)))
 
-    def _of(self, transaction: Any, write: Append) -> Producer:
+    def of(self, transaction: Any, write: Append) -> Producer:
         """What is known of the producer of an append."""
         known = write.topic_id, write.producer
         producer = self._known.get(known)
