@@ -22,7 +22,10 @@ from omq.store.ledger import Ledger
 log = logging.getLogger("omq.store")
 
 GROUP_WRITES: Final = 4096
-GROUP_BYTES: Final = 16 * 1024 * 1024
+#: Bytes of a group: what the processor's cache holds is written at twice the rate. Where a sync takes long, more.
+GROUP_BYTES: Final = 1024 * 1024
+LARGEST_GROUP: Final = 16 * GROUP_BYTES
+QUICK_SYNC: Final = 0.002  # seconds of a commit of one such group
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
 #: What takes space, and fails alone where there is none.
@@ -91,6 +94,7 @@ class Writer:
         self._failed = failed
         self._queue: SimpleQueue[Write | None] = SimpleQueue()
         self._ended = False  # nothing more is taken
+        self._group_bytes = GROUP_BYTES
         self._helped = False  # the reserve was given for what is written now
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -144,7 +148,7 @@ class Writer:
                 group.append(write)
                 if isinstance(write, GROWING):
                     size += len(write.records)
-                if size >= GROUP_BYTES or len(group) >= GROUP_WRITES:
+                if size >= self._group_bytes or len(group) >= GROUP_WRITES:
                     break
                 write = get(block=False)
         except Empty:
@@ -210,7 +214,10 @@ class Writer:
             self._forget()
             raise
         if self.strong:
-            self.latency.note(time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self.latency.note(seconds)
+            if ledger.appended_bytes <= GROUP_BYTES:
+                self._group_bytes = min(LARGEST_GROUP, int(GROUP_BYTES * max(1.0, seconds / QUICK_SYNC)))
         self.commits += 1
         self.appended += ledger.appended
         self.appended_bytes += ledger.appended_bytes
@@ -270,7 +277,8 @@ class Writer:
             self.environment.give_reserve()
             self._helped = True
             self._write(rest)
-            self._helped = False
+            self._group_bytes = GROUP_BYTES
+        self._helped = False
 
     def _break(self, group: list[Write], error: BaseException) -> None:
         """A write or a sync failed: what is on the disk is not known, and never tried again."""
