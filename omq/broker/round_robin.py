@@ -300,8 +300,10 @@ class RoundRobinTopic(Topic):
         except Gone as error:
             reached = min(error.first, stop)
         except DamagedError as error:
+            if not error.last:
+                raise
             log.error("topic %r: %s", self.name, error)
-            reached = min(error.last + 1, stop) if error.last else stop
+            reached = min(error.last + 1, stop)
         # What is not there is gone: dropped by the topic's limits, never given, or damaged and quarantined.
         self._gone(first, reached - 1)
         return max(served, 1)

@@ -1,10 +1,13 @@
 """Shares of a round-robin topic: who gets what, what comes back, and what ends among the dead letters."""
 
+from contextlib import contextmanager
+
 import pytest
 
 from omq._core import blocks
 from omq.broker.errors import BrokerFailed, TopicError
 from omq.broker.round_robin import RoundRobinTopic
+from omq.store.errors import DamagedError
 from tests.unit.broker.cores import Taker, append, core, quiet, until
 
 
@@ -272,3 +275,55 @@ async def test_what_retention_drops_is_no_backlog():
         share.more(0)
         await until(lambda: taker.ids[-1] == 40)
         assert topic.backlog == 0
+
+
+class Damaged:
+    """A store whose messages from `first` to `last` are damaged."""
+
+    def __init__(self, store, first, last):
+        self.store, self.first, self.last = store, first, last
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    @contextmanager
+    def read(self, id):
+        with self.store.read(id) as reader:
+            yield DamagedReader(reader, self.first, self.last)
+
+
+class DamagedReader:
+    def __init__(self, reader, first, last):
+        self.reader, self.first, self.last = reader, first, last
+
+    def blocks(self, start, stop):
+        if start < self.first < stop:
+            yield from self.reader.blocks(start, self.first)
+        if start <= max(self.last, self.first) and self.first < stop:
+            raise DamagedError("damaged", 1, self.first, self.last)
+        yield from self.reader.blocks(start, stop)
+
+
+async def test_damaged_messages_are_told_and_the_others_delivered(caplog):
+    async with core() as broker:
+        topic = await prepared(broker, count=10)
+        broker.journal.store = Damaged(broker.journal.store, 4, 6)
+        taker = Taker()
+        share = broker.consume(topic, taker)
+        await until(lambda: len(taker.got) == 7)
+        assert taker.ids == [1, 2, 3, 7, 8, 9, 10]
+        assert "damaged" in caplog.text
+        share.ack([(1, 10)])
+        await flushed(topic)
+        assert settled(broker, topic).watermark == 10
+
+
+async def test_damage_of_which_nobody_knows_the_end_ends_the_consumers(caplog):
+    async with core() as broker:
+        topic = await prepared(broker, count=10)
+        broker.journal.store = Damaged(broker.journal.store, 4, 0)
+        taker = Taker()
+        broker.consume(topic, taker)
+        await until(lambda: taker.errors)
+        assert taker.errors[0].code == "damaged"
+        assert topic.readers == 0
