@@ -252,8 +252,8 @@ class AsyncCaller:
             log.warning("%s: %s", self.endpoint, error)
         finally:
             looking.cancel()
+            self._pause.lost(asyncio.get_running_loop().time(), self.core.state is State.UP)
             self.core.lost()
-            self._pause.lost(asyncio.get_running_loop().time(), self._up)
             self._up = False
             self._socket = None
             socket.stop()

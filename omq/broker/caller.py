@@ -322,8 +322,8 @@ class Caller:
         with self.lock:
             if self.closed:
                 return
+            self._pause.lost(time.monotonic(), self.core.state is State.UP)
             self.core.lost()
-            self._pause.lost(time.monotonic(), self._greeted)
             socket, self._socket = self._socket, None
             for waiter in self._waiters:
                 if waiter.ready():

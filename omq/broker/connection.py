@@ -40,18 +40,20 @@ class Watch:
         self.trouble = ""
         self._monitor = monitor
         self._connected = False
+        self._over = False
 
     def is_over(self) -> bool:
         """Whether there was a connection, and it has ended."""
-        while True:
+        while not self._over:
             try:
                 event = self._monitor.take()
             except ClosedError:
-                return True
-            if event is None:
-                return False
-            if self.takes(event):
-                return True
+                self._over = True
+            else:
+                if event is None:
+                    break
+                self._over = self.takes(event)
+        return self._over
 
     def takes(self, event: Event) -> bool:
         """Takes an event in. Gives whether it is the end of the connection."""
@@ -65,26 +67,28 @@ class Watch:
 
 
 class Pause:
-    """How long to wait before dialling again: not at all after a connection that lasted, longer each time else."""
+    """How long to wait before dialling again.
+
+    Not at all after a connection that lasted; a moment after one that the broker welcomed; longer each time else.
+    """
 
     def __init__(self) -> None:
         self._delay = 0.0
-        self._opened = float("-inf")  # when the last pause was over
         self._until = float("-inf")
 
-    def lost(self, now: float, greeted: bool) -> None:
-        """A connection is lost, or was refused.
+    def lost(self, now: float, welcomed: bool) -> None:
+        """A connection is lost, or came to nothing.
 
         Args:
             now: Seconds of a clock that only goes forward.
-            greeted: Whether the broker was there.
+            welcomed: Whether the broker had answered.
         """
-        if greeted and now - self._opened > _LAST_PAUSE:
-            self._delay = 0.0
-        else:
+        if not welcomed:
             self._delay = min(max(2 * self._delay, _FIRST_PAUSE), _LAST_PAUSE)
+        else:
+            self._delay = 0.0 if now - self._until > _LAST_PAUSE else _FIRST_PAUSE
         # Jitter keeps the clients of a broker that returns from coming all at once.
-        self._until = self._opened = now + self._delay * random.uniform(0.75, 1.0)
+        self._until = now + self._delay * random.uniform(0.75, 1.0)
 
     def left(self, now: float) -> float:
         """Seconds until the next attempt; 0 or less: at once."""
