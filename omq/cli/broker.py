@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import re
 import signal
 import sys
 from collections.abc import Iterable
@@ -50,6 +52,30 @@ def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return value
 
 
+def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """What `--ready-file` takes."""
+    if value is not None and not value.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
+    return value
+
+
+def as_options(fault: UsageError) -> str:
+    """What is wrong with security, in the words of the command line."""
+    return re.sub(r"\b(mechanism|secret_key_file|authorized_keys_file|users_file)\b", option_name, str(fault))
+
+
+def option_name(key: re.Match[str]) -> str:
+    """The option for a key of `[security]`."""
+    return "--" + key[0].replace("_", "-")
+
+
+def explain(fault: Exception) -> str:
+    """An error in one line: the file that it is about, and what the system says."""
+    if isinstance(fault, OSError) and fault.strerror:
+        return f"{os.fsdecode(fault.filename)}: {fault.strerror}" if fault.filename else fault.strerror
+    return str(fault)
+
+
 @dataclass(frozen=True, slots=True)
 class SecurityOptions:
     """What the command line says about security."""
@@ -85,7 +111,7 @@ class SecurityOptions:
         try:
             return SecurityFiles(mechanism, **paths)
         except UsageError as fault:
-            raise ConfigError(f"the options of security: {fault}") from None
+            raise ConfigError(as_options(fault)) from None
 
 
 def gather(
@@ -146,8 +172,7 @@ def load_security(config: Config, path: Path | None, on_command_line: bool) -> S
     try:
         return config.security.load()
     except UsageError as fault:
-        place = "the options of security" if on_command_line else f"{path}: [security]"
-        raise ConfigError(f"{place}: {fault}") from None
+        raise ConfigError(as_options(fault) if on_command_line else f"{path}: [security]: {fault}") from None
 
 
 async def serve(server: AsyncServer, ready: ReadyFile) -> None:
@@ -226,6 +251,7 @@ def warn(config: Config) -> None:
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
+    callback=read_ready_file,
     help="Written when everything serves: the endpoints (zmtp, sexp, http) as JSON.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
@@ -273,4 +299,4 @@ def broker(
         package = (missing.name or str(missing)).partition(".")[0]
         raise click.ClickException(f"the broker needs {package}: pip install 'omq-zmtp[broker]'") from None
     except (OmqError, OSError) as fault:
-        raise click.ClickException(getattr(fault, "strerror", None) or str(fault)) from None
+        raise click.ClickException(explain(fault)) from None

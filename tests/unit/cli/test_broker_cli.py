@@ -150,7 +150,8 @@ def test_security_of_the_command_line(told: Callable[..., Spy], tmp_path: Path) 
         (["data", "--http", "127.0.0.1:99999"], ["--http", "99999"]),
         (["data", "--config", "missing.toml"], ["--config", "missing.toml"]),
         (["data", "--mechanism", "gssapi"], ["--mechanism", "gssapi"]),
-        (["data", "--mechanism", "plain"], ["users_file is missing"]),
+        (["data", "--mechanism", "plain"], ["--users-file is missing", "--mechanism"]),
+        (["data", "--ready-file", "nowhere/ready.json"], ["--ready-file", "'nowhere'"]),
         (["data", "--users-file", "missing"], ["--users-file", "missing"]),
         (["data", "--log-level", "loud"], ["--log-level", "loud"]),
         (["data", "--bund", "tcp://*:1"], ["--bund"]),
@@ -198,6 +199,13 @@ def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
     result = invoke(tmp_path / "data")
     assert result.exit_code == 2
     assert str(tmp_path / "data") in result.stderr
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    result = invoke("/proc/nowhere/data")
+    assert result.exit_code == 1
+    assert "/proc/nowhere" in result.stderr
+    assert "No such file or directory" in result.stderr
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
