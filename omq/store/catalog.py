@@ -22,6 +22,7 @@ class Catalog:
     def __init__(self) -> None:
         self.topics: dict[int, Topic] = {}
         self._ids: dict[str, int] = {}
+        self._deleted: dict[int, Topic] = {}  # perhaps not for good: the transaction may fail
 
     def load(self, transaction: Any) -> None:
         """Reads what is committed; topics that are known stay the objects that they are."""
@@ -29,7 +30,7 @@ class Catalog:
         for key, value in self._rows(transaction, b"t"):
             row = json.loads(opened(key, value))
             (_, id) = TOPIC.unpack(key)
-            topic = self.topics.get(id)
+            topic = self.topics.get(id) or self._deleted.get(id)
             if topic is None:
                 topic = Topic(id, row["name"], row["delivery"], row["persistence"], row["settings"])
             found[id] = topic
@@ -38,6 +39,7 @@ class Catalog:
             if id in found:
                 (found[id].reserved,) = NUMBER.unpack(opened(key, value))
         self.topics = found
+        self._deleted.clear()
         self._ids = {topic.name: id for id, topic in found.items()}
 
     @staticmethod
@@ -83,6 +85,7 @@ class Catalog:
         if topic is None:
             raise UnknownTopic(f"there is no topic {id}")
         del self._ids[topic.name]
+        self._deleted[id] = topic
         transaction.delete(topic_key(b"t", id))
         transaction.delete(topic_key(b"v", id))
         return topic

@@ -22,7 +22,7 @@ from typing import Any, Final
 import lmdb
 
 from omq._core.blocks import crc32c
-from omq.store.data_file import LOOKED_AT, META, PAGE_HEADER, Meta, parse_meta, read_metas
+from omq.store.data_file import LOOKED_AT, META, PAGE_HEADER, Meta, look, parse_meta, read_metas
 from omq.store.environment import Environment
 from omq.store.errors import DamagedError, StoreError
 from omq.store.verify import check_structure
@@ -68,6 +68,10 @@ class Flusher:
         self._environment = environment
         self._latency = latency
         environment.unpinned = self._unpinned
+        kept, _ = self._kept()
+        now = look(environment.path)
+        if kept is not None and now is not None and kept.transaction > now.transaction:
+            self.path.unlink()  # it was of another file
         self.flush()
         self._thread.start()
 
@@ -150,10 +154,10 @@ class Flusher:
         try:
             new = os.fstat(descriptor).st_size == 0
             # Not where the last one stands, which holds until this one is whole.
-            self._slot = 1 - getattr(self, "_slot", 1)
+            slot = 1 - self._kept()[1]
             if new:
                 os.posix_fallocate(descriptor, 0, 2 * SLOT)
-            os.pwrite(descriptor, row.ljust(SLOT, b"\0"), SLOT * self._slot)
+            os.pwrite(descriptor, row.ljust(SLOT, b"\0"), SLOT * slot)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -162,27 +166,27 @@ class Flusher:
             os.fsync(directory)
             os.close(directory)
 
-    def _kept(self) -> Meta | None:
-        """The last meta page that was kept."""
+    def _kept(self) -> tuple[Meta | None, int]:
+        """The last meta page that was kept, and in which place."""
+        found: list[tuple[Meta, int]] = []
         try:
             data = self.path.read_bytes()
         except OSError:
-            return None
-        found = []
+            data = b""
         for offset in (0, SLOT):
             row = data[offset : offset + ROW.size]
             if len(row) == ROW.size:
                 transaction, checksum, raw = ROW.unpack(row)
                 meta = parse_meta(raw)
                 if meta is not None and crc32c(raw, transaction & 0xFFFFFFFF) == checksum:
-                    found.append(meta)
-        return max(found, key=lambda meta: meta.transaction, default=None)
+                    found.append((meta, offset // SLOT))
+        return max(found, key=lambda one: one[0].transaction, default=(None, 1))
 
     def restore(self) -> list[str]:
         """After a loss of power: the environment as it was synced last; what there is to say."""
         if not self._data.exists():
             return []
-        meta = self._kept()
+        meta, _ = self._kept()
         if meta is None:
             try:
                 check_structure(self._data.parent)

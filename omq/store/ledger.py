@@ -264,12 +264,11 @@ class Ledger:
     def _delete(self, write: DeleteTopic) -> None:
         if self.catalog is not None:
             topic = self.catalog.delete(self._transaction, write.topic_id)
-            self.touched.add(topic)
             if topic.persistence != "strong":
                 raise Elsewhere("its rows are in another environment")
         else:
             topic = self._topic(write.topic_id)
-            self.touched.add(topic)
+        self.touched.add(topic)
         del self.topics[topic.id]
         topic.open = None
         self._producers.forget_topic(topic.id)

@@ -151,13 +151,14 @@ class Store:
         self._where: dict[int, Writer | MemoryTopics] = {}
         for topic in self._catalog.topics.values():
             self._place(topic)
+        # The first sync comes before the first write: until then nothing holds the pages of the last one.
+        self._flusher.start(self._weak, self._writers["weak"].latency)
         for writer in self._writers.values():
             writer.start()
         for error in tails:
             self.findings.append(str(error))
             self._damage(error)
         self._begin_ids(lost)
-        self._flusher.start(self._weak, self._writers["weak"].latency)
 
     def _writer(self, name: str, environment: Environment, ledger: Ledger) -> Writer:
         return Writer(
@@ -291,9 +292,10 @@ class Store:
         if isinstance(write, MakeTopic) and write.error is None and not write.found:
             self._place(self._catalog.topics[write.topic_id])
         elif isinstance(write, DeleteTopic):
-            where = self._where.pop(write.topic_id, None)
-            if isinstance(write.error, Elsewhere) and where is not None:
-                return self._pass_on(write, where)
+            if write.error is None or isinstance(write.error, Elsewhere):
+                where = self._where.pop(write.topic_id, None)
+                if where is not None and write.error is not None:
+                    return self._pass_on(write, where)
         elif isinstance(write, CommitStages | AbortStage) and isinstance(write.error, Elsewhere):
             # From the strong environment to the weak one, then to memory.
             if threading.current_thread().name.endswith("strong"):

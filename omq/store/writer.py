@@ -225,7 +225,10 @@ class Writer:
         grown = ledger.committed()
         self._done([write for write in group if not write.done] if early else group)
         if grown:
-            self._appended(grown)
+            try:
+                self._appended(grown)
+            except Exception:
+                log.exception("whoever was told of appended messages has failed")
 
     def _forget(self) -> None:
         """What the ledger thinks is what is committed, as it was before the transaction."""
@@ -255,10 +258,16 @@ class Writer:
         for write in group:
             write.done = True
         if group:
-            self._notify(group)
+            try:
+                self._notify(group)
+            except Exception:
+                log.exception("whoever was told of writes has failed")
 
     def _give_up(self, group: list[Write], error: BaseException) -> None:
         """Hands writes back that are not done."""
+        lost = sum(write.done for write in group)
+        if lost:
+            log.error("%s: %d writes to async topics are lost: %s", self.environment.directory, lost, error)
         group = [write for write in group if not write.done]
         for write in group:
             write.error = error

@@ -1,5 +1,6 @@
 """The store on disk: what is there when it is opened again, and what it does beside its topics."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,11 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from omq._core import blocks
 from omq.store import session
-from omq.store.errors import DamagedError, StoreError, StoreFull, StoreLocked
+from omq.store.errors import DamagedError, StoreError, StoreFailed, StoreFull, StoreLocked
 from omq.store.interface import (
     Append,
     CommitStages,
@@ -292,8 +294,6 @@ def test_without_space_appends_fail_and_the_rest_goes_on(store: Opened, monkeypa
 
         def put(self, key, value):
             if full.is_set() and key[:1] == b"b":
-                import lmdb
-
                 error = lmdb.DiskError("no space")
                 error.code = 28
                 raise error
@@ -308,3 +308,73 @@ def test_without_space_appends_fail_and_the_rest_goes_on(store: Opened, monkeypa
     assert store.log.broken is None
     full.clear()
     assert store.append(jobs, b"c").first == 3
+
+
+class Failing:
+    """A transaction whose commit fails, the first time."""
+
+    def __init__(self, real, error: Exception, armed: list[bool]) -> None:
+        self._real = real
+        self._error = error
+        self._armed = armed
+
+    def __getattr__(self, name: str):
+        return getattr(self._real, name)
+
+    def commit(self) -> None:
+        if not self._armed:
+            self._real.commit()
+            return
+        self._armed.clear()
+        self._real.abort()
+        raise self._error
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak", "transient"])
+def test_a_deletion_that_fails_leaves_the_topic(store: Opened, monkeypatch, kind: str) -> None:
+    topic = store.make("t", persistence=kind)
+    store.append(topic, b"a")
+    environment = store.log._writers["strong"].environment
+    begin, armed, errors = environment.begin, [True], [lmdb.TxnFullError("too much")]
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), errors[0], armed))
+    write = DeleteTopic(topic)
+    store.try_(write, MakeTopic("other", "broadcast", "strong"))
+    # Together they are tried again one by one.
+    assert write.error is None
+    armed.append(True)
+    errors[0] = OSError(errno.EIO, "it failed")
+    made = MakeTopic("more", "broadcast", kind)
+    store.try_(made)
+    assert store.log.broken is not None
+    assert isinstance(made.error, StoreFailed)
+    assert [state.name for state in store.log.topics()] == ["other"]
+
+
+def test_a_failed_commit_ends_all_writing_and_no_reading(store: Opened, monkeypatch) -> None:
+    strong, weak = store.make("t"), store.make("u", persistence="weak")
+    store.append(strong, b"a")
+    store.append(weak, b"b")
+    environment = store.log._writers["strong"].environment
+    begin, armed = environment.begin, [True]
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), OSError(errno.EIO, "it failed"), armed))
+    for topic in (strong, strong, weak):
+        with pytest.raises(StoreFailed):
+            store.append(topic, b"c")
+    assert "it failed" in str(store.log.broken)
+    assert store.read(strong) == [(1, b"a")]
+    assert store.read(weak) == [(1, b"b")]
+    assert store.log.topic(strong).last == 1
+
+
+def test_whoever_fails_to_listen_stops_nothing(directory: Path, caplog) -> None:
+    told = threading.Semaphore(0)
+
+    def notify(writes) -> None:
+        told.release(len(writes))
+        raise RuntimeError("deaf")
+
+    with Store(directory, notify=notify) as store:
+        for _ in range(3):
+            store.submit(MakeTopic("t", "broadcast", "weak"))
+            assert told.acquire(timeout=20)
+    assert "deaf" in caplog.text
