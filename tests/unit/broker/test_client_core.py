@@ -365,7 +365,7 @@ def block(first: int, bodies: list[bytes]) -> tuple[bytes, bytes]:
 def welcome_again(core: ClientCore) -> None:
     core.lost()
     core.connected()
-    core.receive([protocol.WELCOME, core.out.popleft()[1], b"{}"])
+    core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "b"}'])
 
 
 def test_a_named_subscription_passes_over_what_it_has_had():
