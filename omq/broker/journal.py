@@ -65,6 +65,7 @@ class Journal:
     def __init__(self, grown: Callable[[dict[int, int]], None]) -> None:
         self.waiting = 0
         self.full = False
+        self._failed = False  # and that was said
         self._grown = grown
         self._out: list[Write] = []
         self._outstanding = 0
@@ -155,9 +156,12 @@ class Journal:
         else:
             self._loop.call_soon_threadsafe(self._arrived)
 
-    def _note_room(self, error: BaseException | None) -> None:
-        """Says when the disk becomes full, and when it has room again: once each, however many are refused."""
+    def _note(self, error: BaseException | None) -> None:
+        """Says when the disk becomes full, has room again, or fails: once each, however many are refused."""
         full = isinstance(error, store_errors.StoreFull)
+        if isinstance(error, store_errors.StoreFailed) and not self._failed:
+            self._failed = True
+            log.critical("the store has failed, and takes nothing more until the broker is started again: %s", error)
         if full and not self.full:
             log.error("the disk is full, what is published is refused: %s", error)
         elif self.full and error is None:
@@ -175,7 +179,7 @@ class Journal:
                 self._grown(item)
                 continue
             self._outstanding -= len(item)
-            self._note_room(item[-1].error)
+            self._note(item[-1].error)
             for write in item:
                 try:
                     write.context(write)
