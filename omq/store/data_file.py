@@ -34,12 +34,14 @@ class Meta:
         page_size: Bytes.
         last_page: The number of the last page in use.
         transaction: The number of the transaction that wrote it.
+        effort: What it takes to look at the trees, in pages: those of large values are only counted, and cost less.
         raw: The bytes of the page that say something.
     """
 
     page_size: int
     last_page: int
     transaction: int
+    effort: int
     raw: bytes
 
 
@@ -48,13 +50,17 @@ def parse_meta(raw: bytes) -> Meta | None:
     if len(raw) < LOOKED_AT:
         return None
     _, _, flags, _, _ = PAGE_HEADER.unpack_from(raw)
-    magic, version, _, _, free, _, last_page, transaction = META.unpack_from(raw, PAGE_HEADER.size)
+    magic, version, _, _, free, main, last_page, transaction = META.unpack_from(raw, PAGE_HEADER.size)
     page_size = TREE.unpack(free)[0]
     if not flags & META_FLAG or magic != MAGIC or version != VERSION:
         return None
     if page_size < 512 or page_size & page_size - 1 or page_size > 65536:
         return None
-    return Meta(page_size, last_page, transaction, bytes(raw[:LOOKED_AT]))
+    effort = sum(
+        branches + leaves + large // 20
+        for _, _, _, branches, leaves, large, _, _ in (TREE.unpack(free), TREE.unpack(main))
+    )
+    return Meta(page_size, last_page, transaction, effort, bytes(raw[:LOOKED_AT]))
 
 
 def read_metas(path: Path) -> tuple[list[Meta | None], int]:
