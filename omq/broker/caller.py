@@ -1,7 +1,8 @@
 """How the threads that call share a client's one socket: the thread that calls does the work.
 
 One thread at a time reads the socket, whoever waits for something; the others sleep until theirs has come, or until
-they are to read. Nothing runs in the background but the socket's own heartbeats.
+they are to read. Nothing runs in the background but the socket's own heartbeats, and, while acknowledgements come one
+close upon the other, a thread that says the last of them where no call follows.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from omq.broker import protocol
 from omq.broker.client_core import ClientCore, Request, State, patience
 from omq.broker.connection import SESSION_OPTIONS, Pause, Watch
 from omq.broker.errors import BrokerTimeout, SyntaxFault
-from omq.broker.feeds import Feed
-from omq.errors import ClosedError, ContextTerminated, ReceiveTimeout, SendTimeout, StateError, Timeout
+from omq.broker.feeds import Feed, ShareFeed
+from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
 
 log = logging.getLogger("omq")
 
 _FIRST_NAP: Final = 0.02  # seconds of a first look at the socket; a lost connection is noticed in between
 _LAST_NAP: Final = 0.25  # seconds of the longest
 _FULL_NAP: Final = 0.005  # seconds, while the socket takes nothing
+_DENSE: Final = 0.001  # seconds between acknowledgements that are said together
+_LATE: Final = 0.02  # seconds after which they are said in any case
+_IDLE: Final = 25  # times that the thread which says them finds none before it ends
 _AT_ONCE: Final = 64  # messages that are taken from the socket in one turn
 
 
@@ -78,6 +82,8 @@ class Caller:
         self._leader: _Waiter | None = None  # whose thread reads the socket
         self._waiters: list[_Waiter] = []
         self._dropped: deque[Feed] = deque()  # whose holders are gone
+        self._minded = False  # whether a thread says what was acknowledged
+        self._said = 0.0  # when an acknowledgement left, by the monotonic clock
         self._pause = Pause()
         self._greeted = False  # in this connection
         self._socket: omq.DEALER | None = None
@@ -193,6 +199,39 @@ class Caller:
         while self._dropped:
             with self.lock:
                 self.core.cancel(self._dropped.popleft())
+
+    # ------------------------------------------------------------------ acknowledgements
+
+    def acknowledge(self, feed: ShareFeed, session: int, number: int) -> None:
+        """Acknowledges a message: at once where such calls are sparse, else with those that follow. Under the lock."""
+        enough = self.core.gather(feed, session, number)
+        if not self.core.gathering:
+            return
+        if enough or time.monotonic() - self._said > _DENSE:
+            self.say_gathered()
+        elif not self._minded:
+            self._minded = True
+            threading.Thread(target=self._mind, name="omq-broker-acks", daemon=True).start()
+
+    def say_gathered(self) -> None:
+        """Says what was acknowledged. Under the lock."""
+        self.core.say_gathered()
+        self._said = time.monotonic()
+        self.send_out()
+
+    def _mind(self) -> None:
+        """Says what was acknowledged where no call follows; a thread of its own, for as long as there is any."""
+        idle = 0
+        while idle < _IDLE:
+            time.sleep(_LATE)
+            with self.lock:
+                idle = 0 if self.core.gathering else idle + 1
+                if self.closed:
+                    idle = _IDLE
+                elif self.core.gathering:
+                    with contextlib.suppress(OmqError):  # who reads finds out
+                        self.say_gathered()
+                self._minded = idle < _IDLE
 
     # ------------------------------------------------------------------ the socket
 

@@ -139,6 +139,7 @@ class ClientCore:
         self.fault: BrokerError | None = None
         self._requests: dict[bytes, Request] = {}
         self._feeds: dict[bytes, Feed] = {}
+        self._gathering: list[ShareFeed] = []
         self._appends: dict[int, Request] = {}  # by sequence, which grows
         self._tags = count(1)
         self._sequences = count(1)
@@ -275,6 +276,7 @@ class ClientCore:
 
     def flush(self) -> Request:
         """Asks for what was acknowledged before to be durable."""
+        self.say_gathered()
         self.dirty = False
         return self.request(protocol.FLUSH)
 
@@ -319,12 +321,41 @@ class ClientCore:
 
     def settle(self, feed: ShareFeed, session: int, numbers: Sequence[int], done: bool) -> None:
         """Acknowledges messages that came in a connection, or asks for them again."""
+        self.say_gathered()  # in their order
         for number in numbers:
             feed.remember(number, done)
         # The broker has taken back what came in another connection.
         if session == self.session and feed.in_force and numbers:
             self._say(protocol.ACK if done else protocol.NACK, feed.tag, pack_ranges(_ranges(numbers)))
             self.dirty = True
+
+    def gather(self, feed: ShareFeed, session: int, number: int) -> bool:
+        """Acknowledges a message that came in a connection, in one message with others.
+
+        Returns:
+            Whether it is time for `say_gathered`. Else it is due soon, and before anything waits.
+        """
+        feed.remember(number, True)
+        if session != self.session or not feed.in_force:
+            return False  # the broker has taken it back
+        self.dirty = True
+        if not feed.gathered:
+            self._gathering.append(feed)
+        feed.gathered.append(number)
+        return len(feed.gathered) >= feed.enough
+
+    @property
+    def gathering(self) -> bool:
+        """Whether something was acknowledged and not said."""
+        return bool(self._gathering)
+
+    def say_gathered(self) -> None:
+        """Says what was acknowledged."""
+        for feed in self._gathering:
+            if feed.gathered and feed.in_force:
+                self._say(protocol.ACK, feed.tag, pack_ranges(_ranges(feed.gathered)))
+            feed.gathered.clear()
+        self._gathering.clear()
 
     def move(self, feed: SubscriptionFeed, position: int) -> None:
         """Moves the position that the broker keeps under a name."""
@@ -335,6 +366,7 @@ class ClientCore:
 
     def cancel(self, feed: Feed) -> Request | None:
         """Ends a feed; gives the request for it, if the broker knows the feed."""
+        self.say_gathered()
         known = self._feeds.pop(feed.tag, None) is not None
         pending = self._requests.pop(feed.tag, None)
         feed.end(None)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from itertools import repeat
 from typing import Any, Final, TypeVar
@@ -18,6 +18,8 @@ from omq.broker.protocol import u64
 from omq.broker.types import Delivery, Holder, Message
 
 CREDIT_BYTES: Final = 8 << 20  #: What a subscription lets the broker send ahead.
+
+_GATHERED: Final = 256  #: Acknowledgements that are said in one message, at most.
 
 #: A block that has arrived: header, records, counts, and how many of the records are known already.
 Block = tuple[bytes, bytes, bytes, int]
@@ -168,7 +170,9 @@ class ShareFeed(Feed):
         self.ack_timeout = ack_timeout
         # What was acknowledged of late. The broker may not have heard of it when the connection ended: no more than
         # the credit, for then it delivers nothing.
-        self._done: dict[int, None] = {}
+        self._done: OrderedDict[int, None] = OrderedDict()
+        self.gathered: list[int] = []  # acknowledged in this connection, and not said
+        self.enough = max(1, min(credit // 4, _GATHERED))  # what is said at once
 
     def begin(self) -> dict[str, Any]:
         return {"ack_timeout": self.ack_timeout, "credit": self.credit}
@@ -188,6 +192,7 @@ class ShareFeed(Feed):
     def interrupt(self) -> None:
         super().interrupt()
         self.queue.clear()  # the broker has given it back
+        self.gathered.clear()
 
     def remember(self, number: int, done: bool) -> None:
         """Keeps in mind what was acknowledged."""
@@ -196,7 +201,7 @@ class ShareFeed(Feed):
             return
         self._done[number] = None
         if len(self._done) > self.credit:
-            del self._done[next(iter(self._done))]
+            self._done.popitem(last=False)
 
     def is_done(self, number: int) -> bool:
         """Whether a message that came again was acknowledged in a connection that was lost."""

@@ -86,6 +86,9 @@ class Stream(Generic[_Message]):
         caller, feed = self._caller, self._feed
         caller.refuse()
         caller.settle_dropped()
+        if not feed.stirred and caller.core.gathering:
+            with caller.lock:
+                caller.say_gathered()  # the broker may wait for them
         if not feed.stirred and not caller.wait(lambda: feed.stirred, until):
             raise ReceiveTimeout(f"no message of {feed.topic!r} in time")
         with caller.lock:
@@ -203,7 +206,15 @@ class Consumer(Stream[Delivery]):
 
     def settle(self, delivery: Delivery, done: bool) -> None:
         """What `Delivery.ack` and `nack` call."""
-        self._settle((delivery,), done)
+        if not done:
+            self._settle((delivery,), False)
+            return
+        caller, feed = self._caller, self._feed
+        caller.refuse()
+        with caller.lock:
+            if feed.ended:
+                raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
+            caller.acknowledge(feed, delivery.session, delivery.id)
 
     def _settle(self, deliveries: Sequence[Delivery], done: bool) -> None:
         caller = self._caller

@@ -259,6 +259,24 @@ def test_credit_bounds_what_is_delivered_ahead(twin, client, jobs):
     twin.wait(consumer.close())
 
 
+def test_acknowledgements_leave_though_no_call_follows(server, request):
+    name = request.node.name
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        client.create(name, delivery="round-robin", persistence="transient")
+        client.publish_many(name, [b"x"] * 1000)
+        other = omq.broker.Client(server.endpoints["zmtp"], timeout=20.0)
+        consumer = other.consume(name, credit=1000)
+        got = [consumer.recv(timeout=10.0) for _ in range(1000)]
+        for job in got[:-1]:
+            job.ack()  # one close upon the other
+        until(lambda: not other._caller.core.gathering)
+        other.topics()  # what left before has arrived
+        other._caller._socket.stop()  # what is held is given back
+        with client.consume(name) as rest:
+            assert [rest.recv(timeout=10.0).id] == [1000]
+        client.delete(name)
+
+
 def test_what_was_acknowledged_is_known_once_the_client_is_closed(twin, server, client, jobs):
     twin.wait(client.publish_many(jobs, [b"a", b"b"]))
     other = twin.Client(server.endpoints["zmtp"], timeout=20.0)

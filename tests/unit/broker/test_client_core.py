@@ -411,3 +411,52 @@ def test_a_share_forgets_what_waits_and_acknowledges_again_what_it_had():
     assert core.out[-1][0] == protocol.CONSUME
     assert feed.is_done(1)
     assert not feed.is_done(2)
+
+
+def share_with_jobs(credit, count):
+    core = ready()
+    feed, begin = core.consume("t", 30.0, credit)
+    core.receive([protocol.CONSUMING, begin.tag, b"{}"])
+    core.receive([protocol.JOBS, feed.tag, *block(1, [b"x"] * count)])
+    core.take(feed)
+    core.out.clear()
+    return core, feed
+
+
+def test_acknowledgements_are_said_together_once_there_are_enough_of_them():
+    core, feed = share_with_jobs(credit=16, count=8)
+    assert [core.gather(feed, core.session, number) for number in (1, 2, 4, 5)] == [False, False, False, True]
+    assert core.gathering
+    assert core.dirty
+    assert not core.out
+    core.say_gathered()
+    assert not core.gathering
+    (said,) = core.out
+    assert said == [protocol.ACK, feed.tag, protocol.pack_ranges([(1, 2), (4, 5)])]
+
+
+@pytest.mark.parametrize("what", ["flush", "cancel", "nack"])
+def test_what_was_acknowledged_is_said_before_what_follows(what):
+    core, feed = share_with_jobs(credit=16, count=8)
+    core.gather(feed, core.session, 3)
+    if what == "flush":
+        core.flush()
+    elif what == "cancel":
+        core.cancel(feed)
+    else:
+        core.settle(feed, core.session, [4], False)
+    assert [message[0] for message in core.out] == [protocol.ACK, what.upper().encode()]
+
+
+def test_what_was_acknowledged_and_not_said_is_forgotten_with_its_connection():
+    core, feed = share_with_jobs(credit=16, count=8)
+    core.gather(feed, core.session, 3)
+    welcome_again(core)
+    core.receive([protocol.CONSUMING, feed.tag, b"{}"])
+    core.out.clear()
+    core.say_gathered()
+    assert not core.gathering
+    assert not core.out
+    assert feed.is_done(3)  # it is acknowledged when it comes again
+    assert not core.gather(feed, core.session - 1, 4)
+    assert not core.gathering
