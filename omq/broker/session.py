@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import logging
 import re
 from collections import deque
@@ -99,6 +100,8 @@ class Session:
         self._waiting = 0  # bytes of its messages that are not answered
         self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
         self._tasks = 0
+        # What one user stages, another one neither publishes nor forgets.
+        self._prefix = b"" if user is None else hashlib.blake2b(user.encode(), digest_size=16).digest()
         self._reads: deque[tuple[bytes, Topic, int, int, int]] = deque()
 
     # ------------------------------------------------------------------ in and out
@@ -363,7 +366,7 @@ class Session:
     def _stage(self, tag: bytes, message: list[bytes]) -> None:
         topic = self._topic(message[2], "publish")
         records = message[3]
-        stage = named(message[4], "a stage")
+        stage = self._prefix + named(message[4], "a stage")
         sequence = p.number(message[5], "the sequence") if len(message) > 5 and message[5] else 0
         count = self._check(records)
         self._take(len(records))
@@ -380,7 +383,7 @@ class Session:
         self._broker.journal.submit(Stage(topic.id, records, count, stage, sequence), staged)
 
     def _commit(self, tag: bytes, message: list[bytes]) -> None:
-        commit = named(message[2], "a commit")
+        commit = self._prefix + named(message[2], "a commit")
         names = p.read_value(message[3], "the list of stages")
         if not isinstance(names, list) or not names:
             raise SyntaxFault("the stages are a list of their names in base64")
@@ -391,19 +394,25 @@ class Session:
                 self.fail(tag, broker_error(write.error))
                 return
             published = [
-                {"stage": base64.b64encode(stage).decode(), "topic": self._name_of(id), "first": first, "count": count}
+                {
+                    "stage": base64.b64encode(stage[len(self._prefix) :]).decode(),
+                    "topic": self._name_of(id),
+                    "first": first,
+                    "count": count,
+                }
                 for stage, id, first, count in write.published
             ]
             self.put((p.COMMITTED, tag, p.pack_json(published)))
 
-        self._broker.journal.submit(CommitStages(commit, [stage_name(name) for name in names]), committed)
+        stages = [self._prefix + stage_name(name) for name in names]
+        self._broker.journal.submit(CommitStages(commit, stages), committed)
 
     def _name_of(self, topic_id: int) -> str:
         topic = self._broker.topic_of(topic_id)
         return "" if topic is None else topic.name
 
     def _abort(self, tag: bytes, message: list[bytes]) -> None:
-        stage = named(message[2], "a stage")
+        stage = self._prefix + named(message[2], "a stage")
 
         def aborted(write: Write) -> None:
             if write.error is not None:

@@ -408,6 +408,18 @@ async def test_stages_are_published_at_once_and_a_commit_counts_once():
         assert (await ask(session, b"COMMIT", b"4", b"d", b'["czM="]'))[2] == b"state"
 
 
+async def test_the_stages_of_another_user_are_others():
+    async with core() as broker:
+        await broker.create("t", persistence="weak")
+        outlet = Outlet(broker)
+        one, other = outlet.session("one"), outlet.session("other", identity=b"b")
+        assert await ask(one, b"STAGE", b"1", b"t", RECORDS, b"s") == [b"STAGED", b"1"]
+        assert (await ask(other, b"COMMIT", b"2", b"c", b'["cw=="]'))[2] == b"state"
+        assert await ask(other, b"ABORT", b"3", b"s") == [b"ABORTED", b"3"]
+        (_, _, answer) = await ask(one, b"COMMIT", b"2", b"c", b'["cw=="]')
+        assert json.loads(answer) == [{"stage": "cw==", "topic": "t", "first": 1, "count": 2}]
+
+
 GRANTED = [
     ("publish", [b"APPEND", b"1", b"t", RECORDS]),
     ("publish", [b"PUBLISH", b"1", b"t", b"x"]),
