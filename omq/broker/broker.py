@@ -109,8 +109,7 @@ class Broker:
             return
         await self.journal.drained()
         for topic in tuple(self.topics.values()):
-            topic.end(None)
-            topic.save()
+            await topic.close()
         await self.journal.close()
 
     @property

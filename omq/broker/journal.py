@@ -78,7 +78,14 @@ class Journal:
         """Opens the store, in a thread: it may have much to verify."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self.store = await self._loop.run_in_executor(None, opened, self._notify, self._appended)
+        opening = self._loop.run_in_executor(None, opened, self._notify, self._appended)
+        try:
+            self.store = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on, and what it opens is locked until it is closed.
+            store = await opening
+            await self._loop.run_in_executor(None, store.close)
+            raise
 
     async def close(self) -> None:
         """Waits for the answers to all that was submitted, and closes the store."""

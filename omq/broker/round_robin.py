@@ -206,6 +206,13 @@ class RoundRobinTopic(Topic):
         for share in tuple(self._shares):
             self._end(share, error)
 
+    async def close(self) -> None:
+        await super().close()
+        if self._burying is not None:
+            # What was delivered too often is found again when the topic is read next.
+            self._burying.cancel()
+            await asyncio.gather(self._burying, return_exceptions=True)
+
     def _end(self, share: Share, error: BrokerError | None) -> None:
         share.end()
         try:

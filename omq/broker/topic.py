@@ -155,6 +155,11 @@ class Topic:
         """Ends everybody who reads."""
         raise NotImplementedError
 
+    async def close(self) -> None:
+        """Ends everybody who reads, and saves what they have left; the broker ends."""
+        self.end(None)
+        self.save()
+
     # ------------------------------------------------------------------ what readers leave
 
     def save(self) -> None:

@@ -1,10 +1,12 @@
 """Shares of a round-robin topic: who gets what, what comes back, and what ends among the dead letters."""
 
+import asyncio
 from contextlib import contextmanager
 
 import pytest
 
 from omq._core import blocks
+from omq.broker.broker import Broker
 from omq.broker.errors import BrokerFailed, TopicError
 from omq.broker.round_robin import RoundRobinTopic
 from omq.store.errors import DamagedError
@@ -327,3 +329,33 @@ async def test_damage_of_which_nobody_knows_the_end_ends_the_consumers(caplog):
         await until(lambda: taker.errors)
         assert taker.errors[0].code == "damaged"
         assert topic.readers == 0
+
+
+async def test_what_is_to_be_buried_when_the_broker_ends_leaves_no_task(tmp_path):
+    broker = Broker(tmp_path)
+    await broker.start()
+    topic = await prepared(broker, count=3, max_deliveries=1)
+    taker = Taker()
+    broker.consume(topic, taker)
+    await until(lambda: len(taker.got) == 3)
+    await broker.close()
+    broker = Broker(tmp_path)
+    await broker.start()
+    topic = broker.topic("j")
+    await until(lambda: topic.dead_lettered == 3)
+    assert topic.backlog == 0
+    assert broker.topic("j.dead").last == 3
+    await broker.close()
+
+
+async def test_a_start_that_is_cancelled_leaves_the_directory_free(tmp_path):
+    for turns in range(3):
+        starting = asyncio.create_task(Broker(tmp_path).start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    broker = Broker(tmp_path)
+    await broker.start()
+    await broker.close()
