@@ -42,6 +42,7 @@ from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
     BrokerTimeout,
+    Damaged,
     Overrun,
     PermissionDenied,
     StoreFull,
@@ -62,6 +63,7 @@ __all__ = [
     "BrokerTimeout",
     "Client",
     "Consumer",
+    "Damaged",
     "Delivery",
     "Message",
     "Overrun",
@@ -151,8 +153,7 @@ class Client:
             await caller.finish(request)
         except BaseException:
             if flush is not None:
-                core.give_up(flush)
-                core.dirty = True
+                core.put_off(flush)
             raise
         if flush is not None:
             await caller.finish(flush)

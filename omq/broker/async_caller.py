@@ -28,7 +28,7 @@ from omq.broker.errors import (
 )
 from omq.broker.feeds import Feed, ShareFeed
 from omq.broker.types import Message
-from omq.errors import ClosedError, ContextTerminated, ReceiveTimeout, SendTimeout, StateError
+from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError
 
 if TYPE_CHECKING:
     pass
@@ -224,7 +224,7 @@ class AsyncCaller:
     def _kept(self, keeper: asyncio.Task[None]) -> None:
         """The keeper has ended: nobody may wait for ever."""
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
-            self.core.fail(BrokerFailed(f"the client has failed: {error!r}"))
+            self.core.fail(error if isinstance(error, OmqError) else BrokerFailed(f"the client has failed: {error!r}"))
             self._changed()
 
     async def _keep(self) -> None:

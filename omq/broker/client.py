@@ -158,7 +158,13 @@ class Client:
             if caller.core.dirty:
                 flush = caller.core.flush()
             caller.send_out()
-        caller.finish(request, until)
+        try:
+            caller.finish(request, until)
+        except BaseException:
+            if flush is not None:
+                with caller.lock:
+                    caller.core.put_off(flush)
+            raise
         if flush is not None:
             caller.finish(flush, until)
         return read_first(request)
@@ -199,19 +205,13 @@ class Client:
                     caller.refuse()
                     asked.append((core.append(topic, records), count))
                     caller.send_out()
-            flush = None
-            with caller.lock:
-                if core.dirty:
-                    flush = core.flush()
-                    caller.send_out()
             while asked:
                 request, some = asked[0]
                 caller.finish(request, caller.until())
                 first = read_first(request)
                 numbers.extend(range(first, first + some))
                 asked.popleft()
-            if flush is not None:
-                caller.finish(flush, caller.until())
+            caller.flush()
         except BaseException:
             with caller.lock:
                 for request, _ in asked:

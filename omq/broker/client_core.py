@@ -136,7 +136,7 @@ class ClientCore:
         self.max_body = protocol.MAX_BODY
         self.flight = 0
         self.dirty = False
-        self.fault: BrokerError | None = None
+        self.fault: OmqError | None = None
         self._requests: dict[bytes, Request] = {}
         self._feeds: dict[bytes, Feed] = {}
         self._gathering: list[ShareFeed] = []
@@ -169,7 +169,7 @@ class ClientCore:
         for feed in self._feeds.values():
             feed.interrupt()
 
-    def fail(self, error: BrokerError) -> None:
+    def fail(self, error: OmqError) -> None:
         """This client is of no use with this broker: every call is told why."""
         self.fault = error
         for feed in list(self._feeds.values()):
@@ -280,6 +280,11 @@ class ClientCore:
         self.dirty = False
         return self.request(protocol.FLUSH)
 
+    def put_off(self, flush: Request) -> None:
+        """Nobody waits for a flush any more; the next one is for what it was for, too."""
+        self.give_up(flush)
+        self.dirty = True
+
     @property
     def resuming(self) -> bool:
         """Whether the broker is still to say that something goes on."""
@@ -326,7 +331,8 @@ class ClientCore:
             feed.remember(number, done)
         # The broker has taken back what came in another connection.
         if session == self.session and feed.in_force and numbers:
-            self._say(protocol.ACK if done else protocol.NACK, feed.tag, pack_ranges(_ranges(numbers)))
+            pairs = _ranges(numbers) if len(numbers) > 1 else [(numbers[0], numbers[0])]
+            self.out.append([protocol.ACK if done else protocol.NACK, feed.tag, pack_ranges(pairs)])
             self.dirty = True
 
     def gather(self, feed: ShareFeed, session: int, number: int) -> bool:

@@ -13,9 +13,10 @@ from typing import Any, Final, TypeVar
 
 from omq._core.blocks import decode, read_header
 from omq.broker import protocol
-from omq.broker.errors import BrokerError, BrokerFailed
+from omq.broker.errors import BrokerFailed
 from omq.broker.protocol import u64
 from omq.broker.types import Delivery, Holder, Message
+from omq.errors import OmqError
 
 CREDIT_BYTES: Final = 8 << 20  #: What a subscription lets the broker send ahead.
 
@@ -49,7 +50,7 @@ class Feed:
         self.in_force = False  # in this connection
         self.resumed = False
         self.ended = False
-        self.error: BrokerError | None = None
+        self.error: OmqError | None = None
         self.wake: Callable[[], None] | None = None
 
     @property
@@ -81,7 +82,7 @@ class Feed:
         """What follows is not kept: goes on behind another id where nothing else was promised. Gives whether it was."""
         return False
 
-    def end(self, error: BrokerError | None) -> None:
+    def end(self, error: OmqError | None) -> None:
         """Nothing follows."""
         if not self.ended:
             self.ended, self.error, self.in_force = True, error, False

@@ -212,19 +212,21 @@ class Consumer(Stream[Delivery]):
         caller, feed = self._caller, self._feed
         caller.refuse()
         with caller.lock:
-            if feed.ended:
-                raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
+            self._refuse_ended()
             caller.acknowledge(feed, delivery.session, delivery.id)
 
     def _settle(self, deliveries: Sequence[Delivery], done: bool) -> None:
         caller = self._caller
         caller.refuse()
         with caller.lock:
-            if self._feed.ended:
-                raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
+            self._refuse_ended()
             for session, group in groupby(deliveries, key=_session):
                 caller.core.settle(self._feed, session, [one.id for one in group], done)
             caller.send_out()
+
+    def _refuse_ended(self) -> None:
+        if self._feed.ended:
+            raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
 
     def __iter__(self) -> Iterator[Delivery]:
         while True:
