@@ -214,7 +214,7 @@ class ClientCore:
             self.fail(VersionFault(f"the broker speaks version {about['version']}, this client {protocol.VERSION}"))
             return
         self.state = State.UP
-        before, self.broker = self.broker, str(about.get("broker", ""))
+        before, self.broker = self.broker, str(about.get("broker", self.broker))
         if before and before != self.broker:
             # Another store: its ids have begun anew.
             for feed in self._feeds.values():

@@ -460,3 +460,30 @@ def test_what_was_acknowledged_and_not_said_is_forgotten_with_its_connection():
     assert feed.is_done(3)  # it is acknowledged when it comes again
     assert not core.gather(feed, core.session - 1, 4)
     assert not core.gathering
+
+
+def test_another_store_is_read_from_its_beginning():
+    core = ready()
+    feed, begin = core.subscribe("t", "current", None, 1000)
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 40, "persistence": "strong"}'])
+    core.lost()
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "another"}'])
+    assert json.loads(core.out[-1][3])["replay"] == 0
+    core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 0}'])
+    core.receive([protocol.BLOCK, feed.tag, *block(1, [b"1"])])
+    assert core.take(feed) is not None
+
+
+@pytest.mark.parametrize(("persistence", "ended"), [("strong", True), ("transient", False)])
+def test_what_was_dropped_meanwhile_ends_a_subscription_unless_it_is_transient(persistence, ended):
+    core = ready()
+    feed, begin = core.subscribe("t", "beginning", None, 1000)
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 5, "persistence": "%s"}' % persistence.encode()])
+    welcome_again(core)
+    core.receive([protocol.ERROR, feed.tag, b"overrun", b"gone", u64(100), u64(0)])
+    assert feed.ended is ended
+    if ended:
+        assert isinstance(feed.error, Overrun)
+    else:
+        assert json.loads(core.out[-1][3])["replay"] == 99
