@@ -144,7 +144,7 @@ async def play(steps):
         assert world.topic.backlog == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(STEP, min_size=5, max_size=40))
 def test_every_message_is_with_one_consumer_until_it_is_done_or_dead(steps):
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
