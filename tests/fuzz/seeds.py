@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha1
 from pathlib import Path
 
+from omq._core import blocks
 from omq._core.wire.framing import encode_frame
 from omq.types import SocketType
 from omq.zmtp.command import cancel, encode_command, encode_properties, ping, ready, subscribe
@@ -45,6 +46,8 @@ def seeds() -> list[bytes]:
         b"\x10\x00" + glass.WELCOME,
         b"\x11\x00" + encode_command(b"READY", (1).to_bytes(8, "big") + bytes(glass.MAC) + PROPERTIES),
         b"\x12\x00" + good,
+        b"\x13" + blocks.encode([b"one", b"two"]) + blocks.encode_record(b"three", b"key", {"name": b"value"}),
+        b"\x13\x03\x00one\x17\x03\x00\x00\x00\x01k\x00\x01\x00\x02\xc3\xa4\x00\x00\x00\x01v" + bytes(9),
     ]
 
 

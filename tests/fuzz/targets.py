@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from omq._core import blocks
 from omq._core.wire.crypto import CurveCipher, Secret
 from omq._core.wire.framing import FrameDecoder
 from omq.errors import RemoteProtocolError, UsageError
@@ -77,6 +78,31 @@ def vouched(data: bytes) -> None:
     VOUCHED(data[:1] + encode_command(b"INITIATE", glass.INITIATE + glass.VOUCH + data[1:]))
 
 
+def records(data: bytes) -> None:
+    """What a publisher may send; then the same with right sizes and checksums, so that the rest is heard."""
+    blocks.damaged(data, 3)
+    for some in (data, mended(data)):
+        try:
+            blocks.cuts(some, 64)
+            count = blocks.check(some, 4096)
+        except ValueError:
+            continue
+        assert blocks.damaged(some, count) == []
+        messages = blocks.decode(blocks.header(1, count, 0, len(some)), some, "topic")
+        again = (blocks.encode_record(message.body, message.key, message.headers) for message in messages)
+        assert len(messages) == count == blocks.check(b"".join(again))
+
+
+def mended(data: bytes) -> bytes:
+    """Records out of anything: a byte says how long each is."""
+    some = []
+    while len(data) > 1:
+        rest = data[1 : 2 + data[0]]
+        data = data[2 + data[0] :]
+        some.append((len(rest) + 4).to_bytes(4, "big") + blocks.crc32c(rest).to_bytes(4, "big") + rest)
+    return b"".join(some)
+
+
 VOUCHED = Begun(glass.server(), glass.HELLO, through_glass=True)
 
 #: Their order is that of the corpus: new ones come last.
@@ -100,12 +126,14 @@ TARGETS: list[Callable[[bytes], None]] = [
     Begun(glass.client(), through_glass=True),
     Begun(glass.client(), glass.WELCOME, through_glass=True),
     Begun(PlainClient(b"user", b"word"), encode_command(b"WELCOME")),
+    records,
 ]
 #: What each is called in a count.
 NAMES = (
     "greeting", "handshake NULL", "READY", "PLAIN server", "PLAIN client", "CURVE server", "CURVE client",
     "CURVE INITIATE's metadata", "frames", "metadata", "Z85", "CURVE MESSAGE", "traffic", "sealed traffic",
     "CURVE HELLO", "CURVE INITIATE", "CURVE WELCOME", "CURVE READY", "PLAIN READY",
+    "records",
 )  # fmt: skip
 
 
