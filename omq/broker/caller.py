@@ -81,7 +81,7 @@ class Caller:
         self._pid = os.getpid()
         self._leader: _Waiter | None = None  # whose thread reads the socket
         self._waiters: list[_Waiter] = []
-        self._dropped: deque[Feed] = deque()  # whose holders are gone
+        self._dropped: deque[Feed | Request] = deque()  # whose holders are gone
         self._minded = False  # whether a thread says what was acknowledged
         self._said = 0.0  # when an acknowledgement left, by the monotonic clock
         self._pause = Pause()
@@ -124,10 +124,12 @@ class Caller:
         with contextlib.suppress(BrokerTimeout):
             self.finish(bye, self.until())
 
-    def drop(self, feed: Feed) -> None:
-        """A feed has no holder any more. Locks nothing: the next call tells the broker."""
-        if not feed.ended and not self.closed:
-            self._dropped.append(feed)
+    def drop(self, one: Feed | Request) -> None:
+        """A feed or a request has no holder any more. Locks nothing: the next call sees to it.
+
+        Any thread, in the midst of anything, may be the one that finds so: the garbage collector comes when it likes.
+        """
+        self._dropped.append(one)
 
     def wake_all(self) -> None:
         """Has every call that waits look again. Under the lock."""
@@ -196,9 +198,14 @@ class Caller:
             self.wait_for(lambda: not self.core.resuming, until, "an answer to what went on")
 
     def settle_dropped(self) -> None:
+        """Ends what has no holder any more."""
         while self._dropped:
-            with self.lock:
-                self.core.cancel(self._dropped.popleft())
+            with self.lock, contextlib.suppress(IndexError):  # another thread was faster
+                one = self._dropped.popleft()
+                if isinstance(one, Request):
+                    self.core.give_up(one)
+                elif not one.ended:
+                    self.core.cancel(one)
 
     # ------------------------------------------------------------------ acknowledgements
 

@@ -304,8 +304,8 @@ class Client:
                 for header, records in zip(blocks[::2], blocks[1::2], strict=True):
                     yield from reader.messages(header, records)
         finally:
-            with caller.lock:
-                reader.close()
+            if reader.request is not None:
+                caller.drop(reader.request)
 
     # ------------------------------------------------------------------ life
 

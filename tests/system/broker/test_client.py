@@ -474,3 +474,32 @@ def test_closing_a_client_ends_the_calls_of_other_threads(server):
         thread.join(20)
     assert len(ended) == 2
     assert [] in ended
+
+
+def test_a_reading_that_is_dropped_leaves_nothing(blocking):
+    blocking.create("half read", persistence="transient")
+    blocking.publish_many("half read", [bytes(1 << 20)] * 8)
+    reading = blocking.read("half read")
+    assert next(reading).id == 1
+    core = blocking._caller.core
+    assert core._requests
+    del reading
+    blocking.topics()
+    assert not core._requests
+    blocking.delete("half read")
+
+
+def test_a_publish_returns_once_earlier_acknowledgements_are_durable(blocking, server):
+    blocking.create("work", delivery="round-robin", persistence="transient")
+    blocking.create("results", persistence="transient")
+    blocking.publish_many("work", [b"a", b"b"])
+    consumer = blocking.consume("work")
+    consumer.recv(timeout=20.0).ack()
+    assert blocking._caller.core.dirty
+    blocking.publish("results", b"of a")
+    assert not blocking._caller.core.dirty
+    blocking._caller._socket.stop()  # the connection is lost: what was not acknowledged comes again
+    assert consumer.recv(timeout=20.0).body == b"b"
+    consumer.close()
+    blocking.delete("work")
+    blocking.delete("results")
