@@ -194,6 +194,9 @@ class BroadcastTopic(Topic):
                     size = len(records)
                     count = int.from_bytes(header[4:8], "big")
                     last = int.from_bytes(header[8:16], "big") + count - 1
+                    if len(group) > 1 and not isinstance(records.obj, bytes):
+                        # One copy, which sockets that are full keep together, instead of one for each of them.
+                        records = memoryview(bytes(records))
                     group = [one for one in group if self._give(one, header, records, last)]
                     served += size
                     self.delivered += count * len(group)

@@ -31,7 +31,8 @@ class Sink(Protocol):
 
         Args:
             header: 32 bytes; see docs/reference/broker-protocol.md.
-            records: The store's own memory: valid until the call returns, and to be copied if they are to stay.
+            records: The store's own memory: valid until the call returns, and to be copied if they are to stay; unless
+                they are a view over `bytes`.
             counts: A `u32` a record, which delivery this is; empty where all are 1, and for subscriptions.
         """
 
