@@ -13,15 +13,15 @@ from omq.store.errors import StoreFull, UnknownTopic
 
 def test_a_full_disk_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     journal: Any = Journal.__new__(Journal)
-    journal.full = False
+    journal.full = journal._failed = False
     with caplog.at_level(logging.WARNING):
         for error in (None, StoreFull("no space"), StoreFull("no space"), UnknownTopic("t"), StoreFull("no space")):
-            journal._note_room(error)
+            journal._note(error)
         assert journal.full
         assert [record.levelname for record in caplog.records] == ["ERROR"]
-        journal._note_room(UnknownTopic("t"))
+        journal._note(UnknownTopic("t"))
         assert journal.full
-        journal._note_room(None)
-        journal._note_room(None)
+        journal._note(None)
+        journal._note(None)
         assert not journal.full
         assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
