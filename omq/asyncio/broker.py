@@ -17,7 +17,6 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import omq.asyncio as omq
 from omq._core.blocks import encode_record
 from omq.broker import protocol
 from omq.broker.async_caller import AsyncCaller
@@ -51,6 +50,7 @@ from omq.broker.errors import (
 from omq.broker.feeds import CREDIT_BYTES
 from omq.broker.server import AsyncServer as Server
 from omq.broker.types import Delivery, Message, TopicInfo
+from omq.context import Context
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -99,7 +99,7 @@ class Client:
         *,
         timeout: float | None = 30.0,
         security: Security | None = None,
-        context: omq.Context | None = None,
+        context: Context | None = None,
         **options: Any,
     ) -> None:
         self._caller = AsyncCaller(endpoint, timeout, context, {"security": security, **options})
