@@ -116,7 +116,13 @@ class Store:
         if not session.orderly:
             self.findings.append("the store was not closed in order")
         self._flusher = Flusher(weak, flush_interval, self._tick, self._flush_failed)
-        lost = not session.same_boot and not session.orderly
+        missing = (strong / "data.mdb").exists() and not (weak / "data.mdb").exists()
+        lost = missing or not session.same_boot and not session.orderly
+        if (weak / "data.mdb").exists() and not (strong / "data.mdb").exists():
+            raise DamagedError(
+                f"{strong}: damaged: it is missing, and the names of all topics with it. Nothing was changed. Put a copy of "
+                "the whole directory in its place, or move all of it away to begin anew."
+            )
         if lost:
             self.findings += self._flusher.restore()
         # LMDB believes what its pages say; a wrong one would take the process with it.
@@ -133,6 +139,8 @@ class Store:
             self._catalog = Catalog()
             strong_ledger, weak_ledger = Ledger(self._catalog, self._reserve), Ledger(None, self._reserve)
             self._load(strong_ledger, weak_ledger)
+            if missing and weak_ledger.topics:
+                self.findings.append(f"{weak}: it is missing: weak and async topics begin anew")
             tails: list[DamagedError] = []
             if not session.orderly:
                 tails += check_tails(self._strong, strong_ledger.topics.values())

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -378,3 +379,27 @@ def test_whoever_fails_to_listen_stops_nothing(directory: Path, caplog) -> None:
             store.submit(MakeTopic("t", "broadcast", "weak"))
             assert told.acquire(timeout=20)
     assert "deaf" in caplog.text
+
+
+def test_without_its_files_a_weak_topic_begins_anew_and_gives_no_id_twice(again: Again, directory: Path) -> None:
+    log = again()
+    strong, weak = log.make("t"), log.make("u", persistence="weak")
+    log.append(strong, b"a")
+    last = log.append(weak, b"b", b"c").first + 1
+    log.log.close()
+    shutil.rmtree(directory / "weak")
+    log = again()
+    assert "weak and async topics begin anew" in log.log.findings[0]
+    assert log.read(strong) == [(1, b"a")]
+    assert log.append(weak, b"d").first > last
+
+
+def test_without_the_catalog_nothing_is_opened(again: Again, directory: Path) -> None:
+    log = again()
+    log.append(log.make("u", persistence="weak"), b"b")
+    log.log.close()
+    (directory / "strong").rename(directory / "aside")
+    with pytest.raises(DamagedError, match="is missing"):
+        Store(directory, notify=print)
+    (directory / "aside").rename(directory / "strong")
+    assert again().log.findings == []
