@@ -117,11 +117,11 @@ class Store:
             self.findings.append("the store was not closed in order")
         self._flusher = Flusher(weak, flush_interval, self._tick, self._flush_failed)
         missing = (strong / "data.mdb").exists() and not (weak / "data.mdb").exists()
-        lost = missing or not session.same_boot and not session.orderly
+        lost = missing or (not session.same_boot and not session.orderly)
         if (weak / "data.mdb").exists() and not (strong / "data.mdb").exists():
             raise DamagedError(
-                f"{strong}: damaged: it is missing, and the names of all topics with it. Nothing was changed. Put a copy of "
-                "the whole directory in its place, or move all of it away to begin anew."
+                f"{strong}: damaged: it is missing, and the names of all topics with it. Nothing was changed. Put a copy "
+                "of the whole directory in its place, or move all of it away to begin anew."
             )
         if lost:
             self.findings += self._flusher.restore()
