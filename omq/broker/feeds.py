@@ -158,6 +158,8 @@ class SubscriptionFeed(Feed):
         if not self.began or (position and (not self._transient or self.name is not None)):
             return False
         self.last = position
+        if not position:
+            self.position = 0  # it was one of other ids
         return True
 
 

@@ -464,13 +464,15 @@ def test_what_was_acknowledged_and_not_said_is_forgotten_with_its_connection():
 
 def test_another_store_is_read_from_its_beginning():
     core = ready()
-    feed, begin = core.subscribe("t", "current", None, 1000)
+    feed, begin = core.subscribe("t", "current", "n", 1000)
     core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 40, "persistence": "strong"}'])
+    core.move(feed, 40)
     core.lost()
     core.connected()
     core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "another"}'])
-    assert json.loads(core.out[-1][3])["replay"] == 0
+    assert json.loads(core.out.pop()[3])["replay"] == 0
     core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 0}'])
+    assert not core.out
     core.receive([protocol.BLOCK, feed.tag, *block(1, [b"1"])])
     assert core.take(feed) is not None
 
