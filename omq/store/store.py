@@ -120,8 +120,8 @@ class Store:
         lost = missing or (not session.same_boot and not session.orderly)
         if (weak / "data.mdb").exists() and not (strong / "data.mdb").exists():
             raise DamagedError(
-                f"{strong}: damaged: it is missing, and the names of all topics with it. Nothing was changed. Put a copy "
-                "of the whole directory in its place, or move all of it away to begin anew."
+                f"{strong}: damaged: it is missing, and the names of all topics with it. Nothing was changed. Put a "
+                "copy of the whole directory in its place, or move all of it away to begin anew."
             )
         if lost:
             self.findings += self._flusher.restore()
