@@ -22,6 +22,7 @@ from omq.broker import Server
 from omq.broker.errors import BrokerTimeout, TopicError
 from tests.fault.proxy import DIRECTIONS, DOWN, UP, Fault, Proxy
 from tests.system.broker.clients import TWINS, twins
+from tests.system.broker.command import broker
 from tests.waits import until
 
 PATIENCE = 20.0
@@ -258,6 +259,46 @@ def test_a_topic_that_is_gone_after_a_restart_is_said_to_be(twin):
         with pytest.raises(TopicError):
             twin.wait(subscription.recv(timeout=PATIENCE))
         twin.wait(client.close())
+
+
+@pytest.mark.slow
+def test_clients_of_a_broker_that_is_killed_miss_and_repeat_nothing(tmp_path):
+    numbers: list[int] = []
+    got: list[tuple[int, bytes]] = []
+    ended = threading.Event()
+    data = tmp_path / "data"
+    with broker(tmp_path, data, "--bind", "tcp://127.0.0.1:*", "--topic", "kept:broadcast:strong") as command:
+        url = command.serving()["zmtp"]
+        writer, reader = (omq.broker.Client(url, timeout=60.0) for _ in range(2))
+        subscription = reader.subscribe("kept", replay="beginning")
+
+        def publish() -> None:
+            while not ended.is_set():
+                some = [b"%d" % n for n in range(len(numbers) + 1, len(numbers) + 101)]
+                numbers.extend(writer.publish_many("kept", some))
+
+        def read() -> None:
+            got.extend((message.id, message.body) for message in subscription)
+
+        threads = [threading.Thread(target=work) for work in (publish, read)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(numbers) >= 200)
+    for more in (100, 200, 300):
+        with broker(tmp_path, data, "--bind", url) as command:
+            command.serving()
+            before = len(numbers)
+            until(lambda count=before + more: len(numbers) >= count)
+    ended.set()
+    with broker(tmp_path, data, "--bind", url):
+        threads[0].join(60)
+        until(lambda: len(got) >= len(numbers))
+        subscription.close()
+        threads[1].join(PATIENCE)
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert got == [(number, b"%d" % number) for number in numbers]
+        writer.close()
+        reader.close()
 
 
 # ------------------------------------------------------------------ many at once, interruptions, cancellation
