@@ -134,7 +134,9 @@ async def test_ending_tells_the_sinks_that_nothing_follows():
 
 
 async def test_a_broker_that_was_never_started_can_be_closed():
-    await Broker(None).close()
+    broker = Broker(None)
+    await broker.close()
+    assert broker.topics == {}
 
 
 class Failing:
