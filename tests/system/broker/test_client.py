@@ -216,7 +216,10 @@ def test_a_named_subscription_goes_on_at_its_position(twin, client, topic):
 def test_a_name_is_free_once_its_holder_is_dropped(twin, client, topic):
     subscription = twin.wait(client.subscribe(topic, name="reader"))
     del subscription
-    twin.wait(twin.wait(client.subscribe(topic, name="reader")).close())
+    other = twin.wait(client.subscribe(topic, name="reader"))
+    twin.wait(client.publish(topic, b"x"))
+    assert [message.body for message in twin.take(other, 1)] == [b"x"]
+    twin.wait(other.close())
 
 
 def test_what_is_not_acknowledged_comes_again(twin, client, jobs):
