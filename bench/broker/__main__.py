@@ -84,7 +84,7 @@ def _why_not(row: Row) -> str | None:
 
 def _drivers(row: Row, wanted: str) -> list[str]:
     chosen = [name for name in row.drivers if wanted == "better" or name.endswith(wanted)]
-    return chosen or list(row.drivers)
+    return chosen or [row.drivers[0]]
 
 
 def _say(text: str) -> None:

@@ -107,7 +107,8 @@ LAZY_PEERS = (REDIS, NATS)
 def cases(load: Load) -> list[Case]:
     """All of them."""
     shared = {"delivery": "round-robin"}
-    strong, weak, lazy = (row.asks(**shared) for row in (STRONG, WEAK, ASYNC))
+    both = ("omq_client", "omq_batches")
+    strong, weak, lazy = (replace(row.asks(**shared), drivers=both) for row in (STRONG, WEAK, ASYNC))
     many = f"{load.messages:,} messages"
     return [
         Case(

@@ -101,7 +101,7 @@ def _cells(findings: Findings) -> list[list[str]]:
                 *(figure(findings.value(row, metric), metric) for metric in case.metrics[1:]),
                 _times(findings.ratio(row, findings.best_peer())),
                 _times(findings.ratio(row, findings.floor())),
-                findings.drivers.get(row.label, "-").rpartition("_")[2] if row.peer not in (OMQ, FLOOR) else "",
+                findings.drivers.get(row.label, "-").rpartition("_")[2] if len(row.drivers) > 1 else "",
                 findings.aim(row),
                 findings.verdict(row),
             ]

@@ -1,0 +1,60 @@
+"""The bench of brokers measures, reports and draws; what it finds is of no interest here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.broker.drivers.inlet import slide
+from bench.broker.plan import SCENARIOS, Load, cases
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_servers_are_measured_told_and_ended(tmp_path):
+    words = [
+        "--peers",
+        "omq,floor",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.05",
+        "--messages",
+        "5000",
+        "--directory",
+        tmp_path,
+    ]
+    for name in ("json", "markdown", "svg"):
+        words += [f"--{name}", tmp_path / name]
+    ran = subprocess.run(
+        [sys.executable, "-m", "bench.broker", *words], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads((tmp_path / "json").read_text())["cases"]
+    assert [case["left out"] for case in found] == [{}] * 5
+    assert all(row["rounds"] for case in found for row in case["rows"].values())
+    assert (tmp_path / "markdown").read_text().count("| omq, strong |") == 2
+    assert (tmp_path / "svg").read_text().endswith("</svg>\n")
+    assert not list(tmp_path.glob("bench-*")), "a server left its directory"
+
+
+def test_every_scenario_has_a_case():
+    assert {case.scenario for case in cases(Load(1024, 1000, 1.0, 1000))} == set(SCENARIOS)
+
+
+def test_a_window_slides_and_is_never_exceeded():
+    sent, done = [], []
+
+    def acknowledged() -> int:
+        assert sum(sent) - sum(done) <= 10
+        done.append(min(3, sum(sent) - sum(done)))
+        return done[-1]
+
+    slide(25, 10, sent.append, acknowledged)
+    assert sum(sent) == sum(done) == 25
