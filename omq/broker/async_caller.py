@@ -97,9 +97,10 @@ class AsyncCaller:
         Raises:
             BrokerTimeout: The broker has not said that what was acknowledged is durable.
         """
+        if self._keeper is not None:
+            self.refuse()  # before anything ends: this may be another loop
         try:
             if self._keeper is not None:
-                self.refuse()
                 await self.flush()
                 if self.core.state is State.UP:
                     with contextlib.suppress(BrokerTimeout):

@@ -446,6 +446,9 @@ def test_a_client_of_another_loop_is_refused(url):
     async def second() -> None:
         with pytest.raises(omq.StateError):
             await client.topics()
+        with pytest.raises(omq.StateError):
+            await client.close()
+        assert not client.closed
 
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     with runner:
