@@ -18,22 +18,12 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_servers_are_measured_told_and_ended(tmp_path):
-    words = [
-        "--peers",
-        "omq,floor",
-        "--rounds",
-        "1",
-        "--seconds",
-        "0.05",
-        "--messages",
-        "5000",
-        "--directory",
-        tmp_path,
-    ]
+    words: list[str | Path] = ["--scenarios", "publish,consume,replay", "--peers", "omq,floor", "--rounds", "1"]
+    words += ["--seconds", "0.05", "--messages", "5000", "--client", "bare", "--directory", tmp_path]
     for name in ("json", "markdown", "svg"):
         words += [f"--{name}", tmp_path / name]
     ran = subprocess.run(
-        [sys.executable, "-m", "bench.broker", *words], cwd=ROOT, capture_output=True, text=True, timeout=200
+        [sys.executable, "-m", "bench.broker", *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=200
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads((tmp_path / "json").read_text())["cases"]
