@@ -1,7 +1,7 @@
 """The codec of records and blocks, for any input."""
 
 import google_crc32c
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omq._core import blocks
@@ -19,11 +19,13 @@ def encoded(some: list[tuple[bytes, bytes | None, dict[str, bytes]]]) -> bytes:
     return b"".join(blocks.encode_record(*one) for one in some)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=5000), st.integers(0, 2**32 - 1))
 def test_checksums_are_those_of_another_library(data: bytes, start: int) -> None:
     assert blocks.crc32c(data, start) == blocks.crc32c_by_table(data, start) == google_crc32c.extend(start, data)
 
 
+@settings(deadline=None)
 @given(st.lists(RECORD, max_size=12), st.integers(1, 2**62), st.integers(0, 2**50))
 def test_what_is_encoded_is_decoded(some, first: int, timestamp: int) -> None:
     records = encoded(some)
@@ -33,6 +35,7 @@ def test_what_is_encoded_is_decoded(some, first: int, timestamp: int) -> None:
     assert messages == [Message(first + i, "t", *one, timestamp / 1e6) for i, one in enumerate(some)]
 
 
+@settings(deadline=None)
 @given(st.lists(RECORD, max_size=12), st.data())
 def test_slices_and_cuts_lie_between_records(some, data) -> None:
     records = encoded(some)
@@ -48,6 +51,7 @@ def test_slices_and_cuts_lie_between_records(some, data) -> None:
     assert before == (len(records), len(some))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_anything_is_checked_without_harm(data: bytes) -> None:
     cuts, slices = lambda data: blocks.cuts(data, 50), lambda data: blocks.slice(data, 0, 2)
@@ -59,6 +63,7 @@ def test_anything_is_checked_without_harm(data: bytes) -> None:
     assert all(start < stop <= 3 for start, stop in blocks.damaged(data, 3))
 
 
+@settings(deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=6), st.data())
 def test_one_changed_bit_is_found_and_what_is_left_is_true(some, data) -> None:
     records = bytearray(encoded(some))

@@ -13,7 +13,7 @@ LAST = 4 * PAGE
 RANGES = st.lists(st.tuples(IDS, st.integers(0, 50) | st.just(PAGE)), max_size=12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(RANGES, st.dictionaries(IDS, st.integers(2, 9)))
 def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int, int]) -> None:
     settled, model = Settled(), set[int]()
@@ -32,6 +32,7 @@ def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int,
     assert settled.counted >= set(deliveries)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(IDS, st.integers(0, 50)), max_size=8))
 def test_pages_that_changed_are_all_that_is_to_be_kept(ranges: list[tuple[int, int]]) -> None:
     settled, kept = Settled(), dict[int, int]()
