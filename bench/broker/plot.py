@@ -52,12 +52,14 @@ def _panel(findings: Findings, top: int) -> tuple[list[str], int]:
         parts += [
             f'<text x="{LABELS - 8}" y="{y + 14}" text-anchor="end">{escape(row.label)}</text>',
             f'<rect class="{kind}" x="{LABELS}" y="{y}" width="{length:.1f}" height="{BAR}"/>',
-            f'<text x="{LABELS + length + 6:.1f}" y="{y + 14}">{_short(value, metric.decimals)}{cut}</text>',
         ]
         values = [sample[metric.key] for sample in findings.samples[row.label]]
         low, high = (room * min(1.0, edge / widest) + LABELS for edge in (min(values), max(values)))
         middle = y + BAR / 2
-        parts.append(f'<line class="spread" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>')
+        parts += [
+            f'<line class="spread" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>',
+            f'<text x="{max(LABELS + length, high) + 6:.1f}" y="{y + 14}">{_short(value, metric.decimals)}{cut}</text>',
+        ]
         y += BAR + GAP
     return parts, y + 10
 
