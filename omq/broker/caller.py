@@ -271,6 +271,8 @@ class Caller:
                     self._waiters.remove(me)
                 if self._leader is me:
                     self._leader = None
+                # Also where another one's turn ended: who was woken to read, and leaves, passes the turn on.
+                if self._leader is None:
                     for waiter in self._waiters[:1]:
                         waiter.wake()
 
