@@ -232,7 +232,7 @@ class Client:
                 comes after it.
             name: The broker keeps the position under this name: `Subscription.ack` moves it, and whoever subscribes by
                 that name goes on there; then `replay` counts the first time only.
-            credit: Bytes that the broker may send ahead.
+            credit: Bytes that the broker may send ahead; more than 64 MiB are as 64 MiB.
 
         Raises:
             TopicError: There is no such topic, or it is no broadcast topic; the name is held; the id is from the
@@ -256,7 +256,7 @@ class Client:
         Args:
             topic: The topic's name.
             ack_timeout: Seconds after which a message that was not acknowledged is delivered again.
-            credit: Messages that the broker may deliver ahead of their acknowledgements.
+            credit: Messages that the broker may deliver ahead of their acknowledgements, 1,048,576 at most.
 
         Raises:
             TopicError: There is no such topic, or it is no round-robin topic.

@@ -106,7 +106,8 @@ class SubscriptionFeed(Feed):
     command = protocol.SUBSCRIBE
 
     def __init__(self, tag: bytes, topic: str, replay: str | int, name: str | None, credit: int) -> None:
-        super().__init__(tag, topic, credit)
+        # The broker grants no more. Where the feed thought it has more, it would give back nothing before that is used.
+        super().__init__(tag, topic, min(credit, protocol.MAX_CREDIT))
         self.replay = replay
         self.name = name
         self.last = 0
@@ -169,13 +170,13 @@ class ShareFeed(Feed):
     command = protocol.CONSUME
 
     def __init__(self, tag: bytes, topic: str, ack_timeout: float, credit: int) -> None:
-        super().__init__(tag, topic, credit)
+        super().__init__(tag, topic, min(credit, protocol.MAX_JOBS))
         self.ack_timeout = ack_timeout
         # What was acknowledged of late. The broker may not have heard of it when the connection ended: no more than
         # the credit, for then it delivers nothing.
         self._done: OrderedDict[int, None] = OrderedDict()
         self.gathered: list[int] = []  # acknowledged in this connection, and not said
-        self.enough = max(1, min(credit // 4, _GATHERED))  # what is said at once
+        self.enough = max(1, min(self.credit // 4, _GATHERED))  # what is said at once
 
     def begin(self) -> dict[str, Any]:
         return {"ack_timeout": self.ack_timeout, "credit": self.credit}

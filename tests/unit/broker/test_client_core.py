@@ -340,6 +340,29 @@ def test_credit_never_grows_above_what_was_given():
         assert 0 < credit <= 100
 
 
+def test_more_credit_than_the_broker_grants_is_given_back_like_what_it_grants(monkeypatch):
+    monkeypatch.setattr(protocol, "MAX_CREDIT", 400)
+    core = ready()
+    feed, begin = core.subscribe("t", "beginning", None, 100 * 400)
+    assert json.loads(core.out.pop()[3])["credit"] == 400
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 0}'])
+    credit = 400
+    for first in range(1, 50):
+        assert credit > 0, "the broker waits for credit, and the client for messages"
+        header, records = block(first, [b"x" * 70])
+        credit -= len(records)
+        core.receive([protocol.BLOCK, feed.tag, header, records])
+        assert core.take(feed) is not None
+        credit = min(credit + sum(protocol.number(message[2]) for message in core.out), 400)
+        core.out.clear()
+
+
+def test_a_share_asks_for_no_more_than_the_broker_grants():
+    core = ready()
+    core.consume("t", 30.0, 1 << 40)
+    assert json.loads(core.out.pop()[3])["credit"] == protocol.MAX_JOBS
+
+
 def test_bodies_are_packed_by_size_and_large_ones_stand_alone():
     bodies = [b"s" * 1000] * 300 + [b"l" * 100_000] * 3 + [b""] * 1000
     packed = list(pack(bodies, 1 << 20))
