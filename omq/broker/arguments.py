@@ -1,4 +1,4 @@
-"""Reads the arguments of requests; what does not fit raises `SyntaxFault`."""
+"""Reads the arguments of requests; what does not fit raises `SyntaxFault`, or `TooLarge`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ import binascii
 from typing import Any
 
 from omq.broker import protocol as p
-from omq.broker.errors import SyntaxFault
+from omq.broker.errors import SyntaxFault, TooLarge
 
 
 def optional(message: list[bytes], at: int) -> bytes:
     """A part that may have been left out."""
     return message[at] if len(message) > at else b""
+
+
+def json_value(part: bytes, what: str, limit: int = p.MAX_ARGUMENT) -> Any:
+    """Any JSON value, which is bounded: the loop waits while it is read."""
+    if len(part) > limit:
+        raise TooLarge(f"{what} has {limit} bytes at most, not {len(part)}")
+    return p.read_value(part, what)
+
+
+def json_object(message: list[bytes], at: int, what: str = "the argument") -> dict[str, Any]:
+    """A JSON object that may have been left out."""
+    part = optional(message, at)
+    value = json_value(part, what) if part else {}
+    if not isinstance(value, dict):
+        raise SyntaxFault(f"{what} is a JSON object, not {type(value).__name__}")
+    return value
 
 
 def producer(message: list[bytes], at: int) -> tuple[bytes, int]:
@@ -35,7 +51,17 @@ def named(part: bytes, what: str) -> bytes:
     return part
 
 
-def stage_name(name: Any) -> bytes:
+def stage_names(part: bytes) -> list[bytes]:
+    """The names of the stages of a commit."""
+    names = json_value(part, "the list of stages", p.MAX_STAGES_SIZE)
+    if not isinstance(names, list) or not names:
+        raise SyntaxFault("the stages are a list of their names in base64")
+    if len(names) > p.MAX_STAGES:
+        raise TooLarge(f"a commit has {p.MAX_STAGES} stages at most, not {len(names)}")
+    return [_stage_name(name) for name in names]
+
+
+def _stage_name(name: Any) -> bytes:
     """The name of a stage, from JSON."""
     if not isinstance(name, str):
         raise SyntaxFault(f"a stage's name in base64 is a string, not {type(name).__name__}")

@@ -20,7 +20,7 @@ from omq._core.blocks import encode
 from omq.broker import protocol
 from omq.broker.errors import BrokerError, Overrun, SyntaxFault, TooLarge, TopicError, VersionFault, error_for
 from omq.broker.feeds import Feed, ShareFeed, SubscriptionFeed, decoded
-from omq.broker.protocol import pack_json, pack_ranges, read_json, u32, u64
+from omq.broker.protocol import pack_json, packed_ranges, read_json, u32, u64
 from omq.broker.types import Message, TopicInfo
 from omq.errors import ClosedError, OmqError
 
@@ -332,7 +332,8 @@ class ClientCore:
         # The broker has taken back what came in another connection.
         if session == self.session and feed.in_force and numbers:
             pairs = _ranges(numbers) if len(numbers) > 1 else [(numbers[0], numbers[0])]
-            self.out.append([protocol.ACK if done else protocol.NACK, feed.tag, pack_ranges(pairs)])
+            command = protocol.ACK if done else protocol.NACK
+            self.out += [[command, feed.tag, part] for part in packed_ranges(pairs)]
             self.dirty = True
 
     def gather(self, feed: ShareFeed, session: int, number: int) -> bool:
@@ -359,7 +360,8 @@ class ClientCore:
         """Says what was acknowledged."""
         for feed in self._gathering:
             if feed.gathered and feed.in_force:
-                self._say(protocol.ACK, feed.tag, pack_ranges(_ranges(feed.gathered)))
+                for part in packed_ranges(_ranges(feed.gathered)):
+                    self._say(protocol.ACK, feed.tag, part)
             feed.gathered.clear()
         self._gathering.clear()
 

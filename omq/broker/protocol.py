@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from omq.broker.errors import SyntaxFault, TopicError
+from omq.broker.errors import SyntaxFault, TooLarge, TopicError
 
 VERSION: Final = 1
 
@@ -26,6 +26,12 @@ WINDOW: Final = 64 << 20
 MAX_CREDIT: Final = 64 << 20
 #: Messages that a consumer's credit is cut to.
 MAX_JOBS: Final = 1 << 20
+#: Bytes of any part but a body, a key and records; of the list of a COMMIT, and how many stages that names.
+MAX_ARGUMENT: Final = 64 << 10
+MAX_STAGES_SIZE: Final = 1 << 20
+MAX_STAGES: Final = 4096
+#: Pairs of ids in one ACK or NACK.
+MAX_PAIRS: Final = 4096
 #: Parts of one message.
 MAX_PARTS: Final = 4096
 
@@ -105,7 +111,11 @@ def ranges(parts: list[bytes]) -> list[tuple[int, int]]:
 
     Raises:
         SyntaxFault: They are no pairs, or a pair's last id is before its first.
+        TooLarge: They are too many.
     """
+    size = sum(map(len, parts))
+    if size > 16 * MAX_PAIRS:
+        raise TooLarge(f"{MAX_PAIRS} pairs of ids at once, which are {16 * MAX_PAIRS} bytes, not {size} bytes")
     joined = parts[0] if len(parts) == 1 else b"".join(parts)
     if not joined or len(joined) % 16:
         raise SyntaxFault(f"pairs of first and last id are 16 bytes each, not {len(joined)} bytes in all")
@@ -121,6 +131,11 @@ def pack_ranges(pairs: Iterable[tuple[int, int]]) -> bytes:
     """The pairs of ACK and NACK as one part."""
     flat = [number for pair in pairs for number in pair]
     return struct.pack(f"!{len(flat)}Q", *flat)
+
+
+def packed_ranges(pairs: Sequence[tuple[int, int]]) -> list[bytes]:
+    """The pairs as the parts of as many ACKs or NACKs as they need."""
+    return [pack_ranges(pairs[at : at + MAX_PAIRS]) for at in range(0, len(pairs), MAX_PAIRS)]
 
 
 def pack_json(value: Any) -> bytes:
@@ -154,6 +169,8 @@ def topic_name(part: bytes) -> str:
     Raises:
         TopicError: No topic can have this name.
     """
+    if len(part) > MAX_NAME:
+        raise TopicError(f"a topic's name has 1 to {MAX_NAME} bytes, not {len(part)}: {part[:40]!r}")
     try:
         name = part.decode()
     except UnicodeDecodeError:

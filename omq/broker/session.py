@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from omq._core import blocks
 from omq.broker import protocol as p
-from omq.broker.arguments import named, optional, producer, stage_name, whole
+from omq.broker.arguments import json_object, named, optional, producer, stage_names, whole
 from omq.broker.broadcast import BroadcastTopic
 from omq.broker.broker import Broker
 from omq.broker.errors import (
@@ -186,23 +186,14 @@ class Session:
 
     def _topic(self, part: bytes, action: str) -> Topic:
         """The topic that a part names, if the client may do *action* with it."""
-        try:
-            name = part.decode()
-        except UnicodeDecodeError:
-            name = p.topic_name(part)  # raises
-        if not self._broker.permissions.allows(self.user, action, name):
-            who = "a client without a name" if self.user is None else self.user
-            raise PermissionDenied(f"{who} may not {action} {name[:300]!r}")
-        topic = self._broker.topics.get(name)
-        if topic is None:
-            p.check_name(name)
-            topic = self._broker.topic(name)  # raises
-        return topic
+        name = p.topic_name(part)
+        self._may(action, name)
+        return self._broker.topic(name)
 
     def _may(self, action: str, name: str) -> None:
         if not self._broker.permissions.allows(self.user, action, name):
             who = "a client without a name" if self.user is None else self.user
-            raise PermissionDenied(f"{who} may not {action} {name[:300]!r}")
+            raise PermissionDenied(f"{who} may not {action} {name!r}")
 
     def _begin(self, tag: bytes, what: str) -> None:
         """Something is to be delivered under a tag."""
@@ -235,7 +226,7 @@ class Session:
     # ------------------------------------------------------------------ the session
 
     def _hello(self, tag: bytes, message: list[bytes]) -> None:
-        said = p.read_json(optional(message, 2))
+        said = json_object(message, 2)
         if said.get("version") != p.VERSION:
             raise VersionFault(f"this broker speaks version {p.VERSION}, not {str(said.get('version'))[:40]!r}")
         client = said.get("client")
@@ -329,7 +320,7 @@ class Session:
         if len(body) > p.MAX_BODY:
             raise TooLarge(f"a body has {p.MAX_BODY} bytes at most, not {len(body)}")
         headers: dict[str, bytes] = {}
-        for name, value in p.read_json(optional(message, 5), "headers").items():
+        for name, value in json_object(message, 5, "headers").items():
             if not isinstance(value, str):
                 raise SyntaxFault(f"the header {name[:80]!r} is a string, not {type(value).__name__}")
             headers[name] = value.encode("utf-8", "surrogatepass")
@@ -337,6 +328,8 @@ class Session:
             record = blocks.encode_record(body, key or None, headers or None)
         except ValueError as error:
             raise SyntaxFault(str(error)) from None
+        if len(record) > p.MAX_APPEND:
+            raise TooLarge(f"{len(record)} bytes of a record are more than {p.MAX_APPEND}")
         self._store(tag, topic, record, 1, *producer(message, 6))
 
     def _store(
@@ -384,9 +377,7 @@ class Session:
 
     def _commit(self, tag: bytes, message: list[bytes]) -> None:
         commit = self._prefix + named(message[2], "a commit")
-        names = p.read_value(message[3], "the list of stages")
-        if not isinstance(names, list) or not names:
-            raise SyntaxFault("the stages are a list of their names in base64")
+        stages = [self._prefix + name for name in stage_names(message[3])]
         self._broker.check_waiting(0)
 
         def committed(write: CommitStages) -> None:
@@ -404,7 +395,6 @@ class Session:
             ]
             self.put((p.COMMITTED, tag, p.pack_json(published)))
 
-        stages = [self._prefix + stage_name(name) for name in names]
         self._broker.journal.submit(CommitStages(commit, stages), committed)
 
     def _name_of(self, topic_id: int) -> str:
@@ -427,7 +417,7 @@ class Session:
     def _subscribe(self, tag: bytes, message: list[bytes]) -> None:
         self._begin(tag, "SUBSCRIBE")
         topic = self._topic(message[2], "subscribe")
-        said = p.read_json(optional(message, 3))
+        said = json_object(message, 3)
         credit = whole(said, "credit", _DEFAULT_CREDIT)
         name = said.get("name")
         if name is not None and not isinstance(name, str):
@@ -464,7 +454,7 @@ class Session:
     def _consume(self, tag: bytes, message: list[bytes]) -> None:
         self._begin(tag, "CONSUME")
         topic = self._topic(message[2], "consume")
-        said = p.read_json(optional(message, 3))
+        said = json_object(message, 3)
         credit = min(whole(said, "credit", _DEFAULT_JOBS), p.MAX_JOBS)
         timeout = said.get("ack_timeout", 30.0)
         if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= _MAX_ACK_TIMEOUT:
@@ -556,7 +546,7 @@ class Session:
     # ------------------------------------------------------------------ administration
 
     def _create(self, tag: bytes, message: list[bytes]) -> None:
-        said = p.read_json(optional(message, 2))
+        said = json_object(message, 2)
         name, settings = said.get("name"), said.get("settings", {})
         delivery, persistence = said.get("delivery", "broadcast"), said.get("persistence", "strong")
         if not isinstance(name, str):
@@ -602,6 +592,8 @@ class Session:
 
     def _forget(self, tag: bytes, message: list[bytes]) -> None:
         topic = self._topic(message[2], "subscribe")
+        if len(message[3]) > p.MAX_NAME:
+            raise TopicError(f"a subscription's name has {p.MAX_NAME} bytes at most, not {len(message[3])}")
         name = message[3].decode("utf-8", "replace")
         if not isinstance(topic, BroadcastTopic):
             raise TopicError(f"{topic.name!r} is a round-robin topic: it has no named positions")

@@ -72,7 +72,7 @@ WRONG = [
     ("syntax", [b"append", b"1", b"t", RECORDS]),
     ("syntax", [b"HELLO", b"1"]),
     ("syntax", [b"HELLO", b"1", b"{"]),
-    ("syntax", [b"HELLO", b"1", b"[" * 100_000]),
+    ("syntax", [b"HELLO", b"1", b"[" * 60_000]),
     ("syntax", [b"HELLO", b"1", b"\xff"]),
     ("syntax", [b"HELLO", b"1", b"[]"]),
     ("version", [b"HELLO", b"1", j(version=2, client=CLIENT)]),
@@ -155,6 +155,18 @@ WRONG = [
     ("topic", [b"NAMES", b"1", b"nowhere"]),
     ("topic", [b"FORGET", b"1", b"t", b"nobody"]),
     ("topic", [b"FORGET", b"1", b"jobs", b"nobody"]),
+    ("too-large", [b"HELLO", b"1", b" " * 65_537]),
+    ("too-large", [b"PUBLISH", b"1", b"t", b"x", b"", b" " * 65_537]),
+    ("too-large", [b"PUBLISH", b"1", b"t", b"x", bytes(80 << 20)]),
+    ("too-large", [b"SUBSCRIBE", b"1", b"t", b" " * 65_537]),
+    ("too-large", [b"CONSUME", b"1", b"jobs", b" " * 65_537]),
+    ("too-large", [b"CREATE", b"1", b" " * 65_537]),
+    ("too-large", [b"COMMIT", b"1", b"c", b" " * (1 << 20) + b"1"]),
+    ("too-large", [b"COMMIT", b"1", b"c", json.dumps(["czE="] * 4097).encode()]),
+    ("too-large", [b"ACK", b"1", p.u64(1) * 2 * 4097]),
+    ("too-large", [b"NACK", b"1", *[p.u64(1) * 4096] * 2, p.u64(1), p.u64(1)]),
+    ("topic", [b"FORGET", b"1", b"t", b"x" * 256]),
+    ("topic", [b"TOPICS", b"1", b"x" * 256]),
 ]
 
 
@@ -446,6 +458,17 @@ async def test_each_command_needs_its_permission(action, message):
         assert (await ask(outlet.session("alice"), *message))[0] != b"ERROR"
 
 
+@pytest.mark.parametrize(
+    "name", [b"x" * 256, b"x" * (16 << 20), b"a/b", b"a\nb", b"", b"\xff"], ids=lambda one: repr(one)[:8]
+)
+async def test_a_name_that_no_topic_has_never_reaches_the_permissions(name):
+    async with core(permissions=[Permission("*", "*", ["subscribe", "create"])]) as broker:
+        session = Outlet(broker).session()
+        assert (await ask(session, b"NAMES", b"1", name))[2] == b"topic"
+        assert (await ask(session, b"READ", b"1", name, p.u64(1), p.u64(0), p.u32(9)))[2] == b"topic"
+        assert broker.permissions._known == {}
+
+
 async def test_topics_are_those_that_a_client_may_do_something_with():
     async with core(permissions=[Permission("alice", "a*", ["subscribe"])]) as broker:
         for name in ("a2", "a1", "b"):
@@ -478,3 +501,8 @@ def test_numbers_are_big_endian():
     assert p.u64(258) == struct.pack("!Q", 258)
     assert p.ranges([p.u64(1), p.u64(2), p.u64(5), p.u64(5)]) == [(1, 2), (5, 5)]
     assert p.ranges([p.pack_ranges([(1, 2), (5, 5)])]) == [(1, 2), (5, 5)]
+    assert p.packed_ranges([]) == []
+    many = [(id, id) for id in range(1, 2 * p.MAX_PAIRS + 2, 1)]
+    parts = p.packed_ranges(many)
+    assert [len(part) // 16 for part in parts] == [p.MAX_PAIRS, p.MAX_PAIRS, 1]
+    assert [pair for part in parts for pair in p.ranges([part])] == many
