@@ -155,7 +155,7 @@ class Client:
             await caller.finish(request)
         except BaseException:
             if flush is not None:
-                core.put_off(flush)
+                core.give_up(flush)
             raise
         if flush is not None:
             await caller.finish(flush)

@@ -163,7 +163,7 @@ class Client:
         except BaseException:
             if flush is not None:
                 with caller.lock:
-                    caller.core.put_off(flush)
+                    caller.core.give_up(flush)
             raise
         if flush is not None:
             caller.finish(flush, until)

@@ -280,11 +280,6 @@ class ClientCore:
         self.dirty = False
         return self.request(protocol.FLUSH)
 
-    def put_off(self, flush: Request) -> None:
-        """Nobody waits for a flush any more; the next one is for what it was for, too."""
-        self.give_up(flush)
-        self.dirty = True
-
     @property
     def resuming(self) -> bool:
         """Whether the broker is still to say that something goes on."""
@@ -295,6 +290,8 @@ class ClientCore:
         if request.feed is not None:
             self.cancel(request.feed)
         elif not request.done:
+            if request.command == protocol.FLUSH:
+                self.dirty = True  # the next one is for what this one was for, too
             self._drop(request)
             self.out = deque(message for message in self.out if message[1] != request.tag)
 

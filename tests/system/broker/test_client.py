@@ -14,6 +14,7 @@ import omq
 import omq.broker
 from omq.broker import Server
 from omq.broker.errors import BrokerTimeout, Overrun, TooLarge, TopicError
+from omq.broker.session import Session
 from tests.system.broker.clients import TWINS, twins
 from tests.waits import until
 
@@ -290,6 +291,27 @@ def test_what_was_acknowledged_is_known_once_the_client_is_closed(twin, server, 
     consumer = twin.wait(client.consume(jobs))
     assert [job.id for job in twin.take(consumer, 1)] == [2]
     twin.wait(consumer.close())
+
+
+@pytest.mark.parametrize("call", ["publish", "publish_many"])
+def test_a_flush_that_came_to_nothing_is_made_up_for(twin, server, client, jobs, topic, monkeypatch, call):
+    twin.wait(client.publish(jobs, b"a job"))
+    other = twin.Client(server.endpoints["zmtp"], timeout=20.0)
+    consumer = twin.wait(other.consume(jobs))
+    (job,) = twin.take(consumer, 1)
+    twin.call(job.ack)
+    asked = []
+    monkeypatch.setitem(Session._HANDLERS, b"FLUSH", (lambda _, tag, __: asked.append(tag), 0, 0))
+    other._caller.timeout = 0.3
+    with pytest.raises(BrokerTimeout):
+        twin.wait(getattr(other, call)(topic, [b"x"] if call == "publish_many" else b"x"))
+    monkeypatch.undo()
+    assert asked
+    assert other._caller.core.dirty
+    other._caller.timeout = 20.0
+    twin.wait(getattr(other, call)(topic, [b"x"] if call == "publish_many" else b"x"))
+    assert not other._caller.core.dirty
+    twin.wait(other.close())
 
 
 def test_a_topic_that_is_deleted_ends_what_reads_it(twin, client, server):

@@ -512,3 +512,16 @@ def test_what_was_dropped_meanwhile_ends_a_subscription_unless_it_is_transient(p
         assert isinstance(feed.error, Overrun)
     else:
         assert json.loads(core.out[-1][3])["replay"] == 99
+
+
+def test_a_flush_that_nobody_waits_for_any_more_is_due_again():
+    core, feed = share_with_jobs(credit=16, count=8)
+    core.settle(feed, core.session, [1], True)
+    flush = core.flush()
+    assert not core.dirty
+    core.give_up(flush)
+    assert core.dirty
+    again = core.flush()
+    core.receive([protocol.FLUSHED, again.tag])
+    core.give_up(again)
+    assert not core.dirty
