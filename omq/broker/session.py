@@ -30,7 +30,7 @@ from omq.broker.errors import (
 from omq.broker.journal import broker_error
 from omq.broker.outgoing import Reading, Working
 from omq.broker.topic import Topic
-from omq.store.errors import DamagedError, StoreError
+from omq.store.errors import DamagedError, StageError, StoreError
 from omq.store.interface import AbortStage, CommitStages, Stage, Write
 
 log = logging.getLogger("omq.broker")
@@ -100,8 +100,9 @@ class Session:
         self._waiting = 0  # bytes of its messages that are not answered
         self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
         self._tasks = 0
-        # What one user stages, another one neither publishes nor forgets.
-        self._prefix = b"" if user is None else hashlib.blake2b(user.encode(), digest_size=16).digest()
+        # What one user stages, another one neither publishes nor forgets; nor takes the place of its producers. None of
+        # these names is one of the store's own, which begin with a zero.
+        self._prefix = b"-" if user is None else b"u" + hashlib.blake2b(user.encode(), digest_size=16).digest()
         self._reads: deque[tuple[bytes, Topic, int, int, int]] = deque()
 
     # ------------------------------------------------------------------ in and out
@@ -310,7 +311,7 @@ class Session:
         if len(message) > 4:
             name, sequence = producer(message, 4)
             settled = p.number(message[6], "settled") if len(message) > 6 and message[6] else 0
-            self._store(tag, topic, records, self._check(records), name, sequence, settled)
+            self._store(tag, topic, records, self._check(records), name and self._prefix + name, sequence, settled)
         else:
             self._store(tag, topic, records, self._check(records))
 
@@ -330,7 +331,8 @@ class Session:
             raise SyntaxFault(str(error)) from None
         if len(record) > p.MAX_APPEND:
             raise TooLarge(f"{len(record)} bytes of a record are more than {p.MAX_APPEND}")
-        self._store(tag, topic, record, 1, *producer(message, 6))
+        who, sequence = producer(message, 6)
+        self._store(tag, topic, record, 1, who and self._prefix + who, sequence)
 
     def _store(
         self,
@@ -369,7 +371,7 @@ class Session:
             self._waiting -= len(records)
             self._broker.journal.waiting -= len(records)
             if write.error is not None:
-                self.fail(tag, broker_error(write.error))
+                self.fail(tag, self._unstaged(write.error))
             else:
                 self.put((p.STAGED, tag))
 
@@ -382,7 +384,7 @@ class Session:
 
         def committed(write: CommitStages) -> None:
             if write.error is not None:
-                self.fail(tag, broker_error(write.error))
+                self.fail(tag, self._unstaged(write.error))
                 return
             published = [
                 {
@@ -397,6 +399,10 @@ class Session:
 
         self._broker.journal.submit(CommitStages(commit, stages), committed)
 
+    def _unstaged(self, error: BaseException) -> BrokerError:
+        """Why nothing was done with a stage, which the client knows by its own name."""
+        return WrongState(error.without(self._prefix)) if isinstance(error, StageError) else broker_error(error)
+
     def _name_of(self, topic_id: int) -> str:
         topic = self._broker.topic_of(topic_id)
         return "" if topic is None else topic.name
@@ -406,7 +412,7 @@ class Session:
 
         def aborted(write: Write) -> None:
             if write.error is not None:
-                self.fail(tag, broker_error(write.error))
+                self.fail(tag, self._unstaged(write.error))
             else:
                 self.put((p.ABORTED, tag))
 

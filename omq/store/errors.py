@@ -28,7 +28,21 @@ class UnknownTopic(StoreError):
 
 
 class StageError(StoreError):
-    """A stage that does not exist, belongs elsewhere, or is published already."""
+    """A stage that does not exist, belongs elsewhere, or is published already.
+
+    Args:
+        text: What is wrong; `{}` in it stands for the stage.
+        stage: Its name.
+    """
+
+    def __init__(self, text: str, stage: bytes = b"") -> None:
+        super().__init__(text.replace("{}", repr(stage)))
+        self.text = text
+        self.stage = stage
+
+    def without(self, prefix: bytes) -> str:
+        """What is wrong, where whoever is told knows the stage by a shorter name."""
+        return self.text.replace("{}", repr(self.stage.removeprefix(prefix)))
 
 
 class Gone(StoreError):

@@ -45,7 +45,8 @@ class Append(Write):
         topic_id: Where.
         records: The records; not copied until they are written.
         count: How many they are.
-        producer: Who sends them, 1 to 64 bytes; empty: a repetition is not noticed.
+        producer: Who sends them, 1 to 96 bytes, the first one not 0, which the store's own have; empty: a repetition
+            is not noticed.
         sequence: The producer's number of this write.
         settled: The producer has the answers of all sequences below, and will not repeat them.
 

@@ -325,7 +325,7 @@ class Ledger:
             raise Elsewhere("there are no such stages")
         if len(here) < len(found):
             stage = write.stages[found.index(None)]
-            raise StageError(f"there is no stage {stage!r} beside the others of this commit")
+            raise StageError("there is no stage {} beside the others of this commit", stage)
         if len(set(write.stages)) < len(write.stages):
             raise StageError("a stage is named twice")
         counts: dict[int, int] = {}

@@ -363,7 +363,7 @@ class MemoryTopics:
         self.topic(write.topic_id)
         _, topic_id, kept = self._stages.setdefault(write.stage, (now(), write.topic_id, {}))
         if topic_id != write.topic_id:
-            raise StageError(f"the stage {write.stage!r} belongs to another topic")
+            raise StageError("the stage {} belongs to another topic", write.stage)
         kept.setdefault(write.sequence or max(kept, default=0) + 1, (write.records, write.count))
         day_ago = now() - 86_400_000_000
         for stage in [stage for stage, (made, _, _) in self._stages.items() if made < day_ago]:
@@ -376,7 +376,7 @@ class MemoryTopics:
             return
         for stage in write.stages:
             if stage not in self._stages:
-                raise StageError(f"there is no stage {stage!r}")
+                raise StageError("there is no stage {}", stage)
             self.topic(self._stages[stage][1])
         if len(set(write.stages)) < len(write.stages):
             raise StageError("a stage is named twice")

@@ -28,7 +28,7 @@ class Stages:
         else:
             number, topic_id, made, highest = STAGE.unpack(opened(key, row))
             if topic_id != write.topic_id:
-                raise StageError(f"the stage {write.stage!r} belongs to another topic")
+                raise StageError("the stage {} belongs to another topic", write.stage)
         sequence = write.sequence or highest + 1
         if sequence <= highest and next(self._pieces(transaction, number, sequence), None) is not None:
             return

@@ -312,7 +312,7 @@ class Store:
                 return self._pass_on(write, self._memory)
             write.error = None
             if isinstance(write, CommitStages) and write.stages:
-                write.error = StageError(f"there is no stage {write.stages[0]!r}")
+                write.error = StageError("there is no stage {}", write.stages[0])
         elif isinstance(write.error, Elsewhere):
             write.error = UnknownTopic(str(write.error))
         return False

@@ -10,8 +10,10 @@ import pytest
 from omq._core import blocks
 from omq.broker import protocol as p
 from omq.broker import session as sessions
+from omq.broker.broker import Broker
 from omq.broker.permissions import Permission
 from omq.broker.session import Session
+from omq.store.store import DEAD_LETTERS
 from tests.unit.broker.cores import core, quiet, until
 
 CLIENT = "0123456789abcdef" * 2
@@ -430,6 +432,70 @@ async def test_the_stages_of_another_user_are_others():
         assert await ask(other, b"ABORT", b"3", b"s") == [b"ABORTED", b"3"]
         (_, _, answer) = await ask(one, b"COMMIT", b"2", b"c", b'["cw=="]')
         assert json.loads(answer) == [{"stage": "cw==", "topic": "t", "first": 1, "count": 2}]
+
+
+async def test_the_producers_of_another_user_are_others():
+    async with core() as broker:
+        await broker.create("t", persistence="weak")
+        outlet = Outlet(broker)
+        ids = {}
+        for user in ("one", "other", None, "-"):
+            session = outlet.session(user, client=(user or "nobody").encode().hex().ljust(32, "0"))
+            appended = await ask(session, b"APPEND", b"1", b"t", RECORDS, b"p", p.u64(1))
+            again = await ask(session, b"PUBLISH", b"1", b"t", b"x", b"", b"", b"p", p.u64(1))
+            assert appended == again
+            ids[user] = appended[2]
+        assert len(set(ids.values())) == 4
+
+
+async def test_no_client_takes_the_place_of_a_topics_dead_letters(tmp_path):
+    broker = Broker(tmp_path)
+    await broker.start()
+    try:
+        dead = await broker.create("dead", persistence="strong")
+        jobs = await broker.create(
+            "jobs",
+            delivery="round-robin",
+            persistence="weak",
+            settings={"max_deliveries": 1, "dead_letter": "dead"},
+        )
+        for user in (None, "one"):
+            session = Outlet(broker).session(user)
+            for sequence in (1, 2):
+                await ask(
+                    session,
+                    *(b"APPEND", b"1", b"dead", RECORDS, DEAD_LETTERS + jobs.id.to_bytes(4, "big")),
+                    *(p.u64(sequence), p.u64(2**63)),
+                )
+        before = dead.last
+        await ask(session, b"APPEND", b"1", b"jobs", RECORDS)
+        assert (await ask(session, b"CONSUME", b"c", b"jobs", b""))[0] == b"CONSUMING"
+        await until(lambda: session.got)
+        session.handle([b"NACK", b"c", p.u64(1), p.u64(2)])
+        await until(lambda: jobs.dead_lettered == 2)
+        await until(lambda: dead.readable == before + 2)
+    finally:
+        await broker.close()
+
+
+async def test_a_stage_is_called_by_the_name_that_the_client_gave_it(tmp_path):
+    for broker in (Broker(None), Broker(tmp_path)):
+        await broker.start()
+        try:
+            for name in ("t", "u"):
+                await broker.create(name, persistence="weak")
+            session = Outlet(broker).session("someone")
+            await ask(session, b"STAGE", b"1", b"t", RECORDS, b"st")
+            for message in (
+                [b"STAGE", b"1", b"u", RECORDS, b"st"],
+                [b"COMMIT", b"1", b"c", b'["eHg="]'],
+                [b"COMMIT", b"1", b"c", b'["c3Q=", "eHg="]'],
+            ):
+                answer = await ask(session, *message)
+                assert answer[2] == b"state"
+                assert b"stage b'st'" in answer[3] or b"stage b'xx'" in answer[3]
+        finally:
+            await broker.close()
 
 
 GRANTED = [
