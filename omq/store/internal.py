@@ -34,6 +34,12 @@ class Reserve(Write):
         self.highest = highest
 
 
+class Allow(Reserve):
+    """The same of a transient topic, whose writes wait for it."""
+
+    __slots__ = ()
+
+
 class Jump(Write):
     """Gives no id up to `last` any more: they may have been given, and were lost."""
 

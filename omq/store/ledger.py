@@ -25,7 +25,7 @@ from omq.store.interface import (
     Trim,
     Write,
 )
-from omq.store.internal import Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
+from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
 from omq.store.joining import OpenBlock, Records, pieces
 from omq.store.layout import (
     BLOCK,
@@ -94,6 +94,7 @@ class Ledger:
             AbortStage: self._abort,
             Trim: self._trim,
             Reserve: self._reserve_ids,
+            Allow: self._reserve_ids,
             Retain: self._retain_all,
             Clean: self._clean,
             Quarantine: self._quarantine,

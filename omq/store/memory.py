@@ -214,15 +214,23 @@ class MemoryTopics:
 
     Args:
         max_memory: Bytes that a topic keeps if its settings do not say.
-        reserve: Is told a topic and the highest id that it is about to give; returns once that is allowed.
+        allowed: Is told a topic and the highest id that it is about to give; whether it may. It never waits.
+        ask: Is told the same where it may not: `go_on` is called once it may.
     """
 
-    def __init__(self, max_memory: int, reserve: Callable[[int, int], None] = lambda topic_id, last: None) -> None:
+    def __init__(
+        self,
+        max_memory: int,
+        allowed: Callable[[int, int], bool] = lambda topic_id, last: True,
+        ask: Callable[[int, int], None] = lambda topic_id, last: None,
+    ) -> None:
         self.lock = threading.RLock()
         self.topics: dict[int, MemoryTopic] = {}
         self.stats = Stats()
         self._max_memory = max_memory
-        self._reserve = reserve
+        self._allowed = allowed
+        self._ask = ask
+        self._waiting: list[Write] = []  # for ids to be allowed; what comes meanwhile waits behind them
         self._stages: dict[bytes, tuple[int, int, dict[int, tuple[Records, int]]]] = {}  # made, topic, by sequence
         self._commits: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
         self._does: dict[type, Callable[[Any], None]] = {
@@ -240,32 +248,76 @@ class MemoryTopics:
             Trim: self._trim,
         }
 
-    def apply(self, writes: Iterable[Write]) -> dict[int, int]:
-        """Does what is asked; the topics that have grown, with their last ids."""
-        touched: set[int] = set()
-        grown: dict[int, int] = {}
+    def apply(self, writes: Iterable[Write]) -> tuple[list[Write], dict[int, int]]:
+        """Does what is asked: what is done now, and the topics that have grown, with their last ids.
+
+        Where ids have to be allowed first nobody waits, for this is called by the broker's loop, and by the writer that
+        allows them: the rest is done by `go_on`.
+        """
         with self.lock:
-            before = {id: topic.last for id, topic in self.topics.items()} if self.topics else {}
-            for write in writes:
+            if self._waiting:
+                self._waiting += writes
+                return [], {}
+            return self._apply(list(writes), None)
+
+    def go_on(self, error: BaseException | None) -> tuple[list[Write], dict[int, int]]:
+        """Does what has waited for ids; what gets none fails with `error`, if there is one."""
+        with self.lock:
+            waiting, self._waiting = self._waiting, []
+            return self._apply(waiting, error)
+
+    def _apply(self, writes: list[Write], refusal: BaseException | None) -> tuple[list[Write], dict[int, int]]:
+        before: dict[int, int] = {}
+        made: set[int] = set()
+        for index, write in enumerate(writes):
+            for id, count in self._grows(write):
+                topic = self.topics.get(id)
+                if topic is None:
+                    continue
+                before.setdefault(id, topic.last)
+                if count and not self._allowed(id, topic.last + count):
+                    if refusal is not None:
+                        write.error = refusal
+                        break
+                    self._waiting = writes[index:]
+                    writes = writes[:index]
+                    self._ask(id, topic.last + count)
+                    break
+            if self._waiting:
+                break
+            if write.error is None:
                 try:
                     self._does[type(write)](write)
                 except StoreError as error:
                     write.error = error
-                write.done = True
-                touched.add(getattr(write, "topic_id", 0))
-                if isinstance(write, CommitStages):
-                    touched.update(one[1] for one in write.published)
-                elif isinstance(write, MoveToDeadLetter):
-                    touched.add(write.target_id)
-            for id in touched:
-                topic = self.topics.get(id)
-                if topic is not None:
-                    topic.seal()
-                    topic.retain(self._max_memory)
-                    if topic.last != before.get(id):
-                        grown[id] = topic.last
-            self.stats.commits += 1
-        return grown
+            write.done = True
+            if type(write) is MakeTopic:
+                made.add(write.topic_id)
+        grown: dict[int, int] = {}
+        for id in made.union(before):
+            topic = self.topics.get(id)
+            if topic is not None:
+                topic.seal()
+                topic.retain(self._max_memory)
+                if topic.last != before.get(id):
+                    grown[id] = topic.last
+        self.stats.commits += 1
+        return writes, grown
+
+    def _grows(self, write: Write) -> Iterable[tuple[int, int]]:
+        """The topics that a write concerns, and how many ids it may take of each."""
+        if isinstance(write, Append):
+            return ((write.topic_id, write.count),)
+        if isinstance(write, MoveToDeadLetter):
+            return (write.topic_id, 0), (write.target_id, 1)
+        if isinstance(write, CommitStages):
+            counts: dict[int, int] = {}
+            for stage in write.stages:
+                if stage in self._stages:
+                    _, id, kept = self._stages[stage]
+                    counts[id] = counts.get(id, 0) + sum(count for _, count in kept.values())
+            return counts.items()
+        return ((getattr(write, "topic_id", 0), 0),)
 
     def has_stage(self, stage: bytes) -> bool:
         """Whether there is a stage of this name."""
@@ -304,7 +356,6 @@ class MemoryTopics:
 
     def _grow(self, topic: MemoryTopic, records: Records, count: int) -> int:
         """Appends; the first id."""
-        self._reserve(topic.id, topic.last + count)
         self.stats.appended += count
         self.stats.appended_bytes += len(records)
         return topic.append(records, count)
@@ -436,7 +487,7 @@ class MemoryStore:
         if self._closed:
             raise StoreClosed("the store is closed")
         some = list(writes)
-        grown = self._engine.apply(some)
+        _, grown = self._engine.apply(some)
         self._notify(some)
         if grown:
             self._appended(grown)

@@ -34,7 +34,7 @@ from omq.store.interface import (
     Trim,
     Write,
 )
-from omq.store.internal import Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
+from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
 from omq.store.layout import NUMBER, opened, topic_key
 from omq.store.ledger import Ledger
 from omq.store.memory import MemoryTopic, MemoryTopics
@@ -155,7 +155,7 @@ class Store:
             "strong": self._writer("strong", self._strong, strong_ledger),
             "weak": self._writer("weak", self._weak, weak_ledger),
         }
-        self._memory = MemoryTopics(max_memory, self._reserve_memory)
+        self._memory = MemoryTopics(max_memory, self._allowed, self._allow)
         self._where: dict[int, Writer | MemoryTopics] = {}
         for topic in self._catalog.topics.values():
             self._place(topic)
@@ -251,10 +251,19 @@ class Store:
             self._reserving[topic.id] = upto
             self._writers["strong"].submit(Reserve({topic.id: upto}))
 
-    def _reserve_memory(self, topic_id: int, last: int) -> None:
+    def _allowed(self, topic_id: int, last: int) -> bool:
+        """Whether a transient topic may give ids up to `last`; has more reserved when it comes near to the end."""
         topic = self._catalog.topics.get(topic_id)
-        if topic is not None and topic.reserved is not None and last + RESERVED // 2 > topic.reserved:
-            self._reserve(topic, last)
+        if topic is None or topic.reserved is None or last + RESERVED // 2 <= topic.reserved:
+            return True
+        if last > topic.reserved:
+            return False
+        self._reserve(topic, last)
+        return True
+
+    def _allow(self, topic_id: int, last: int) -> None:
+        """Has ids of a transient topic reserved, for which its writes wait; nobody else does."""
+        self._writers["strong"].submit(Allow({topic_id: last + RESERVED}))
 
     def _reserve_now(self, highest: dict[int, int]) -> None:
         """Reserves ids, and waits until that is durable."""
@@ -284,8 +293,10 @@ class Store:
                 for id, highest in write.highest.items():
                     topic = self._catalog.topics.get(id)
                     if topic is not None:
-                        topic.reserved = highest
-            if write.context is not None:
+                        topic.reserved = max(topic.reserved or 0, highest)
+            if isinstance(write, Allow):
+                self._tell(*self._memory.go_on(write.error))
+            elif write.context is not None:
                 write.context.set()
             return True
         if isinstance(write, Carried):
@@ -327,10 +338,15 @@ class Store:
         if isinstance(where, Writer):
             where.submit(write)
             return True
-        grown = where.apply((write,))
+        self._tell(*where.apply((write,)))
+        return True
+
+    def _tell(self, writes: list[Write], grown: dict[int, int]) -> None:
+        """Hands back what was done in memory."""
+        if writes:
+            self._done(writes)
         if grown:
             self._appended(grown)
-        return False
 
     def _hand_back(self, write: Write, error: BaseException | None) -> bool:
         write.error, write.done = error, True
@@ -399,11 +415,8 @@ class Store:
                 self._carry(write)
             else:
                 mine.append(write)
-        grown = self._memory.apply(mine) if mine else {}
-        if lost or mine:
-            self._notify(lost + mine)
-        if grown:
-            self._appended(grown)
+        done, grown = self._memory.apply(mine) if mine else ([], {})
+        self._tell(lost + done, grown)
 
     def _carry(self, write: MoveToDeadLetter) -> None:
         """Begins to move a dead letter to another environment: there it is appended once, then it is settled here."""
@@ -429,14 +442,11 @@ class Store:
         if isinstance(where, Writer):
             where.submit(write)
             return
-        grown = {}
         if where is None:
             write.error = UnknownTopic(f"there is no topic {topic_id}")
+            self._tell([write], {})
         else:
-            grown = where.apply((write,))
-        self._done([write])
-        if grown:
-            self._appended(grown)
+            self._tell(*where.apply((write,)))
 
     def topics(self) -> list[TopicState]:
         found = []

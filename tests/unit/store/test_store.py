@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -405,3 +406,58 @@ def test_without_the_catalog_nothing_is_opened(again: Again, directory: Path) ->
         Store(directory, notify=print)
     (directory / "aside").rename(directory / "strong")
     assert again().log.findings == []
+
+
+def test_nobody_waits_for_ids_of_a_transient_topic_under_its_lock(store: Opened, monkeypatch) -> None:
+    transient, dead = store.make("t", "round_robin", "transient"), store.make("dead")
+    store.append(transient, b"job")
+    environment = store.log._writers["strong"].environment
+    begin, asked, go_on = environment.begin, threading.Event(), threading.Event()
+
+    def held() -> Any:
+        asked.set()
+        assert go_on.wait(20)
+        return begin()
+
+    monkeypatch.setattr(environment, "begin", held)
+    # More than was reserved: the strong writer, which allows ids, has to settle a dead letter in memory beside.
+    many = [Append(transient, blocks.encode([b""] * 65536), 65536) for _ in range(40)]
+    writes = [MoveToDeadLetter(transient, 1, dead), *many, SetPosition(transient, "n", 5)]
+    store.log.submit_many(writes)
+    assert asked.wait(20)
+    assert store.log.topic(transient).last < 1 << 20
+    go_on.set()
+    store.wait(writes)
+    assert [write.error for write in writes] == [None] * len(writes)
+    assert [write.first for write in many] == [2 + 65536 * i for i in range(40)]
+    assert 1 in store.log.settled(transient)
+    store.wait_grown(transient, 1 + 65536 * 40)
+
+
+def test_without_ids_to_give_a_transient_topic_says_so(store: Opened, monkeypatch) -> None:
+    topic = store.make("t", persistence="transient")
+    environment = store.log._writers["strong"].environment
+    begin = environment.begin
+    error = OSError(errno.EIO, "it failed")
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), error, [True]))
+    large = Append(topic, blocks.encode([b""] * 2_000_000), 2_000_000)
+    store.try_(large, SetPosition(topic, "n", 0))
+    assert isinstance(large.error, StoreFailed)
+    assert store.log.positions(topic) == {"n": 0}
+
+
+def test_a_write_in_memory_looks_at_its_own_topic_alone() -> None:
+    class Counted(dict[int, Any]):
+        looked = 0
+
+        def items(self) -> Any:
+            Counted.looked += len(self)
+            return super().items()
+
+    with Opened.in_memory() as log:
+        for i in range(100):
+            log.make(f"t{i}", persistence="transient")
+        log.log._engine.topics = Counted(log.log._engine.topics)
+        assert log.append(1, b"x").first == 1
+        assert Counted.looked == 0
+        assert log.grown[1] == 1
