@@ -105,9 +105,12 @@ class Offline:
             with LmdbReader(self.environment(topic), topic.id, dense, lambda error: None) as reader:
                 try:
                     for header, records in reader.blocks(start, stop):
+                        start = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
                         yield from blocks.decode(header, records, topic.name)
                     return
                 except DamagedError as error:
                     found = error
+                except StoreError as error:
+                    found = DamagedError(str(error), topic.id, start, topic.last)
             yield found
             start = found.last + 1

@@ -9,7 +9,7 @@ import lmdb
 
 from omq._core import blocks
 from omq.store.environment import Environment
-from omq.store.errors import DamagedError, Gone
+from omq.store.errors import DamagedError, Gone, StoreError
 from omq.store.layout import BLOCK, STAGED, THREE, TOPIC_NUMBER, block_header, block_key, opened, topic_key
 
 Damage = Callable[[DamagedError], None]
@@ -92,13 +92,15 @@ class LmdbReader:
     def __enter__(self) -> LmdbReader:
         self._transaction = self._environment.begin_read()
         key = topic_key(b"n", self._topic_id)
-        row = self._transaction.get(key)
-        if row is not None:
-            try:
+        try:
+            row = self._transaction.get(key)
+            if row is not None:
                 self.first, self.last, _ = THREE.unpack(opened(key, row))
-            except BaseException:
-                self.__exit__()
-                raise
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, lmdb.Error):
+                raise StoreError(f"topic {self._topic_id} cannot be read: LMDB: {error}") from error
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -109,7 +111,8 @@ class LmdbReader:
         try:
             yield from self._blocks(start, stop)
         except lmdb.Error as error:
-            raise self._damaged(start, self.last, stop, f"LMDB: {error}") from error
+            # Which ids that concerns is not known: what lies behind may well be there.
+            raise StoreError(f"topic {self._topic_id} cannot be read from {start} on: LMDB: {error}") from error
 
     def _blocks(self, start: int, stop: int) -> Iterator[tuple[bytes, memoryview]]:
         stop = min(stop or self.last + 1, self.last + 1)

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
+import lmdb
+
 from omq.store import acknowledged
 from omq.store.catalog import RESERVED, Catalog
 from omq.store.environment import Environment
@@ -141,7 +143,7 @@ class Store:
             self._load(strong_ledger, weak_ledger)
             if missing and weak_ledger.topics:
                 self.findings.append(f"{weak}: it is missing: weak and async topics begin anew")
-            tails: list[DamagedError] = []
+            tails: list[StoreError] = []
             if not session.orderly:
                 tails += check_tails(self._strong, strong_ledger.topics.values())
                 tails += check_tails(self._weak, weak_ledger.topics.values())
@@ -165,7 +167,8 @@ class Store:
             writer.start()
         for error in tails:
             self.findings.append(str(error))
-            self._damage(error)
+            if isinstance(error, DamagedError):
+                self._damage(error)
         self._begin_ids(lost)
 
     def _writer(self, name: str, environment: Environment, ledger: Ledger) -> Writer:
@@ -422,8 +425,8 @@ class Store:
         """Begins to move a dead letter to another environment: there it is appended once, then it is settled here."""
         try:
             record = self._record(write.topic_id, write.id)
-        except StoreError as error:
-            self._hand_back(write, error)
+        except (StoreError, lmdb.Error) as error:
+            self._hand_back(write, error if isinstance(error, StoreError) else StoreError(f"LMDB: {error}"))
             return
         producer = DEAD_LETTERS + write.topic_id.to_bytes(4, "big")
         self._to(write.target_id, Carried(write.target_id, record, 1, producer, write.id, context=write))
@@ -578,6 +581,6 @@ class Store:
         where = self._where.get(error.topic_id)
         if not isinstance(where, Writer):
             return
-        with contextlib.suppress(OSError, StoreError), where.environment.read() as reading:
+        with contextlib.suppress(OSError, StoreError, lmdb.Error), where.environment.read() as reading:
             keep_aside(self._session.directory / "quarantine", reading, damage)
         where.submit(Quarantine(*damage))

@@ -10,7 +10,7 @@ import lmdb.verify
 
 from omq.store.data_file import look
 from omq.store.environment import Environment
-from omq.store.errors import DamagedError
+from omq.store.errors import DamagedError, StoreError
 from omq.store.reader import LmdbReader
 from omq.store.topic import Topic
 
@@ -50,9 +50,9 @@ def check_structure(directory: Path, limit: int | None = None) -> list[str]:
     return []
 
 
-def check_tails(environment: Environment, topics: Iterable[Topic]) -> list[DamagedError]:
-    """Reads the last block of each topic; what is damaged."""
-    found: list[DamagedError] = []
+def check_tails(environment: Environment, topics: Iterable[Topic]) -> list[StoreError]:
+    """Reads the last block of each topic; what is damaged, or cannot be read."""
+    found: list[StoreError] = []
     for topic in topics:
         if topic.last < topic.first:
             continue
@@ -63,6 +63,8 @@ def check_tails(environment: Environment, topics: Iterable[Topic]) -> list[Damag
                     pass
             except DamagedError:
                 pass
+            except StoreError as error:
+                found.append(error)
     return found
 
 
@@ -74,10 +76,14 @@ def check_topic(environment: Environment, topic: Topic) -> tuple[int, int, list[
         with LmdbReader(environment, topic.id, topic.persistence == "strong", lambda error: None) as reader:
             try:
                 for header, view in reader.blocks(start):
+                    start = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
                     records += int.from_bytes(header[4:8], "big")
                     size += len(view)
                 break
             except DamagedError as error:
                 found.append(error)
                 start = error.last + 1
+            except StoreError as error:
+                found.append(DamagedError(str(error), topic.id, start, topic.last))
+                break
     return records, size, found

@@ -3,12 +3,14 @@
 import asyncio
 from contextlib import contextmanager
 
+import lmdb
 import pytest
 
 from omq._core import blocks
 from omq.broker.broker import Broker
 from omq.broker.errors import BrokerFailed, TopicError
 from omq.broker.round_robin import RoundRobinTopic
+from omq.store import reader
 from omq.store.errors import DamagedError
 from tests.unit.broker.cores import Taker, append, core, quiet, until
 
@@ -233,11 +235,11 @@ async def test_dead_letters_go_to_the_topic_that_is_named_and_there():
         graves = await broker.create("graves", persistence="async", settings={"max_messages": 100})
         topic = await prepared(broker, count=3, max_deliveries=1, dead_letter="graves")
         taker = Taker()
-        reader = Taker()
-        broker.subscribe(graves, "beginning", reader)
+        mourner = Taker()
+        broker.subscribe(graves, "beginning", mourner)
         broker.consume(topic, taker, ack_timeout=0.02)
-        await until(lambda: len(reader.got) == 3)
-        assert [body for _, body in reader.got] == [b"1", b"2", b"3"]
+        await until(lambda: len(mourner.got) == 3)
+        assert [body for _, body in mourner.got] == [b"1", b"2", b"3"]
         assert taker.counts == [1, 1, 1]
 
 
@@ -329,6 +331,40 @@ async def test_damage_of_which_nobody_knows_the_end_ends_the_consumers(caplog):
         await until(lambda: taker.errors)
         assert taker.errors[0].code == "damaged"
         assert topic.readers == 0
+
+
+@pytest.mark.parametrize("persistence", ["weak", "strong"])
+async def test_what_lmdb_cannot_read_ends_the_consumers_and_settles_nothing(tmp_path, monkeypatch, persistence):
+    broker = Broker(tmp_path)
+    await broker.start()
+    try:
+        topic = await broker.create("j", delivery="round-robin", persistence=persistence)
+        for _ in range(3):
+            await append(broker, topic, [bytes(300_000)])
+        block_at = reader.block_at
+
+        def fails(transaction, key, value):
+            found = block_at(transaction, key, value)
+            if found[0] == 2:
+                raise lmdb.CorruptedError("a page is none")
+            return found
+
+        monkeypatch.setattr(reader, "block_at", fails)
+        taker = Taker()
+        broker.consume(topic, taker)
+        await until(lambda: taker.errors)
+        assert taker.errors[0].code == "failed"
+        assert taker.ids == [1]
+        await flushed(topic)
+        assert [id for id in range(1, 4) if id in settled(broker, topic)] == []
+        assert broker.journal.store.stats().damaged == []
+        monkeypatch.undo()
+        other = Taker()
+        broker.consume(topic, other)
+        await until(lambda: len(other.got) == 3)
+        assert other.ids == [1, 2, 3]
+    finally:
+        await broker.close()
 
 
 async def test_what_is_to_be_buried_when_the_broker_ends_leaves_no_task(tmp_path):

@@ -16,7 +16,7 @@ import lmdb
 import pytest
 
 from omq._core import blocks
-from omq.store import session
+from omq.store import reader, session
 from omq.store.errors import DamagedError, StoreError, StoreFailed, StoreFull, StoreLocked
 from omq.store.interface import (
     Append,
@@ -29,6 +29,7 @@ from omq.store.interface import (
     Stage,
     Trim,
 )
+from omq.store.offline import Offline
 from omq.store.store import Store
 from tests.unit.store.opened import Opened
 
@@ -461,3 +462,31 @@ def test_a_write_in_memory_looks_at_its_own_topic_alone() -> None:
         assert log.append(1, b"x").first == 1
         assert Counted.looked == 0
         assert log.grown[1] == 1
+
+
+def test_where_lmdb_cannot_read_nothing_is_called_damaged_but_by_verify(
+    again: Again, directory: Path, monkeypatch
+) -> None:
+    log = again()
+    topic = log.make("t")
+    for _ in range(3):
+        log.append(topic, bytes(300_000))
+    block_at = reader.block_at
+
+    def fails(transaction, key, value):
+        found = block_at(transaction, key, value)
+        if found[0] == 2:
+            raise lmdb.CorruptedError("a page is none")
+        return found
+
+    monkeypatch.setattr(reader, "block_at", fails)
+    with pytest.raises(StoreError) as raised:
+        log.read(topic)
+    assert not isinstance(raised.value, DamagedError)
+    assert log.log.stats().damaged == []
+    log.log.close()
+    with Offline(directory) as offline:
+        records, _, found = offline.check(offline.find("t"))
+        assert (records, [(one.first, one.last) for one in found]) == (1, [(2, 3)])
+        told = list(offline.messages(offline.find("t")))
+        assert [getattr(one, "id", None) or (one.first, one.last) for one in told] == [1, (2, 3)]
