@@ -10,7 +10,8 @@ from omq.broker.errors import BrokerError, TopicError
 from omq.broker.journal import Journal, broker_error
 from omq.broker.protocol import check_name
 from omq.broker.stats import PositionStats, SubscriptionStats, TopicStats
-from omq.store.interface import Append, TopicState, Write
+from omq.store.errors import UnknownTopic
+from omq.store.interface import Append, Delivery, TopicState, Write
 
 log = logging.getLogger("omq.broker")
 
@@ -210,8 +211,13 @@ class Topic:
     # ------------------------------------------------------------------ what it tells
 
     def state(self) -> TopicState:
-        """What the store says of it now."""
-        return self._journal.store.topic(self.id)
+        """What the store says of it now; where it has just forgotten it, that nothing is kept."""
+        try:
+            return self._journal.store.topic(self.id)
+        except UnknownTopic:
+            kind: Delivery = "broadcast" if self.delivery == "broadcast" else "round_robin"
+            settings = self.settings
+            return TopicState(self.id, self.name, kind, self.persistence, settings, self.last + 1, self.last, 0)
 
     @property
     def readers(self) -> int:

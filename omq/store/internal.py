@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from omq.store.errors import StoreError
-from omq.store.interface import Append, Settle, Write
+from omq.store.interface import Append, DeleteTopic, Settle, Write
+
+
+class Sweep(DeleteTopic):
+    """Deletes the rows of a topic that the catalog does not have any more, where that could not be done at once."""
+
+    __slots__ = ()
 
 
 class Elsewhere(StoreError):

@@ -25,7 +25,7 @@ from omq.store.interface import (
     Trim,
     Write,
 )
-from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
+from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
 from omq.store.joining import OpenBlock, Records, pieces
 from omq.store.layout import (
     BLOCK,
@@ -99,6 +99,7 @@ class Ledger:
             Clean: self._clean,
             Quarantine: self._quarantine,
             Jump: self._jump,
+            Sweep: self._delete,
         }
 
     # The transaction

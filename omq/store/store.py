@@ -36,7 +36,7 @@ from omq.store.interface import (
     Trim,
     Write,
 )
-from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain
+from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
 from omq.store.layout import NUMBER, opened, topic_key
 from omq.store.ledger import Ledger
 from omq.store.memory import MemoryTopic, MemoryTopics
@@ -64,7 +64,7 @@ SUMMED: Final = (
     "syncs",
     "sync_seconds",
 )
-OURS: Final = (Reserve, Jump, Retain, Clean, Quarantine)
+OURS: Final = (Reserve, Jump, Retain, Clean, Quarantine, Sweep)
 
 
 class Store:
@@ -102,6 +102,7 @@ class Store:
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
         self._reserving: dict[int, int] = {}  # what is asked for, by topic
+        self._unswept: set[int] = set()  # deleted topics whose rows could not be deleted
         self._session = Session(directory)
         self.id = self._session.id
         try:
@@ -297,7 +298,10 @@ class Store:
                     topic = self._catalog.topics.get(id)
                     if topic is not None:
                         topic.reserved = max(topic.reserved or 0, highest)
-            if isinstance(write, Allow):
+            if isinstance(write, Sweep):
+                if write.error is not None and not isinstance(write.error, UnknownTopic):
+                    self._unswept.add(write.topic_id)
+            elif isinstance(write, Allow):
                 self._tell(*self._memory.go_on(write.error))
             elif write.context is not None:
                 write.context.set()
@@ -314,7 +318,11 @@ class Store:
         if isinstance(write, MakeTopic) and write.error is None and not write.found:
             self._place(self._catalog.topics[write.topic_id])
         elif isinstance(write, DeleteTopic):
-            if write.error is None or isinstance(write.error, Elsewhere):
+            if write.error is not None and threading.current_thread().name.endswith("weak"):
+                # The catalog does not have it any more, so it is deleted; what it leaves goes as soon as it can.
+                self._unswept.add(write.topic_id)
+                write.error = None
+            elif write.error is None or isinstance(write.error, Elsewhere):
                 where = self._where.pop(write.topic_id, None)
                 if where is not None and write.error is not None:
                     return self._pass_on(write, where)
@@ -559,6 +567,8 @@ class Store:
 
     def _tick(self, hour: bool) -> None:
         """Called every second."""
+        while self._unswept:
+            self._writers["weak"].submit(Sweep(self._unswept.pop()))
         for writer in self._writers.values():
             writer.environment.take_reserve()
             topics = list(writer.ledger.topics.values())

@@ -8,6 +8,7 @@ from omq._core import blocks
 from omq.broker.broker import MAX_WAITING, Broker
 from omq.broker.errors import BrokerFailed, Busy, TopicError
 from omq.store.errors import StoreFailed, StoreFull
+from omq.store.interface import DeleteTopic
 from tests.unit.broker.cores import Taker, append, core, quiet, until
 
 
@@ -221,3 +222,12 @@ async def test_the_statistics_tell_everything_that_is_there():
         assert stats["store"]["directory"] is None
         assert stats["store"]["failed"] is None
         assert topic.info()["subscribers"] == 1
+
+
+async def test_a_topic_that_the_store_has_forgotten_is_told_as_empty():
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        await append(broker, topic, [b"a"])
+        await broker.journal.do(DeleteTopic(topic.id))
+        assert (topic.info()["first"], topic.info()["last"], topic.info()["bytes"]) == (2, 1, 0)
+        assert broker.stats()["topics"][0]["first"] == 2

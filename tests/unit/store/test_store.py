@@ -29,6 +29,7 @@ from omq.store.interface import (
     Stage,
     Trim,
 )
+from omq.store.internal import Sweep
 from omq.store.offline import Offline
 from omq.store.store import Store
 from tests.unit.store.opened import Opened
@@ -353,6 +354,37 @@ def test_a_deletion_that_fails_leaves_the_topic(store: Opened, monkeypatch, kind
     assert store.log.broken is not None
     assert isinstance(made.error, StoreFailed)
     assert [state.name for state in store.log.topics()] == ["other"]
+
+
+def test_what_the_catalog_has_forgotten_is_deleted_even_where_its_rows_cannot_go_yet(
+    store: Opened, monkeypatch
+) -> None:
+    topic = store.make("t", persistence="weak")
+    store.append(topic, b"a")
+    writer = store.log._writers["weak"]
+    delete, full, swept = writer.ledger._does[DeleteTopic], [True], threading.Event()
+
+    def fails(write: DeleteTopic) -> None:
+        if full:
+            raise StoreFull("no space")
+        delete(write)
+        swept.set()
+
+    for kind in (DeleteTopic, Sweep):
+        monkeypatch.setitem(writer.ledger._does, kind, fails)
+    assert store.do(DeleteTopic(topic)).error is None
+    assert store.log.topics() == []
+    other = store.make("t", persistence="weak")
+    assert other != topic
+    store.log._tick(hour=False)
+    store.append(other, b"b")
+    assert store.read(other) == [(1, b"b")]
+    assert topic in writer.ledger.topics
+    full.clear()
+    store.log._tick(hour=False)
+    assert swept.wait(30)
+    assert topic not in writer.ledger.topics
+    assert store.read(other) == [(1, b"b")]
 
 
 def test_a_failed_commit_ends_all_writing_and_no_reading(store: Opened, monkeypatch) -> None:
