@@ -85,6 +85,7 @@ class BroadcastTopic(Topic):
         self._names = dict(journal.store.positions(state.id))
         self._holders: dict[str, Subscription] = {}
         self._dirty: dict[str, int] = {}
+        self._unsure: set[str] = set()  # names whose beginning is not durable yet
 
     # ------------------------------------------------------------------ subscribing
 
@@ -102,6 +103,7 @@ class BroadcastTopic(Topic):
             self._holders[name] = subscription
             if known is None:
                 # A name holds from now on, also where nobody moves it and the broker dies.
+                self._unsure.add(name)
                 self.move(name, position)
         subscription.more()
         return subscription
@@ -122,8 +124,8 @@ class BroadcastTopic(Topic):
         return replay, False
 
     def knows(self, name: str) -> bool:
-        """Whether a position is kept under a name."""
-        return name in self._names
+        """Whether a position is kept under a name, and that is durable."""
+        return name in self._names and name not in self._unsure
 
     @property
     def readers(self) -> int:
@@ -245,6 +247,11 @@ class BroadcastTopic(Topic):
         dirty, self._dirty = self._dirty, {}
         for name, position in dirty.items():
             self._keep(SetPosition(self.id, name, position))
+
+    def _kept(self, write: Write) -> None:
+        if write.error is None and isinstance(write, SetPosition):
+            self._unsure.discard(write.name)
+        super()._kept(write)
 
     def _take_back(self, write: Write) -> None:
         assert isinstance(write, SetPosition)

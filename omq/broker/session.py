@@ -47,6 +47,7 @@ _MAX_TAGS: Final = 65_536
 _MAX_TASKS: Final = 1024
 _DEFAULT_CREDIT: Final = 1 << 20
 _DEFAULT_JOBS: Final = 100
+_MIN_ACK_TIMEOUT: Final = 0.01
 _MAX_ACK_TIMEOUT: Final = 1e9
 _CLIENT: Final = re.compile(r"[0-9a-fA-F]{32}")
 
@@ -463,8 +464,12 @@ class Session:
         said = json_object(message, 3)
         credit = min(whole(said, "credit", _DEFAULT_JOBS), p.MAX_JOBS)
         timeout = said.get("ack_timeout", 30.0)
-        if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= _MAX_ACK_TIMEOUT:
-            raise SyntaxFault(f"ack_timeout is a number of seconds above 0, not {str(timeout)[:40]!r}")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+            raise SyntaxFault(f"ack_timeout is a number of seconds, not {str(timeout)[:40]!r}")
+        if not _MIN_ACK_TIMEOUT <= timeout <= _MAX_ACK_TIMEOUT:
+            raise SyntaxFault(
+                f"ack_timeout is {_MIN_ACK_TIMEOUT} s to {_MAX_ACK_TIMEOUT:.0f} s, not {str(timeout)[:40]!r}"
+            )
         working = Working(self, tag, topic)
         working.share = self._broker.consume(topic, working, ack_timeout=float(timeout), credit=credit)
         self.tags[tag] = working

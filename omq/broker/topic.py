@@ -106,6 +106,7 @@ class Topic:
         self._unkept: BrokerError | None = None  # why the last one was not done
         self._retrying = False
         self._flushing: list[tuple[Write, Callable[[BrokerError | None], None]]] = []
+        self._missed: BrokerError | None = None  # why a write that somebody flushes was not done
 
     def __repr__(self) -> str:
         return f"<{self.delivery} topic {self.name!r}, {self.persistence}, {self.last} messages>"
@@ -181,8 +182,12 @@ class Topic:
         self._unkept = error
         if error is not None:
             self._take_back(write)
+            self._missed = self._missed or error
+        # Several writes may be under way: a flush waits for the last of them, and tells of any that was not done.
         while self._flushing and self._flushing[0][0] is write:
-            self._flushing.pop(0)[1](error)
+            self._flushing.pop(0)[1](self._missed)
+        if self._keeping is write or not self._flushing:
+            self._missed = None
         if self._keeping is not write:
             return
         self._keeping = None

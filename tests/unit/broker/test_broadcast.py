@@ -3,7 +3,8 @@
 import pytest
 
 from omq.broker.errors import BrokerFailed, Damaged, Overrun, TopicError
-from omq.store.errors import DamagedError
+from omq.store.errors import DamagedError, StoreFull
+from omq.store.interface import SetPosition
 from tests.unit.broker.cores import Taker, append, core, quiet, until
 
 
@@ -215,3 +216,39 @@ async def test_a_round_robin_topic_is_not_subscribed_to_nor_a_broadcast_topic_co
             broker.subscribe(jobs, "current", Taker())
         with pytest.raises(TopicError, match="broadcast"):
             broker.consume(topic, Taker())
+
+
+async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        store = broker.journal.store
+        submit, full = store.submit_many, [True]
+
+        def fails(writes):
+            for write in writes:
+                if full and isinstance(write, SetPosition) and write.name == "a":
+                    write.error = StoreFull("no space")
+                    broker.journal._notify([write])
+                else:
+                    submit([write])
+
+        monkeypatch.setattr(store, "submit_many", fails)
+        told = []
+        for name in ("a", "b"):
+            broker.subscribe(topic, "current", Taker(), name=name).end()
+        topic.flush(told.append)
+        await until(lambda: told)
+        assert told[0].code == "full"
+        assert not topic.knows("a")
+        assert topic.knows("b")
+        # The same again is no better as long as nothing is durable.
+        broker.subscribe(topic, "current", Taker(), name="a").end()
+        topic.flush(told.append)
+        await until(lambda: len(told) == 2)
+        assert told[1].code == "full"
+        full.clear()
+        topic.flush(told.append)
+        await until(lambda: len(told) == 3)
+        assert told[2] is None
+        assert topic.knows("a")
+        assert store.positions(topic.id) == {"a": 0, "b": 0}
