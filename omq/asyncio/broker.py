@@ -23,14 +23,12 @@ from omq.broker.async_caller import AsyncCaller
 from omq.broker.async_streams import AsyncConsumer as Consumer
 from omq.broker.async_streams import AsyncSubscription as Subscription
 from omq.broker.async_streams import leave
+from omq.broker.checks import check_bodies, check_headers, check_reading, check_share, check_subscription
 from omq.broker.client_core import (
     RangeReader,
     Request,
     State,
-    check_bodies,
     check_body,
-    check_share,
-    check_subscription,
     describe,
     pack,
     read_first,
@@ -145,6 +143,7 @@ class Client:
         caller = self._caller
         caller.refuse()
         check_body(body, caller.core.max_body)
+        check_headers(headers)
         records = encode_record(body, key, headers)
         if not caller.core.has_room(len(records)):
             await caller.wait_for(partial(caller.core.has_room, len(records)), "room for a message")
@@ -216,6 +215,7 @@ class Client:
     ) -> AsyncIterator[Message]:
         """Reads what is kept now, in order; not awaited; see `omq.broker.Client.read`."""
         protocol.check_name(topic)
+        check_reading(start, stop, limit)
         return self._read(topic, start, stop, limit)
 
     async def _read(self, topic: str, start: int | None, stop: int | None, limit: int | None) -> AsyncIterator[Message]:

@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import omq.asyncio as omq
 from omq.broker import protocol
-from omq.broker.client_core import (
-    ClientCore,
-    Request,
-    State,
-    patience,
-)
+from omq.broker.checks import patience
+from omq.broker.client_core import ClientCore, Request, State
 from omq.broker.connection import SESSION_OPTIONS, Pause, Watch
 from omq.broker.errors import (
     BrokerFailed,

@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
+from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from weakref import ref
 
 from omq.broker.async_caller import AsyncCaller, wake
-from omq.broker.client_core import (
-    patience,
-)
+from omq.broker.checks import patience
 from omq.broker.errors import (
     BrokerError,
     BrokerTimeout,
@@ -36,6 +36,7 @@ class AsyncStream(Generic[_Message]):
         self._caller = caller
         self._feed = feed
         self._batch: Iterator[_Message] = iter(())
+        feed.reader = ref(self)
         self._waiting: set[asyncio.Future[None]] = set()
         feed.wake = partial(_wake_all, self._waiting)  # not a method: who drops the last reference ends it
 
@@ -54,14 +55,15 @@ class AsyncStream(Generic[_Message]):
         until = self._until(timeout)
         while True:
             for message in self._batch:
-                return message
+                if self._counts(message):
+                    return message
             await self._load(until)
 
     async def recv_many(self, *, timeout: float | None = None) -> list[_Message]:
         """Takes what is there of the next block of messages, at least one; see `recv`."""
         until = self._until(timeout)
         while True:
-            if messages := list(self._batch):
+            if messages := [message for message in self._batch if self._counts(message)]:
                 return messages
             await self._load(until)
 
@@ -90,7 +92,7 @@ class AsyncStream(Generic[_Message]):
     async def _load(self, until: float | None) -> None:
         """Waits for a block, and decodes it."""
         caller, feed = self._caller, self._feed
-        if not feed.stirred:
+        if caller.inherited or not feed.stirred:
             caller.refuse()
             await self._stirred(until)
         else:
@@ -99,14 +101,15 @@ class AsyncStream(Generic[_Message]):
         if block is not None:
             self._batch = iter([*self._batch, *self._decode(block)])  # another task may have loaded one, too
             caller.send_out()
-        elif feed.ended:
+            _wake_all(self._waiting)  # there may be some for other tasks
+        elif feed.ended and not length_hint(self._batch):
             raise feed.error or ClosedError(f"what reads {feed.topic!r} is closed")
 
     async def _stirred(self, until: float | None) -> None:
         feed = self._feed
         try:
             async with asyncio.timeout_at(until):
-                while not feed.stirred:
+                while not feed.stirred and not length_hint(self._batch):  # another task may have filled it
                     future = asyncio.get_running_loop().create_future()
                     self._waiting.add(future)
                     try:
@@ -118,6 +121,14 @@ class AsyncStream(Generic[_Message]):
 
     def _decode(self, block: Block) -> list[_Message]:
         raise NotImplementedError
+
+    def _counts(self, message: _Message) -> bool:
+        """Whether a message that was taken from the feed may still be handed out."""
+        return True
+
+    def _forget(self) -> list[_Message]:
+        """What `Feed.forget` calls."""
+        return list(self._batch)
 
     async def close(self) -> None:
         """Ends it, and returns once the broker knows; see `omq.broker.Subscription.close`."""
@@ -198,15 +209,17 @@ class AsyncConsumer(AsyncStream[Delivery]):
         self._caller.settle(self._feed, delivery.session, delivery.id, done)
 
     async def _iterate(self) -> AsyncIterator[Delivery]:
-        core = self._caller.core
         while True:
             for delivery in self._batch:
-                if delivery.session == core.session:  # else the broker delivers it again
+                if self._counts(delivery):
                     yield delivery
             try:
                 await self._load(None)
             except ClosedError:
                 return
+
+    def _counts(self, message: Delivery) -> bool:
+        return message.session == self._caller.core.session  # else the broker delivers it again
 
     def _decode(self, block: Block) -> list[Delivery]:
         feed = self._feed

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import omq
 from omq.broker import protocol
-from omq.broker.client_core import ClientCore, Request, State, patience
+from omq.broker.checks import patience
+from omq.broker.client_core import ClientCore, Request, State
 from omq.broker.connection import SESSION_OPTIONS, Pause, Watch
 from omq.broker.errors import BrokerTimeout, SyntaxFault
 from omq.broker.feeds import Feed, ShareFeed
@@ -135,6 +136,12 @@ class Caller:
         """Has every call that waits look again. Under the lock."""
         for waiter in self._waiters:
             waiter.wake()
+
+    def wake_ready(self) -> None:
+        """Wakes the calls for which something is there. Under the lock."""
+        for waiter in self._waiters:
+            if waiter.ready():
+                waiter.wake()
 
     # ------------------------------------------------------------------ requests
 

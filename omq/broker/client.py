@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 from omq._core.blocks import encode_record
 from omq.broker import protocol
 from omq.broker.caller import Caller
+from omq.broker.checks import check_bodies, check_headers, check_reading, check_share, check_subscription
 from omq.broker.client_core import (
     RangeReader,
     Request,
     State,
-    check_bodies,
     check_body,
-    check_share,
-    check_subscription,
     describe,
     pack,
     read_first,
@@ -146,6 +144,7 @@ class Client:
         caller = self._caller
         caller.refuse()
         check_body(body, caller.core.max_body)
+        check_headers(headers)
         records = encode_record(body, key, headers)
         until = caller.until()
         caller.settle_dropped()
@@ -289,6 +288,7 @@ class Client:
         caller = self._caller
         caller.refuse()
         protocol.check_name(topic)
+        check_reading(start, stop, limit)
         return self._read(topic, start, stop, limit)
 
     def _read(self, topic: str, start: int | None, stop: int | None, limit: int | None) -> Iterator[Message]:

@@ -77,7 +77,20 @@ class Request:
         wake: Called once it is over.
     """
 
-    __slots__ = ("answer", "command", "done", "error", "feed", "parts", "repeated", "sequence", "size", "tag", "wake")
+    __slots__ = (
+        "answer",
+        "command",
+        "done",
+        "error",
+        "feed",
+        "parts",
+        "repeated",
+        "sent",
+        "sequence",
+        "size",
+        "tag",
+        "wake",
+    )
 
     def __init__(self, command: bytes, tag: bytes, parts: tuple[bytes, ...]) -> None:
         self.command = command
@@ -86,7 +99,8 @@ class Request:
         self.sequence = 0  # of an APPEND
         self.size = 0  # bytes of its records
         self.feed: Feed | None = None  # that it begins
-        self.repeated = False
+        self.sent = False
+        self.repeated = False  # said in an earlier connection, too
         self.done = False
         self.answer: list[bytes] = []
         self.error: OmqError | None = None
@@ -204,10 +218,22 @@ class ClientCore:
         if request.command == protocol.HELLO:
             self._welcomed(read_json(answer[0]))
         elif request.feed is not None:
-            for message in request.feed.begun(read_json(answer[0])):
+            about = read_json(answer[0])
+            if not request.feed.finds(about):
+                self._replaced(request, request.feed)
+                return
+            for message in request.feed.begun(about):
                 self._reply(message)
                 self.dirty = True
         self._finish(request, answer)
+
+    def _replaced(self, request: Request, feed: Feed) -> None:
+        """The topic was deleted while there was no connection, and another one has its name."""
+        error = TopicError(f"topic {feed.topic!r} was deleted, and made again")
+        del self._feeds[feed.tag]
+        feed.end(error)
+        self._finish(request, [], error)
+        self._enter(Request(protocol.CANCEL, feed.tag, ()))
 
     def _welcomed(self, about: dict[str, Any]) -> None:
         if about.get("version", protocol.VERSION) != protocol.VERSION:
@@ -218,14 +244,14 @@ class ClientCore:
         if before and before != self.broker:
             # Another store: its ids have begun anew.
             for feed in self._feeds.values():
-                feed.start_over(0)
+                feed.renumber(self.session)
         self.max_body = int(about.get("max_body", self.max_body))
         waiting = [request for request in self._requests.values() if request.command != protocol.HELLO]
         for feed in self._feeds.values():
             if feed.began and not feed.ended:
                 self._begin(feed)
         for request in waiting:
-            request.repeated = True
+            request.repeated = request.sent
             self._send(request)
 
     def _refused(self, tag: bytes, error: BrokerError) -> None:
@@ -324,8 +350,9 @@ class ClientCore:
     def settle(self, feed: ShareFeed, session: int, numbers: Sequence[int], done: bool) -> None:
         """Acknowledges messages that came in a connection, or asks for them again."""
         self.say_gathered()  # in their order
-        for number in numbers:
-            feed.remember(number, done)
+        if session >= feed.since:  # else they were other messages
+            for number in numbers:
+                feed.remember(number, done)
         # The broker has taken back what came in another connection.
         if session == self.session and feed.in_force and numbers:
             pairs = _ranges(numbers) if len(numbers) > 1 else [(numbers[0], numbers[0])]
@@ -339,7 +366,8 @@ class ClientCore:
         Returns:
             Whether it is time for `say_gathered`. Else it is due soon, and before anything waits.
         """
-        feed.remember(number, True)
+        if session >= feed.since:  # else it was another message
+            feed.remember(number, True)
         if session != self.session or not feed.in_force:
             return False  # the broker has taken it back
         self.dirty = True
@@ -364,6 +392,8 @@ class ClientCore:
 
     def move(self, feed: SubscriptionFeed, position: int) -> None:
         """Moves the position that the broker keeps under a name."""
+        if feed.since and position > feed.last:
+            return  # of a store that the broker has no more
         feed.position = position
         self.dirty = True
         if feed.in_force:
@@ -413,6 +443,7 @@ class ClientCore:
         return request
 
     def _send(self, request: Request) -> None:
+        request.sent = True
         if request.sequence:
             settled = next(iter(self._appends))
             self._say(request.command, request.tag, *request.parts, u64(request.sequence), u64(settled))
@@ -498,53 +529,6 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
         else:
             found.append((number, number))
     return found
-
-
-def patience(timeout: float | None) -> float | None:
-    """Seconds to wait; `None` for ever.
-
-    Raises:
-        ValueError: They are below 0, or no number.
-    """
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None for ever")
-    return float(timeout)
-
-
-def check_subscription(replay: str | int, name: str | None, credit: int) -> None:
-    """Raises for arguments of `subscribe` that no broker takes.
-
-    Raises:
-        ValueError: What to replay is neither of the two words nor an id, or the credit is no number of bytes.
-        TopicError: No subscription can have this name.
-    """
-    is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
-    if not is_id and replay not in ("current", "beginning"):
-        raise ValueError(f'replay={replay!r}: must be "current", "beginning", or an id, 0 or more')
-    if name is not None:
-        protocol.check_name(name, "a subscription's name")
-    if credit < 1:
-        raise ValueError(f"credit={credit!r}: must be bytes, at least 1")
-
-
-def check_share(ack_timeout: float, credit: int) -> None:
-    """Raises for arguments of `consume` that no broker takes.
-
-    Raises:
-        ValueError: The time is not more than 0, or the credit is no number of messages.
-    """
-    if not ack_timeout > 0:
-        raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0")
-    if credit < 1:
-        raise ValueError(f"credit={credit!r}: must be messages, at least 1")
-
-
-def check_bodies(bodies: object) -> None:
-    """Raises where one body was given for several; iterating over it would give numbers."""
-    if isinstance(bodies, str | bytes | bytearray | memoryview):
-        raise TypeError(f"publish_many takes several bodies, not one of {type(bodies).__name__}")
 
 
 def describe(topic: str, delivery: str, persistence: str, settings: dict[str, Any]) -> bytes:

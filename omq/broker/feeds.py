@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakSet, ref
 
 from omq._core.blocks import decode, read_header
 from omq.broker import protocol
@@ -28,6 +30,13 @@ Block = tuple[bytes, bytes, bytes, int]
 _Message = TypeVar("_Message", bound=Message)
 
 
+class Reader(Protocol):
+    """Who hands out what has come: a stream of either twin."""
+
+    def _forget(self) -> Iterable[Message]:
+        """Gives up what it has taken of its feed and not handed out, and says what that is."""
+
+
 class Feed:
     """What the broker delivers by a tag: a subscription or a share.
 
@@ -37,6 +46,8 @@ class Feed:
         error: Why nothing follows; `None` where the holder ended it.
         ended: Whether nothing follows what is in the queue.
         wake: Called when something has come, or it has ended.
+        reader: Who hands out what has come, as long as anybody has it.
+        since: The first connection whose ids are those of now.
     """
 
     command: bytes
@@ -52,11 +63,20 @@ class Feed:
         self.ended = False
         self.error: OmqError | None = None
         self.wake: Callable[[], None] | None = None
+        self.reader: ref[Reader] | None = None
+        self.since = 0
+        self._topic_id = 0
+        _feeds.add(self)
 
     @property
     def stirred(self) -> bool:
         """Whether a reader need not wait."""
         return bool(self.queue) or self.ended
+
+    def finds(self, answer: dict[str, Any]) -> bool:
+        """Whether the topic that the broker has found is the one that this began with, and not a later one."""
+        before, self._topic_id = self._topic_id, int(answer.get("topic_id", 0))
+        return before in (0, self._topic_id)
 
     def begin(self) -> dict[str, Any]:
         """The argument of the request that begins it, or goes on with it."""
@@ -82,6 +102,18 @@ class Feed:
         """What follows is not kept: goes on behind another id where nothing else was promised. Gives whether it was."""
         return False
 
+    def renumber(self, session: int) -> None:
+        """The broker has another store from this connection on: its ids and its topics' have begun anew."""
+        self.since = session
+        self._topic_id = 0
+        self.start_over(0)
+
+    def forget(self) -> list[Message]:
+        """Gives up what was not handed out; says what its reader had."""
+        self.queue.clear()
+        reader = self.reader() if self.reader is not None else None
+        return list(reader._forget()) if reader is not None else []
+
     def end(self, error: OmqError | None) -> None:
         """Nothing follows."""
         if not self.ended:
@@ -94,13 +126,25 @@ class Feed:
             self.wake()
 
 
+_feeds: WeakSet[Feed] = WeakSet()
+
+
+def _forget_all() -> None:
+    for feed in list(_feeds):
+        feed.forget()
+
+
+# What has come is the parent's: in a forked child the next step finds nothing, and is refused.
+os.register_at_fork(after_in_child=_forget_all)
+
+
 class SubscriptionFeed(Feed):
     """A subscription.
 
     Attributes:
         last: The last id that has arrived.
         name: The name that the broker keeps a position under.
-        position: Where that position was moved to; 0 if it was not.
+        position: Where that position is, as far as this side knows.
     """
 
     command = protocol.SUBSCRIBE
@@ -119,13 +163,16 @@ class SubscriptionFeed(Feed):
     def begin(self) -> dict[str, Any]:
         self._owed = 0
         credit = max(self.credit - self._queued, 1)
-        return {"replay": self.last if self.began else self.replay, "name": self.name, "credit": credit}
+        # A name goes on where the broker says. Where it knows the name no more, nothing may be skipped by it.
+        again = self.last if self.name is None else "beginning"
+        return {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
 
     def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
         self.in_force = True
         self._transient = answer.get("persistence") == "transient"
         if not self.began:
             self.began, self.last = True, int(answer["position"])
+            self.position = self.last
         elif self.position > int(answer["position"]):
             return [[protocol.POSITION, self.tag, u64(self.position)]]  # it did not get there
         return []
@@ -206,6 +253,10 @@ class ShareFeed(Feed):
         self._done[number] = None
         if len(self._done) > self.credit:
             self._done.popitem(last=False)
+
+    def start_over(self, position: int) -> bool:
+        self._done.clear()  # those were other messages
+        return False
 
     def is_done(self, number: int) -> bool:
         """Whether a message that came again was acknowledged in a connection that was lost."""

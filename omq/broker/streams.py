@@ -7,11 +7,13 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import length_hint
 from types import TracebackType
 from typing import Generic, Self, TypeVar
+from weakref import ref
 
 from omq.broker.caller import Caller
-from omq.broker.client_core import patience
+from omq.broker.checks import patience
 from omq.broker.errors import BrokerError, BrokerTimeout
 from omq.broker.feeds import Block, Feed, ShareFeed, SubscriptionFeed, deliveries_of, messages_of
 from omq.broker.types import Delivery, Message
@@ -29,6 +31,7 @@ class Stream(Generic[_Message]):
         self._caller = caller
         self._feed = feed
         self._batch: Iterator[_Message] = iter(())
+        feed.reader = ref(self)
 
     @property
     def topic(self) -> str:
@@ -55,14 +58,15 @@ class Stream(Generic[_Message]):
         until = _deadline(timeout)
         while True:
             for message in self._batch:
-                return message
+                if self._counts(message):
+                    return message
             self._load(until)
 
     def recv_many(self, *, timeout: float | None = None) -> list[_Message]:
         """Takes what is there of the next block of messages, at least one; see `recv`."""
         until = _deadline(timeout)
         while True:
-            if messages := list(self._batch):
+            if messages := [message for message in self._batch if self._counts(message)]:
                 return messages
             self._load(until)
 
@@ -89,22 +93,38 @@ class Stream(Generic[_Message]):
         if not feed.stirred and caller.core.gathering:
             with caller.lock:
                 caller.say_gathered()  # the broker may wait for them
-        if not feed.stirred and not caller.wait(lambda: feed.stirred, until):
+        if not feed.stirred and not caller.wait(self._has_some, until):
             raise ReceiveTimeout(f"no message of {feed.topic!r} in time")
         with caller.lock:
             session = caller.core.session
             block = caller.core.take(feed)
             caller.send_out()
         if block is None:
-            if feed.ended and not feed.queue:
+            if feed.ended and not self._has_some_left():
                 raise feed.error or ClosedError(f"what reads {feed.topic!r} is closed")
             return  # another thread was faster, or the connection is lost
         messages = self._decode(block, session)
         with caller.lock:
             self._batch = iter([*self._batch, *messages])  # another thread may have loaded one, too
+            caller.wake_ready()  # there may be some for other threads
+
+    def _has_some_left(self) -> bool:
+        # Another thread may have filled the batch.
+        return bool(self._feed.queue) or length_hint(self._batch) > 0
+
+    def _has_some(self) -> bool:
+        return self._has_some_left() or self._feed.ended
 
     def _decode(self, block: Block, session: int) -> list[_Message]:
         raise NotImplementedError
+
+    def _counts(self, message: _Message) -> bool:
+        """Whether a message that was taken from the feed may still be handed out."""
+        return True
+
+    def _forget(self) -> list[_Message]:
+        """What `Feed.forget` calls."""
+        return list(self._batch)
 
     def close(self) -> None:
         """Ends it, and returns once the broker knows. Idempotent.
@@ -231,12 +251,15 @@ class Consumer(Stream[Delivery]):
     def __iter__(self) -> Iterator[Delivery]:
         while True:
             for delivery in self._batch:
-                if delivery.session == self._caller.core.session:  # else the broker delivers it again
+                if self._counts(delivery):
                     yield delivery
             try:
                 self._load(None)
             except ClosedError:
                 return
+
+    def _counts(self, message: Delivery) -> bool:
+        return message.session == self._caller.core.session  # else the broker delivers it again
 
     def _decode(self, block: Block, session: int) -> list[Delivery]:
         feed = self._feed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import uvloop
@@ -26,6 +27,16 @@ class Blocking:
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls what is awaited in neither twin."""
         return function(*arguments)
+
+    def step(self, function: Callable[..., Any]) -> Any:
+        """Calls what is awaited, without a loop that runs."""
+        return function()
+
+    def begin(self, function: Callable[..., Any], times: int) -> Callable[[], list[Any]]:
+        """Makes calls at once; gives what waits for their results."""
+        pool = ThreadPoolExecutor(times)
+        futures = [pool.submit(function, timeout=20.0) for _ in range(times)]
+        return lambda: [future.result() for future in futures]
 
     def take(self, stream: Any, count: int) -> list[Any]:
         """Iterates."""
@@ -64,6 +75,22 @@ class Looped:
             return function(*arguments)
 
         return self._runner.run(run())
+
+    def step(self, function: Callable[..., Any]) -> Any:
+        return function().send(None)
+
+    def begin(self, function: Callable[..., Any], times: int) -> Callable[[], list[Any]]:
+        async def run() -> Any:
+            tasks = [asyncio.ensure_future(function(timeout=20.0)) for _ in range(times)]
+            await asyncio.sleep(0)  # they wait
+            return tasks
+
+        tasks = self._runner.run(run())
+
+        async def wait() -> Any:
+            return await asyncio.gather(*tasks)
+
+        return lambda: self._runner.run(wait())
 
     def take(self, stream: Any, count: int) -> list[Any]:
         async def run() -> list[Any]:

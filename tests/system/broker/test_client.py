@@ -281,6 +281,48 @@ def test_acknowledgements_leave_though_no_call_follows(server, request):
         client.delete(name)
 
 
+def test_all_that_share_a_stream_get_what_came_in_one_block(twin, client, jobs):
+    consumer = twin.wait(client.consume(jobs))
+    taking = twin.begin(consumer.recv, 4)
+    twin.wait(client.publish_many(jobs, [b"a", b"b", b"c", b"d"]))
+    assert sorted(job.body for job in taking()) == [b"a", b"b", b"c", b"d"]  # nothing is acknowledged in between
+    twin.wait(consumer.close())
+
+
+def test_a_delete_of_nothing_is_refused_as_a_first_call_too(twin, server):
+    client = twin.Client(server.endpoints["zmtp"], timeout=20.0)
+    with pytest.raises(TopicError):
+        twin.wait(client.delete("nowhere"))
+    twin.wait(client.close())
+
+
+def test_arguments_that_do_not_fit_are_named(twin, client, topic, jobs):
+    with pytest.raises(TypeError, match="headers"):
+        twin.wait(client.publish(topic, b"", headers={1: b"x"}))
+    for wrong in ({"start": 1.5}, {"stop": "2"}, {"limit": 0.5}):
+        with pytest.raises(TypeError, match=next(iter(wrong))):
+            twin.all(client.read(topic, **wrong))
+    for wrong in (float("inf"), float("nan"), "30"):
+        with pytest.raises(ValueError, match="ack_timeout"):
+            twin.wait(client.consume(jobs, ack_timeout=wrong))
+
+
+def test_what_is_given_back_is_not_handed_out(twin, server, client, jobs):
+    twin.wait(client.publish_many(jobs, [b"%d" % n for n in range(6)]))
+    consumer = twin.wait(client.consume(jobs))
+    first = twin.wait(consumer.recv(timeout=20.0))
+    client._caller._socket.stop()
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as other, other.consume(jobs) as rest:
+        done = [rest.recv(timeout=20.0) for _ in range(6)]
+        rest.ack(done)
+        other.publish(jobs, b"new")
+        rest.close()
+    twin.wait(client.publish(jobs, b"newer"))
+    got = [twin.wait(consumer.recv(timeout=20.0)).body for _ in range(2)]
+    assert (first.body, sorted(got)) == (b"0", [b"new", b"newer"])
+    twin.wait(consumer.close())
+
+
 def test_what_was_acknowledged_is_known_once_the_client_is_closed(twin, server, client, jobs):
     twin.wait(client.publish_many(jobs, [b"a", b"b"]))
     other = twin.Client(server.endpoints["zmtp"], timeout=20.0)
@@ -399,13 +441,15 @@ def test_a_secured_broker_lets_in_who_has_a_key(twin):
 
 def test_a_forked_child_is_told_so(twin, client, topic):
     subscription = twin.wait(client.subscribe(topic))
+    twin.wait(client.publish_many(topic, [b"1", b"2", b"3"]))
+    assert twin.wait(subscription.recv()).body == b"1"
     child = os.fork()
     if child == 0:
         status = 1
         try:
             client.closed  # noqa: B018
             try:
-                twin.call(client._caller.refuse)
+                twin.step(subscription.recv)
             except omq.StateError:
                 status = 0
             if twin.name == "blocking":
@@ -413,8 +457,7 @@ def test_a_forked_child_is_told_so(twin, client, topic):
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    twin.wait(client.publish(topic, b"a"))
-    assert twin.wait(subscription.recv()).body == b"a"
+    assert [message.body for message in twin.take(subscription, 2)] == [b"2", b"3"]
     twin.wait(subscription.close())
 
 

@@ -493,8 +493,9 @@ def test_another_store_is_read_from_its_beginning():
     core.lost()
     core.connected()
     core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "another"}'])
-    assert json.loads(core.out.pop()[3])["replay"] == 0
+    assert json.loads(core.out.pop()[3])["replay"] == "beginning"
     core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 0}'])
+    core.move(feed, 39)  # of a message of the old store
     assert not core.out
     core.receive([protocol.BLOCK, feed.tag, *block(1, [b"1"])])
     assert core.take(feed) is not None
@@ -525,3 +526,72 @@ def test_a_flush_that_nobody_waits_for_any_more_is_due_again():
     core.receive([protocol.FLUSHED, again.tag])
     core.give_up(again)
     assert not core.dirty
+
+
+def begins(core: ClientCore, kind: str) -> tuple[SubscriptionFeed | ShareFeed, bytes]:
+    """A feed of either kind, which the broker has begun; and the word for that."""
+    if kind == "share":
+        feed, word = core.consume("t", 30.0, 10)[0], protocol.CONSUMING
+    else:
+        feed, word = core.subscribe("t", "beginning", "n" if kind == "named" else None, 1000)[0], protocol.SUBSCRIBED
+    core.receive([word, feed.tag, b'{"topic_id": 7, "position": 0}'])
+    return feed, word
+
+
+@pytest.mark.parametrize("kind", ["share", "subscription", "named"])
+def test_a_topic_that_was_made_again_meanwhile_ends_what_reads_it(kind):
+    core = ready()
+    feed, word = begins(core, kind)
+    welcome_again(core)
+    core.receive([word, feed.tag, b'{"topic_id": 7, "position": 0}'])
+    assert not feed.ended
+    welcome_again(core)
+    core.receive([word, feed.tag, b'{"topic_id": 8, "position": 0}'])
+    assert isinstance(feed.error, TopicError)
+    assert core.out[-1][:2] == [protocol.CANCEL, feed.tag]
+    core.receive([protocol.JOBS if kind == "share" else protocol.BLOCK, feed.tag, *block(1, [b"x"]), b""])
+    assert core.take(feed) is None
+
+
+@pytest.mark.parametrize("kind", ["share", "subscription", "named"])
+def test_another_store_may_give_the_topic_any_id(kind):
+    core = ready()
+    feed, word = begins(core, kind)
+    core.lost()
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "another"}'])
+    core.receive([word, feed.tag, b'{"topic_id": 8, "position": 0}'])
+    assert not feed.ended
+    welcome_again(core)
+
+
+def test_what_was_acknowledged_of_one_store_is_not_done_in_another():
+    core, feed = share_with_jobs(credit=10, count=3)
+    core.settle(feed, core.session, [1], True)
+    core.lost()
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "another"}'])
+    core.receive([protocol.CONSUMING, feed.tag, b"{}"])
+    core.settle(feed, core.session - 1, [2], True)  # said late
+    core.gather(feed, core.session - 1, 3)
+    assert not any(feed.is_done(number) for number in (1, 2, 3))
+
+
+def test_a_named_subscription_skips_nothing_where_its_name_is_forgotten():
+    core = ready()
+    feed, begin = core.subscribe("t", "current", "n", 1000)
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 5}'])
+    welcome_again(core)
+    assert json.loads(core.out[-1][3])["replay"] == "beginning"
+    core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 0}'])
+    assert core.out[-1] == [protocol.POSITION, feed.tag, u64(5)]
+
+
+def test_what_is_asked_before_there_is_a_connection_is_no_repetition():
+    core = ClientCore(NAME)
+    request = core.request(protocol.DELETE, b"t")
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], b"{}"])
+    core.receive([protocol.ERROR, request.tag, b"topic", b"there is none"])
+    with pytest.raises(TopicError):
+        request.result()

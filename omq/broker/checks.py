@@ -1,0 +1,81 @@
+"""Checks the arguments of a client's calls; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import TYPE_CHECKING
+
+from omq.broker import protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+def patience(timeout: float | None) -> float | None:
+    """Seconds to wait; `None` for ever.
+
+    Raises:
+        ValueError: They are below 0, or no number.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None for ever")
+    return float(timeout)
+
+
+def check_subscription(replay: str | int, name: str | None, credit: int) -> None:
+    """Raises for arguments of `subscribe` that no broker takes.
+
+    Raises:
+        ValueError: What to replay is neither of the two words nor an id, or the credit is no number of bytes.
+        TopicError: No subscription can have this name.
+    """
+    is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
+    if not is_id and replay not in ("current", "beginning"):
+        raise ValueError(f'replay={replay!r}: must be "current", "beginning", or an id, 0 or more')
+    if name is not None:
+        protocol.check_name(name, "a subscription's name")
+    if credit < 1:
+        raise ValueError(f"credit={credit!r}: must be bytes, at least 1")
+
+
+def check_share(ack_timeout: float, credit: int) -> None:
+    """Raises for arguments of `consume` that no broker takes.
+
+    Raises:
+        ValueError: The time is not more than 0, or for ever, or the credit is no number of messages.
+    """
+    if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not 0 < ack_timeout < inf:
+        raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0, and not for ever")
+    if credit < 1:
+        raise ValueError(f"credit={credit!r}: must be messages, at least 1")
+
+
+def check_headers(headers: Mapping[str, Buffer] | None) -> None:
+    """Raises for headers that no message can have.
+
+    Raises:
+        TypeError: A name is no string.
+    """
+    for name in headers or ():
+        if not isinstance(name, str):
+            raise TypeError(f"headers: a name must be a string, not {name!r}")
+
+
+def check_reading(start: int | None, stop: int | None, limit: int | None) -> None:
+    """Raises for bounds of `read` that are no numbers.
+
+    Raises:
+        TypeError: One is neither a whole number nor `None`.
+    """
+    for name, value in (("start", start), ("stop", stop), ("limit", limit)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise TypeError(f"{name}={value!r}: must be a whole number, or None")
+
+
+def check_bodies(bodies: object) -> None:
+    """Raises where one body was given for several; iterating over it would give numbers."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview):
+        raise TypeError(f"publish_many takes several bodies, not one of {type(bodies).__name__}")
