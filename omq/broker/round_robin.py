@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, Literal, Protocol
 
 from omq.broker.errors import BrokerError, BrokerFailed, TopicError
@@ -22,6 +22,8 @@ log = logging.getLogger("omq.broker")
 
 #: Messages that one consumer gets at most before the next one has its turn.
 PORTION: Final = 4096
+#: Messages that are moved to the dead letters at a time.
+BURIED: Final = 256
 #: Leases that are looked through before those that are over are thrown out.
 _LEASES: Final = 1024
 
@@ -375,18 +377,29 @@ class RoundRobinTopic(Topic):
         try:
             while self._buried and not self.deleted:
                 target = await self._dead_letters.dead_letter(self)
-                pieces, self._buried = self._buried, []
-                for piece in pieces:
-                    for id in range(piece.first, piece.last + 1):
-                        self._journal.submit(MoveToDeadLetter(self.id, id, target), self._moved(piece.tries))
+                if not await self._move(target):
+                    self._turns.later(1.0, self._bury)
+                    break
         except BrokerError as error:
             log.error("topic %r: dead letters cannot be moved now: %s", self.name, error)
             self._turns.later(1.0, self._bury)
         finally:
             self._burying = None
 
-    def _moved(self, tries: int) -> Callable[[MoveToDeadLetter], None]:
+    async def _move(self, target: int) -> bool:
+        """Moves some, and waits for them, so that others have their turns; whether all of them went."""
+        tries: dict[int, int] = {}
+        while self._buried and len(tries) < BURIED:
+            piece = self._buried.pop()
+            stop = min(piece.last + 1, piece.first + BURIED - len(tries))
+            tries.update(dict.fromkeys(range(piece.first, stop), piece.tries))
+            if stop <= piece.last:
+                self._buried.append(Piece(stop, piece.last, piece.tries))
+        answered = asyncio.get_running_loop().create_future()
+        left, all_went = len(tries), True
+
         def moved(write: MoveToDeadLetter) -> None:
+            nonlocal left, all_went
             error = write.error
             if error is None:
                 self.dead_lettered += 1
@@ -395,10 +408,16 @@ class RoundRobinTopic(Topic):
                 self.settled(write.id, write.id)
             elif not self.deleted:
                 # The disk may be full, or the dead-letter topic was deleted at this moment.
-                self._buried.append(Piece(write.id, write.id, tries))
-                self._turns.later(1.0, self._bury)
+                self._buried.append(Piece(write.id, write.id, tries[write.id]))
+                all_went = False
+            left -= 1
+            if not left and not answered.done():
+                answered.set_result(None)
 
-        return moved
+        for id in tries:
+            self._journal.submit(MoveToDeadLetter(self.id, id, target), moved)
+        await answered
+        return all_went
 
     # ------------------------------------------------------------------ what it tells
 

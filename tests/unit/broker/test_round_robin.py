@@ -9,9 +9,10 @@ import pytest
 from omq._core import blocks
 from omq.broker.broker import Broker
 from omq.broker.errors import BrokerFailed, TopicError
-from omq.broker.round_robin import RoundRobinTopic
+from omq.broker.round_robin import BURIED, RoundRobinTopic
 from omq.store import reader
-from omq.store.errors import DamagedError
+from omq.store.errors import DamagedError, StoreFull
+from omq.store.interface import MoveToDeadLetter
 from tests.unit.broker.cores import Taker, append, core, quiet, until
 
 
@@ -228,6 +229,39 @@ async def test_after_max_deliveries_a_message_goes_to_the_dead_letters_as_it_is(
         await flushed(topic)
         assert settled(broker, topic).watermark == 2
         assert topic.backlog == 0
+
+
+@pytest.mark.parametrize("refused", [0, 3])
+async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
+    async with core() as broker:
+        topic = await prepared(broker, count=2000, max_deliveries=1)
+        store, turns, bad = broker.journal.store, [], list(range(refused))
+        submit = store.submit_many
+
+        def counted(writes):
+            moves = [write for write in writes if isinstance(write, MoveToDeadLetter)]
+            turns.append(len(moves))
+            if moves and bad:
+                bad.pop()
+                for write in moves:
+                    write.error = StoreFull("no space")
+                broker.journal._notify(moves)
+                writes = [write for write in writes if write not in moves]
+            if writes:
+                submit(writes)
+
+        monkeypatch.setattr(store, "submit_many", counted)
+        monkeypatch.setattr(broker, "later", lambda seconds, call: broker.loop.call_soon(call))
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=2000)
+        await until(lambda: len(taker.got) == 2000)
+        share.nack([(1, 2000)])
+        await until(lambda: topic.dead_lettered == 2000)
+        assert max(turns) <= BURIED
+        assert broker.topic("j.dead").last == 2000
+        await until(lambda: topic._burying is None)
+        await flushed(topic)
+        assert settled(broker, topic).watermark == 2000
 
 
 async def test_dead_letters_go_to_the_topic_that_is_named_and_there():
