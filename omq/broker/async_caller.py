@@ -61,6 +61,7 @@ class AsyncCaller:
         self._settled: list[tuple[ShareFeed, int, bool, int]] = []  # what leaves when the loop's turn ends
         self._dropped: deque[Feed] = deque()  # whose holders are gone
         self._later: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None  # asks again for what a busy broker refused
         self._up = False
         self._pause = Pause()
         self._watch: Watch
@@ -105,8 +106,9 @@ class AsyncCaller:
             self.closed = True
             self.core.close()
             self._changed()
-            if self._later is not None:
-                self._later.cancel()
+            for timer in (self._later, self._again):
+                if timer is not None:
+                    timer.cancel()
             socket, self._socket = self._socket, None
             if socket is not None:
                 socket.stop()
@@ -174,6 +176,8 @@ class AsyncCaller:
             async with asyncio.timeout(self.timeout):
                 await future
         except TimeoutError:
+            if self.core.is_busy:
+                raise BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time") from None
             if self.core.state is State.UP:
                 raise BrokerTimeout(f"{self.endpoint}: {what} has not come within {self.timeout} s") from None
             self._watch.is_over()
@@ -259,6 +263,8 @@ class AsyncCaller:
     def _take(self, messages: Iterable[bytes | list[bytes]]) -> None:
         for message in messages:
             self.core.receive(message)
+        if self.core.is_busy and self._again is None and self._loop is not None:
+            self._again = self._loop.call_later(self.core.retreat.next(), self._repeat)
         self.send_out()
         self._changed()
 
@@ -296,6 +302,11 @@ class AsyncCaller:
                 self._later = self._loop.call_later(_FULL, self._send_later)
         except ClosedError:
             pass  # the keeper finds out
+
+    def _repeat(self) -> None:
+        self._again = None
+        self.core.repeat()
+        self.send_out()
 
     def _send_later(self) -> None:
         self._later = None

@@ -86,6 +86,7 @@ class Caller:
         self._minded = False  # whether a thread says what was acknowledged
         self._said = 0.0  # when an acknowledgement left, by the monotonic clock
         self._pause = Pause()
+        self._again: float | None = None  # when what a busy broker refused is asked for again
         self._greeted = False  # in this connection
         self._socket: omq.DEALER | None = None
         self._watch: Watch
@@ -189,6 +190,8 @@ class Caller:
     def wait_for(self, ready: Callable[[], bool], until: float | None, what: str) -> None:
         if self.wait(ready, until):
             return
+        if self.core.is_busy:
+            raise BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time")
         if self.core.state is State.UP:
             raise BrokerTimeout(f"{self.endpoint}: the broker gave no sign in time: {what} has not come")
         trouble = f"; last failure: {self._watch.trouble}" if self._watch.trouble else ""
@@ -300,6 +303,8 @@ class Caller:
                     self._greeted = True
                     self.core.connected()
                     self.send_out()
+            if self.core.is_busy:
+                nap = self._repeat(nap)
             if self.core.out:
                 nap = min(nap, _FULL_NAP)
             try:
@@ -329,6 +334,19 @@ class Caller:
             # Interrupted, perhaps with messages in hand: the next connection brings them again.
             self._lose()
             raise
+
+    def _repeat(self, nap: float) -> float:
+        """Asks again for what a busy broker refused, if it is time. Gives for how long to look at the socket."""
+        now = time.monotonic()
+        with self.lock:
+            if self._again is None:
+                self._again = now + self.core.retreat.next()
+            if now < self._again:
+                return min(nap, self._again - now)
+            self._again = None
+            self.core.repeat()
+            self.send_out()
+        return nap
 
     def send_out(self) -> None:
         """Sends what is to be sent, as far as the socket takes it. Under the lock."""

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omq._core.blocks import encode
 from omq.broker import protocol
-from omq.broker.errors import BrokerError, Overrun, SyntaxFault, TooLarge, TopicError, VersionFault, error_for
+from omq.broker.connection import Retreat
+from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TooLarge, TopicError, VersionFault, error_for
 from omq.broker.feeds import Feed, ShareFeed, SubscriptionFeed, decoded
 from omq.broker.protocol import pack_json, packed_ranges, read_json, u32, u64
 from omq.broker.types import Message, TopicInfo
@@ -139,6 +140,7 @@ class ClientCore:
         flight: Bytes of records that wait for their answers.
         dirty: Whether something was acknowledged and not flushed.
         fault: Why this client is of no use with this broker.
+        retreat: How long a busy broker is left alone.
     """
 
     def __init__(self, client: bytes) -> None:
@@ -151,10 +153,12 @@ class ClientCore:
         self.flight = 0
         self.dirty = False
         self.fault: OmqError | None = None
+        self.retreat = Retreat()
         self._requests: dict[bytes, Request] = {}
         self._feeds: dict[bytes, Feed] = {}
         self._gathering: list[ShareFeed] = []
         self._appends: dict[int, Request] = {}  # by sequence, which grows
+        self._busy: set[bytes] = set()  # tags of requests that are to be made again
         self._tags = count(1)
         self._sequences = count(1)
 
@@ -175,6 +179,7 @@ class ClientCore:
             return
         self.state = State.DOWN
         self.out.clear()
+        self._busy.clear()  # the next connection makes every request again
         for request in list(self._requests.values()):
             if request.command in _MOMENTARY:
                 self._finish(request, [])
@@ -225,6 +230,8 @@ class ClientCore:
             for message in request.feed.begun(about):
                 self._reply(message)
                 self.dirty = True
+        else:
+            self.retreat.over()
         self._finish(request, answer)
 
     def _replaced(self, request: Request, feed: Feed) -> None:
@@ -269,6 +276,9 @@ class ClientCore:
                 return
             self._feeds.pop(tag, None)
             request.feed.end(error)
+        elif isinstance(error, Busy):
+            self._busy.add(tag)  # nothing was done
+            return
         elif request.command in _REMOVING and request.repeated and isinstance(error, TopicError):
             self._finish(request, [])
             return
@@ -305,6 +315,18 @@ class ClientCore:
         self.say_gathered()
         self.dirty = False
         return self.request(protocol.FLUSH)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the broker was too busy for something: `repeat` is due after a `retreat`."""
+        return bool(self._busy)
+
+    def repeat(self) -> None:
+        """Makes again, in their order, the requests that the broker was too busy for."""
+        busy, self._busy = self._busy, set()
+        for request in self._requests.values():
+            if request.tag in busy:
+                self._send(request)
 
     @property
     def resuming(self) -> bool:
@@ -445,6 +467,9 @@ class ClientCore:
     def _send(self, request: Request) -> None:
         request.sent = True
         if request.sequence:
+            if self._busy:  # it comes behind those
+                self._busy.add(request.tag)
+                return
             settled = next(iter(self._appends))
             self._say(request.command, request.tag, *request.parts, u64(request.sequence), u64(settled))
         else:
@@ -459,6 +484,7 @@ class ClientCore:
 
     def _drop(self, request: Request) -> None:
         self._requests.pop(request.tag, None)
+        self._busy.discard(request.tag)
         if self._appends.pop(request.sequence, None) is not None:
             self.flight -= request.size
 

@@ -93,3 +93,19 @@ class Pause:
     def left(self, now: float) -> float:
         """Seconds until the next attempt; 0 or less: at once."""
         return self._until - now
+
+
+class Retreat:
+    """How long to leave a busy broker alone before it is asked again; longer each time, until it answers."""
+
+    def __init__(self) -> None:
+        self._delay = 0.0
+
+    def next(self) -> float:
+        """Seconds until the next attempt."""
+        self._delay = min(max(2 * self._delay, _FIRST_PAUSE), _LAST_PAUSE)
+        return self._delay * random.uniform(0.75, 1.0)
+
+    def over(self) -> None:
+        """The broker has answered."""
+        self._delay = 0.0

@@ -28,6 +28,7 @@ from omq.broker.errors import (
     WrongState,
 )
 from omq.broker.journal import broker_error
+from omq.broker.order import Order
 from omq.broker.outgoing import Reading, Working
 from omq.broker.topic import Topic
 from omq.store.errors import DamagedError, StageError, StoreError
@@ -99,6 +100,7 @@ class Session:
         self._outlet = outlet
         self._client: str | None = None  # its id, once it has said HELLO
         self._waiting = 0  # bytes of its messages that are not answered
+        self._order = Order()
         self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
         self._tasks = 0
         # What one user stages, another one neither publishes nor forgets; nor takes the place of its producers. None of
@@ -356,7 +358,10 @@ class Session:
 
         if topic.deleted:
             raise TopicError(f"topic {topic.name!r} was deleted")
-        self._take(size)
+        if settled:
+            self._order.take(self._take, size, producer, sequence, settled)
+        else:
+            self._take(size)
         topic.append(records, count, stored, producer, sequence, settled)
 
     def _stage(self, tag: bytes, message: list[bytes]) -> None:

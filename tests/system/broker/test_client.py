@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 import omq
 import omq.broker
 from omq.broker import Server
-from omq.broker.errors import BrokerTimeout, Overrun, TooLarge, TopicError
+from omq.broker.errors import BrokerTimeout, Busy, Overrun, TooLarge, TopicError
 from omq.broker.session import Session
 from tests.system.broker.clients import TWINS, twins
 from tests.waits import until
@@ -353,6 +354,38 @@ def test_a_flush_that_came_to_nothing_is_made_up_for(twin, server, client, jobs,
     other._caller.timeout = 20.0
     twin.wait(getattr(other, call)(topic, [b"x"] if call == "publish_many" else b"x"))
     assert not other._caller.core.dirty
+    twin.wait(other.close())
+
+
+def test_a_busy_broker_is_asked_again_and_the_order_holds(twin, client, topic, monkeypatch):
+    asked = itertools.count()
+
+    def take(session: Session, size: int) -> None:
+        if next(asked) in (0, 5, 6, 20, 22, 100):
+            raise Busy("a busy moment")
+        real(session, size)
+
+    real = Session._take
+    monkeypatch.setattr(Session, "_take", take)
+    bodies = [b"%d " % n + bytes(n % 7 * 20_000) for n in range(300)]
+    assert twin.wait(client.publish_many(topic, bodies)) == list(range(1, 301))
+    assert twin.wait(client.publish(topic, b"one")) == 301
+    assert next(asked) > 100
+    assert [message.body for message in twin.all(client.read(topic))] == [*bodies, b"one"]
+
+
+def test_a_broker_that_stays_busy_is_named_in_time(twin, server, client, topic, monkeypatch):
+    def take(*_: object) -> None:
+        raise Busy("always")
+
+    monkeypatch.setattr(Session, "_take", take)
+    other = twin.Client(server.endpoints["zmtp"], timeout=0.3)
+    with pytest.raises(BrokerTimeout, match="busy"):
+        twin.wait(other.publish(topic, b"x"))
+    with pytest.raises(BrokerTimeout, match="busy"):
+        twin.wait(other.publish_many(topic, [b"x"] * 1000))
+    monkeypatch.undo()
+    assert twin.wait(other.publish(topic, b"y")) == 1
     twin.wait(other.close())
 
 

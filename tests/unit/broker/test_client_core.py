@@ -595,3 +595,70 @@ def test_what_is_asked_before_there_is_a_connection_is_no_repetition():
     core.receive([protocol.ERROR, request.tag, b"topic", b"there is none"])
     with pytest.raises(TopicError):
         request.result()
+
+
+def refuse(core: ClientCore, *requests: Request) -> None:
+    """The broker says `busy` to some requests."""
+    for request in requests:
+        core.receive([protocol.ERROR, request.tag, b"busy", b"too much"])
+
+
+def said(core: ClientCore) -> list[bytes]:
+    """The tags of what the client says."""
+    tags = [message[1] for message in core.out]
+    core.out.clear()
+    return tags
+
+
+def test_what_a_busy_broker_refuses_is_asked_for_again_in_its_order():
+    core = ready()
+    one, two, three = (core.append("t", b"%d" % n) for n in range(3))
+    said(core)
+    core.receive([protocol.PUBLISHED, one.tag, u64(1)])
+    refuse(core, three, two)
+    assert core.is_busy
+    assert not two.done
+    four = core.append("t", b"3")
+    read = core.request(protocol.TOPICS)
+    assert said(core) == [read.tag]  # what is published comes behind what was refused
+    core.repeat()
+    assert [message[5:] for message in core.out] == [[u64(n), u64(2)] for n in (2, 3, 4)]
+    assert said(core) == [two.tag, three.tag, four.tag]
+    assert not core.is_busy
+    core.receive([protocol.PUBLISHED, two.tag, u64(2)])
+    assert read_first(two) == 2
+
+
+def test_what_is_given_up_is_not_asked_for_again():
+    core = ready()
+    one, two = core.append("t", b"1"), core.request(protocol.TOPICS)
+    refuse(core, one, two)
+    said(core)
+    core.give_up(one)
+    core.give_up(two)
+    assert not core.is_busy
+    assert core.flight == 0
+    core.repeat()
+    assert said(core) == []
+
+
+def test_what_a_busy_broker_refused_is_asked_for_once_in_the_next_connection():
+    core = ready()
+    one = core.append("t", b"1")
+    refuse(core, one)
+    welcome_again(core)
+    assert not core.is_busy
+    assert said(core) == [one.tag]
+    core.repeat()
+    assert said(core) == []
+
+
+def test_a_busy_broker_is_left_alone_for_longer_each_time_until_it_answers():
+    core = ready()
+    pauses = [core.retreat.next() for _ in range(20)]
+    assert pauses[0] < 0.03
+    assert pauses[5] > pauses[0]
+    assert 0.7 < pauses[-1] <= 1.0
+    request = core.request(protocol.TOPICS)
+    core.receive([protocol.TOPICS, request.tag, b"[]"])
+    assert core.retreat.next() < 0.03

@@ -266,6 +266,29 @@ async def test_too_much_without_an_answer_is_busy_and_goes_on_later(monkeypatch)
         assert (await ask(session, b"APPEND", b"4", b"t", RECORDS))[0] == b"PUBLISHED"
 
 
+async def test_what_is_busy_is_not_overtaken_where_it_is_not_settled(monkeypatch):
+    async with core() as broker:
+        session = await prepared(broker)
+        large = blocks.encode([b"x" * 1000])
+        monkeypatch.setattr(p, "WINDOW", 1000)
+
+        def send(tag, records, sequence, settled=1):
+            session.handle([b"APPEND", tag, b"t", records, b"me", p.u64(sequence), p.u64(settled)])
+
+        send(b"1", RECORDS, 1)
+        send(b"2", large, 2)
+        send(b"3", RECORDS, 3)
+        await until(lambda: len(session.got) == 3)
+        codes = {answer[1]: answer[2] for answer in session.got if answer[0] == b"ERROR"}
+        assert codes == {b"2": b"busy", b"3": b"busy"}
+        session.got.clear()
+        send(b"2", large, 2, 2)
+        await until(lambda: session.got)
+        send(b"3", RECORDS, 3, 3)
+        await until(lambda: len(session.got) == 2)
+        assert [answer[:2] for answer in session.got] == [[b"PUBLISHED", b"2"], [b"PUBLISHED", b"3"]]
+
+
 async def test_a_handler_that_fails_costs_its_request_only(monkeypatch, caplog):
     async with core() as broker:
         session = await prepared(broker)
