@@ -24,6 +24,7 @@ READERS: Final = 256
 LOCK_TABLE: Final = 64 * (READERS + 4)  # bytes
 RESERVE: Final = 128 * 1024  # bytes
 LARGEST_KEPT: Final = (32 << 20) - (64 << 10)  # bytes; glibc goes up to 32 MiB
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NEARLY_FULL: Final = 64 * 1024  # bytes
 
 
@@ -132,11 +133,28 @@ class Environment:
         # LMDB says EIO of a write that ends too early, as the last one does on a full disk.
         try:
             disk = os.statvfs(self.directory)
-            if disk.f_bavail * disk.f_frsize >= NEARLY_FULL:
+            if disk.f_bavail * disk.f_frsize >= NEARLY_FULL and self._may_grow():
                 return False
             os.fsync(self._descriptor)
         except OSError:
             return False
+        return True
+
+    def _may_grow(self) -> bool:
+        """Whether the data file may grow: a quota, or a limit of the process, ends where the disk still has space."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            try:
+                os.posix_fallocate(descriptor, size, NEARLY_FULL)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                return False
+            finally:
+                os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
         return True
 
     def begin(self) -> Any:

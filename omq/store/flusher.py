@@ -9,7 +9,6 @@ the store after a loss of power puts that meta page back, and finds the environm
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import struct
@@ -23,9 +22,9 @@ import lmdb
 
 from omq._core.blocks import crc32c
 from omq.store.data_file import LOOKED_AT, META, PAGE_HEADER, Meta, look, parse_meta, read_metas
-from omq.store.environment import Environment
+from omq.store.environment import NO_SPACE, Environment
 from omq.store.errors import DamagedError, StoreError
-from omq.store.verify import check_structure
+from omq.store.verify import UNSYNCED, check_structure
 from omq.store.writer import Latency
 
 log = logging.getLogger("omq.store")
@@ -123,7 +122,7 @@ class Flusher:
             try:
                 self._keep(meta)
             except OSError as error:
-                if error.errno != errno.ENOSPC:
+                if error.errno not in NO_SPACE:
                     raise
                 pin.abort()  # the last one that was kept holds
                 return
@@ -191,7 +190,7 @@ class Flusher:
             try:
                 check_structure(self._data.parent)
             except DamagedError:
-                aside = self._data.with_name("data.mdb.unsynced")
+                aside = self._data.with_name(UNSYNCED)
                 self._data.replace(aside)
                 return [f"weak and async topics: the power was lost before the first sync; they begin anew ({aside})"]
             return []

@@ -36,6 +36,7 @@ from omq.store.interface import (
 from omq.store.internal import Carried, Carry
 from omq.store.joining import OpenBlock, Records, pieces
 from omq.store.settled import Settled
+from omq.store.staging import LAST_SEQUENCE
 
 PRODUCER_ANSWERS: Final = 65_536  # answers kept for one producer that never says which ones it has
 FORGOTTEN: Final = 256  # blocks dropped before the list of them is made anew
@@ -412,7 +413,11 @@ class MemoryTopics:
 
     def _stage(self, write: Stage) -> None:
         self.topic(write.topic_id)
+        if write.sequence > LAST_SEQUENCE:
+            raise StageError(f"{write.sequence} is too high a number in a stage")
         _, topic_id, kept = self._stages.setdefault(write.stage, (now(), write.topic_id, {}))
+        if topic_id == write.topic_id and not write.sequence and LAST_SEQUENCE in kept:
+            raise StageError("all numbers in the stage are taken")
         if topic_id != write.topic_id:
             raise StageError("the stage {} belongs to another topic", write.stage)
         kept.setdefault(write.sequence or max(kept, default=0) + 1, (write.records, write.count))

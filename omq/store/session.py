@@ -41,6 +41,7 @@ class Session:
         directory: The directory.
         id: Of the store, 16 bytes in hex.
         new: There was no store in it.
+        begun: One was opened in it before, to the end.
         orderly: The last one to have it open has closed it.
         same_boot: The system runs since then: what was written is there, synced or not.
 
@@ -59,6 +60,7 @@ class Session:
         try:
             self.id, self.new = self._format()
             last = self._last()
+            self.begun = bool(last)
             self.orderly = self.new or bool(last.get("orderly"))
             self.same_boot = self.new or last.get("boot") == self._boot() != ""
         except BaseException:

@@ -12,6 +12,7 @@ from omq.store.interface import Stage
 from omq.store.joining import pieces
 from omq.store.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, opened, sealed
 
+LAST_SEQUENCE: Final = 2**64 - 1
 DAY: Final = 86_400_000_000  # microseconds that a stage is kept
 MONTH: Final = 30 * DAY  # that the name of a commit is
 
@@ -23,6 +24,8 @@ class Stages:
         """Keeps records aside, unless this sequence is there."""
         key = b"G" + write.stage
         row = transaction.get(key)
+        if write.sequence > LAST_SEQUENCE:
+            raise StageError(f"{write.sequence} is too high a number in a stage")
         if row is None:
             number, made, highest = self._number(transaction), now, 0
         else:
@@ -30,6 +33,8 @@ class Stages:
             if topic_id != write.topic_id:
                 raise StageError("the stage {} belongs to another topic", write.stage)
         sequence = write.sequence or highest + 1
+        if sequence > LAST_SEQUENCE:
+            raise StageError("all numbers in the stage are taken")
         if sequence <= highest and next(self._pieces(transaction, number, sequence), None) is not None:
             return
         for part, (piece, count) in enumerate(pieces(write.records, write.count)):

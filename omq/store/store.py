@@ -45,7 +45,7 @@ from omq.store.reader import LmdbReader, find_record
 from omq.store.session import Session
 from omq.store.settled import Settled
 from omq.store.topic import Topic
-from omq.store.verify import AFTER_A_CRASH, IN_ORDER, check_structure, check_tails
+from omq.store.verify import AFTER_A_CRASH, IN_ORDER, check_presence, check_structure, check_tails
 from omq.store.writer import Writer
 
 log = logging.getLogger("omq.store")
@@ -119,6 +119,8 @@ class Store:
         if not session.orderly:
             self.findings.append("the store was not closed in order")
         self._flusher = Flusher(weak, flush_interval, self._tick, self._flush_failed)
+        if session.begun:
+            check_presence(strong, weak)
         missing = (strong / "data.mdb").exists() and not (weak / "data.mdb").exists()
         lost = missing or (not session.same_boot and not session.orderly)
         if (weak / "data.mdb").exists() and not (strong / "data.mdb").exists():

@@ -17,6 +17,31 @@ from omq.store.topic import Topic
 #: Pages of the trees up to which opening looks at all of them, some 30 us each; `omq store verify` always does.
 AFTER_A_CRASH: Final = 300_000
 IN_ORDER: Final = 30_000
+UNSYNCED: Final = "data.mdb.unsynced"  # what was not synced when the power was lost
+
+
+def check_presence(strong: Path, weak: Path) -> None:
+    """Looks whether the data files of a store that was open before are there: LMDB would make new, empty ones.
+
+    The directory of the weak environment may be missing as a whole: who moves it away wants to begin it anew. So may
+    its file be where it was put aside after a loss of power.
+
+    Raises:
+        DamagedError: One is missing, or empty.
+    """
+    for directory in (strong, weak):
+        path = directory / "data.mdb"
+        aside = not path.exists() and path.with_name(UNSYNCED).exists()
+        if (path.exists() and path.stat().st_size) or (directory is weak and (aside or not directory.exists())):
+            continue
+        what = (
+            "the names of all topics with it. Nothing was changed. Put a copy of the whole directory in its place, or "
+            f"move all of {directory.parent} away"
+            if directory is strong
+            else "the messages of weak and async topics with it. Nothing was changed. Put a copy of the directory in "
+            f"its place, or move {directory} away"
+        )
+        raise DamagedError(f"{path}: damaged: it is missing, or empty, and {what} to begin anew.")
 
 
 def check_structure(directory: Path, limit: int | None = None) -> list[str]:

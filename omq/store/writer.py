@@ -13,7 +13,7 @@ from typing import Final
 
 import lmdb
 
-from omq.store.environment import Environment
+from omq.store.environment import NO_SPACE, Environment
 from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull
 from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
 from omq.store.internal import Retain
@@ -26,7 +26,6 @@ GROUP_WRITES: Final = 4096
 GROUP_BYTES: Final = 1024 * 1024
 LARGEST_GROUP: Final = 16 * GROUP_BYTES
 QUICK_SYNC: Final = 0.002  # seconds of a commit of one such group
-NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
 #: What takes space, and fails alone where there is none.
 GROWING: Final = (Append, Stage)
@@ -175,8 +174,7 @@ class Writer:
                 self.full += 1
                 self._without_space(group, StoreFull(f"no space: {error}"))
             elif isinstance(error, lmdb.TxnFullError) and len(group) > 1:
-                for write in group:
-                    self._write([write])
+                self._halve(group)
             else:
                 self._break(group, error)
         except OSError as error:
@@ -184,11 +182,16 @@ class Writer:
         except Exception as error:
             # One write does not hinder others.
             if len(group) > 1:
-                for write in group:
-                    self._write([write])
+                self._halve(group)
             else:
                 log.exception("a write failed")
                 self._give_up(group, StoreError(f"{type(error).__name__}: {error}"))
+
+    def _halve(self, group: list[Write]) -> None:
+        """Writes a group in two: to find the one that cannot be written takes a commit or two for each doubling."""
+        middle = len(group) // 2
+        self._write(group[:middle])
+        self._write(group[middle:])
 
     def _try(self, group: list[Write]) -> None:
         """Writes a group in one transaction; where this raises, nothing of it is done."""

@@ -314,3 +314,14 @@ def test_what_was_never_given_cannot_be_settled(log: Opened) -> None:
     log.append(topic, b"a")
     with pytest.raises(StoreError):
         log.do(Settle(topic, [(1, 2)]))
+
+
+@of_every_kind
+def test_a_stage_whose_numbers_are_all_taken_says_so(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    records = blocks.encode([b"x"])
+    log.do(Stage(topic, records, 1, b"s", 2**64 - 1))
+    for sequence in (0, 2**64):
+        with pytest.raises(StageError, match="number"):
+            log.do(Stage(topic, records, 1, b"s", sequence))
+    assert log.do(CommitStages(b"c", [b"s"])).published == [(b"s", topic, 1, 1)]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -522,3 +523,75 @@ def test_where_lmdb_cannot_read_nothing_is_called_damaged_but_by_verify(
         assert (records, [(one.first, one.last) for one in found]) == (1, [(2, 3)])
         told = list(offline.messages(offline.find("t")))
         assert [getattr(one, "id", None) or (one.first, one.last) for one in told] == [1, (2, 3)]
+
+
+@pytest.mark.parametrize("name", ["strong", "weak"])
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_data_file_that_is_lost_is_no_empty_store(again: Again, directory: Path, name: str, empty: bool) -> None:
+    log = again()
+    for kind in ("strong", "weak"):
+        log.append(log.make(kind, persistence=kind), b"a")
+    log.log.close()
+    path = directory / name / "data.mdb"
+    kept = path.read_bytes()
+    if empty:
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    for _ in range(2):
+        with pytest.raises(DamagedError, match="missing"):
+            Store(directory, notify=print)
+        assert path.exists() == empty
+    path.write_bytes(kept)
+    assert again().log.findings == []
+
+
+def test_a_store_that_was_never_opened_to_the_end_is_made(again: Again, directory: Path) -> None:
+    directory.mkdir()
+    session.Session(directory).end()
+    (directory / "strong").mkdir()
+    (directory / "strong" / "data.mdb").touch()
+    assert again().make("t") == 1
+
+
+def test_one_write_that_cannot_be_written_costs_the_others_few_commits(store: Opened) -> None:
+    topic = store.make("t")
+    good = [Append(topic, blocks.encode([b"x"]), 1) for _ in range(300)]
+    bad = Append(topic, b"", 1)
+    bad.count = "many"  # type: ignore[assignment]
+    writer = store.log._writers["strong"]
+    before = writer.commits
+    begin, gathered, told = writer.environment.begin, threading.Event(), threading.Event()
+
+    def held() -> Any:
+        told.set()
+        assert gathered.wait(20)
+        return begin()
+
+    writer.environment.begin = held  # type: ignore[method-assign]
+    first = Append(topic, blocks.encode([b"x"]), 1)
+    store.log.submit(first)
+    assert told.wait(20)
+    writes = [*good[:150], bad, *good[150:]]
+    store.log.submit_many(writes)
+    gathered.set()
+    store.wait([first, *writes])
+    assert isinstance(bad.error, StoreError)
+    assert sorted(write.first for write in good) == list(range(2, 302))
+    assert writer.commits - before < 20
+
+
+def test_a_limit_within_a_write_is_no_broken_disk(tmp_path: Path) -> None:
+    size = lambda path: (path / "strong" / "data.mdb").stat().st_size  # noqa: E731
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    with Opened.on_disk(tmp_path / "store", flush_interval=1000.0) as log:
+        topic = log.make("t")
+        log.append(topic, b"a")
+        limit = (size(tmp_path / "store") + 4095) // 4096 * 4096 + 100_000
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            with pytest.raises(StoreFull):
+                log.append(topic, bytes(3_000_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert log.append(topic, b"b").first == 2
