@@ -117,8 +117,7 @@ class BroadcastTopic(Topic):
             return first - 1, True
         if not isinstance(replay, int) or isinstance(replay, bool) or replay < 0:
             raise TopicError(f"replay is 'current', 'beginning' or an id, not {str(replay)[:80]!r}")
-        if replay > self.last:
-            raise TopicError(f"the newest message of {self.name!r} is {self.last}: {replay} is from the future")
+        self._check_past(replay)
         if replay + 1 < first:
             raise _overrun(self.name, replay + 1, first)
         return replay, False
@@ -126,6 +125,14 @@ class BroadcastTopic(Topic):
     def knows(self, name: str) -> bool:
         """Whether a position is kept under a name, and that is durable."""
         return name in self._names and name not in self._unsure
+
+    def _check_past(self, position: int) -> None:
+        """Refuses an id that was never given.
+
+        What a commit has stored can be read a moment before this loop hears of it, by READ for instance.
+        """
+        if position > self.last and position > (newest := max(self.last, self.state().last)):
+            raise TopicError(f"the newest message of {self.name!r} is {newest}: {position} is from the future")
 
     @property
     def readers(self) -> int:
@@ -192,7 +199,8 @@ class BroadcastTopic(Topic):
         try:
             with self._journal.store.read(self.id) as reader:
                 id = group[0].position + 1
-                for header, records in reader.blocks(id):
+                # The store may be ahead of what this loop was told of: that is given when it was.
+                for header, records in reader.blocks(id, self.readable + 1):
                     size = len(records)
                     count = int.from_bytes(header[4:8], "big")
                     last = int.from_bytes(header[8:16], "big") + count - 1
@@ -238,8 +246,7 @@ class BroadcastTopic(Topic):
 
     def move(self, name: str, position: int) -> None:
         """Keeps a position under a name."""
-        if position > self.last:
-            raise TopicError(f"the newest message of {self.name!r} is {self.last}: {position} is from the future")
+        self._check_past(position)
         self._names[name] = self._dirty[name] = position
         self._changed()
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from omq._core import blocks
 from omq.broker.errors import BrokerFailed, Damaged, Overrun, TopicError
 from omq.store.errors import DamagedError, StoreFull
-from omq.store.interface import SetPosition
+from omq.store.interface import Append, SetPosition
 from tests.unit.broker.cores import Taker, append, core, quiet, until
 
 
@@ -252,3 +253,36 @@ async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
         assert told[2] is None
         assert topic.knows("a")
         assert store.positions(topic.id) == {"a": 0, "b": 0}
+
+
+async def test_what_the_store_has_and_nobody_was_told_of_is_not_given_yet(monkeypatch):
+    async with core() as broker:
+        topic = await prepared(broker)
+        taker = Taker(left=0)
+        subscription = broker.subscribe(topic, "beginning", taker, name="n")
+        # A commit whose news have not reached the loop.
+        news = []
+        monkeypatch.setattr(broker.journal.store, "_notify", news.append)
+        monkeypatch.setattr(broker.journal.store, "_appended", news.append)
+        write = Append(topic.id, blocks.encode([b"6"]), 1, context=lambda write: None)
+        broker.journal._outstanding += 1
+        broker.journal.store.submit(write)
+        await until(lambda: len(news) == 2)
+        assert topic.state().last == 6
+        taker.left = 1 << 20
+        subscription.more()
+        await until(lambda: len(taker.got) == 5)
+        await quiet(broker)
+        assert taker.ids == [1, 2, 3, 4, 5]
+        assert subscription.position == 5
+        # Who has read it by range may begin behind it, and keep its id.
+        other = Taker()
+        broker.subscribe(topic, 6, other)
+        subscription.move(6)
+        with pytest.raises(TopicError, match="future"):
+            subscription.move(7)
+        monkeypatch.undo()
+        for one in news:
+            (broker.journal._notify if isinstance(one, list) else broker.journal._appended)(one)
+        await until(lambda: taker.ids == [1, 2, 3, 4, 5, 6])
+        assert other.got == []
