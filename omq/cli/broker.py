@@ -28,6 +28,16 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 LOOPBACK: Final = ("127.", "::1", "localhost")
 
 
+class PathGiven(click.Path):
+    """A path that is not empty: `Path("")` would be the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.Path`."""
+        if value == "":
+            self.fail("a path is missing: this one is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[TopicSpec, ...]:
     """What `--topic` takes."""
     topics: dict[str, TopicSpec] = {}
@@ -214,7 +224,7 @@ def warn(config: Config) -> None:
 
 
 @click.command()
-@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", metavar="[DIR]", required=False, type=PathGiven(file_okay=False, path_type=Path))
 @click.option("--bind", multiple=True, metavar="ENDPOINT", help="Where ZeroMQ clients connect; may be repeated.")
 @click.option("--sexp", metavar="tcp://HOST:PORT", help="Where clients that speak S-expressions connect.")
 @click.option("--http", metavar="HOST:PORT", callback=read_http, help="Where the status page is.")

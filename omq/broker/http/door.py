@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
@@ -72,7 +72,9 @@ class HttpDoor:
         app.router.add_get("/topics.json", self._get_topics)
         app.router.add_get("/metrics", self._get_metrics)
         app.router.add_get("/healthz", self._get_health)
-        runner = web.AppRunner(app, access_log=None, keepalive_timeout=IDLE, shutdown_timeout=PARTING)
+        runner = web.AppRunner(
+            app, logger=_Quiet(LOG), access_log=None, keepalive_timeout=IDLE, shutdown_timeout=PARTING
+        )
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()
@@ -147,6 +149,14 @@ async def _aside(stats: BrokerStats, encode: Callable[[], bytes]) -> bytes:
     return await asyncio.get_running_loop().run_in_executor(None, encode)
 
 
+class _Quiet(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp says, most of all of requests that are none: nothing that the broker should worry about."""
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        """Says it to whoever looks for faults."""
+        super().log(logging.DEBUG, msg, *args, **options)
+
+
 @web.middleware
 async def _hardened(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Gives every answer, an error too, what keeps browsers from guessing and from keeping it."""
@@ -155,6 +165,9 @@ async def _hardened(request: web.Request, handler: Handler) -> web.StreamRespons
         response = await handler(request)
     except web.HTTPException as refusal:
         response = web.Response(status=refusal.status, text=f"{refusal.reason}\n", headers=_allow(refusal))
+    except Exception:
+        LOG.exception("%s has failed", request.path)
+        response = web.Response(status=500, text="the broker has failed to tell\n")
     response.headers["Server"] = "omq"
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Cache-Control"] = "no-store"

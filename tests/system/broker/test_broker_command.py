@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import omq
 from omq.broker import Client, PermissionDenied
+from omq.cli.broker import broker as command
 from tests.system.broker.command import broker, get
 
 pytestmark = pytest.mark.timeout(120)
@@ -200,3 +202,11 @@ def test_a_topic_that_is_there_with_other_settings_is_named(tmp_path: Path) -> N
         assert command.ended() == 2
         assert "'t'" in command.log
         assert "Traceback" not in command.log
+
+
+def test_a_directory_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(command, [""])
+    assert done.exit_code == 2
+    assert "empty" in done.output
+    assert list(tmp_path.iterdir()) == []

@@ -164,3 +164,14 @@ async def test_who_says_nothing_gives_way(monkeypatch: pytest.MonkeyPatch) -> No
             assert answer.status == 200
         for _, writer in idle:
             writer.close()
+
+
+async def test_what_is_no_request_is_answered_and_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(statistics()) as (url, _):
+        host, port = url.removeprefix("http://").split(":")
+        for garbage in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\0" * 20_000 + b"\r\n\r\n"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(garbage)
+            assert b" 400 " in await reader.readline()
+            writer.close()
+    assert [record.getMessage() for record in caplog.records if record.levelno > 10] == []
