@@ -89,13 +89,17 @@ class BroadcastTopic(Topic):
 
     # ------------------------------------------------------------------ subscribing
 
-    def subscribe(self, replay: str | int, sink: Sink, name: str | None = None) -> Subscription:
+    def subscribe(self, replay: str | int, sink: Sink, name: str | None = None, reset: bool = False) -> Subscription:
         """Begins to read; see `Broker.subscribe`."""
         if self.deleted:
             raise TopicError(f"topic {self.name!r} is deleted")
         if name is not None and name in self._holders:
             raise TopicError(f"somebody else subscribes to {self.name!r} as {name!r} already")
         known = None if name is None else self._names.get(name)
+        if known is not None and known + 1 < (first := self.state().first):
+            if not reset:
+                raise _overrun(self.name, known + 1, first)
+            known = None
         position, from_beginning = self._begin(replay) if known is None else (known, False)
         subscription = Subscription(self, sink, name, position, from_beginning)
         self._subscriptions[subscription] = None

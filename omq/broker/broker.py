@@ -270,6 +270,7 @@ class Broker:
         sink: Sink,
         *,
         name: str | None = None,
+        reset: bool = False,
     ) -> Subscription:
         """Begins to read a broadcast topic.
 
@@ -278,6 +279,7 @@ class Broker:
             replay: `"current"`, `"beginning"`, or an id: those after it.
             sink: Where to.
             name: The broker keeps the position under it, and goes on there. One holder a name.
+            reset: A name whose position is no longer kept begins anew, where `replay` says.
 
         Raises:
             TopicError: It is a round-robin topic; the name is held; the id is from the future.
@@ -287,7 +289,7 @@ class Broker:
             raise TopicError(f"{topic.name!r} is a round-robin topic: it is consumed")
         if name is not None:
             check_name(name, "a subscription's name")
-        return topic.subscribe(replay, sink, name)
+        return topic.subscribe(replay, sink, name, reset)
 
     def consume(self, topic: Topic, sink: Sink, *, ack_timeout: float = 30.0, credit: int = 100) -> Share:
         """Takes a share of a round-robin topic.

@@ -47,7 +47,7 @@ class Share:
     """
 
     __slots__ = (
-        *("_leases", "_loop", "_overdue", "_timeout", "_timer"),
+        *("_leases", "_loop", "_overdue", "_timeout", "_timer", "_withheld"),
         *("active", "credit", "flight", "last", "sink", "topic"),
     )
 
@@ -61,6 +61,7 @@ class Share:
         self.active = True
         self.last = 0
         self._overdue = Pieces()  # what it had until its deadline, and may acknowledge yet
+        self._withheld = 0  # credit of what is overdue: it has it again when it shows that it lives
         self._timeout = ack_timeout
         self._loop = loop
         self._leases: deque[tuple[float, int, int]] = deque()  # deadline, first, last: in the order of their deadlines
@@ -97,7 +98,22 @@ class Share:
                 self.topic.returned(piece)
         self._returned(done)
 
+    def give_back(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Nobody has seen these: they go to others, and this delivery does not count.
+
+        Its credit is over, so that nothing follows before it ends or gives some more.
+        """
+        if not self.active:
+            return
+        self.credit = self._withheld = 0
+        for first, last in ranges:
+            for piece in self.flight.take(first, last):
+                self.topic.unseen(piece)
+        self._returned(0)
+
     def _returned(self, messages: int) -> None:
+        messages += self._withheld
+        self._withheld = 0
         leases = self._leases
         while leases and not self.flight.holds(leases[0][1], leases[0][2]):
             leases.popleft()
@@ -132,14 +148,14 @@ class Share:
         self._timer = None
         now = self._loop.time() + 0.001  # what is due in a moment is due now
         leases = self._leases
-        back = 0
         while leases and leases[0][0] <= now:
             _, first, last = leases.popleft()
             for piece in self.flight.take(first, last):
                 if piece.deadline > now:  # delivered to it again meanwhile
                     self.flight.add(piece.first, piece.last, piece.tries, piece.deadline)
                     continue
-                back += piece.last - piece.first + 1
+                # Whoever hangs would else be given the same ones for ever.
+                self._withheld += piece.last - piece.first + 1
                 self._overdue.take(piece.first, piece.last)
                 self._overdue.add(piece.first, piece.last, 0)
                 self.topic.returned(piece)
@@ -149,8 +165,6 @@ class Share:
             leases.popleft()
         if leases:
             self._timer = self._loop.call_at(leases[0][0], self._expire)
-        if back:
-            self.more(back)
 
 
 class RoundRobinTopic(Topic):
@@ -250,6 +264,16 @@ class RoundRobinTopic(Topic):
         if self._hungry:
             self._turns.ready(self)
 
+    def unseen(self, piece: Piece) -> None:
+        """Messages were delivered, and come back without having been looked at."""
+        if self.deleted:
+            return
+        self._again.update(dict.fromkeys(range(piece.first, piece.last + 1), piece.tries - 1))
+        self._redo.add(piece.first, piece.last, piece.tries - 1)
+        self._changed()
+        if self._hungry:
+            self._turns.ready(self)
+
     # ------------------------------------------------------------------ handing out
 
     @property
@@ -320,10 +344,12 @@ class RoundRobinTopic(Topic):
     def _give(self, share: Share, header: bytes, records: memoryview, start: int, count: int, tries: int) -> bool:
         """Gives a block; whether the share goes on."""
         last = start + count - 1
+        again = start <= self.handed
         self._moved_on(start, last)
         share.hold(start, last, tries)
         if tries > 1:
             self.redelivered += count
+        if again:
             self._again.update(dict.fromkeys(range(start, last + 1), tries))
         self.delivered += count
         self.delivered_bytes += len(records)

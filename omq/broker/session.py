@@ -437,6 +437,9 @@ class Session:
         replay = said.get("replay", "current")
         if not isinstance(replay, str | int):
             raise SyntaxFault("replay is 'current', 'beginning' or an id")
+        reset = said.get("reset", False)
+        if not isinstance(reset, bool):
+            raise SyntaxFault("reset is true or false")
         reading = Reading(self, tag, topic, credit)
 
         def kept(error: BrokerError | None) -> None:
@@ -454,14 +457,13 @@ class Session:
             self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
             reading.subscription.more()
 
-        known = name is None or (isinstance(topic, BroadcastTopic) and topic.knows(name))
-        reading.subscription = self._broker.subscribe(topic, replay, reading, name=name)
+        reading.subscription = self._broker.subscribe(topic, replay, reading, name=name, reset=reset)
         self.tags[tag] = reading
         self._touched[topic] = None
-        if known:
-            kept(None)
-        else:
+        if name is not None and isinstance(topic, BroadcastTopic) and not topic.knows(name):
             topic.flush(kept)  # where a name begins is durable before anybody relies on it
+        else:
+            kept(None)
 
     def _consume(self, tag: bytes, message: list[bytes]) -> None:
         self._begin(tag, "CONSUME")
@@ -509,6 +511,14 @@ class Session:
         held = self.tags.get(tag)
         if isinstance(held, Working):
             held.share.nack(ranges)
+        elif held is not None:
+            raise WrongState("a subscription has nothing to give back")
+
+    def _return(self, tag: bytes, message: list[bytes]) -> None:
+        ranges = p.ranges(message[2:])
+        held = self.tags.get(tag)
+        if isinstance(held, Working):
+            held.share.give_back(ranges)
         elif held is not None:
             raise WrongState("a subscription has nothing to give back")
 
@@ -571,6 +581,8 @@ class Session:
             raise SyntaxFault("settings is an object")
         p.check_name(name)
         self._may("create", name)
+        if name not in self._broker.topics:
+            self._may_bury(name, settings)
 
         async def create() -> None:
             topic = await self._broker.create(
@@ -579,6 +591,14 @@ class Session:
             self.put((p.CREATED, tag, p.pack_json(topic.info())))
 
         self._task(tag, create())
+
+    def _may_bury(self, name: str, settings: dict[str, Any]) -> None:
+        """Refuses dead letters that would go where the client may not publish, or make what it may not create."""
+        target = settings.get("dead_letter") or (f"{name}.dead" if settings.get("max_deliveries") else None)
+        if isinstance(target, str):
+            self._may("publish", target)
+            if target not in self._broker.topics:
+                self._may("create", target)
 
     def _delete(self, tag: bytes, message: list[bytes]) -> None:
         topic = self._topic(message[2], "delete")
@@ -639,6 +659,7 @@ class Session:
         p.CONSUME: (_consume, 1, 2),
         p.ACK: (_ack, 1, p.MAX_PARTS),
         p.NACK: (_nack, 1, p.MAX_PARTS),
+        p.RETURN: (_return, 1, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
         p.CREATE: (_create, 1, 1),
         p.DELETE: (_delete, 1, 1),

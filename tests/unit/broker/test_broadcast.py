@@ -286,3 +286,23 @@ async def test_what_the_store_has_and_nobody_was_told_of_is_not_given_yet(monkey
             (broker.journal._notify if isinstance(one, list) else broker.journal._appended)(one)
         await until(lambda: taker.ids == [1, 2, 3, 4, 5, 6])
         assert other.got == []
+
+
+async def test_a_name_that_retention_has_overtaken_begins_anew_where_it_is_asked_to():
+    async with core() as broker:
+        topic = await prepared(broker, settings={"max_messages": 2})
+        broker.subscribe(topic, "beginning", Taker(), name="n").end()
+        before = topic.names()[0]["position"]
+        for _ in range(10):
+            await append(broker, topic, [b"x"])
+        first = topic.state().first
+        with pytest.raises(Overrun) as raised:
+            broker.subscribe(topic, "beginning", Taker(), name="n")
+        assert raised.value.first == first > before + 1
+        again = broker.subscribe(topic, "beginning", Taker(), name="n", reset=True)
+        assert again.position == first - 1
+        assert not topic.knows("n")
+        again.end()
+        # What is kept goes on where it was.
+        kept = broker.subscribe(topic, "current", Taker(), name="n", reset=True)
+        assert kept.position == first - 1

@@ -133,7 +133,7 @@ async def test_the_only_consumer_gets_again_what_it_did_not_acknowledge():
     async with core() as broker:
         topic = await prepared(broker, count=1)
         taker = Taker()
-        broker.consume(topic, taker, ack_timeout=0.02, credit=1)
+        broker.consume(topic, taker, ack_timeout=0.02, credit=3)
         await until(lambda: len(taker.got) == 3)
         assert taker.counts == [1, 2, 3]
 
@@ -429,3 +429,46 @@ async def test_a_start_that_is_cancelled_leaves_the_directory_free(tmp_path):
     broker = Broker(tmp_path)
     await broker.start()
     await broker.close()
+
+
+async def test_what_is_overdue_gives_no_credit_to_a_consumer_that_hangs():
+    async with core() as broker:
+        topic = await prepared(broker, count=10)
+        taker = Taker()
+        share = broker.consume(topic, taker, ack_timeout=0.01, credit=4)
+        await until(lambda: len(taker.got) == 4)
+        await until(lambda: topic.backlog == 10)
+        await quiet(broker)
+        assert taker.ids == [1, 2, 3, 4]
+        share.nack([(100, 100)])  # it lives
+        await until(lambda: len(taker.got) == 8)
+
+
+async def test_what_nobody_looked_at_is_returned_without_being_counted():
+    async with core() as broker:
+        topic = await prepared(broker, count=5, max_deliveries=2)
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=100)
+        await until(lambda: len(taker.got) == 5)
+        share.nack([(5, 5)])
+        await until(lambda: len(taker.got) == 6)
+        share.give_back([(2, 2**64 - 1)])
+        await quiet(broker)
+        assert len(taker.got) == 6  # nothing follows without credit
+        assert topic.backlog == 4
+        await flushed(topic)
+        assert settled(broker, topic).deliveries == {2: 0, 3: 0, 4: 0, 5: 1}
+        other = Taker()
+        broker.consume(topic, other, credit=100)
+        await until(lambda: len(other.got) == 4)
+        assert dict(zip(other.ids, other.counts, strict=True)) == {2: 1, 3: 1, 4: 1, 5: 2}
+        await flushed(topic)
+        assert settled(broker, topic).deliveries == {2: 1, 3: 1, 4: 1, 5: 2}
+        assert topic.dead_lettered == 0
+
+
+async def test_that_something_was_delivered_is_stored_before_anybody_says_anything():
+    async with core() as broker:
+        topic = await prepared(broker)
+        broker.consume(topic, Taker())
+        await until(lambda: settled(broker, topic).handed == 10)

@@ -19,6 +19,7 @@ STEP = st.one_of(
     st.tuples(st.just("leave"), SHARE),
     st.tuples(st.just("ack"), SHARE, st.lists(RANGE, min_size=1, max_size=3)),
     st.tuples(st.just("nack"), SHARE, st.lists(RANGE, min_size=1, max_size=3)),
+    st.tuples(st.just("give_back"), SHARE, st.lists(RANGE, min_size=1, max_size=3)),
     st.tuples(st.just("more"), SHARE, st.integers(1, 5)),
     st.tuples(st.just("full"), SHARE),
     st.tuples(st.just("overdue"), SHARE),
@@ -68,6 +69,13 @@ class World:
         if number in self.shares:
             self.held[number] -= {id for first, last in ranges for id in range(first, last + 1)}
             self.shares[number][0].nack(ranges)
+
+    async def give_back(self, number, ranges):
+        if number in self.shares:
+            mine = {id for id in self.held[number] if any(first <= id <= last for first, last in ranges)}
+            self.held[number] -= mine
+            self.deliveries.subtract(mine)
+            self.shares[number][0].give_back(ranges)
 
     async def more(self, number, messages):
         if number in self.shares:

@@ -598,3 +598,35 @@ def test_numbers_are_big_endian():
     parts = p.packed_ranges(many)
     assert [len(part) // 16 for part in parts] == [p.MAX_PAIRS, p.MAX_PAIRS, 1]
     assert [pair for part in parts for pair in p.ranges([part])] == many
+
+
+async def test_jobs_are_returned_and_a_subscription_has_none():
+    async with core() as broker:
+        session = await prepared(broker, b"j", "round-robin")
+        await broker.create("t", persistence="weak")
+        await ask(session, b"APPEND", b"1", b"j", RECORDS)
+        assert (await ask(session, b"CONSUME", b"c", b"j", b"{}"))[0] == b"CONSUMING"
+        await until(lambda: session.got)
+        session.got.clear()
+        session.handle([b"RETURN", b"c", p.u64(1), p.u64(2)])
+        await until(lambda: broker.topic("j").backlog == 2)
+        session.handle([b"CREDIT", b"c", p.u64(5)])
+        await until(lambda: session.got)
+        assert session.got.pop()[-1] == b""  # each for the first time
+        await ask(session, b"SUBSCRIBE", b"s", b"t", b"{}")
+        assert (await ask(session, b"RETURN", b"s", p.u64(1), p.u64(2)))[2] == b"state"
+        assert (await ask(session, b"SUBSCRIBE", b"r", b"t", j(reset=1)))[2] == b"syntax"
+
+
+@pytest.mark.parametrize("settings", [{"dead_letter": "secret"}, {"dead_letter": "made"}, {"max_deliveries": 1}])
+async def test_dead_letters_go_where_their_maker_may_publish_and_create(settings):
+    permissions = [Permission("eve", "q", ["create"]), Permission("eve", "q*", ["publish", "create"])]
+    async with core(permissions=permissions[:1]) as broker:
+        await broker.create("secret", persistence="weak")
+        about = {"name": "q", "delivery": "round-robin", "persistence": "weak", "settings": settings}
+        session = Outlet(broker).session("eve")
+        assert (await ask(session, b"CREATE", b"1", j(**about)))[2] == b"permission"
+        assert "q" not in broker.topics
+    async with core(permissions=permissions) as broker:
+        about["settings"] = {"dead_letter": "q2", "max_deliveries": 1}
+        assert (await ask(Outlet(broker).session("eve"), b"CREATE", b"1", j(**about)))[0] == b"CREATED"
