@@ -170,8 +170,8 @@ class Journal:
             self._failed = True
             log.critical("the store has failed, and takes nothing more until the broker is started again: %s", error)
         if full and not self.full:
-            log.error("the disk is full, what is published is refused: %s", error)
-        elif self.full and error is None:
+            log.error("what is published is refused: %s", error)
+        elif self.full and error is None and not self.store.full:
             log.warning("there is room on the disk again: publishing goes on")
         elif not full and error is not None:
             return  # a write that failed for a reason of its own says nothing about room

@@ -24,7 +24,12 @@ READERS: Final = 256
 LOCK_TABLE: Final = 64 * (READERS + 4)  # bytes
 RESERVE: Final = 128 * 1024  # bytes
 LARGEST_KEPT: Final = (32 << 20) - (64 << 10)  # bytes; glibc goes up to 32 MiB
-NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: What the system says where there is no space.
+NO_SPACE: Final = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file may not become larger",
+}
 NEARLY_FULL: Final = 64 * 1024  # bytes
 
 
@@ -132,13 +137,21 @@ class Environment:
         """Whether it was for want of space that a write failed as if the disk had."""
         # LMDB says EIO of a write that ends too early, as the last one does on a full disk.
         try:
-            disk = os.statvfs(self.directory)
-            if disk.f_bavail * disk.f_frsize >= NEARLY_FULL and self._may_grow():
+            if self._has_space() and self._may_grow():
                 return False
             os.fsync(self._descriptor)
         except OSError:
             return False
         return True
+
+    def shortage(self) -> str:
+        """What a write was short of that ended too early."""
+        return "a disk quota or a limit of the process is reached" if self._has_space() else NO_SPACE[errno.ENOSPC]
+
+    def _has_space(self) -> bool:
+        """Whether the disk has some space, for whoever may take it."""
+        disk = os.statvfs(self.directory)
+        return disk.f_bavail * disk.f_frsize >= NEARLY_FULL
 
     def _may_grow(self) -> bool:
         """Whether the data file may grow: a quota, or a limit of the process, ends where the disk still has space."""

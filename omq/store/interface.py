@@ -351,6 +351,7 @@ class Log(Protocol):
         id: Of the store, 16 bytes in hex.
         findings: What opening it found, in sentences; empty after an orderly end.
         broken: Why it takes no more writes; `None` as long as it does.
+        full: What was acknowledged to publishers of async topics waits in memory for room on the disk.
     """
 
     id: str
@@ -358,6 +359,9 @@ class Log(Protocol):
 
     @property
     def broken(self) -> BaseException | None: ...
+
+    @property
+    def full(self) -> bool: ...
 
     def submit(self, write: Write) -> None:
         """Takes a write; never blocks. `StoreClosed` once it is closed."""

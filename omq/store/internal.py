@@ -24,6 +24,23 @@ class Carried(Append):
     __slots__ = ()
 
 
+class Owed(Append):
+    """An append that was acknowledged and found no space: kept until it does.
+
+    Attributes:
+        told: The id of its first record, as it was told.
+    """
+
+    __slots__ = ("told",)
+
+    def __init__(self, write: Append) -> None:
+        super().__init__(
+            write.topic_id, write.records, write.count, write.producer, write.sequence, write.settled, write.context
+        )
+        self.told = write.first
+        self.done = True
+
+
 class Carry(Settle):
     """The second half."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from omq._core import blocks
 from omq.store.interface import BLOCK_SIZE
 
 Records = bytes | memoryview
+STEP: Final = 4096  # bytes between which single records are looked for
 
 
 def pieces(records: Records, count: int) -> Iterator[tuple[Records, int]]:
@@ -20,6 +22,19 @@ def pieces(records: Records, count: int) -> Iterator[tuple[Records, int]]:
     for end, records_done in blocks.cuts(view, BLOCK_SIZE):
         yield view[begin:end], records_done - done
         begin, done = end, records_done
+
+
+def reaching(records: Records, size: int) -> int:
+    """How many of the first records it takes to have `size` bytes; all of them where they have fewer."""
+    view = memoryview(records)
+    begin = done = 0
+    for end, count in blocks.cuts(view, STEP):
+        if end >= size:
+            for inner, number in blocks.cuts(view[begin:end], 1):
+                if begin + inner >= size:
+                    return done + number
+        begin, done = end, count
+    return done
 
 
 class OpenBlock:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from omq._core import blocks
 from omq.store import acknowledged
 from omq.store.catalog import RESERVED, Catalog
-from omq.store.errors import DamagedError, StageError, StoreError, UnknownTopic
+from omq.store.errors import DamagedError, StageError, StoreError, StoreFull, UnknownTopic
 from omq.store.interface import (
     MAX_ID,
     AbortStage,
@@ -25,8 +25,8 @@ from omq.store.interface import (
     Trim,
     Write,
 )
-from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
-from omq.store.joining import OpenBlock, Records, pieces
+from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Owed, Quarantine, Reserve, Retain, Sweep
+from omq.store.joining import OpenBlock, Records, pieces, reaching
 from omq.store.layout import (
     BLOCK,
     INLINE,
@@ -43,7 +43,7 @@ from omq.store.layout import (
     topic_key,
 )
 from omq.store.producers import Producers
-from omq.store.reader import find_record
+from omq.store.reader import block_at, find_record
 from omq.store.settled import Settled
 from omq.store.staging import Stages
 from omq.store.topic import Oldest, Topic
@@ -63,6 +63,7 @@ class Ledger:
         topics: By id.
         touched: The topics that the transaction at work has changed.
         behind: There is more to be deleted.
+        owing: Topics of which acknowledged appends found no space: nothing may take their ids.
     """
 
     def __init__(self, catalog: Catalog | None, reserve: Callable[[Topic, int], None]) -> None:
@@ -70,6 +71,7 @@ class Ledger:
         self.topics: dict[int, Topic] = {}
         self.touched: set[Topic] = set()
         self.behind = False
+        self.owing: set[int] = set()
         self.appended = 0  # records, in the transaction at work
         self.appended_bytes = 0
         self.duplicates = 0
@@ -82,6 +84,7 @@ class Ledger:
         self._does: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             Carried: self._append,
+            Owed: self._append_owed,
             Carry: self._settle,
             MakeTopic: self._make,
             DeleteTopic: self._delete,
@@ -200,6 +203,13 @@ class Ledger:
             write.first = self._grow(topic, write.records, write.count)
         self._producers.note(self._transaction, producer, write, self._now)
 
+    def _append_owed(self, write: Owed) -> None:
+        topic = self._topic(write.topic_id)
+        if write.told > topic.last + 1:
+            # What stood before it was not acknowledged, and is refused.
+            self._jump(Jump(topic.id, write.told - 1))
+        self._append(write)
+
     def _grow(self, topic: Topic, records: Records, count: int) -> int:
         """Appends records; the first id."""
         first = topic.last + 1
@@ -223,6 +233,8 @@ class Ledger:
         """Makes sure that a topic may give ids up to `last`."""
         if last > MAX_ID:
             raise StoreError("all ids of the topic have been given")
+        if topic.id in self.owing:
+            raise StoreFull("the disk is full: what was acknowledged before has to be written first")
         if topic.reserved is not None and last + RESERVED // 2 > topic.reserved:
             self._reserve(topic, last)
 
@@ -385,13 +397,14 @@ class Ledger:
         below = first
         if topic.delivery == "round_robin" and topic.settled is not None:
             below = max(below, topic.settled.watermark + 1)
-        if below > 1 or most or oldest:
+        if below > 1 or (most and topic.bytes > most) or oldest:
             while left > 0:
                 block = topic.oldest or self._oldest(topic)
                 if block is None:
                     break
-                too_much = most and topic.bytes > most and block.last < topic.last
-                if not (block.last < below or too_much or block.timestamp < oldest):
+                if most and topic.bytes > most:
+                    first = max(first, self._fitting(topic, block, topic.bytes - most))
+                if not (block.last < max(first, below) or block.timestamp < oldest):
                     break
                 self._drop(topic, block)
                 first = max(first, block.last + 1)
@@ -401,6 +414,17 @@ class Ledger:
             settled = self._settled(topic)
             settled.add(settled.watermark + 1, topic.first - 1)
         return left
+
+    def _fitting(self, topic: Topic, block: Oldest, excess: int) -> int:
+        """The first id that is kept where the oldest block has some bytes too many; the newest one always is."""
+        if excess >= block.size:
+            return min(block.last + 1, topic.last)
+        key = block_key(topic.id, block.first)
+        try:
+            records = block_at(self._transaction, key, self._transaction.get(key))[-1]
+            return min(block.first + reaching(records, excess), topic.last)
+        except (DamagedError, ValueError):
+            return block.first  # where its records end nobody knows: it goes as a whole
 
     def _oldest(self, topic: Topic) -> Oldest | None:
         """The oldest block of a topic; `None` if it has none."""

@@ -34,7 +34,7 @@ from omq.store.interface import (
     Write,
 )
 from omq.store.internal import Carried, Carry
-from omq.store.joining import OpenBlock, Records, pieces
+from omq.store.joining import OpenBlock, Records, pieces, reaching
 from omq.store.settled import Settled
 from omq.store.staging import LAST_SEQUENCE
 
@@ -153,14 +153,18 @@ class MemoryTopic:
             self.first = max(self.first, self.last - settings["max_messages"] + 1)
         if self.delivery == "round_robin" and self.settled.watermark < self.first - 1:
             self.settled.add(self.settled.watermark + 1, self.first - 1)
-        limit = settings.get("max_bytes") or max_memory
+        most = settings.get("max_bytes")
         oldest = now() - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
-        below = self.settled.watermark + 1 if self.delivery == "round_robin" else self.first
+        below = self.settled.watermark + 1 if self.delivery == "round_robin" else 0
         while self.gone < len(self.blocks):
             block = self.blocks[self.gone]
             assert block is not None
-            too_much = self.bytes > limit and self.gone < len(self.blocks) - 1
-            if not (too_much or block.timestamp < oldest or block.first + block.count <= below):
+            if most and self.bytes > most:
+                excess = self.bytes - most
+                number = block.count if excess >= len(block.records) else reaching(block.records, excess)
+                self.first = max(self.first, min(block.first + number, self.last))
+            too_much = not most and self.bytes > max_memory and self.gone < len(self.blocks) - 1
+            if not (too_much or block.timestamp < oldest or block.first + block.count <= max(self.first, below)):
                 break
             self.drop_oldest()
         if self.delivery == "round_robin":
@@ -401,7 +405,7 @@ class MemoryTopics:
         """One record; `Gone` if it is."""
         topic.seal()
         block = topic.block_of(id)
-        if block is None or block.first > id:
+        if block is None or block.first > id or id < topic.first:
             raise Gone(f"{id} is not kept", topic.first)
         return bytes(blocks.slice(block.records, id - block.first, id - block.first + 1))
 
@@ -484,6 +488,10 @@ class MemoryStore:
     @property
     def broken(self) -> BaseException | None:
         return None
+
+    @property
+    def full(self) -> bool:
+        return False
 
     def submit(self, write: Write) -> None:
         self.submit_many((write,))

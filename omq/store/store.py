@@ -381,6 +381,10 @@ class Store:
     def broken(self) -> BaseException | None:
         return self._broken
 
+    @property
+    def full(self) -> bool:
+        return self._writers["weak"].owing
+
     def submit(self, write: Write) -> None:
         with self._submitting:
             if self._closed:
@@ -555,7 +559,8 @@ class Store:
         synced = self._flusher.finish()
         self._writers["strong"].end()
         closed = [self._weak.close(), self._strong.close()]
-        if synced and all(closed) and self._broken is None:
+        # Where acknowledged messages are lost their ids must not be given again.
+        if synced and all(closed) and self._broken is None and not self._writers["weak"].lost:
             self._session.note(orderly=True)
         self._session.end()
 
@@ -574,7 +579,7 @@ class Store:
         for writer in self._writers.values():
             writer.environment.take_reserve()
             topics = list(writer.ledger.topics.values())
-            if any(topic.settings.get("max_age") for topic in topics):
+            if writer.owing or any(topic.settings.get("max_age") for topic in topics):
                 writer.submit(Retain())
             if hour:
                 writer.submit(Clean())

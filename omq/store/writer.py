@@ -16,7 +16,7 @@ import lmdb
 from omq.store.environment import NO_SPACE, Environment
 from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull
 from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
-from omq.store.internal import Retain
+from omq.store.internal import Owed, Retain
 from omq.store.ledger import Ledger
 
 log = logging.getLogger("omq.store")
@@ -26,6 +26,7 @@ GROUP_WRITES: Final = 4096
 GROUP_BYTES: Final = 1024 * 1024
 LARGEST_GROUP: Final = 16 * GROUP_BYTES
 QUICK_SYNC: Final = 0.002  # seconds of a commit of one such group
+OWED_AGAIN: Final = 0.1  # seconds until what found no space is tried again
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
 #: What takes space, and fails alone where there is none.
 GROWING: Final = (Append, Stage)
@@ -69,6 +70,14 @@ class Writer:
         notify: Gets what is done.
         appended: Gets what has grown.
         failed: Is told once, when the environment takes no more writes.
+
+    Attributes:
+        broken: Why it takes no more writes.
+        owed: Appends to async topics that are acknowledged and found no space. They are tried again before all else,
+            under the ids that were told. No more than one group: while there are any, others are acknowledged once
+            they are committed.
+        owing: There are some.
+        lost: Acknowledged writes that were never written.
     """
 
     def __init__(
@@ -85,6 +94,9 @@ class Writer:
         self.environment = environment
         self.ledger = ledger
         self.broken: BaseException | None = None
+        self.owed: list[Owed] = []
+        self.owing = False
+        self.lost = 0
         self.latency = Latency()
         self.commits = self.full = self.appended = self.appended_bytes = self.duplicates = 0
         self.strong = strong
@@ -95,6 +107,7 @@ class Writer:
         self._ended = False  # nothing more is taken
         self._group_bytes = GROUP_BYTES
         self._helped = False  # the reserve was given for what is written now
+        self._owed_next = 0.0  # when what is owed is tried again
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -119,6 +132,8 @@ class Writer:
     def _run(self) -> None:
         while not self._ended:
             group = self._gather()
+            if self.owed and (self._ended or time.monotonic() >= self._owed_next):
+                self._write_owed()
             if group:
                 self._write(group)
             if self.ledger.behind and self.broken is None:
@@ -131,7 +146,7 @@ class Writer:
                 break
             if write is not None:
                 left.append(write)
-        self._give_up(left, StoreClosed("the store is closed"))
+        self._give_up([*self.owed, *left], StoreClosed("the store is closed"))
 
     def _gather(self) -> list[Write]:
         """Waits for a write, and takes what has come with it."""
@@ -165,14 +180,15 @@ class Writer:
             try:
                 self.environment.grow()
             except (lmdb.Error, OSError, MemoryError) as error:
-                self._without_space(group, StoreFull(f"the map cannot grow: {error}"))
+                self._without_space(group, StoreFull(f"{self.environment.path}: the map cannot grow: {error}"))
             else:
                 self._write(group)
         except lmdb.Error as error:
             code = getattr(error, "code", 0)
             if code in NO_SPACE or (code == errno.EIO and self.environment.is_full()):
                 self.full += 1
-                self._without_space(group, StoreFull(f"no space: {error}"))
+                reason = NO_SPACE.get(code) or self.environment.shortage()
+                self._without_space(group, StoreFull(f"{reason}: {self.environment.path}"))
             elif isinstance(error, lmdb.TxnFullError) and len(group) > 1:
                 self._halve(group)
             else:
@@ -196,7 +212,6 @@ class Writer:
     def _try(self, group: list[Write]) -> None:
         """Writes a group in one transaction; where this raises, nothing of it is done."""
         ledger = self.ledger
-        early: list[Write] = []
         transaction = self.environment.begin()
         try:
             ledger.begin(transaction)
@@ -207,8 +222,8 @@ class Writer:
                 except StoreError as error:
                     write.error = error
             ledger.finish()
-            if not self.strong:
-                early = self._early(group)
+            if not self.strong and not self.owed:
+                self._done(self._early(group))
             began = time.perf_counter()
             transaction.commit()
         except BaseException:
@@ -226,7 +241,9 @@ class Writer:
         self.appended_bytes += ledger.appended_bytes
         self.duplicates += ledger.duplicates
         grown = ledger.committed()
-        self._done([write for write in group if not write.done] if early else group)
+        if not self.strong:
+            self._owe([write for write in group if write.done and isinstance(write.error, StoreFull)])
+        self._done([write for write in group if not write.done])
         if grown:
             try:
                 self._appended(grown)
@@ -244,7 +261,7 @@ class Writer:
     def _early(self, group: list[Write]) -> list[Write]:
         """Acknowledges what waits for nothing: appends to async topics, once they have ids."""
         topics = self.ledger.topics
-        early: list[Write] = [
+        return [
             write
             for write in group
             if isinstance(write, Append)
@@ -252,9 +269,31 @@ class Writer:
             and write.error is None
             and topics[write.topic_id].persistence == "async"
         ]
-        if early:
-            self._done(early)
-        return early
+
+    def _owe(self, writes: list[Write]) -> None:
+        """Keeps appends that were acknowledged and found no space."""
+        new = sum(not isinstance(write, Owed) for write in writes)
+        if new:
+            log.error(
+                "%s: %d acknowledged writes to async topics found no space; they are kept in memory until there is",
+                self.environment.directory,
+                new,
+            )
+        for write in writes:
+            if isinstance(write, Append):
+                self.owed.append(write if isinstance(write, Owed) else Owed(write))
+                self.ledger.owing.add(write.topic_id)
+                self.owing = True
+        self._owed_next = time.monotonic() + OWED_AGAIN
+
+    def _write_owed(self) -> None:
+        """Tries again to write what is owed."""
+        owed, self.owed = self.owed, []
+        self.ledger.owing.clear()
+        self._write(list(owed))
+        self.owing = bool(self.owed)
+        if not self.owing and self.broken is None:
+            log.warning("%s: %d writes to async topics found space after all", self.environment.directory, len(owed))
 
     def _done(self, group: list[Write]) -> None:
         """Hands writes back."""
@@ -270,6 +309,7 @@ class Writer:
         """Hands writes back that are not done."""
         lost = sum(write.done for write in group)
         if lost:
+            self.lost += lost
             log.error("%s: %d writes to async topics are lost: %s", self.environment.directory, lost, error)
         group = [write for write in group if not write.done]
         for write in group:
@@ -280,8 +320,10 @@ class Writer:
         return StoreFailed(f"the store takes no more writes, since one failed: {self.broken}")
 
     def _without_space(self, group: list[Write], error: StoreFull) -> None:
-        """Fails what takes space; the rest may still go."""
-        self._give_up([write for write in group if isinstance(write, GROWING)], error)
+        """Fails what takes space, and keeps what of it is acknowledged; the rest may still go."""
+        growing = [write for write in group if isinstance(write, GROWING)]
+        self._owe([write for write in growing if write.done])
+        self._give_up([write for write in growing if not write.done], error)
         rest = [write for write in group if not isinstance(write, GROWING)]
         if rest and self._helped:
             self._give_up(rest, error)

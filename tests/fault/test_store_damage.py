@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -265,5 +266,38 @@ def test_a_full_disk(small_disk: Path, kind: str) -> None:
             log.do(Settle(jobs, [(1, 5)]))
             log.log._flusher.flush()
         assert log.append(topic, b"small").first == kept + 1
+    assert re.fullmatch(rf"the disk is full: .*/{kind}/data.mdb", str(error))
     with Opened.on_disk(small_disk / "store") as log:
         assert log.read(topic)[-1] == (kept + 1, b"small")
+
+
+def test_an_async_topic_on_a_full_disk(small_disk: Path) -> None:
+    """It is refused as others are, and what was acknowledged before that was known is kept."""
+    with Opened.on_disk(small_disk / "store") as log:
+        topic = log.make("t", persistence="async")
+        bodies: list[bytes] = []
+        for number in range(1000):
+            body = b"%5000d" % number
+            write = Append(topic, blocks.encode([body]), 1)
+            log.try_(write)
+            if write.error is not None:
+                break
+            bodies.append(body)
+            assert write.first == len(bodies)
+        assert isinstance(write.error, StoreFull)
+        assert log.log.full
+        assert log.log.broken is None
+        for _ in range(20):
+            with pytest.raises(StoreFull):
+                log.append(topic, bytes(5000))
+        read = len(log.read(topic))
+        assert 20 < read < len(bodies)
+        log.do(Trim(topic, 20))
+        log.log._flusher.flush()  # what is dropped can be used once it is not needed after a loss of power
+        log.log._flusher.flush()
+        log.wait_grown(topic, len(bodies))
+        assert log.read(topic) == list(enumerate(bodies, 1))[19:]
+        assert log.append(topic, b"small").first == len(bodies) + 1
+    with Opened.on_disk(small_disk / "store") as log:
+        assert log.log.findings == []
+        assert log.read(topic)[-1] == (len(bodies) + 1, b"small")

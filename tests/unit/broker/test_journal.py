@@ -9,11 +9,13 @@ import pytest
 
 from omq.broker.journal import Journal
 from omq.store.errors import StoreFull, UnknownTopic
+from omq.store.memory import MemoryStore
 
 
 def test_a_full_disk_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     journal: Any = Journal.__new__(Journal)
     journal.full = journal._failed = False
+    journal.store = MemoryStore(notify=lambda writes: None)
     with caplog.at_level(logging.WARNING):
         for error in (None, StoreFull("no space"), StoreFull("no space"), UnknownTopic("t"), StoreFull("no space")):
             journal._note(error)

@@ -20,6 +20,7 @@ from omq._core import blocks
 from omq.store import reader, session
 from omq.store.errors import DamagedError, StoreError, StoreFailed, StoreFull, StoreLocked
 from omq.store.interface import (
+    BLOCK_SIZE,
     Append,
     CommitStages,
     DeleteTopic,
@@ -109,7 +110,7 @@ def test_retention_gives_pages_back(store: Opened) -> None:
     for _ in range(100):
         store.append(topic, *[bytes(1000)] * 100)
     stats = store.log.stats().engines["strong"]
-    assert store.log.topic(topic).bytes <= 2_000_000
+    assert store.log.topic(topic).bytes <= 2_000_000 + BLOCK_SIZE
     assert stats.used_bytes < 5_000_000
 
 
@@ -315,6 +316,104 @@ def test_without_space_appends_fail_and_the_rest_goes_on(store: Opened, monkeypa
     assert store.log.broken is None
     full.clear()
     assert store.append(jobs, b"c").first == 3
+
+
+class NoRoom:
+    """Whether the commits of an environment find space; it is to be installed with `monkeypatch`."""
+
+    def __init__(self, environment, monkeypatch) -> None:
+        self.full = full = threading.Event()
+        begin = environment.begin
+        error = lmdb.DiskError("mdb_txn_commit: No space left on device")
+        error.code = errno.ENOSPC
+
+        class Transaction:
+            def __init__(self) -> None:
+                self._real = begin()
+                self._grows = False
+
+            def __getattr__(self, name: str):
+                return getattr(self._real, name)
+
+            def put(self, key, value):
+                self._grows = self._grows or key[:1] == b"b"
+                return self._real.put(key, value)
+
+            def commit(self) -> None:
+                if full.is_set() and self._grows:
+                    raise error
+                self._real.commit()
+
+        monkeypatch.setattr(environment, "begin", Transaction)
+
+
+def test_what_was_acknowledged_early_is_written_once_there_is_space(again: Again, monkeypatch, caplog) -> None:
+    store = again()
+    topic, other = store.make("t", persistence="async"), store.make("other", persistence="async")
+    jobs = store.make("jobs", "round_robin", "weak")
+    store.append(topic, b"1")
+    store.append(jobs, b"job")
+    room = NoRoom(store.log._writers["weak"].environment, monkeypatch)
+    room.full.set()
+    # It cannot be known yet.
+    early = store.append(topic, b"2", b"3", producer=b"p", sequence=1)
+    assert early.first == 2
+    with pytest.raises(StoreFull, match=r"the disk is full: .*written first"):
+        store.append(topic, b"no")
+    assert store.log.full
+    with pytest.raises(StoreFull, match=r"the disk is full: .*weak/data.mdb"):
+        store.append(other, b"no")
+    for write in MoveToDeadLetter(jobs, 1, topic), Append(jobs, blocks.encode([b"no"]), 1):
+        with pytest.raises(StoreFull):
+            store.do(write)
+    store.do(Settle(jobs, [(1, 1)]))
+    assert store.read(topic) == [(1, b"1")]
+    room.full.clear()
+    store.wait_grown(topic, 3)
+    assert store.append(topic, b"4").first == 4
+    assert store.append(topic, b"2", b"3", producer=b"p", sequence=1).first == 2
+    assert not store.log.full
+    store.append(other, b"yes")
+    store.wait_grown(other, 1)
+    store.wait_grown(topic, 4)
+    assert store.read(topic) == [(1, b"1"), (2, b"2"), (3, b"3"), (4, b"4")]
+    said = [record.levelname for record in caplog.records if "async" in record.message]
+    assert said == ["ERROR", "WARNING"]
+    assert again().read(topic)[-1] == (4, b"4")
+
+
+def test_what_is_acknowledged_and_finds_no_space_until_the_end_is_said(again: Again, monkeypatch, caplog) -> None:
+    store = again()
+    topic = store.make("t", persistence="async")
+    store.append(topic, b"1")
+    store.wait_grown(topic, 1)
+    room = NoRoom(store.log._writers["weak"].environment, monkeypatch)
+    room.full.set()
+    store.append(topic, b"2")
+    store.log.close()
+    assert "1 writes to async topics are lost" in caplog.text
+    # Its id was told, and is not given again.
+    store = again()
+    assert store.log.findings
+    assert store.read(topic) == [(1, b"1")]
+    assert store.append(topic, b"3").first > 2
+
+
+@pytest.mark.parametrize("kind", ["async", "weak"])
+def test_what_is_tried_again_is_answered_once(store: Opened, monkeypatch, kind: str) -> None:
+    topic = store.make("t", persistence=kind)
+    environment = store.log._writers["weak"].environment
+    begin, armed = environment.begin, [True]
+    grown: list[int] = []
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), lmdb.MapFullError("small"), armed))
+    monkeypatch.setattr(environment, "grow", lambda: grown.append(1))
+    writes = [Append(topic, blocks.encode([b"%d" % i]), 1) for i in range(3)]
+    store.log.submit_many(writes)
+    store.wait(writes)
+    store.wait_grown(topic, 3)
+    store.do(Trim(topic, 1))
+    assert grown
+    assert [sum(one is write for one in store.done) for write in writes] == [1, 1, 1]
 
 
 class Failing:
