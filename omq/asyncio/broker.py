@@ -32,6 +32,7 @@ from omq.broker.client_core import (
     describe,
     pack,
     read_first,
+    read_names,
     read_topic,
     read_topics,
 )
@@ -48,7 +49,7 @@ from omq.broker.errors import (
 )
 from omq.broker.feeds import CREDIT_BYTES
 from omq.broker.server import AsyncServer as Server
-from omq.broker.types import Delivery, Message, TopicInfo
+from omq.broker.types import Delivery, Message, NameInfo, TopicInfo
 from omq.context import Context
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ __all__ = [
     "Damaged",
     "Delivery",
     "Message",
+    "NameInfo",
     "Overrun",
     "PermissionDenied",
     "Server",
@@ -131,6 +133,15 @@ class Client:
         """All topics; see `omq.broker.Client.topics`."""
         return read_topics(await self._caller.ask(protocol.TOPICS))
 
+    async def names(self, topic: str) -> list[NameInfo]:
+        """The names that the broker keeps positions of a broadcast topic under; see `omq.broker.Client.names`."""
+        return read_names(await self._caller.ask(protocol.NAMES, protocol.check_name(topic).encode()))
+
+    async def forget(self, topic: str, name: str) -> None:
+        """Has the broker forget a name that nobody holds, with its position; see `omq.broker.Client.forget`."""
+        named = protocol.check_name(topic).encode(), protocol.check_name(name, "a subscription's name").encode()
+        await self._caller.ask(protocol.FORGET, *named)
+
     # ------------------------------------------------------------------ publishing
 
     async def publish(
@@ -191,7 +202,7 @@ class Client:
     # ------------------------------------------------------------------ reading
 
     async def subscribe(
-        self, topic: str, *, replay: str | int = "current", name: str | None = None, credit: int = CREDIT_BYTES
+        self, topic: str, *, replay: str | int | None = None, name: str | None = None, credit: int = CREDIT_BYTES
     ) -> Subscription:
         """Begins to read a broadcast topic, and returns once it is in force; see `omq.broker.Client.subscribe`."""
         caller = self._caller

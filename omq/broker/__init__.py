@@ -25,7 +25,7 @@ from omq.broker.errors import (
 )
 from omq.broker.server import Server
 from omq.broker.streams import Consumer, Subscription
-from omq.broker.types import Delivery, Message, TopicInfo
+from omq.broker.types import Delivery, Message, NameInfo, TopicInfo
 
 __all__ = [
     "BrokerError",
@@ -37,6 +37,7 @@ __all__ = [
     "Damaged",
     "Delivery",
     "Message",
+    "NameInfo",
     "Overrun",
     "PermissionDenied",
     "Server",

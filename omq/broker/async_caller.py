@@ -100,6 +100,7 @@ class AsyncCaller:
             if self._keeper is not None:
                 await self.flush()
                 if self.core.state is State.UP:
+                    self.core.give_back()
                     with contextlib.suppress(BrokerTimeout):
                         await self.ask(protocol.BYE)
         finally:

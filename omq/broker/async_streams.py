@@ -136,8 +136,8 @@ class AsyncStream(Generic[_Message]):
         if caller.closed or caller.inherited or feed.ended:
             return
         with caller.asking() as core:
-            self._batch = iter(())
             request = core.cancel(feed)
+            self._batch = iter(())
         if request is not None:
             try:
                 await caller.finish(request)
@@ -156,6 +156,7 @@ class AsyncStream(Generic[_Message]):
         await leave(self.close, error)
 
     def __del__(self) -> None:
+        self._feed.left = self._forget()
         self._caller.drop(self._feed)
 
     def __repr__(self) -> str:

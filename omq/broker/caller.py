@@ -121,6 +121,7 @@ class Caller:
         with self.lock:
             if self.core.state is not State.UP:
                 return
+            self.core.give_back()
             bye = self.core.request(protocol.BYE)
             self.send_out()
         with contextlib.suppress(BrokerTimeout):

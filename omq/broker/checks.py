@@ -25,7 +25,7 @@ def patience(timeout: float | None) -> float | None:
     return float(timeout)
 
 
-def check_subscription(replay: str | int, name: str | None, credit: int) -> None:
+def check_subscription(replay: str | int | None, name: str | None, credit: int) -> None:
     """Raises for arguments of `subscribe` that no broker takes.
 
     Raises:
@@ -33,7 +33,7 @@ def check_subscription(replay: str | int, name: str | None, credit: int) -> None
         TopicError: No subscription can have this name.
     """
     is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
-    if not is_id and replay not in ("current", "beginning"):
+    if not is_id and replay not in (None, "current", "beginning"):
         raise ValueError(f'replay={replay!r}: must be "current", "beginning", or an id, 0 or more')
     if name is not None:
         protocol.check_name(name, "a subscription's name")

@@ -20,13 +20,14 @@ from omq.broker.client_core import (
     describe,
     pack,
     read_first,
+    read_names,
     read_topic,
     read_topics,
 )
 from omq.broker.errors import BrokerTimeout
 from omq.broker.feeds import CREDIT_BYTES
 from omq.broker.streams import Consumer, Subscription
-from omq.broker.types import Message, TopicInfo
+from omq.broker.types import Message, NameInfo, TopicInfo
 from omq.context import Context
 
 if TYPE_CHECKING:
@@ -113,6 +114,15 @@ class Client:
         """All topics. Raises as `create`."""
         caller = self._caller
         return read_topics(caller.ask(protocol.TOPICS))
+
+    def names(self, topic: str) -> list[NameInfo]:
+        """The names that the broker keeps positions of a broadcast topic under. Raises as `create`."""
+        return read_names(self._caller.ask(protocol.NAMES, protocol.check_name(topic).encode()))
+
+    def forget(self, topic: str, name: str) -> None:
+        """Has the broker forget a name that nobody holds, with its position. Raises as `create`."""
+        named = protocol.check_name(topic).encode(), protocol.check_name(name, "a subscription's name").encode()
+        self._caller.ask(protocol.FORGET, *named)
 
     # ------------------------------------------------------------------ publishing
 
@@ -221,16 +231,17 @@ class Client:
     # ------------------------------------------------------------------ reading
 
     def subscribe(
-        self, topic: str, *, replay: str | int = "current", name: str | None = None, credit: int = CREDIT_BYTES
+        self, topic: str, *, replay: str | int | None = None, name: str | None = None, credit: int = CREDIT_BYTES
     ) -> Subscription:
         """Begins to read a broadcast topic, and returns once the subscription is in force.
 
         Args:
             topic: The topic's name.
             replay: `"current"`: what is published from now on; `"beginning"`: everything that is kept; or an id: what
-                comes after it.
+                comes after it. `None` is `"current"`.
             name: The broker keeps the position under this name: `Subscription.ack` moves it, and whoever subscribes by
-                that name goes on there; then `replay` counts the first time only.
+                that name goes on there; then `replay` counts the first time only, and where retention has overtaken the
+                position: who gave one begins there, and else it is an `Overrun`.
             credit: Bytes that the broker may send ahead; more than 64 MiB are as 64 MiB.
 
         Raises:

@@ -22,7 +22,7 @@ from omq.broker.connection import Retreat
 from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TooLarge, TopicError, VersionFault, error_for
 from omq.broker.feeds import Feed, ShareFeed, SubscriptionFeed, decoded
 from omq.broker.protocol import pack_json, packed_ranges, read_json, u32, u64
-from omq.broker.types import Message, TopicInfo
+from omq.broker.types import Message, NameInfo, TopicInfo
 from omq.errors import ClosedError, OmqError
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ class ClientCore:
     # ------------------------------------------------------------------ subscriptions and shares
 
     def subscribe(
-        self, topic: str, replay: str | int, name: str | None, credit: int
+        self, topic: str, replay: str | int | None, name: str | None, credit: int
     ) -> tuple[SubscriptionFeed, Request]:
         """Begins to read a broadcast topic.
 
@@ -424,6 +424,7 @@ class ClientCore:
     def cancel(self, feed: Feed) -> Request | None:
         """Ends a feed; gives the request for it, if the broker knows the feed."""
         self.say_gathered()
+        self._give_back(feed)
         known = self._feeds.pop(feed.tag, None) is not None
         pending = self._requests.pop(feed.tag, None)
         feed.end(None)
@@ -432,6 +433,23 @@ class ClientCore:
         if not known or self.state is not State.UP:
             return None
         return self._enter(Request(protocol.CANCEL, feed.tag, ()))
+
+    def give_back(self) -> None:
+        """Gives back what came and nobody has seen, before all ends."""
+        for feed in self._feeds.values():
+            self._give_back(feed)
+
+    def _give_back(self, feed: Feed) -> None:
+        if not isinstance(feed, ShareFeed):
+            return
+        unseen = feed.unseen(self.session)
+        if not feed.in_force:
+            return  # the broker has it back
+        done = [number for number in unseen if feed.is_done(number)]
+        rest = [number for number in unseen if not feed.is_done(number)]
+        for word, numbers in ((protocol.ACK, done), (protocol.RETURN, rest)):
+            for part in packed_ranges(_ranges(numbers)):
+                self._say(word, feed.tag, part)
 
     def close(self) -> None:
         """Nothing follows."""
@@ -570,6 +588,11 @@ def describe(topic: str, delivery: str, persistence: str, settings: dict[str, An
 def read_topics(answer: list[bytes]) -> list[TopicInfo]:
     """What TOPICS tells."""
     return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
+
+
+def read_names(answer: list[bytes]) -> list[NameInfo]:
+    """What NAMES tells."""
+    return [NameInfo.read(one) for one in protocol.read_value(answer[0])]
 
 
 def read_topic(answer: list[bytes]) -> TopicInfo:

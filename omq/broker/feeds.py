@@ -47,6 +47,7 @@ class Feed:
         ended: Whether nothing follows what is in the queue.
         wake: Called when something has come, or it has ended.
         reader: Who hands out what has come, as long as anybody has it.
+        left: What a reader that is gone had not handed out.
         since: The first connection whose ids are those of now.
     """
 
@@ -65,6 +66,7 @@ class Feed:
         self.wake: Callable[[], None] | None = None
         self.reader: ref[Reader] | None = None
         self.since = 0
+        self.left: Iterable[Message] = ()
         self._topic_id = 0
         _feeds.add(self)
 
@@ -149,10 +151,12 @@ class SubscriptionFeed(Feed):
 
     command = protocol.SUBSCRIBE
 
-    def __init__(self, tag: bytes, topic: str, replay: str | int, name: str | None, credit: int) -> None:
+    def __init__(self, tag: bytes, topic: str, replay: str | int | None, name: str | None, credit: int) -> None:
         # The broker grants no more. Where the feed thought it has more, it would give back nothing before that is used.
         super().__init__(tag, topic, min(credit, protocol.MAX_CREDIT))
-        self.replay = replay
+        # Who says where to begin wants to begin there, where the name can not go on.
+        self.reset = replay is not None
+        self.replay = "current" if replay is None else replay
         self.name = name
         self.last = 0
         self.position = 0
@@ -165,7 +169,10 @@ class SubscriptionFeed(Feed):
         credit = max(self.credit - self._queued, 1)
         # A name goes on where the broker says. Where it knows the name no more, nothing may be skipped by it.
         again = self.last if self.name is None else "beginning"
-        return {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
+        said = {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
+        if self.reset and self.name is not None and not self.began:
+            said["reset"] = True  # where retention has overtaken the name, it begins anew
+        return said
 
     def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
         self.in_force = True
@@ -257,6 +264,17 @@ class ShareFeed(Feed):
     def start_over(self, position: int) -> bool:
         self._done.clear()  # those were other messages
         return False
+
+    def unseen(self, session: int) -> list[int]:
+        """Gives up what nobody has seen of what came in this connection; its ids."""
+        found: list[int] = []
+        for header, *_ in self.queue:
+            first, number, *_ = read_header(header)
+            found.extend(range(first, first + number))
+        held = [one for one in [*self.forget(), *self.left] if isinstance(one, Delivery)]
+        found.extend(one.id for one in held if one.session == session)
+        self.left = ()
+        return found
 
     def is_done(self, number: int) -> bool:
         """Whether a message that came again was acknowledged in a connection that was lost."""

@@ -135,11 +135,12 @@ class Stream(Generic[_Message]):
         caller = self._caller
         if caller.closed or caller.inherited:
             return
-        self._batch = iter(())
         with caller.lock:
             if self._feed.ended:
+                self._batch = iter(())
                 return
             request = caller.core.cancel(self._feed)
+            self._batch = iter(())
             caller.send_out()
             caller.wake_all()
         if request is not None:
@@ -166,6 +167,7 @@ class Stream(Generic[_Message]):
 
     def __del__(self) -> None:
         # Nothing here may lock: any thread, in the midst of anything, may be the one that drops the last reference.
+        self._feed.left = self._forget()
         self._caller.drop(self._feed)
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from omq._core.blocks import Message
 
-__all__ = ["Delivery", "Message", "TopicInfo"]
+__all__ = ["Delivery", "Message", "NameInfo", "TopicInfo"]
 
 
 class Holder(Protocol):
@@ -77,5 +77,27 @@ class TopicInfo:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> TopicInfo:
+        """Makes one of the broker's JSON; what this version does not know is passed over."""
+        return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameInfo:
+    """A name that the broker keeps a position under; it is the topic's, not a user's.
+
+    Attributes:
+        name: The name.
+        position: The id up to which its subscriber is done.
+        lag: How many messages follow.
+        held: Whether a subscription has it now.
+    """
+
+    name: str
+    position: int
+    lag: int = 0
+    held: bool = False
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> NameInfo:
         """Makes one of the broker's JSON; what this version does not know is passed over."""
         return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})

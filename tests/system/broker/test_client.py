@@ -215,6 +215,18 @@ def test_a_named_subscription_goes_on_at_its_position(twin, client, topic):
     twin.wait(unnamed.close())
 
 
+def test_names_are_told_and_forgotten(twin, client, topic):
+    twin.wait(client.publish_many(topic, [b"x"] * 5))
+    subscription = twin.wait(client.subscribe(topic, replay=2, name="reader"))
+    (told,) = twin.wait(client.names(topic))
+    assert (told.name, told.position, told.lag, told.held) == ("reader", 2, 3, True)
+    with pytest.raises(TopicError):
+        twin.wait(client.forget(topic, "reader"))
+    twin.wait(subscription.close())
+    twin.wait(client.forget(topic, "reader"))
+    assert twin.wait(client.names(topic)) == []
+
+
 def test_a_name_is_free_once_its_holder_is_dropped(twin, client, topic):
     subscription = twin.wait(client.subscribe(topic, name="reader"))
     del subscription

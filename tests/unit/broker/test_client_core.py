@@ -662,3 +662,23 @@ def test_a_busy_broker_is_left_alone_for_longer_each_time_until_it_answers():
     request = core.request(protocol.TOPICS)
     core.receive([protocol.TOPICS, request.tag, b"[]"])
     assert core.retreat.next() < 0.03
+
+
+def test_jobs_that_nobody_has_seen_are_given_back():
+    core, feed = share_with_jobs(credit=16, count=3)  # which were taken
+    core.receive([protocol.JOBS, feed.tag, *block(4, [b"x"] * 2)])
+    core.cancel(feed)
+    assert [message[0] for message in core.out] == [protocol.RETURN, protocol.CANCEL]
+    assert core.out[0] == [protocol.RETURN, feed.tag, protocol.pack_ranges([(4, 5)])]
+
+
+@pytest.mark.parametrize(("replay", "reset"), [(None, False), ("current", True), ("beginning", True), (3, True)])
+def test_only_who_says_where_to_begin_begins_a_name_anew(replay, reset):
+    core = ready()
+    _, begin = core.subscribe("t", replay, "n", 1000)
+    said = json.loads(core.out[-1][3])
+    assert said.get("reset", False) is reset
+    assert said["replay"] == (replay or "current")
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 5}'])
+    welcome_again(core)
+    assert "reset" not in json.loads(core.out[-1][3])
