@@ -31,6 +31,7 @@ class Stream(Generic[_Message]):
         self._caller = caller
         self._feed = feed
         self._batch: Iterator[_Message] = iter(())
+        self._loaded: Block | None = None  # stands in the batch, and in the feed still
         feed.reader = ref(self)
 
     @property
@@ -97,7 +98,8 @@ class Stream(Generic[_Message]):
             raise ReceiveTimeout(f"no message of {feed.topic!r} in time")
         with caller.lock:
             session = caller.core.session
-            block = caller.core.take(feed)
+            self._let_go()
+            block = feed.queue[0] if feed.queue else None
             caller.send_out()
         if block is None:
             if feed.ended and not self._has_some_left():
@@ -105,8 +107,21 @@ class Stream(Generic[_Message]):
             return  # another thread was faster, or the connection is lost
         messages = self._decode(block, session)
         with caller.lock:
-            self._batch = iter([*self._batch, *messages])  # another thread may have loaded one, too
+            if feed.queue and feed.queue[0] is block:
+                batch = iter([*self._batch, *messages])  # another thread may have loaded one, too
+                # The block stays in the feed until it stands in the batch, for a signal handler may raise anywhere. No
+                # handler runs between these two.
+                self._loaded, self._batch = block, batch
+                self._let_go()
+                caller.send_out()
             caller.wake_ready()  # there may be some for other threads
+
+    def _let_go(self) -> None:
+        """Takes the block that stands in the batch out of the feed."""
+        queue = self._feed.queue
+        if queue and queue[0] is self._loaded:
+            self._caller.core.take(self._feed)
+        self._loaded = None
 
     def _has_some_left(self) -> bool:
         # Another thread may have filled the batch.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 import itertools
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -616,3 +619,60 @@ def test_a_publish_returns_once_earlier_acknowledgements_are_durable(blocking, s
     consumer.close()
     blocking.delete("work")
     blocking.delete("results")
+
+
+class _Raised(Exception):
+    """What a signal handler raises."""
+
+
+@functools.cache
+def _behind_calls(code: Any) -> frozenset[int]:
+    """Where signal handlers run: behind each call."""
+    return frozenset(
+        then.offset for call, then in itertools.pairwise(dis.get_instructions(code)) if call.opname == "CALL"
+    )
+
+
+def _raising_at(place: int) -> Any:
+    """A trace function that raises behind the *place*-th call amid the taking of a block."""
+    steps = itertools.count()
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        if frame.f_code.co_name not in ("_load", "_let_go", "take"):
+            return trace if event == "call" and "broker" in frame.f_code.co_filename else None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_lasti in _behind_calls(frame.f_code) and next(steps) == place:
+            raise _Raised
+        return trace
+
+    return trace
+
+
+def test_an_exception_amid_the_taking_of_a_block_costs_no_message(server, request):
+    """A signal handler may raise anywhere; sockets promise the same (zmq_recv(3), EINTR)."""
+    name = request.node.name
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        client.create(name, persistence="transient")
+        before = sys.gettrace()
+        for place in itertools.count():
+            with client.subscribe(name) as subscription:
+                bodies = [b"%d %d" % (place, number) for number in range(3)]
+                client.publish_many(name, bodies)
+                raised = False
+                found = []
+                sys.settrace(_raising_at(place))
+                try:
+                    found.append(subscription.recv(timeout=10).body)
+                except _Raised:
+                    raised = True
+                finally:
+                    sys.settrace(before)
+                while len(found) < 3:
+                    found.append(subscription.recv(timeout=10).body)
+                assert found == bodies
+                with pytest.raises(omq.ReceiveTimeout):
+                    subscription.recv(timeout=0)
+            if not raised:
+                break
+        assert place > 10
+        client.delete(name)
