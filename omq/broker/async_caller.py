@@ -10,28 +10,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final
 
 import omq.asyncio as omq
 from omq.broker import protocol
 from omq.broker.checks import patience
 from omq.broker.client_core import ClientCore, Request, State
 from omq.broker.connection import SESSION_OPTIONS, Pause, Watch
-from omq.broker.errors import (
-    BrokerFailed,
-    BrokerTimeout,
-    SyntaxFault,
-)
+from omq.broker.errors import BrokerFailed, BrokerTimeout, SyntaxFault
 from omq.broker.feeds import Feed, ShareFeed
-from omq.broker.types import Message
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError
 
-if TYPE_CHECKING:
-    pass
-
 log = logging.getLogger("omq")
-
-_Message = TypeVar("_Message", bound=Message)
 
 _AT_ONCE: Final = 64  # messages that are taken from the socket in one turn
 _FULL: Final = 0.005  # seconds until the next attempt where the socket takes nothing

@@ -318,9 +318,7 @@ class Caller:
                 for message in messages:
                     self.core.receive(message)
                 self.send_out()
-                for waiter in self._waiters:
-                    if waiter.ready():
-                        waiter.wake()
+                self.wake_ready()
             return True
         except ContextTerminated:
             raise
@@ -399,8 +397,6 @@ class Caller:
             self._pause.lost(time.monotonic(), self.core.state is State.UP)
             self.core.lost()
             socket, self._socket = self._socket, None
-            for waiter in self._waiters:
-                if waiter.ready():
-                    waiter.wake()
+            self.wake_ready()
         if socket is not None:
             socket.stop()

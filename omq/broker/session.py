@@ -6,7 +6,6 @@ import base64
 import hashlib
 import logging
 import re
-from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
@@ -19,7 +18,6 @@ from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
     Busy,
-    Damaged,
     PermissionDenied,
     SyntaxFault,
     TooLarge,
@@ -30,19 +28,15 @@ from omq.broker.errors import (
 from omq.broker.journal import broker_error
 from omq.broker.order import Order
 from omq.broker.outgoing import Reading, Working
+from omq.broker.reads import Read, Reads
 from omq.broker.topic import Topic
-from omq.store.errors import DamagedError, StageError, StoreError
+from omq.store.errors import StageError
 from omq.store.interface import AbortStage, CommitStages, Stage, Write
 
 log = logging.getLogger("omq.broker")
 
-#: Bytes of the blocks of one RANGE, and how many they are.
-MAX_RANGE: Final = 4 << 20
-_RANGE_BLOCKS: Final = 1024
 #: Bytes that may wait for a connection's peer before what it reads pauses.
 MAX_PENDING: Final = 16 << 20
-#: READs of one connection that may wait for their turn.
-_MAX_READS: Final = 4096
 #: Subscriptions and consumers of one connection, and requests beside them that are under way.
 _MAX_TAGS: Final = 65_536
 _MAX_TASKS: Final = 1024
@@ -106,7 +100,7 @@ class Session:
         # What one user stages, another one neither publishes nor forgets; nor takes the place of its producers. None of
         # these names is one of the store's own, which begin with a zero.
         self._prefix = b"-" if user is None else b"u" + hashlib.blake2b(user.encode(), digest_size=16).digest()
-        self._reads: deque[tuple[bytes, Topic, int, int, int]] = deque()
+        self._reads = Reads(self, broker.journal)
 
     # ------------------------------------------------------------------ in and out
 
@@ -157,12 +151,7 @@ class Session:
 
     def resume(self) -> None:
         """Its peer has read on."""
-        while self._reads and self.has_room():
-            read = self._reads.popleft()
-            try:
-                self._range(*read)
-            except BrokerError as error:
-                self.fail(read[0], error)
+        self._reads.resume()
         for one in tuple(self.tags.values()):
             one.resume()
 
@@ -534,40 +523,7 @@ class Session:
         topic = self._topic(message[2], "subscribe")
         start = p.number(message[3], "start") or 1
         stop = p.number(message[4], "stop")
-        limit = min(p.short_number(message[5], "bytes"), MAX_RANGE)
-        if self._reads or not self.has_room():
-            if len(self._reads) >= _MAX_READS:
-                raise Busy(f"{len(self._reads)} READs wait for their answers")
-            self._reads.append((tag, topic, start, stop, limit))
-            return
-        self._range(tag, topic, start, stop, limit)
-
-    def _range(self, tag: bytes, topic: Topic, start: int, stop: int, limit: int) -> None:
-        try:
-            with self._broker.journal.store.read(topic.id) as reader:
-                first, last = reader.first, reader.last
-                start = max(start, first)
-                end = min(stop, last + 1) if stop else last + 1
-                parts: list[bytes | memoryview] = []
-                size, on = 0, start
-                try:
-                    if start < end:
-                        for header, records in reader.blocks(start, end):
-                            if parts and (size + len(records) > limit or len(parts) >= 2 * _RANGE_BLOCKS):
-                                break
-                            parts += (header, records)
-                            size += len(records)
-                            on = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
-                        else:
-                            on = end
-                except DamagedError as error:
-                    if not parts:
-                        raise Damaged(f"topic {topic.name!r}: {error}", error.first, error.last) from None
-                    on = error.first
-                following = on if on < end else 0
-                self.put((p.RANGE, tag, p.u64(following), p.u64(first), *parts))
-        except StoreError as error:
-            raise broker_error(error) from None
+        self._reads.add(Read(tag, topic, start, stop, p.short_number(message[5], "bytes")))
 
     # ------------------------------------------------------------------ administration
 
