@@ -1,0 +1,53 @@
+"""What is imported is declared: what happens to be installed where this was written may be missing elsewhere."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from bench.broker.install import CLIENTS
+
+TREE = Path(__file__).parents[2]
+OURS = {"omq", "tests", "bench", "pyspark_omq"}
+#: Comes with CPython where its tests are installed, and is asked for with `importorskip`.
+INTERPRETER = {"_testcapi"}
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", name, maxsplit=1)[0]).lower()
+
+
+def _declared() -> set[str]:
+    project = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    return {
+        _key(each) for some in (project["dependencies"], *project["optional-dependencies"].values()) for each in some
+    }
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """First names of what a module imports when it runs, wherever it does; not what only a type checker reads."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from (each.name.split(".")[0] for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+        yield from _imported(node)
+
+
+@pytest.mark.parametrize("room", ["omq", "bench", "tests"])
+def test_what_is_imported_is_declared(room: str) -> None:
+    owners = metadata.packages_distributions()
+    known = _declared() | {_key(each) for each in CLIENTS}
+    missing = {}
+    for path in sorted((TREE / room).rglob("*.py")):
+        for name in {*_imported(ast.parse(path.read_text()))} - sys.stdlib_module_names - OURS - INTERPRETER:
+            if not {_key(owner) for owner in owners.get(name, [name])} & known:
+                missing[str(path.relative_to(TREE))] = name
+    assert missing == {}
