@@ -1,4 +1,4 @@
-"""CRC-32C from its definition (RFC 3720, 12.1), to hold the core's against: one byte at a time, by a table made here."""
+"""CRC-32C from its definition (RFC 3720, 12.1), to hold the core's against: a byte at a time, by a table made here."""
 
 #: The polynomial 0x1EDC6F41, its bits reversed.
 _POLYNOMIAL = 0x82F63B78
