@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from tests.lastwords import LastWords
 from tests.ports import held
 
 os.environ.setdefault("OMQ_STRICT", "1")
+# A shell without job control has what it starts with `&` ignore Ctrl-C, and so would every program that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ALONE = (
     *("liveness", "soak", "system/spark/test_clusters.py", "system/spark/test_failures.py"),
