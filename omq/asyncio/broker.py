@@ -25,12 +25,9 @@ from omq.broker.async_streams import AsyncSubscription as Subscription
 from omq.broker.async_streams import leave
 from omq.broker.checks import check_bodies, check_headers, check_reading, check_share, check_subscription
 from omq.broker.client_core import (
-    RangeReader,
     Request,
     State,
-    check_body,
     describe,
-    pack,
     read_first,
     read_names,
     read_topic,
@@ -48,6 +45,8 @@ from omq.broker.errors import (
     TopicError,
 )
 from omq.broker.feeds import CREDIT_BYTES
+from omq.broker.packing import check_body, pack
+from omq.broker.range_reader import RangeReader
 from omq.broker.server import AsyncServer as Server
 from omq.broker.types import Delivery, Message, NameInfo, TopicInfo
 from omq.context import Context

@@ -13,12 +13,9 @@ from omq.broker import protocol
 from omq.broker.caller import Caller
 from omq.broker.checks import check_bodies, check_headers, check_reading, check_share, check_subscription
 from omq.broker.client_core import (
-    RangeReader,
     Request,
     State,
-    check_body,
     describe,
-    pack,
     read_first,
     read_names,
     read_topic,
@@ -26,6 +23,8 @@ from omq.broker.client_core import (
 )
 from omq.broker.errors import BrokerTimeout
 from omq.broker.feeds import CREDIT_BYTES
+from omq.broker.packing import check_body, pack
+from omq.broker.range_reader import RangeReader
 from omq.broker.streams import Consumer, Subscription
 from omq.broker.types import Message, NameInfo, TopicInfo
 from omq.context import Context

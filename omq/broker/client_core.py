@@ -11,28 +11,21 @@ Nothing here waits or locks: the twin does. It may set `wake` of a request or a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from itertools import count, islice
-from typing import TYPE_CHECKING, Any, Final
+from itertools import count
+from typing import Any, Final
 
-from omq._core.blocks import encode
 from omq.broker import protocol
 from omq.broker.connection import Retreat
-from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TooLarge, TopicError, VersionFault, error_for
-from omq.broker.feeds import Feed, ShareFeed, SubscriptionFeed, decoded
-from omq.broker.protocol import pack_json, packed_ranges, read_json, u32, u64
-from omq.broker.types import Message, NameInfo, TopicInfo
+from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicError, VersionFault, error_for
+from omq.broker.feeds import Feed, ShareFeed, SubscriptionFeed
+from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
+from omq.broker.types import NameInfo, TopicInfo
 from omq.errors import ClosedError, OmqError
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-BLOCK_BYTES: Final = 64 << 10  #: What `publish_many` puts into one request, about.
-BLOCK_RECORDS: Final = 256  #: At most so many records.
 FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` that wait for their answers.
 FLIGHT_BYTES: Final = 8 << 20  #: Bytes of records that wait for their answers, unless it is one request.
-READ_BYTES: Final = 2 << 20  #: What one `READ` asks for.
 
 _ANSWERS: Final = {
     protocol.HELLO: protocol.WELCOME,
@@ -516,54 +509,6 @@ def read_first(request: Request) -> int:
     return protocol.number(request.result()[0])
 
 
-def pack(bodies: Iterable[Buffer], limit: int) -> Iterator[tuple[bytes, int]]:
-    """Makes records of bodies, and requests of records: what is in each, and how many.
-
-    Raises:
-        TooLarge: A body has more than *limit* bytes; what came before was given.
-        TypeError: A body is none.
-    """
-    rest = iter(bodies)
-    number = BLOCK_RECORDS // 4
-    while some := list(islice(rest, number)):
-        sizes = [check_body(body, limit) for body in some]
-        total = sum(sizes)
-        if total <= 2 * BLOCK_BYTES:
-            yield encode(some), len(some)
-        else:
-            for start, stop in _cuts(sizes):
-                yield encode(some[start:stop]), stop - start
-        number = min(max(BLOCK_BYTES * len(some) // max(total, 1), 1), BLOCK_RECORDS)
-
-
-def check_body(body: Buffer, limit: int) -> int:
-    """The size of a body in bytes.
-
-    Raises:
-        TooLarge: It has more than *limit*.
-        TypeError: It is none.
-    """
-    if isinstance(body, bytes):
-        size = len(body)
-    else:
-        with memoryview(body) as view:
-            size = view.nbytes
-    if size > limit:
-        raise TooLarge(f"a body of {size} bytes: the broker takes {limit} at most")
-    return size
-
-
-def _cuts(sizes: list[int]) -> Iterator[tuple[int, int]]:
-    """Where to cut bodies of these sizes; large ones stand alone."""
-    start = total = 0
-    for index, size in enumerate(sizes):
-        if index > start and total + size > BLOCK_BYTES:
-            yield start, index
-            start, total = index, 0
-        total += size
-    yield start, len(sizes)
-
-
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Ids as ranges."""
     found: list[tuple[int, int]] = []
@@ -598,60 +543,6 @@ def read_names(answer: list[bytes]) -> list[NameInfo]:
 def read_topic(answer: list[bytes]) -> TopicInfo:
     """What CREATED tells."""
     return TopicInfo.read(read_json(answer[0]))
-
-
-class RangeReader:
-    """The requests of one `read`, one ahead of what is used.
-
-    Args:
-        core: The client.
-        topic: The topic, as it is now.
-        start: The first id; `None` for the oldest.
-        stop: Behind the last id; `None` for the newest.
-        limit: Messages at most; `None` for no bound.
-    """
-
-    def __init__(
-        self, core: ClientCore, topic: TopicInfo, start: int | None, stop: int | None, limit: int | None
-    ) -> None:
-        start = max(start or 1, topic.first)
-        stop = topic.last + 1 if stop is None else min(stop, topic.last + 1)
-        self._core = core
-        self._topic = topic.name
-        self._stop = stop
-        self._left = limit
-        self._bytes = READ_BYTES if limit is None or limit > BLOCK_RECORDS else BLOCK_BYTES
-        self.request: Request | None = None
-        if start < stop and limit != 0:
-            self._ask(start)
-
-    def _ask(self, start: int) -> None:
-        parts = self._topic.encode(), u64(start), u64(self._stop), u32(self._bytes)
-        self.request = self._core.request(protocol.READ, *parts)
-
-    def blocks(self) -> list[bytes]:
-        """Headers and records of the answer that has come; asks for what follows."""
-        assert self.request is not None
-        answer = self.request.result()
-        self.request = None
-        following = protocol.number(answer[0])
-        if following and (self._left is None or self._left > 0):
-            self._ask(following)
-        return answer[2:]
-
-    def messages(self, header: bytes, records: bytes) -> list[Message]:
-        """The messages of one of the blocks; raises as `feeds.messages_of`."""
-        found = decoded(header, records, self._topic, Message)
-        if self._left is not None:
-            found = found[: self._left]
-            self._left -= len(found)
-        return found
-
-    def close(self) -> None:
-        """Nothing is read any more."""
-        if self.request is not None:
-            self._core.give_up(self.request)
-            self.request = None
 
 
 def _error(parts: list[bytes]) -> BrokerError:

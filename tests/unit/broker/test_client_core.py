@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from omq._core import blocks
-from omq.broker import client_core, protocol
-from omq.broker.client_core import ClientCore, Request, State, pack, read_first
+from omq.broker import packing, protocol
+from omq.broker.client_core import ClientCore, Request, State, read_first
 from omq.broker.errors import Overrun, SyntaxFault, TooLarge, TopicError, VersionFault
 from omq.broker.feeds import ShareFeed, SubscriptionFeed, deliveries_of, messages_of
+from omq.broker.packing import pack
 from omq.broker.protocol import u64
 from omq.errors import ClosedError
 from tests.unit.broker.scripted import ScriptedBroker, Topic
@@ -367,8 +368,8 @@ def test_bodies_are_packed_by_size_and_large_ones_stand_alone():
     bodies = [b"s" * 1000] * 300 + [b"l" * 100_000] * 3 + [b""] * 1000
     packed = list(pack(bodies, 1 << 20))
     assert sum(count for _, count in packed) == len(bodies)
-    assert max(count for _, count in packed) <= client_core.BLOCK_RECORDS
-    assert all(count == 1 or len(records) < 3 * client_core.BLOCK_BYTES for records, count in packed)
+    assert max(count for _, count in packed) <= packing.BLOCK_RECORDS
+    assert all(count == 1 or len(records) < 3 * packing.BLOCK_BYTES for records, count in packed)
     got = []
     for records, count in packed:
         got += blocks.decode(blocks.header(1, count, 0, len(records)), records, "t")
