@@ -167,7 +167,7 @@ class Client:
                 core.give_up(flush)
             raise
         if flush is not None:
-            await caller.finish(flush)
+            await caller.flush(flush)
         return read_first(request)
 
     async def publish_many(self, topic: str, bodies: Iterable[Buffer]) -> list[int]:

@@ -175,15 +175,23 @@ class AsyncCaller:
             trouble = f"; last failure: {self._watch.trouble}" if self._watch.trouble else ""
             raise BrokerTimeout(f"{self.endpoint}: no broker is there within {self.timeout} s{trouble}") from None
 
-    async def flush(self) -> None:
-        """Waits until what was acknowledged is durable."""
+    async def flush(self, flush: Request | None = None) -> None:
+        """Waits until what was acknowledged is durable.
+
+        Args:
+            flush: A flush that was asked for already.
+        """
         self._settle()
-        while self.core.dirty:
-            with self.asking() as core:
-                flush = core.flush()
+        while flush is not None or self.core.dirty:
+            if flush is None:
+                with self.asking() as core:
+                    flush = core.flush()
             await self.finish(flush)
-            # What went on after a lost connection may say a position again.
+            # What goes on after a lost connection is settled again, and may say a position again.
             await self.wait_for(lambda: not self.core.resuming, "an answer to what went on")
+            if flush.session == self.core.session:
+                return
+            flush = None
 
     def settle(self, feed: ShareFeed, session: int, number: int, done: bool) -> None:
         """Acknowledges a message, or asks for it again, when this turn of the loop ends: with what else is then."""

@@ -145,7 +145,7 @@ class AsyncStream(Generic[_Message]):
                 raise
             except BrokerError:
                 pass  # it is over, whatever the broker says
-            await caller.flush()
+        await caller.flush()
 
     async def __aenter__(self) -> Self:
         return self

@@ -106,7 +106,7 @@ class Caller:
             BrokerTimeout: The broker has not said that what was acknowledged is durable.
         """
         try:
-            self.flush()
+            self.flush(self.until())
             self._say_goodbye()
         finally:
             with self.lock:
@@ -198,15 +198,23 @@ class Caller:
         trouble = f"; last failure: {self._watch.trouble}" if self._watch.trouble else ""
         raise BrokerTimeout(f"{self.endpoint}: no broker is there within {self.timeout} s{trouble}")
 
-    def flush(self) -> None:
-        """Waits until what was acknowledged is durable."""
-        until = self.until()
-        while self.core.dirty:
-            with self.asking():
-                flush = self.core.flush()
+    def flush(self, until: float | None, flush: Request | None = None) -> None:
+        """Waits until what was acknowledged is durable.
+
+        Args:
+            until: When the time of the call is up.
+            flush: A flush that was asked for already.
+        """
+        while flush is not None or self.core.dirty:
+            if flush is None:
+                with self.asking():
+                    flush = self.core.flush()
             self.finish(flush, until)
-            # What went on after a lost connection may say a position again.
+            # What goes on after a lost connection is settled again, and may say a position again.
             self.wait_for(lambda: not self.core.resuming, until, "an answer to what went on")
+            if flush.session == self.core.session:
+                return
+            flush = None
 
     def settle_dropped(self) -> None:
         """Ends what has no holder any more."""
@@ -224,6 +232,7 @@ class Caller:
         """Acknowledges a message: at once where such calls are sparse, else with those that follow. Under the lock."""
         enough = self.core.gather(feed, session, number)
         if not self.core.gathering:
+            self.send_out()
             return
         if enough or time.monotonic() - self._said > _DENSE:
             self.say_gathered()

@@ -174,7 +174,7 @@ class Client:
                     caller.core.give_up(flush)
             raise
         if flush is not None:
-            caller.finish(flush, until)
+            caller.flush(until, flush)
         return read_first(request)
 
     def publish_many(self, topic: str, bodies: Iterable[Buffer]) -> list[int]:
@@ -219,7 +219,7 @@ class Client:
                 first = read_first(request)
                 numbers.extend(range(first, first + some))
                 asked.popleft()
-            caller.flush()
+            caller.flush(caller.until())
         except BaseException:
             with caller.lock:
                 for request, _ in asked:

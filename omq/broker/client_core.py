@@ -3,7 +3,8 @@
 A twin opens a connection, says `connected`, sends what is in `out`, and hands over what comes (`receive`). When the
 connection is over it says `lost` and opens the next one, in which everything goes on: requests without an answer are
 made again, with their old sequences, so that the broker does not store anything twice; subscriptions go on behind the
-last id that has arrived; shares begin anew, because the broker has given back what they held.
+last id that has arrived; shares begin anew, because the broker has given back what they held. What was acknowledged
+and no flush has told to be durable is settled again before.
 
 Nothing here waits or locks: the twin does. It may set `wake` of a request or a feed to hear of its next change.
 """
@@ -19,7 +20,7 @@ from typing import Any, Final
 from omq.broker import protocol
 from omq.broker.connection import Retreat
 from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicError, VersionFault, error_for
-from omq.broker.feeds import Feed, ShareFeed, SubscriptionFeed
+from omq.broker.feeds import Acked, Feed, ShareFeed, SubscriptionFeed
 from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
 from omq.broker.types import NameInfo, TopicInfo
 from omq.errors import ClosedError, OmqError
@@ -45,9 +46,12 @@ _ANSWERS: Final = {
     protocol.TOPICS: protocol.TOPICS,
     protocol.NAMES: protocol.NAMES,
     protocol.FORGET: protocol.FORGOTTEN,
+    protocol.SETTLE: protocol.SETTLED,
 }
 #: What removes something: it is done, too, where a repetition finds nothing.
 _REMOVING: Final = {protocol.DELETE, protocol.FORGET}
+#: Acknowledgements of a share after which a flush tells how many of them need not be kept in mind any more.
+_UNSURE: Final = 16_384
 #: What has no meaning in another connection.
 _MOMENTARY: Final = {protocol.HELLO, protocol.BYE, protocol.CANCEL}
 
@@ -69,9 +73,11 @@ class Request:
         answer: The parts of the answer behind its tag.
         error: Why there is no answer.
         wake: Called once it is over.
+        session: The connection that a flush tells of, unless another one is made meanwhile; 0 for none.
     """
 
     __slots__ = (
+        "acked",
         "answer",
         "command",
         "done",
@@ -81,6 +87,7 @@ class Request:
         "repeated",
         "sent",
         "sequence",
+        "session",
         "size",
         "tag",
         "wake",
@@ -93,6 +100,8 @@ class Request:
         self.sequence = 0  # of an APPEND
         self.size = 0  # bytes of its records
         self.feed: Feed | None = None  # that it begins
+        self.acked: list[Acked] = []  # what is durable with a FLUSH's answer
+        self.session = 0
         self.sent = False
         self.repeated = False  # said in an earlier connection, too
         self.done = False
@@ -131,7 +140,6 @@ class ClientCore:
         broker: The id of the broker's store.
         max_body: The largest body that the broker takes, in bytes.
         flight: Bytes of records that wait for their answers.
-        dirty: Whether something was acknowledged and not flushed.
         fault: Why this client is of no use with this broker.
         retreat: How long a busy broker is left alone.
     """
@@ -144,7 +152,6 @@ class ClientCore:
         self.broker = ""
         self.max_body = protocol.MAX_BODY
         self.flight = 0
-        self.dirty = False
         self.fault: OmqError | None = None
         self.retreat = Retreat()
         self._requests: dict[bytes, Request] = {}
@@ -152,6 +159,9 @@ class ClientCore:
         self._gathering: list[ShareFeed] = []
         self._appends: dict[int, Request] = {}  # by sequence, which grows
         self._busy: set[bytes] = set()  # tags of requests that are to be made again
+        self._changed = False  # something was acknowledged, or moved, and not flushed
+        self._unsure: list[Acked] = []  # what shares that are gone left
+        self._claims: set[bytes] = set()  # tags of what is settled again
         self._tags = count(1)
         self._sequences = count(1)
 
@@ -222,7 +232,7 @@ class ClientCore:
                 return
             for message in request.feed.begun(about):
                 self._reply(message)
-                self.dirty = True
+                self._changed = True
         else:
             self.retreat.over()
         self._finish(request, answer)
@@ -230,7 +240,7 @@ class ClientCore:
     def _replaced(self, request: Request, feed: Feed) -> None:
         """The topic was deleted while there was no connection, and another one has its name."""
         error = TopicError(f"topic {feed.topic!r} was deleted, and made again")
-        del self._feeds[feed.tag]
+        self._remove(feed.tag)
         feed.end(error)
         self._finish(request, [], error)
         self._enter(Request(protocol.CANCEL, feed.tag, ()))
@@ -245,8 +255,10 @@ class ClientCore:
             # Another store: its ids have begun anew.
             for feed in self._feeds.values():
                 feed.renumber(self.session)
+            self._disclaim()
         self.max_body = int(about.get("max_body", self.max_body))
-        waiting = [request for request in self._requests.values() if request.command != protocol.HELLO]
+        self._claim_again()
+        waiting = [one for one in self._requests.values() if one.command not in (protocol.HELLO, protocol.SETTLE)]
         for feed in self._feeds.values():
             if feed.began and not feed.ended:
                 self._begin(feed)
@@ -257,7 +269,7 @@ class ClientCore:
     def _refused(self, tag: bytes, error: BrokerError) -> None:
         request = self._requests.get(tag)
         if request is None:
-            if (feed := self._feeds.pop(tag, None)) is not None:
+            if (feed := self._remove(tag)) is not None:
                 feed.end(error)
             return
         if request.command == protocol.HELLO:
@@ -267,7 +279,7 @@ class ClientCore:
                 self._finish(request, [])
                 self._begin(request.feed)
                 return
-            self._feeds.pop(tag, None)
+            self._remove(tag)
             request.feed.end(error)
         elif isinstance(error, Busy):
             self._busy.add(tag)  # nothing was done
@@ -304,10 +316,26 @@ class ClientCore:
         return len(self._appends) < FLIGHT_REQUESTS and self.has_room(size)
 
     def flush(self) -> Request:
-        """Asks for what was acknowledged before to be durable."""
+        """Asks for what was acknowledged before to be durable.
+
+        With the answer it is, unless another connection was made meanwhile: then once nothing is `resuming`, and
+        after a second flush where `dirty` says so.
+        """
         self.say_gathered()
-        self.dirty = False
-        return self.request(protocol.FLUSH)
+        self._changed = False
+        return self._flush()
+
+    def _flush(self) -> Request:
+        request = Request(protocol.FLUSH, self._tag(), ())
+        # Else what goes on may say something that this does not cover.
+        request.session = 0 if self.state is not State.UP or self.resuming else self.session
+        request.acked = self._take_unsure()
+        return self._enter(request)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was acknowledged, or a position moved, and a flush is needed to know that it is durable."""
+        return self._changed or bool(self._claims)
 
     @property
     def is_busy(self) -> bool:
@@ -323,17 +351,16 @@ class ClientCore:
 
     @property
     def resuming(self) -> bool:
-        """Whether the broker is still to say that something goes on."""
-        return any(request.feed is not None for request in self._requests.values())
+        """Whether the broker is still to say that something goes on, or is settled again."""
+        return bool(self._claims) or any(request.feed is not None for request in self._requests.values())
 
     def give_up(self, request: Request) -> None:
         """Nobody waits for a request any more: it is not made again, and its answer means nothing."""
         if request.feed is not None:
             self.cancel(request.feed)
         elif not request.done:
-            if request.command == protocol.FLUSH:
-                self.dirty = True  # the next one is for what this one was for, too
             self._drop(request)
+            self._come_to_nothing(request)
             self.out = deque(message for message in self.out if message[1] != request.tag)
 
     # ------------------------------------------------------------------ subscriptions and shares
@@ -365,15 +392,20 @@ class ClientCore:
     def settle(self, feed: ShareFeed, session: int, numbers: Sequence[int], done: bool) -> None:
         """Acknowledges messages that came in a connection, or asks for them again."""
         self.say_gathered()  # in their order
-        if session >= feed.since:  # else they were other messages
-            for number in numbers:
-                feed.remember(number, done)
-        # The broker has taken back what came in another connection.
-        if session == self.session and feed.in_force and numbers:
+        if session < feed.since or not numbers:
+            return  # they were other messages
+        for number in numbers:
+            feed.remember(number, done)
+        if session == self.session and feed.in_force:
             pairs = _ranges(numbers) if len(numbers) > 1 else [(numbers[0], numbers[0])]
             command = protocol.ACK if done else protocol.NACK
             self.out += [[command, feed.tag, part] for part in packed_ranges(pairs)]
-            self.dirty = True
+            self._changed = True
+            if done:
+                feed.unsure += numbers
+                self._make_sure(feed)
+        elif done:
+            self._acknowledged_late(feed, numbers)
 
     def gather(self, feed: ShareFeed, session: int, number: int) -> bool:
         """Acknowledges a message that came in a connection, in one message with others.
@@ -381,11 +413,13 @@ class ClientCore:
         Returns:
             Whether it is time for `say_gathered`. Else it is due soon, and before anything waits.
         """
-        if session >= feed.since:  # else it was another message
-            feed.remember(number, True)
+        if session < feed.since:
+            return False  # it was another message
+        feed.remember(number, True)
         if session != self.session or not feed.in_force:
-            return False  # the broker has taken it back
-        self.dirty = True
+            self._acknowledged_late(feed, [number])
+            return False
+        self._changed = True
         if not feed.gathered:
             self._gathering.append(feed)
         feed.gathered.append(number)
@@ -402,15 +436,74 @@ class ClientCore:
             if feed.gathered and feed.in_force:
                 for part in packed_ranges(_ranges(feed.gathered)):
                     self._say(protocol.ACK, feed.tag, part)
+                feed.unsure += feed.gathered
+                self._make_sure(feed)
             feed.gathered.clear()
         self._gathering.clear()
+
+    # ------------------------------------------------------------------ what may not be durable
+
+    def _make_sure(self, feed: ShareFeed) -> None:
+        """Has a flush tell of what was acknowledged where nobody asks for one: so the memory of it has a bound."""
+        if len(feed.unsure) >= _UNSURE:
+            self._flush()
+
+    def _acknowledged_late(self, feed: ShareFeed, numbers: Sequence[int]) -> None:
+        """These came in another connection: the broker has taken them back, and need not give them to anybody."""
+        self._changed = True
+        if self.state is State.UP:
+            self._claim(feed.topic, feed.topic_id, numbers)
+        else:
+            feed.unsure += numbers
+
+    def _claim(self, topic: str, topic_id: int, numbers: Sequence[int]) -> None:
+        """Settles again what was acknowledged; the answer says that it is durable, or that it cannot be."""
+        for part in packed_ranges(_ranges(numbers)):
+            request = Request(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
+            self._claims.add(request.tag)
+            self._enter(request)
+
+    def _claim_again(self) -> None:
+        """In a new connection, before anything is delivered: settles what the broker may not have heard, or kept."""
+        for tag in sorted(self._claims):
+            self._send(self._requests[tag])
+        acked = self._take_unsure()
+        for request in self._requests.values():
+            acked += request.acked  # its answer tells nothing of another connection
+            request.acked = []
+        together: dict[tuple[str, int], list[int]] = {}
+        for topic, topic_id, numbers in acked:
+            together.setdefault((topic, topic_id), []).extend(numbers)
+        for (topic, topic_id), numbers in together.items():
+            self._claim(topic, topic_id, numbers)
+
+    def _take_unsure(self) -> list[Acked]:
+        found, self._unsure = self._unsure, []
+        for feed in self._feeds.values():
+            if isinstance(feed, ShareFeed):
+                found += feed.take_unsure()
+        return found
+
+    def _disclaim(self) -> None:
+        """What was acknowledged was another store's."""
+        self._unsure.clear()
+        for request in list(self._requests.values()):
+            request.acked = []
+            if request.command == protocol.SETTLE:
+                self._finish(request, [])
+
+    def _come_to_nothing(self, request: Request) -> None:
+        """There is no answer to a request."""
+        if request.command == protocol.FLUSH:
+            self._changed = True  # the next one is for what this one was for, too
+            self._unsure += request.acked
 
     def move(self, feed: SubscriptionFeed, position: int) -> None:
         """Moves the position that the broker keeps under a name."""
         if feed.since and position > feed.last:
             return  # of a store that the broker has no more
         feed.position = position
-        self.dirty = True
+        self._changed = True
         if feed.in_force:
             self._say(protocol.POSITION, feed.tag, u64(position))
 
@@ -418,7 +511,7 @@ class ClientCore:
         """Ends a feed; gives the request for it, if the broker knows the feed."""
         self.say_gathered()
         self._give_back(feed)
-        known = self._feeds.pop(feed.tag, None) is not None
+        known = self._remove(feed.tag) is not None
         pending = self._requests.pop(feed.tag, None)
         feed.end(None)
         if pending is not None:
@@ -456,6 +549,12 @@ class ClientCore:
     def _open(self, feed: Feed) -> Request:
         self._feeds[feed.tag] = feed
         return self._begin(feed)
+
+    def _remove(self, tag: bytes) -> Feed | None:
+        feed = self._feeds.pop(tag, None)
+        if isinstance(feed, ShareFeed):
+            self._unsure += feed.take_unsure()
+        return feed
 
     def _begin(self, feed: Feed) -> Request:
         request = Request(feed.command, feed.tag, (feed.topic.encode(), pack_json(feed.begin())))
@@ -496,11 +595,14 @@ class ClientCore:
     def _drop(self, request: Request) -> None:
         self._requests.pop(request.tag, None)
         self._busy.discard(request.tag)
+        self._claims.discard(request.tag)
         if self._appends.pop(request.sequence, None) is not None:
             self.flight -= request.size
 
     def _finish(self, request: Request, answer: list[bytes], error: OmqError | None = None) -> None:
         self._drop(request)
+        if error is not None:
+            self._come_to_nothing(request)
         request.finish(answer, error)
 
 

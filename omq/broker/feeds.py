@@ -27,6 +27,9 @@ _GATHERED: Final = 256  #: Acknowledgements that are said in one message, at mos
 #: A block that has arrived: header, records, counts, and how many of the records are known already.
 Block = tuple[bytes, bytes, bytes, int]
 
+#: What was acknowledged: topic, its id, ids of messages.
+Acked = tuple[str, int, list[int]]
+
 _Message = TypeVar("_Message", bound=Message)
 
 
@@ -49,6 +52,7 @@ class Feed:
         reader: Who hands out what has come, as long as anybody has it.
         left: What a reader that is gone had not handed out.
         since: The first connection whose ids are those of now.
+        topic_id: The topic's number; 0 before the broker has told it.
     """
 
     command: bytes
@@ -67,7 +71,7 @@ class Feed:
         self.reader: ref[Reader] | None = None
         self.since = 0
         self.left: Iterable[Message] = ()
-        self._topic_id = 0
+        self.topic_id = 0
         _feeds.add(self)
 
     @property
@@ -77,8 +81,8 @@ class Feed:
 
     def finds(self, answer: dict[str, Any]) -> bool:
         """Whether the topic that the broker has found is the one that this began with, and not a later one."""
-        before, self._topic_id = self._topic_id, int(answer.get("topic_id", 0))
-        return before in (0, self._topic_id)
+        before, self.topic_id = self.topic_id, int(answer.get("topic_id", 0))
+        return before in (0, self.topic_id)
 
     def begin(self) -> dict[str, Any]:
         """The argument of the request that begins it, or goes on with it."""
@@ -107,7 +111,7 @@ class Feed:
     def renumber(self, session: int) -> None:
         """The broker has another store from this connection on: its ids and its topics' have begun anew."""
         self.since = session
-        self._topic_id = 0
+        self.topic_id = 0
         self.start_over(0)
 
     def forget(self) -> list[Message]:
@@ -230,6 +234,7 @@ class ShareFeed(Feed):
         # the credit, for then it delivers nothing.
         self._done: OrderedDict[int, None] = OrderedDict()
         self.gathered: list[int] = []  # acknowledged in this connection, and not said
+        self.unsure: list[int] = []  # acknowledged, and no flush has told that it is durable
         self.enough = max(1, min(self.credit // 4, _GATHERED))  # what is said at once
 
     def begin(self) -> dict[str, Any]:
@@ -250,6 +255,7 @@ class ShareFeed(Feed):
     def interrupt(self) -> None:
         super().interrupt()
         self.queue.clear()  # the broker has given it back
+        self.unsure += self.gathered
         self.gathered.clear()
 
     def remember(self, number: int, done: bool) -> None:
@@ -263,7 +269,13 @@ class ShareFeed(Feed):
 
     def start_over(self, position: int) -> bool:
         self._done.clear()  # those were other messages
+        self.unsure.clear()
         return False
+
+    def take_unsure(self) -> list[Acked]:
+        """What may not be durable, for whoever makes sure of it."""
+        numbers, self.unsure = self.unsure, []
+        return [(self.topic, self.topic_id, numbers)] if numbers else []
 
     def unseen(self, session: int) -> list[int]:
         """Gives up what nobody has seen of what came in this connection; its ids."""

@@ -24,6 +24,8 @@ log = logging.getLogger("omq.broker")
 PORTION: Final = 4096
 #: Messages that are moved to the dead letters at a time.
 BURIED: Final = 256
+#: Messages that may not have been delivered before one that a client says it has acknowledged.
+_SKIPPED: Final = 4096
 #: Leases that are looked through before those that are over are thrown out.
 _LEASES: Final = 1024
 
@@ -251,6 +253,20 @@ class RoundRobinTopic(Topic):
         """Messages are acknowledged after their deadline: they count if nobody else has begun with them."""
         for piece in self._redo.take(first, last):
             self.settled(piece.first, piece.last)
+
+    def settled_again(self, first: int, last: int) -> None:
+        """Messages were acknowledged in a session that is over: they count if nobody else has begun with them."""
+        self.settled_late(first, last)
+        last = min(last, self.readable)
+        begin = max(first, self.handed + 1)
+        if begin > last or begin - self.handed > _SKIPPED:
+            return
+        # They were delivered, and a broker that was killed has not kept that.
+        if begin > self.handed + 1:
+            self._again.update(dict.fromkeys(range(self.handed + 1, begin), 0))
+            self._redo.add(self.handed + 1, begin - 1, 0)
+        self.handed = last
+        self.settled(begin, last)
 
     def returned(self, piece: Piece) -> None:
         """Messages were delivered in vain."""

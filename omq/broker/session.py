@@ -29,6 +29,7 @@ from omq.broker.journal import broker_error
 from omq.broker.order import Order
 from omq.broker.outgoing import Reading, Working
 from omq.broker.reads import Read, Reads
+from omq.broker.round_robin import RoundRobinTopic
 from omq.broker.topic import Topic
 from omq.store.errors import StageError
 from omq.store.interface import AbortStage, CommitStages, Stage, Write
@@ -511,6 +512,28 @@ class Session:
         elif held is not None:
             raise WrongState("a subscription has nothing to give back")
 
+    def _settle(self, tag: bytes, message: list[bytes]) -> None:
+        """Settles what the client acknowledged in another session, of which this broker may not have heard."""
+        if self._client is None:
+            raise WrongState("HELLO comes before SETTLE")  # it gives back what the session before holds
+        topic = self._topic(message[2], "consume")
+        topic_id, ranges = p.number(message[3], "the topic's id"), p.ranges(message[4:])
+        if topic.id != topic_id or not isinstance(topic, RoundRobinTopic):
+            raise TopicError(f"the topic {topic.name!r} is not the one with the id {topic_id}")
+        for held in self.tags.values():
+            if isinstance(held, Working) and held.topic is topic:
+                held.share.ack(ranges)
+        for first, last in ranges:
+            topic.settled_again(first, last)
+
+        def kept(error: BrokerError | None) -> None:
+            if error is not None:
+                self.fail(tag, error)
+            else:
+                self.put((p.SETTLED, tag))
+
+        topic.flush(kept)
+
     def _cancel(self, tag: bytes, _: list[bytes]) -> None:
         held = self.tags.pop(tag, None)
         if held is not None:
@@ -616,6 +639,7 @@ class Session:
         p.ACK: (_ack, 1, p.MAX_PARTS),
         p.NACK: (_nack, 1, p.MAX_PARTS),
         p.RETURN: (_return, 1, p.MAX_PARTS),
+        p.SETTLE: (_settle, 3, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
         p.CREATE: (_create, 1, 1),
         p.DELETE: (_delete, 1, 1),

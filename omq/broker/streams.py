@@ -165,7 +165,7 @@ class Stream(Generic[_Message]):
                 raise
             except BrokerError:
                 pass  # it is over, whatever the broker says
-            caller.flush()
+        caller.flush(caller.until())
 
     def __enter__(self) -> Self:
         return self

@@ -153,6 +153,39 @@ def test_a_consumer_over_cut_connections_gets_everything_and_what_it_has_done_on
     assert sorted(done) == list(range(1, 601))
 
 
+@pytest.mark.parametrize("ending", ["publish", "close the consumer", "close the client"])
+def test_an_acknowledgement_that_is_lost_with_its_connection_is_made_again(twin, proxy, url, ending):
+    jobs, done = f"lost {twin.name} {ending}", f"results {twin.name} {ending}"
+    with omq.broker.Client(url, timeout=PATIENCE) as other:
+        other.create(jobs, delivery="round-robin", persistence="transient")
+        other.create(done, persistence="transient")
+        other.publish_many(jobs, [b"1", b"2", b"3"])
+        link = proxy.link(url)
+        client = twin.Client(link.endpoint, timeout=PATIENCE)
+        consumer = twin.wait(client.consume(jobs))
+        first, second, _ = twin.take(consumer, 3)
+        link.stall(UP)
+        twin.call(first.ack)
+        link.reset()
+        link.release()
+        twin.call(second.ack)  # perhaps before the client has noticed
+        if ending == "publish":
+            twin.wait(client.publish(done, b"x"))
+        elif ending == "close the consumer":
+            twin.wait(consumer.close())
+        else:
+            twin.wait(client.close())
+        if ending != "close the client":
+            link.reset()
+            link.refuse()
+        rest = other.consume(jobs)
+        assert rest.recv(timeout=PATIENCE).id == 3
+        with pytest.raises(omq.ReceiveTimeout):
+            rest.recv(timeout=0.2)
+        link.admit()
+        twin.wait(client.close())
+
+
 def test_a_publish_without_an_answer_in_time_leaves_the_client_well(twin, proxy, url):
     topic = f"stalled {twin.name}"
     with omq.broker.Client(url, timeout=PATIENCE) as other:

@@ -20,6 +20,7 @@ class Topic:
     floors: dict[bytes, int] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
+    durable: set[int] = field(default_factory=set)
     handed: dict[int, Share] = field(default_factory=dict)
     deliveries: dict[int, int] = field(default_factory=dict)
 
@@ -59,11 +60,14 @@ class ScriptedBroker:
         self.greeted = False
         self.largest = 3  # records of a block
 
-    def cut(self) -> None:
-        """The connection is over, with what was on its way."""
+    def cut(self, killed: bool = False) -> None:
+        """The connection is over, with what was on its way; a broker that is killed has what is durable."""
         self.up.clear()
         self.down.clear()
         self._end()
+        if killed:
+            for topic in self.topics.values():
+                topic.acknowledged = set(topic.durable)
 
     def _end(self) -> None:
         for held in self.tags.values():
@@ -137,6 +141,7 @@ class ScriptedBroker:
         self.say(protocol.BYE, tag)
 
     def _flush(self, tag: bytes) -> None:
+        self._keep()
         self.say(protocol.FLUSHED, tag)
 
     def _append(
@@ -172,7 +177,7 @@ class ScriptedBroker:
         assert self.greeted
         assert tag not in self.tags
         self.tags[tag] = Share(self.topics[name.decode()], json.loads(about)["credit"])
-        self.say(protocol.CONSUMING, tag, b"{}")
+        self.say(protocol.CONSUMING, tag, b'{"topic_id": 1}')
 
     def _credit(self, tag: bytes, more: bytes) -> None:
         if tag in self.tags:
@@ -184,12 +189,12 @@ class ScriptedBroker:
             held.topic.names[held.name] = protocol.number(position)
 
     def _ack(self, tag: bytes, *pairs: bytes) -> None:
-        self._settle(tag, pairs, True)
+        self._done(tag, pairs, True)
 
     def _nack(self, tag: bytes, *pairs: bytes) -> None:
-        self._settle(tag, pairs, False)
+        self._done(tag, pairs, False)
 
-    def _settle(self, tag: bytes, pairs: tuple[bytes, ...], done: bool) -> None:
+    def _done(self, tag: bytes, pairs: tuple[bytes, ...], done: bool) -> None:
         share = self.tags.get(tag)
         assert not isinstance(share, Reading)
         for first, last in protocol.ranges(list(pairs)) if share is not None else ():
@@ -199,6 +204,22 @@ class ScriptedBroker:
                     share.credit += 1
                     if done:
                         share.topic.acknowledged.add(id)
+
+    def _settle(self, tag: bytes, name: bytes, topic_id: bytes, *pairs: bytes) -> None:
+        assert self.greeted
+        assert protocol.number(topic_id) == 1
+        topic = self.topics[name.decode()]
+        for first, last in protocol.ranges(list(pairs)):
+            for id in range(first, last + 1):
+                if (share := topic.handed.pop(id, None)) is not None:
+                    share.credit += 1
+                topic.acknowledged.add(id)
+        self._keep()
+        self.say(protocol.SETTLED, tag)
+
+    def _keep(self) -> None:
+        for topic in self.topics.values():
+            topic.durable |= topic.acknowledged
 
     def _cancel(self, tag: bytes) -> None:
         held = self.tags.pop(tag, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from omq._core import blocks
+from omq.broker import client_core as module
 from omq.broker import packing, protocol
 from omq.broker.client_core import ClientCore, Request, State, read_first
 from omq.broker.errors import Overrun, SyntaxFault, TooLarge, TopicError, VersionFault
@@ -52,11 +54,11 @@ class Player(RuleBasedStateMachine):
             self.pass_on(1, 1, 1)
 
     @precondition(lambda self: self.core.state is not State.DOWN)
-    @rule(sent=some, seen=some, taken=some)
-    def cut(self, sent: int, seen: int, taken: int) -> None:
+    @rule(sent=some, seen=some, taken=some, killed=st.booleans())
+    def cut(self, sent: int, seen: int, taken: int, killed: bool) -> None:
         self.pass_on(sent, seen, taken)
         self.core.lost()
-        self.broker.cut()
+        self.broker.cut(killed)
 
     @rule(sent=some, seen=some, blocks=st.integers(0, 3), taken=some)
     def pass_on(self, sent: int, seen: int, taken: int, blocks: int = 0) -> None:
@@ -124,15 +126,18 @@ class Player(RuleBasedStateMachine):
                     self.jobs.append(job)
 
     @precondition(lambda self: self.jobs)
-    @rule(data=st.data(), done=st.sampled_from([True, True, False]))
-    def settle(self, data: st.DataObject, done: bool) -> None:
+    @rule(data=st.data(), done=st.sampled_from([True, True, False]), together=st.booleans())
+    def settle(self, data: st.DataObject, done: bool, together: bool) -> None:
         job = data.draw(st.sampled_from(self.jobs))
         self.jobs.remove(job)
         if done:
             if job.session == self.core.session:
                 assert job.id not in self.acked, "a message was delivered after its acknowledgement"
             self.acked.add(job.id)
-        self.core.settle(self.share, job.session, [job.id], done)
+        if done and together:
+            self.core.gather(self.share, job.session, job.id)
+        else:
+            self.core.settle(self.share, job.session, [job.id], done)
 
     # ------------------------------------------------------------------ what holds
 
@@ -201,6 +206,50 @@ def request_topic(bodies: list[bytes]) -> str:
 
 Player.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 TestWhateverIsCutNothingIsLostOrRepeated = Player.TestCase
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_what_a_flush_tells_of_is_durable_whatever_is_cut_and_killed(seed, monkeypatch):
+    monkeypatch.setattr(module, "_UNSURE", 3)
+    chance = random.Random(seed)
+    player = Player()
+    topic = player.broker.topics["j"]
+    topic.bodies = [b"j%d" % n for n in range(20)]
+    player.consume(5)
+    flush: Request | None = None
+    waited: set[int] = set()
+    for _ in range(150):
+        core, what = player.core, chance.random()
+        if core.state is State.DOWN:
+            core.connected()
+        elif what < 0.08:
+            player.cut(chance.choice([0, 1, 5]), chance.choice([0, 1, 5]), 5, chance.random() < 0.5)
+        elif what < 0.4:
+            player.pass_on(3, 3, chance.choice([0, 3]), 1)
+        elif what < 0.6:
+            player.work()
+        elif what < 0.85:
+            for job in player.jobs[: chance.randint(1, 3)]:
+                player.jobs.remove(job)
+                player.acked.add(job.id)
+                if chance.random() < 0.5:
+                    core.gather(player.share, job.session, job.id)
+                else:
+                    core.settle(player.share, job.session, [job.id], True)
+        elif core.dirty and flush is None:
+            flush, waited = core.flush(), set(player.acked)
+            if chance.random() < 0.2:
+                core.give_up(flush)
+                flush = None
+        # As `Caller.flush` does.
+        if flush is not None and flush.done and not core.resuming:
+            if flush.session == core.session or not core.dirty:
+                assert waited <= topic.durable
+            flush = None
+    if player.core.state is State.DOWN:
+        player.core.connected()
+    player.settle_down()
+    assert topic.acknowledged == set(range(1, 21))
 
 
 # ------------------------------------------------------------------ one by one
@@ -440,7 +489,7 @@ def test_a_share_forgets_what_waits_and_acknowledges_again_what_it_had():
 def share_with_jobs(credit, count):
     core = ready()
     feed, begin = core.consume("t", 30.0, credit)
-    core.receive([protocol.CONSUMING, begin.tag, b"{}"])
+    core.receive([protocol.CONSUMING, begin.tag, b'{"topic_id": 3}'])
     core.receive([protocol.JOBS, feed.tag, *block(1, [b"x"] * count)])
     core.take(feed)
     core.out.clear()
@@ -476,7 +525,7 @@ def test_what_was_acknowledged_and_not_said_is_forgotten_with_its_connection():
     core, feed = share_with_jobs(credit=16, count=8)
     core.gather(feed, core.session, 3)
     welcome_again(core)
-    core.receive([protocol.CONSUMING, feed.tag, b"{}"])
+    core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 3}'])
     core.out.clear()
     core.say_gathered()
     assert not core.gathering
@@ -484,6 +533,79 @@ def test_what_was_acknowledged_and_not_said_is_forgotten_with_its_connection():
     assert feed.is_done(3)  # it is acknowledged when it comes again
     assert not core.gather(feed, core.session - 1, 4)
     assert not core.gathering
+
+
+def test_what_may_not_be_durable_is_settled_before_a_share_goes_on():
+    core, feed = share_with_jobs(credit=16, count=8)
+    core.settle(feed, core.session, [1, 2], True)
+    flush = core.flush()
+    core.gather(feed, core.session, 4)
+    welcome_again(core)
+    assert [message[0] for message in core.out] == [protocol.SETTLE, protocol.CONSUME, protocol.FLUSH]
+    claim = core.out[0]
+    assert claim[2:] == [b"t", u64(3), protocol.pack_ranges([(1, 2), (4, 4)])]
+    core.receive([protocol.FLUSHED, flush.tag])
+    assert flush.session != core.session
+    core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 3}'])
+    assert core.resuming
+    welcome_again(core)
+    assert core.out[0] == claim  # there was no answer
+    core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 3}'])
+    core.receive([protocol.SETTLED, claim[1]])
+    assert not core.resuming
+    assert core.dirty  # the one that came behind the flush
+    core.flush()
+    assert not core.dirty
+
+
+def test_what_is_acknowledged_late_is_settled_at_once():
+    core, feed = share_with_jobs(credit=16, count=8)
+    before = core.session
+    welcome_again(core)
+    core.out.clear()
+    core.settle(feed, before, [1, 2], True)
+    core.gather(feed, before, 3)
+    assert [message[:1] + message[2:] for message in core.out] == [
+        [protocol.SETTLE, b"t", u64(3), protocol.pack_ranges([pair])] for pair in [(1, 2), (3, 3)]
+    ]
+    assert core.dirty
+
+
+def test_what_a_flush_tells_of_is_no_more_than_was_said():
+    core = ready()
+    feed, begin = core.subscribe("t", "beginning", "n", 1000)
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 0}'])
+    feed.last = 5
+    core.move(feed, 5)
+    welcome_again(core)
+    flush = core.flush()
+    core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 0}'])
+    assert core.out[-1][0] == protocol.POSITION  # behind the flush
+    assert flush.session != core.session
+    assert core.dirty
+    assert core.flush().session == core.session
+
+
+def test_a_flush_tells_of_many_acknowledgements_where_nobody_asks(monkeypatch):
+    monkeypatch.setattr(module, "_UNSURE", 3)
+    core, feed = share_with_jobs(credit=16, count=8)
+    core.settle(feed, core.session, [1, 2], True)
+    assert [message[0] for message in core.out] == [protocol.ACK]
+    core.settle(feed, core.session, [3], True)
+    assert [message[0] for message in core.out] == [protocol.ACK, protocol.ACK, protocol.FLUSH]
+    core.receive([protocol.FLUSHED, core.out[-1][1]])
+    welcome_again(core)
+    assert [message[0] for message in core.out] == [protocol.CONSUME]
+
+
+def test_what_a_share_that_is_gone_has_acknowledged_is_settled_again():
+    core, feed = share_with_jobs(credit=16, count=8)
+    core.settle(feed, core.session, [1], True)
+    core.lost()
+    assert core.cancel(feed) is None
+    core.connected()
+    core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "b"}'])
+    assert [message[0] for message in core.out] == [protocol.SETTLE]
 
 
 def test_another_store_is_read_from_its_beginning():

@@ -472,3 +472,25 @@ async def test_that_something_was_delivered_is_stored_before_anybody_says_anythi
         topic = await prepared(broker)
         broker.consume(topic, Taker())
         await until(lambda: settled(broker, topic).handed == 10)
+
+
+async def test_what_was_acknowledged_in_another_session_counts_while_nobody_else_has_it():
+    async with core() as broker:
+        topic = await prepared(broker, count=10)
+        gone, other = Taker(), Taker()
+        share = broker.consume(topic, gone, credit=4)
+        await until(lambda: len(gone.got) == 4)
+        share.end()
+        broker.consume(topic, other, credit=1)
+        await until(lambda: other.ids == [1])
+        topic.settled_again(1, 3)
+        assert topic.backlog == 7
+        # A broker that was killed does not know of all that it has delivered.
+        topic.settled_again(6, 7)
+        topic.settled_again(1 << 40, 1 << 41)
+        broker.consume(topic, other, credit=10)
+        await until(lambda: len(other.got) == 6)
+        assert other.ids == [1, 4, 5, 8, 9, 10]
+        assert other.counts == [2, 2, 1, 1, 1, 1]
+        await flushed(topic)
+        assert list(settled(broker, topic).missing(1, 8)) == [(1, 1), (4, 5)]

@@ -630,3 +630,26 @@ async def test_dead_letters_go_where_their_maker_may_publish_and_create(settings
     async with core(permissions=permissions) as broker:
         about["settings"] = {"dead_letter": "q2", "max_deliveries": 1}
         assert (await ask(Outlet(broker).session("eve"), b"CREATE", b"1", j(**about)))[0] == b"CREATED"
+
+
+async def test_what_another_session_acknowledged_is_settled_where_the_topic_is_the_same():
+    async with core() as broker:
+        session = await prepared(broker, b"j", "round-robin")
+        await ask(session, b"APPEND", b"1", b"j", RECORDS)
+        await ask(session, b"CONSUME", b"c", b"j", b"{}")
+        await until(lambda: session.got)
+        topic = broker.topic("j")
+        again = session._outlet.session(identity=b"b")  # the same client
+        assert topic.backlog == 2
+        assert (await ask(again, b"SETTLE", b"1", b"j", p.u64(topic.id + 1), p.u64(1), p.u64(2)))[2] == b"topic"
+        assert topic.backlog == 2
+        assert await ask(again, b"SETTLE", b"2", b"j", p.u64(topic.id), p.u64(1), p.u64(1)) == [b"SETTLED", b"2"]
+        assert broker.journal.store.settled(topic.id).watermark == 1
+        await ask(again, b"CONSUME", b"c", b"j", b"{}")
+        await until(lambda: again.got)
+        assert blocks.read_header(again.got.pop()[2])[:2] == (2, 1)
+        # Also what was delivered again in this session.
+        assert (await ask(again, b"SETTLE", b"3", b"j", p.u64(topic.id), p.u64(2), p.u64(2)))[0] == b"SETTLED"
+        assert broker.journal.store.settled(topic.id).watermark == 2
+        nobody = session._outlet.session(identity=b"n", hello=False)
+        assert (await ask(nobody, b"SETTLE", b"4", b"j", p.u64(topic.id), p.u64(1), p.u64(1)))[2] == b"state"
