@@ -3,7 +3,7 @@
 A key begins with a letter that says what it is. A value ends, or a block's begins, with a checksum that covers its key
 as well: what lies under a wrong key is found, too.
 
-    b  topic, first id                       a block: kind, checksum, header, records or the key of a piece
+    b  topic, first id                       a block: kind, checksum, when, header, records or the key of a piece
     n  topic                                 where it stands: first, last, bytes
     d  topic, producer, sequence             an append that was done: first, count, timestamp
     p  topic, producer                       seen when, the sequence below which all is forgotten
@@ -38,8 +38,9 @@ THREE: Final = struct.Struct(">QQQ")
 STAGE: Final = struct.Struct(">QIQQ")  # number, topic, made, highest sequence
 CHECKSUM: Final = struct.Struct(">I")
 
-#: A block: kind, checksum of key and header, header; then what the kind says.
-BLOCK: Final = struct.Struct(f">BI{HEADER_SIZE}s")
+#: A block: kind, checksum of key, kind and what follows, when by the store's clock, header; then what the kind says.
+BLOCK: Final = struct.Struct(f">BIQ{HEADER_SIZE}s")
+_COVERED: Final = 5  # where that begins
 INLINE: Final = 0  # records
 STAGED: Final = 1  # the key of a piece
 
@@ -82,15 +83,16 @@ def opened(key: bytes, value: bytes | memoryview) -> bytes:
     return data
 
 
-def block_prefix(key: bytes, header: bytes, kind: int) -> bytes:
+def block_prefix(key: bytes, header: bytes, kind: int, when: int) -> bytes:
     """What stands before the records of a block, or before the key of the piece that holds them."""
-    return BLOCK.pack(kind, crc32c(header, crc32c(bytes([kind]), crc32c(key))), header)
+    covered = NUMBER.pack(when) + header
+    return BLOCK.pack(kind, crc32c(covered, crc32c(bytes([kind]), crc32c(key))), when, header)
 
 
-def block_header(key: bytes, value: bytes | memoryview) -> tuple[int, bytes]:
-    """Kind and header of a block; `DamagedError` where they are not what was written."""
+def block_header(key: bytes, value: bytes | memoryview) -> tuple[int, int, bytes]:
+    """Kind, time and header of a block; `DamagedError` where they are not what was written."""
     if len(value) >= BLOCK.size:
-        kind, checksum, header = BLOCK.unpack_from(value)
-        if checksum == crc32c(header, crc32c(value[:1], crc32c(key))):
-            return kind, header
+        kind, checksum, when, header = BLOCK.unpack_from(value)
+        if checksum == crc32c(value[_COVERED : BLOCK.size], crc32c(value[:1], crc32c(key))):
+            return kind, when, header
     raise DamagedError(f"the header of the block under {key!r} is damaged")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from omq._core import blocks
 from omq.store import acknowledged
 from omq.store.catalog import RESERVED, Catalog
+from omq.store.clock import Clock, wall
 from omq.store.errors import DamagedError, StageError, StoreError, StoreFull, UnknownTopic
 from omq.store.interface import (
     MAX_ID,
@@ -58,6 +58,7 @@ class Ledger:
     Args:
         catalog: The catalog, if it is in this environment.
         reserve: Has ids reserved: a topic's id, and the highest that it is about to give.
+        clock: Tells ages.
 
     Attributes:
         topics: By id.
@@ -66,7 +67,7 @@ class Ledger:
         owing: Topics of which acknowledged appends found no space: nothing may take their ids.
     """
 
-    def __init__(self, catalog: Catalog | None, reserve: Callable[[Topic, int], None]) -> None:
+    def __init__(self, catalog: Catalog | None, reserve: Callable[[Topic, int], None], clock: Clock) -> None:
         self.catalog = catalog
         self.topics: dict[int, Topic] = {}
         self.touched: set[Topic] = set()
@@ -79,7 +80,9 @@ class Ledger:
         self._producers = Producers()
         self._stages = Stages()
         self._deleted: set[int] = set()  # topics whose rows are still there
-        self._now = 0
+        self._clock = clock
+        self._now = 0  # by it
+        self._wall = 0  # what messages are told
         self._transaction: Any = None
         self._does: dict[type, Callable[[Any], None]] = {
             Append: self._append,
@@ -110,7 +113,8 @@ class Ledger:
     def begin(self, transaction: Any) -> None:
         """A transaction begins."""
         self._transaction = transaction
-        self._now = max(self._now, time.time_ns() // 1000)
+        self._now = self._clock.now()
+        self._wall = wall()
         self.touched.clear()
         self.appended = self.appended_bytes = self.duplicates = 0
 
@@ -192,14 +196,14 @@ class Ledger:
     def _append(self, write: Append) -> None:
         topic = self._topic(write.topic_id)
         if not (write.producer and write.sequence):
-            write.timestamp = self._now
+            write.timestamp = self._wall
             write.first = self._grow(topic, write.records, write.count)
             return
         producer = self._producers.of(self._transaction, write)
         if self._producers.repeated(self._transaction, producer, write):
             self.duplicates += 1
         else:
-            write.timestamp = self._now
+            write.timestamp = self._wall
             write.first = self._grow(topic, write.records, write.count)
         self._producers.note(self._transaction, producer, write, self._now)
 
@@ -251,9 +255,9 @@ class Ledger:
         """Puts the open block of a topic."""
         block, topic.open = topic.open, None
         if block is not None:
-            header = blocks.header(block.first, block.count, self._now, block.size)
+            header = blocks.header(block.first, block.count, self._wall, block.size)
             key = block_key(topic.id, block.first)
-            self._transaction.put(key, b"".join((block_prefix(key, header, INLINE), *block.parts)))
+            self._transaction.put(key, b"".join((block_prefix(key, header, INLINE, self._now), *block.parts)))
 
     def _move(self, write: MoveToDeadLetter) -> None:
         topic, target = self._topic(write.topic_id), self.topics.get(write.target_id)
@@ -358,9 +362,9 @@ class Ledger:
         self._flush(topic)
         first = topic.last + 1
         for piece, count, size in self._stages.publish(self._transaction, stage):
-            header = blocks.header(topic.last + 1, count, self._now, size)
+            header = blocks.header(topic.last + 1, count, self._wall, size)
             key = block_key(topic.id, topic.last + 1)
-            self._transaction.put(key, block_prefix(key, header, STAGED) + piece)
+            self._transaction.put(key, block_prefix(key, header, STAGED, self._now) + piece)
             topic.last += count
             topic.bytes += size
             self.appended += count
@@ -404,7 +408,7 @@ class Ledger:
                     break
                 if most and topic.bytes > most:
                     first = max(first, self._fitting(topic, block, topic.bytes - most))
-                if not (block.last < max(first, below) or block.timestamp < oldest):
+                if not (block.last < max(first, below) or block.when < oldest):
                     break
                 self._drop(topic, block)
                 first = max(first, block.last + 1)
@@ -434,8 +438,9 @@ class Ledger:
             key = bytes(cursor.key())
             first = TOPIC_NUMBER.unpack(key)[2]
             try:
-                _, count, timestamp, size = blocks.read_header(block_header(key, cursor.value())[1])
-                topic.oldest = Oldest(first, first + count - 1, size, timestamp)
+                _, when, header = block_header(key, cursor.value())
+                _, count, _, size = blocks.read_header(header)
+                topic.oldest = Oldest(first, first + count - 1, size, when)
             except (DamagedError, ValueError):
                 # It goes when the next one does.
                 last = topic.last

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from omq._core import blocks
+from omq.store.clock import uptime, wall
 from omq.store.errors import Gone, StageError, StoreClosed, StoreError, UnknownTopic
 from omq.store.interface import (
     AbortStage,
@@ -45,12 +45,13 @@ FORGOTTEN: Final = 256  # blocks dropped before the list of them is made anew
 class Block:
     """What stands in memory as it would on disk."""
 
-    __slots__ = ("count", "first", "records", "timestamp")
+    __slots__ = ("count", "first", "records", "timestamp", "when")
 
-    def __init__(self, first: int, count: int, timestamp: int, records: Records) -> None:
+    def __init__(self, first: int, count: int, records: Records) -> None:
         self.first = first
         self.count = count
-        self.timestamp = timestamp
+        self.timestamp = wall()
+        self.when = uptime()
         self.records = records
 
 
@@ -132,7 +133,7 @@ class MemoryTopic:
             one = block.parts[0]
             records = b"".join(block.parts) if len(block.parts) > 1 or not isinstance(one, bytes) else one
             self.firsts.append(block.first)
-            self.blocks.append(Block(block.first, block.count, now(), records))
+            self.blocks.append(Block(block.first, block.count, records))
 
     def drop_oldest(self) -> None:
         """Drops the oldest block."""
@@ -154,7 +155,7 @@ class MemoryTopic:
         if self.delivery == "round_robin" and self.settled.watermark < self.first - 1:
             self.settled.add(self.settled.watermark + 1, self.first - 1)
         most = settings.get("max_bytes")
-        oldest = now() - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
+        oldest = uptime() - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
         below = self.settled.watermark + 1 if self.delivery == "round_robin" else 0
         while self.gone < len(self.blocks):
             block = self.blocks[self.gone]
@@ -164,7 +165,7 @@ class MemoryTopic:
                 number = block.count if excess >= len(block.records) else reaching(block.records, excess)
                 self.first = max(self.first, min(block.first + number, self.last))
             too_much = not most and self.bytes > max_memory and self.gone < len(self.blocks) - 1
-            if not (too_much or block.timestamp < oldest or block.first + block.count <= max(self.first, below)):
+            if not (too_much or block.when < oldest or block.first + block.count <= max(self.first, below)):
                 break
             self.drop_oldest()
         if self.delivery == "round_robin":
@@ -179,11 +180,6 @@ class MemoryTopic:
                 return block
             index += 1
         return None
-
-
-def now() -> int:
-    """Microseconds since 1970."""
-    return time.time_ns() // 1000
 
 
 class MemoryReader:
@@ -367,7 +363,7 @@ class MemoryTopics:
 
     def _append(self, write: Append) -> None:
         topic = self.topic(write.topic_id)
-        write.timestamp = now()
+        write.timestamp = wall()
         if not (write.producer and write.sequence):
             write.first = self._grow(topic, write.records, write.count)
             return
@@ -419,13 +415,13 @@ class MemoryTopics:
         self.topic(write.topic_id)
         if write.sequence > LAST_SEQUENCE:
             raise StageError(f"{write.sequence} is too high a number in a stage")
-        _, topic_id, kept = self._stages.setdefault(write.stage, (now(), write.topic_id, {}))
+        _, topic_id, kept = self._stages.setdefault(write.stage, (uptime(), write.topic_id, {}))
         if topic_id == write.topic_id and not write.sequence and LAST_SEQUENCE in kept:
             raise StageError("all numbers in the stage are taken")
         if topic_id != write.topic_id:
             raise StageError("the stage {} belongs to another topic", write.stage)
         kept.setdefault(write.sequence or max(kept, default=0) + 1, (write.records, write.count))
-        day_ago = now() - 86_400_000_000
+        day_ago = uptime() - 86_400_000_000
         for stage in [stage for stage, (made, _, _) in self._stages.items() if made < day_ago]:
             del self._stages[stage]
 

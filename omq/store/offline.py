@@ -54,7 +54,7 @@ class Offline:
             check_structure(where)
             self._environments[name] = Environment(where, sync=False, readonly=True)
         catalog = Catalog()
-        ledger = Ledger(None, lambda topic, last: None)
+        ledger = Ledger(None, lambda topic, last: None, self._session.clock)
         with self._environments["strong"].read() as strong, self._environments["weak"].read() as weak:
             catalog.load(strong)
             for topic in catalog.topics.values():

@@ -27,7 +27,7 @@ def seek(transaction: Any, topic_id: int, id: int) -> Any:
     if (cursor.prev() if found else cursor.last()) and cursor.key()[:5] == prefix:
         first = TOPIC_NUMBER.unpack(cursor.key())[2]
         try:
-            count = blocks.read_header(block_header(bytes(cursor.key()), cursor.value())[1])[1]
+            count = blocks.read_header(block_header(bytes(cursor.key()), cursor.value())[-1])[1]
         except (DamagedError, ValueError):
             return cursor
         if first + count > id:
@@ -40,7 +40,7 @@ def seek(transaction: Any, topic_id: int, id: int) -> Any:
 
 def block_at(transaction: Any, key: bytes, value: memoryview) -> tuple[int, int, int, bytes, memoryview]:
     """First id, count, timestamp, header and records of a block, not verified; `DamagedError` where it has none."""
-    kind, header = block_header(key, value)
+    kind, _, header = block_header(key, value)
     first, count, timestamp, size = blocks.read_header(header)
     records = value[BLOCK.size :]
     if kind == STAGED:

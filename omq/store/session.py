@@ -8,9 +8,10 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from omq.store.clock import Clock, uptime, wall
 from omq.store.errors import DamagedError, StoreError, StoreLocked
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -44,6 +45,7 @@ class Session:
         begun: One was opened in it before, to the end.
         orderly: The last one to have it open has closed it.
         same_boot: The system runs since then: what was written is there, synced or not.
+        clock: Tells ages.
 
     Raises:
         StoreLocked: Another process, or another store of this one, holds it.
@@ -63,6 +65,7 @@ class Session:
             self.begun = bool(last)
             self.orderly = self.new or bool(last.get("orderly"))
             self.same_boot = self.new or last.get("boot") == self._boot() != ""
+            self.clock = self._clock(last)
         except BaseException:
             os.close(self._lock)
             raise
@@ -106,6 +109,18 @@ class Session:
             return {}
         return row if isinstance(row, dict) else {}
 
+    def _clock(self, last: dict[str, Any]) -> Clock:
+        """The store's clock. It goes on where it was; in the same run of the system, by what has passed since.
+
+        How long the system was off only the wall knows, which may be wrong, and what is deleted does not come back: it
+        is not counted. The wall is asked once in the life of a store.
+        """
+        try:
+            clock, then = int(last["clock"]), int(last["uptime"])
+        except (KeyError, TypeError, ValueError):
+            return Clock(wall())
+        return Clock(clock + max(uptime() - then, 0) if self.same_boot else clock)
+
     @staticmethod
     def _boot() -> str:
         try:
@@ -115,14 +130,15 @@ class Session:
 
     def note(self, *, orderly: bool) -> None:
         """Says how it stands with this store, for the next one."""
-        row = {"boot": self._boot(), "orderly": orderly}
+        row = {"boot": self._boot(), "orderly": orderly, "clock": self.clock.now(), "uptime": uptime()}
         path = self.directory / "session"
         try:
             write_durably(path, json.dumps(row).encode() + b"\n")
         except OSError:
             # No space: a store that says nothing was not closed in order.
-            path.unlink(missing_ok=True)
-            sync_directory(self.directory)
+            if self._last().get("orderly"):
+                path.unlink(missing_ok=True)
+                sync_directory(self.directory)
 
     def end(self) -> None:
         """Gives the directory back."""

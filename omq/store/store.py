@@ -142,7 +142,8 @@ class Store:
             raise
         try:
             self._catalog = Catalog()
-            strong_ledger, weak_ledger = Ledger(self._catalog, self._reserve), Ledger(None, self._reserve)
+            strong_ledger = Ledger(self._catalog, self._reserve, session.clock)
+            weak_ledger = Ledger(None, self._reserve, session.clock)
             self._load(strong_ledger, weak_ledger)
             if missing and weak_ledger.topics:
                 self.findings.append(f"{weak}: it is missing: weak and async topics begin anew")
@@ -583,6 +584,9 @@ class Store:
                 writer.submit(Retain())
             if hour:
                 writer.submit(Clean())
+        if hour:
+            # Where the power is lost the clock goes on from here.
+            self._session.note(orderly=False)
 
     def _flush_failed(self, error: BaseException) -> None:
         self._writers["weak"].break_off(error)

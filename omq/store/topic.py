@@ -15,7 +15,7 @@ class Oldest(NamedTuple):
     first: int
     last: int
     size: int  # of its records
-    timestamp: int
+    when: int  # it was put, by the store's clock
 
 
 class Topic:

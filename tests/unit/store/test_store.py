@@ -17,7 +17,7 @@ import lmdb
 import pytest
 
 from omq._core import blocks
-from omq.store import reader, session
+from omq.store import clock, reader, session
 from omq.store.errors import DamagedError, StoreError, StoreFailed, StoreFull, StoreLocked
 from omq.store.interface import (
     BLOCK_SIZE,
@@ -694,3 +694,54 @@ def test_a_limit_within_a_write_is_no_broken_disk(tmp_path: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         assert log.append(topic, b"b").first == 2
+
+
+def kept(log: Opened, topic: int) -> int:
+    """How many messages a topic has, once what is too old was dropped."""
+    log.log._tick(hour=False)
+    log.do(Trim(topic, 1))
+    state = log.log.topic(topic)
+    return state.last - state.first + 1
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak", "transient"])
+def test_what_is_done_to_the_time_of_the_system_makes_nothing_older(again: Again, monkeypatch, kind: str) -> None:
+    year = 365 * 86_400 * 10**9
+    real, off, slept = time.time_ns, [0], [0]
+    monkeypatch.setattr("omq.store.clock.time.time_ns", lambda: real() + off[0])
+    begun = clock.uptime()
+    monkeypatch.setattr(clock, "uptime", lambda: begun + slept[0])
+    monkeypatch.setattr("omq.store.memory.uptime", lambda: begun + slept[0])
+    monkeypatch.setattr("omq.store.session.uptime", lambda: begun + slept[0])
+    log = again()
+    topic = log.make("t", persistence=kind, max_age=60.0)
+    timestamps = []
+    for jump in (0, year, -year, 0):
+        off[0] = jump
+        timestamps.append(log.append(topic, b"x").timestamp)
+        log.log._tick(hour=True)
+    assert kept(log, topic) == 4
+    assert timestamps[1] - timestamps[0] > 364 * 86_400_000_000
+    assert timestamps[2] < timestamps[0] <= timestamps[3]
+    if kind != "transient":
+        for jump in (year, -year):
+            off[0] = jump
+            log = again()
+            assert kept(log, topic) == 4
+    slept[0] += 61_000_000
+    log.append(topic, b"new")
+    assert kept(log, topic) == 1
+
+
+def test_time_in_which_the_system_was_off_makes_nothing_older(again: Again, monkeypatch) -> None:
+    log = again()
+    topic = log.make("t", max_age=60.0)
+    log.append(topic, b"x")
+    log.log.close()
+    monkeypatch.setattr("omq.store.session.uptime", lambda: clock.uptime() + 61_000_000)
+    assert kept(again(), topic) == 0, "the broker was not running, the system was"
+    log = again()
+    log.append(topic, b"y")
+    monkeypatch.setattr(session.Session, "_boot", lambda self: "another")
+    monkeypatch.setattr("omq.store.clock.time.time_ns", lambda: 4 * 10**18)
+    assert kept(again(), topic) == 1
