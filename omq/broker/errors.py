@@ -10,6 +10,7 @@ from typing import ClassVar
 from omq.errors import MessageTooLarge, OmqError, Timeout
 
 __all__ = [
+    "AlreadySettled",
     "Busy",
     "BrokerError",
     "BrokerFailed",
@@ -111,6 +112,15 @@ class Busy(BrokerError):
     code = "busy"
 
 
+class AlreadySettled(BrokerError):
+    """The producer has said before that it has the answer of this sequence: nothing was stored now.
+
+    Whether it was stored then, and under which id, is forgotten. A `Client` never settles what it may yet repeat.
+    """
+
+    code = "settled"
+
+
 class BrokerTimeout(BrokerError, Timeout):
     """The broker is not there, or has not answered in time; it is an `omq.Timeout`.
 
@@ -132,6 +142,7 @@ _BY_CODE: dict[str, type[BrokerError]] = {
         Overrun,
         Damaged,
         Busy,
+        AlreadySettled,
     )
 }
 

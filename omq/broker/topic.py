@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol
 
-from omq.broker.errors import BrokerError, TopicError
+from omq.broker.errors import AlreadySettled, BrokerError, TopicError
 from omq.broker.journal import Journal, broker_error
 from omq.broker.protocol import check_name
 from omq.broker.stats import PositionStats, SubscriptionStats, TopicStats
@@ -129,6 +129,9 @@ class Topic:
             self._journal.waiting -= size
             if write.error is not None:
                 done(0, broker_error(write.error))
+                return
+            if not write.first:
+                done(0, AlreadySettled(f"sequence {sequence} is below what its producer has settled: nothing was stored"))
                 return
             if not write.duplicate:
                 self.published += count

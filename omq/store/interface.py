@@ -51,9 +51,9 @@ class Append(Write):
         settled: The producer has the answers of all sequences below, and will not repeat them.
 
     Attributes:
-        first: The id of the first record.
+        first: The id of the first record; 0 where the sequence is settled, and its id forgotten.
         timestamp: What the block was given, in microseconds since 1970.
-        duplicate: It had been stored before.
+        duplicate: It had been stored before, or is settled.
     """
 
     __slots__ = ("count", "duplicate", "first", "producer", "records", "sequence", "settled", "timestamp", "topic_id")

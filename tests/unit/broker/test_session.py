@@ -460,6 +460,25 @@ async def test_the_stages_of_another_user_are_others():
         assert json.loads(answer) == [{"stage": "cw==", "topic": "t", "first": 1, "count": 2}]
 
 
+@pytest.mark.parametrize("persistence", ["strong", "transient"])
+async def test_a_settled_sequence_is_no_publication(tmp_path, persistence):
+    broker = Broker(tmp_path)
+    await broker.start()
+    await broker.create("t", persistence=persistence)
+    session = Outlet(broker).session()
+
+    async def append(sequence, settled):
+        return await ask(session, b"APPEND", b"a", b"t", RECORDS, b"p", p.u64(sequence), p.u64(settled))
+
+    for sequence in (1, 2, 4):
+        assert (await append(sequence, sequence))[0] == b"PUBLISHED"
+    for sequence in (3, 2):  # one that was never stored, and one that was
+        assert (await append(sequence, sequence))[:3] == [b"ERROR", b"a", b"settled"]
+    assert await append(4, 4) == [b"PUBLISHED", b"a", p.u64(5)]
+    assert broker.topics["t"].last == 6
+    await broker.close()
+
+
 async def test_the_producers_of_another_user_are_others():
     async with core() as broker:
         await broker.create("t", persistence="weak")
