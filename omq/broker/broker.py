@@ -49,6 +49,7 @@ class Broker:
         refused: How many requests were answered by an error, by its code: the doors count.
         connections: How many there are, by door: the doors count.
         endpoints: Where the doors are, by name.
+        listing: Held by whoever tells of all topics.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Broker:
         self.connections: dict[str, int] = {}
         self.endpoints: dict[str, list[str]] = {}
         self.journal = Journal(self._grown)
+        self.listing = asyncio.Lock()
         self._directory = None if directory is None else Path(directory)
         self._flush_interval = flush_interval
         self._by_id: dict[int, Topic] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import logging
@@ -41,6 +42,8 @@ MAX_PENDING: Final = 16 << 20
 #: Subscriptions and consumers of one connection, and requests beside them that are under way.
 _MAX_TAGS: Final = 65_536
 _MAX_TASKS: Final = 1024
+#: Topics that are told of in one turn of the loop.
+_LISTED: Final = 128
 _DEFAULT_CREDIT: Final = 1 << 20
 _DEFAULT_JOBS: Final = 100
 _MIN_ACK_TIMEOUT: Final = 0.01
@@ -595,11 +598,21 @@ class Session:
             name = p.topic_name(message[2])
             if not granted(self.user, name):
                 raise PermissionDenied(f"{self.user or 'a client without a name'} may do nothing with {name!r}")
-            topics = [self._broker.topic(name)]
-        else:
-            topics = [topic for topic in self._broker.topics.values() if granted(self.user, topic.name)]
-            topics.sort(key=lambda topic: topic.name)
-        self.put((p.TOPICS, tag, p.pack_json([topic.info() for topic in topics])))
+            self.put((p.TOPICS, tag, p.pack_json([self._broker.topic(name).info()])))
+            return
+
+        async def tell() -> None:
+            told: list[bytes] = []
+            # One list at a time, however many are asked for, and bit by bit: the loop has others to look after.
+            async with self._broker.listing:
+                for at, (name, topic) in enumerate(sorted(self._broker.topics.items())):
+                    if not topic.deleted and granted(self.user, name):
+                        told.append(p.pack_json(topic.info()))
+                    if at % _LISTED == _LISTED - 1:
+                        await asyncio.sleep(0)
+            self.put((p.TOPICS, tag, b"[" + b",".join(told) + b"]"))
+
+        self._task(tag, tell())
 
     def _names(self, tag: bytes, message: list[bytes]) -> None:
         topic = self._topic(message[2], "subscribe")

@@ -592,6 +592,23 @@ async def test_topics_are_those_that_a_client_may_do_something_with():
         assert (await ask(outlet.session("alice"), b"APPEND", b"1", b"none", RECORDS))[2] == b"permission"
 
 
+async def test_many_lists_of_many_topics_leave_turns_to_others():
+    async with core() as broker:
+        for number in range(400):
+            await broker.create(f"t{number:03}", persistence="transient")
+        session = Outlet(broker).session()
+        for number in range(5):
+            session.handle([b"TOPICS", b"%d" % number])
+        assert await ask(session, b"PING", b"p") == [b"PONG", b"p"]
+        seen = set()
+        while sum(answer[0] == b"TOPICS" for answer in session.got) < 5:
+            seen.add(sum(answer[0] == b"TOPICS" for answer in session.got))
+            await asyncio.sleep(0)
+        assert seen == {0, 1, 2, 3, 4}
+        names = [[topic["name"] for topic in json.loads(answer[2])] for answer in session.got]
+        assert names == [[f"t{number:03}" for number in range(400)]] * 5
+
+
 async def test_random_messages_are_answered_or_passed_over():
     drawn = random.Random(7)
     commands = [*Session._HANDLERS, b"", b"X"]
