@@ -99,6 +99,7 @@ class Session:
         self._client: str | None = None  # its id, once it has said HELLO
         self._waiting = 0  # bytes of its messages that are not answered
         self._order = Order()
+        self._listing = asyncio.Lock()  # held by its list of all topics
         self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
         self._tasks = 0
         # What one user stages, another one neither publishes nor forgets; nor takes the place of its producers. None of
@@ -603,9 +604,11 @@ class Session:
 
         async def tell() -> None:
             told: list[bytes] = []
-            # One list at a time, however many are asked for, and bit by bit: the loop has others to look after.
-            async with self._broker.listing:
+            # One list at a time, of each connection in turn, and bit by bit: the loop has others to look after.
+            async with self._listing, self._broker.listing:
                 for at, (name, topic) in enumerate(sorted(self._broker.topics.items())):
+                    if not self.alive:
+                        return
                     if not topic.deleted and granted(self.user, name):
                         told.append(p.pack_json(topic.info()))
                     if at % _LISTED == _LISTED - 1:

@@ -131,7 +131,7 @@ class Topic:
                 done(0, broker_error(write.error))
                 return
             if not write.first:
-                done(0, AlreadySettled(f"sequence {sequence} is below what its producer has settled: nothing was stored"))
+                done(0, AlreadySettled(f"sequence {sequence} is below what its producer has settled: not stored"))
                 return
             if not write.duplicate:
                 self.published += count

@@ -609,6 +609,23 @@ async def test_many_lists_of_many_topics_leave_turns_to_others():
         assert names == [[f"t{number:03}" for number in range(400)]] * 5
 
 
+async def test_lists_of_topics_are_told_to_one_connection_after_the_other():
+    async with core() as broker:
+        for number in range(200):
+            await broker.create(f"t{number:03}", persistence="transient")
+        outlet = Outlet(broker)
+        greedy, gone, other = outlet.session(), outlet.session(), outlet.session()
+        for number in range(100):
+            greedy.handle([b"TOPICS", b"%d" % number])
+            gone.handle([b"TOPICS", b"%d" % number])
+        gone.lost()
+        await ask(other, b"TOPICS", b"o")
+        assert len(greedy.got) <= 2
+        await asyncio.gather(*outlet.tasks)
+        assert len(greedy.got) == 100
+        assert not gone.got
+
+
 async def test_random_messages_are_answered_or_passed_over():
     drawn = random.Random(7)
     commands = [*Session._HANDLERS, b"", b"X"]
