@@ -16,10 +16,12 @@ from bench.broker.install import PROGRAMS, why_missing
 from bench.broker.measure import Run, runner
 from bench.broker.plan import OMQ, PEERS, SCENARIOS, Case, Load, Row, cases
 from bench.broker.plot import plot
+from bench.broker.progress import say
 from bench.broker.report import Findings, markdown, table
 from bench.processes import RunError
 
 MISSED, UNMEASURED = 1, 3  # exit codes; 2 is argparse's
+REPLAYED, KEPT = 1_000_000, 10_000_000  # messages
 IN_MEMORY = ("tmpfs", "ramfs")
 
 
@@ -48,7 +50,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--scenarios", type=_names(SCENARIOS), default=list(SCENARIOS), help=f"only these of: {','.join(SCENARIOS)}")
     add("--rounds", type=_count, default=3, help="rounds of A B C (default 3)")
     add("--seconds", type=float, default=2.0, help="length of a measured burst (default 2)")
-    add("--messages", type=_count, default=1_000_000, help="how many are replayed (default 1M)")
+    add(
+        "--messages",
+        type=_count,
+        help="how many are replayed (1M), or stored while names resume (10M)",
+    )
     add("--size", type=_count, default=1024, help="bytes of a message (default 1024)")
     add("--depth", type=_count, default=1000, help="messages that wait for their acknowledgements (default 1000)")
     add("--client", choices=("better", "bare", "official"), default="better", help="how peers are driven")
@@ -87,18 +93,13 @@ def _drivers(row: Row, wanted: str) -> list[str]:
     return chosen or [row.drivers[0]]
 
 
-def _say(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr)
-
-
 def _qualified(findings: Findings, row: Row, drivers: list[str], run: Run) -> None:
     """Finds the better driver of a row; one that fails is not."""
     metric = findings.case.metrics[0]
     values: dict[str, float] = {}
     why = ""
     for driver in drivers:
-        _say(f"{findings.case.title}: which client is better, {row.label} by {driver}")
+        say(f"{findings.case.title}: which client is better, {row.label} by {driver}")
         try:
             values[driver] = run(row, driver)[metric.key]
         except RunError as error:
@@ -112,29 +113,36 @@ def _qualified(findings: Findings, row: Row, drivers: list[str], run: Run) -> No
     findings.beaten[row.label] = {driver: value for driver, value in values.items() if driver != best}
 
 
+def _qualify(findings: Findings, rows: Sequence[Row], client: str, run: Run) -> None:
+    """Finds out who is here, and by which driver."""
+    for row in rows:
+        drivers = _drivers(row, client)
+        findings.drivers[row.label] = drivers[0]
+        if why := _why_not(row):
+            findings.left_out[row.label] = why
+        elif len(drivers) > 1:
+            _qualified(findings, row, drivers, run)
+
+
 def measure(case: Case, load: Load, place: Path, rounds: int, client: str) -> Findings:
     """Interleaves the rows round by round; one that fails is left out from then on."""
     findings = Findings(case)
-    with runner(case, load, place) as (run, qualify):
-        for row in case.rows:
-            drivers = _drivers(row, client)
-            findings.drivers[row.label] = drivers[0]
-            if why := _why_not(row):
-                findings.left_out[row.label] = why
-            elif len(drivers) > 1:
-                _qualified(findings, row, drivers, qualify)
-        for number in range(rounds):
-            for row in case.rows:
-                if row.label in findings.left_out:
-                    continue
-                _say(f"{case.title}: round {number + 1}/{rounds}, {row.label}")
-                try:
-                    sample = run(row, findings.drivers[row.label])
-                except RunError as error:
-                    findings.left_out[row.label] = str(error)
-                else:
-                    findings.samples.setdefault(row.label, []).append(sample)
-    _say("")
+    with runner(case, load, place) as how:
+        for rows in how.turns:
+            _qualify(findings, rows, client, how.qualify)
+            for number in range(rounds):
+                for row in rows:
+                    if row.label in findings.left_out:
+                        continue
+                    say(f"{case.title}: round {number + 1}/{rounds}, {row.label}")
+                    try:
+                        sample = how.run(row, findings.drivers[row.label])
+                    except RunError as error:
+                        findings.left_out[row.label] = str(error)
+                    else:
+                        findings.samples.setdefault(row.label, []).append(sample)
+            how.over()
+    say("")
     return findings
 
 
@@ -142,7 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs what the command line asks for and gives the exit code."""
     arguments = _arguments(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # servers end with the bench, then
-    load = Load(arguments.size, arguments.depth, arguments.seconds, arguments.messages)
+    load = Load(
+        arguments.size, arguments.depth, arguments.seconds, arguments.messages or REPLAYED, arguments.messages or KEPT
+    )
     place = (arguments.directory or Path(tempfile.gettempdir())).resolve()
     kind = _file_system(place)
     print(f"{load.size} bytes a message, {load.depth} under way, data in {place} ({kind})", flush=True)
@@ -172,7 +182,8 @@ def _write(arguments: argparse.Namespace, load: Load, found: Sequence[Findings])
         whole = {"load": vars(load), "cases": [findings.as_json() for findings in found]}
         arguments.json.write_text(json.dumps(whole, indent=1) + "\n")
     if arguments.markdown:
-        words = [f"--rounds {arguments.rounds}", f"--seconds {arguments.seconds:g}", f"--messages {load.messages}"]
+        words = [f"--rounds {arguments.rounds}", f"--seconds {arguments.seconds:g}"]
+        words += [f"--messages {arguments.messages}"] if arguments.messages else []
         words += [f"--size {load.size}", f"--depth {load.depth}"]
         arguments.markdown.write_text(markdown(found, f'make bench-broker ARGS="{" ".join(words)}"'))
     if arguments.svg:

@@ -15,6 +15,10 @@ MEMORY = Metric("memory", "server MiB", 0, less_is_better=True)
 SERVER = Metric("server", "server us", 2, less_is_better=True)
 CLIENT = Metric("client", "clients us", 2, less_is_better=True)
 
+TOPICS = 100  # with a named subscription each
+#: Until a name's first message is there, one name after the other and all at once: ms; and the broker's memory: MiB.
+RESUMED = {"worst": 1000.0, "all": 1000.0, "memory": 300.0}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -27,8 +31,9 @@ class Row:
         drivers: Modules of `bench.broker.drivers`: the better one counts.
         settings: How the server is configured, in its own words.
         options: What the client is asked for.
-        bound: What omq's row has to reach: times the best peer, or at least so much where `absolute`.
-        absolute: The bound is a figure of the first metric.
+        bound: What omq's row has to reach in the first metric: times the best peer.
+        limits: What it has to keep to, by the key of a metric: at least so much, at most where less is better.
+        stores: Its server keeps what is published.
     """
 
     label: str
@@ -38,11 +43,12 @@ class Row:
     settings: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     bound: float | None = None
-    absolute: bool = False
+    limits: Mapping[str, float] = field(default_factory=dict)
+    stores: bool = True
 
-    def aims(self, bound: float, absolute: bool = False) -> Row:
-        """The same row with a target."""
-        return replace(self, bound=bound, absolute=absolute)
+    def aims(self, bound: float | None = None, **limits: float) -> Row:
+        """The same row with targets."""
+        return replace(self, bound=bound, limits=limits)
 
     def asks(self, **options: str) -> Row:
         """The same row whose client is asked for more."""
@@ -77,12 +83,14 @@ class Load:
         depth: Messages under way.
         seconds: How long a measured burst should last.
         messages: How many are replayed.
+        kept: How many are stored while names resume.
     """
 
     size: int
     depth: int
     seconds: float
     messages: int
+    kept: int
 
 
 def _omq(persistence: str) -> Row:
@@ -97,7 +105,7 @@ REDIS_ALWAYS = Row("Redis Streams, always", "redis", "redis", _REDIS, {"appendfs
 RABBIT = Row("RabbitMQ, quorum queue", "rabbitmq", "rabbitmq", ("rabbit_bare", "rabbit_official"))
 FILE = Row("bare file, read or written", FLOOR, "sink", ("floor_file",))
 FILE_SYNC = Row("bare file, fdatasync", FLOOR, "sink", ("floor_file",), {}, {"sync": "yes"})
-SOCKET = Row("bare socket", FLOOR, "sink", ("floor_socket",))
+SOCKET = Row("bare socket", FLOOR, "sink", ("floor_socket",), stores=False)
 
 STRONG, WEAK, ASYNC = _omq("strong"), _omq("weak"), _omq("async")
 SAFE_PEERS = (REDIS_ALWAYS, NATS_ALWAYS, RABBIT)
@@ -159,14 +167,30 @@ def cases(load: Load) -> list[Case]:
             "replay",
             f"replay {many} from the beginning",
             (
-                replace(WEAK, label="omq, read").asks(by="read").aims(1e6, absolute=True),
-                replace(WEAK, label="omq, subscribe").asks(by="subscribe").aims(1e6, absolute=True),
+                replace(WEAK, label="omq, read").asks(by="read").aims(rate=1e6),
+                replace(WEAK, label="omq, subscribe").asks(by="subscribe").aims(rate=1e6),
                 *LAZY_PEERS,
                 SOCKET,
                 FILE,
             ),
         ),
+        Case(
+            "resume",
+            "resume",
+            f"a name that was away resumes, in each of {TOPICS} topics; {load.kept:,} messages are stored",
+            tuple(
+                Row(f"omq, {state}", OMQ, "omq", ("omq_names",), {}, {"state": state}).aims(**RESUMED)
+                for state in ("running", "restarted", "killed")
+            ),
+            (
+                Metric("worst", "slowest ms", 1, less_is_better=True),
+                Metric("middle", "median ms", 1, less_is_better=True),
+                Metric("all", "all at once ms", 1, less_is_better=True),
+                Metric("opens", "opens after s", 2, less_is_better=True),
+                MEMORY,
+            ),
+        ),
     ]
 
 
-SCENARIOS = ("publish", "latency", "consume", "together", "replay")
+SCENARIOS = ("publish", "latency", "consume", "together", "replay", "resume")

@@ -55,17 +55,27 @@ class Findings:
         return value / to if value is not None and to else None
 
     def aim(self, row: Row) -> str:
-        """A row's target in words; empty if it has none."""
-        if row.bound is None:
-            return ""
-        return f">= {row.bound:,.0f}" if row.absolute else f">= {row.bound:g}x best peer"
+        """A row's targets in words; empty if it has none."""
+        aims = [f">= {row.bound:g}x best peer"] if row.bound is not None else []
+        for metric in self.case.metrics:
+            if metric.key in row.limits:
+                sign = "<=" if metric.less_is_better else ">="
+                aims.append(f"{metric.title} {sign} {row.limits[metric.key]:,.0f}")
+        return ", ".join(aims)
 
     def verdict(self, row: Row) -> str:
         """`ok`, `MISSED`, `not measured`, or nothing where there is no target."""
-        if row.bound is None:
+        held: list[bool | None] = []
+        if row.bound is not None:
+            ratio = self.ratio(row, self.best_peer())
+            held.append(None if ratio is None else ratio >= row.bound)
+        for metric in self.case.metrics:
+            if metric.key in row.limits:
+                value, limit = self.value(row, metric), row.limits[metric.key]
+                held.append(None if value is None else value <= limit if metric.less_is_better else value >= limit)
+        if not held:
             return ""
-        value = self.value(row) if row.absolute else self.ratio(row, self.best_peer())
-        return "not measured" if value is None else "ok" if value >= row.bound else "MISSED"
+        return "MISSED" if False in held else "not measured" if None in held else "ok"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for a file."""
@@ -88,9 +98,12 @@ class Findings:
 
 def _cells(findings: Findings) -> list[list[str]]:
     case, main = findings.case, findings.case.metrics[0]
-    floor = next((row.label for row in case.rows if row.peer == FLOOR), "floor")
+    floor = next((row.label for row in case.rows if row.peer == FLOOR), None)
     head = ["", main.title, "spread", *(metric.title for metric in case.metrics[1:])]
-    lines = [[*head, "/ best peer", f"/ {floor}", "client", "target", ""]]
+    beside = {"/ best peer": findings.best_peer()} if any(row.peer not in (OMQ, FLOOR) for row in case.rows) else {}
+    if floor is not None:
+        beside[f"/ {floor}"] = findings.floor()
+    lines = [[*head, *beside, "client", "target", ""]]
     for row in case.rows:
         values = [sample[main.key] for sample in findings.samples.get(row.label, [])]
         lines.append(
@@ -99,9 +112,8 @@ def _cells(findings: Findings) -> list[list[str]]:
                 figure(findings.value(row), main),
                 f"{figure(min(values), main)} - {figure(max(values), main)}" if values else "-",
                 *(figure(findings.value(row, metric), metric) for metric in case.metrics[1:]),
-                _times(findings.ratio(row, findings.best_peer())),
-                _times(findings.ratio(row, findings.floor())),
-                findings.drivers.get(row.label, "-").rpartition("_")[2] if len(row.drivers) > 1 else "",
+                *(_times(findings.ratio(row, other)) for other in beside.values()),
+                findings.drivers.get(row.label, "-").partition("_")[2] if len(row.drivers) > 1 else "",
                 findings.aim(row),
                 findings.verdict(row),
             ]

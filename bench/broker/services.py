@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -52,11 +52,21 @@ class Running:
         endpoint: Where: `host:port`, or an endpoint of ZMTP.
         pid: Its process, which leads a session.
         directory: Where its data is.
+        process: The same process.
     """
 
     endpoint: str
     pid: int
     directory: Path
+    process: subprocess.Popen[bytes]
+
+    def end_orderly(self) -> None:
+        """Asks it to end, and waits until it has."""
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise RunError("the server did not end when it was asked to") from None
 
     def memory(self) -> int:
         """Bytes of its own memory now, with the processes that it started; files that are mapped left out."""
@@ -97,25 +107,41 @@ def serving(name: str, options: Mapping[str, str], place: Path) -> Iterator[Runn
         RunError: It did not come up.
     """
     for last in (number == TRIES - 1 for number in range(TRIES)):
-        directory = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=place))
-        processes: list[subprocess.Popen[bytes]] = []
-        try:
-            with (directory / "output").open("wb") as output:
-                started = STARTERS[name](directory, options)
-                commands = (*started.beside, started.command)
-                processes += [_process(command, started.environment, directory, output) for command in commands]
+        with fresh_directory(name, place) as directory, ExitStack() as stack:
             try:
-                endpoint = _awaited(name, started, processes, directory)
+                running = stack.enter_context(serving_from(directory, name, options))
             except RunError:
                 if last:
                     raise
                 continue
-            yield Running(endpoint, processes[-1].pid, directory)
+            yield running
             return
-        finally:
-            for process in reversed(processes):
-                _end(process)
-            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def fresh_directory(name: str, place: Path) -> Iterator[Path]:
+    """A directory for a server's data, which is removed in the end."""
+    directory = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=place))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def serving_from(directory: Path, name: str, options: Mapping[str, str]) -> Iterator[Running]:
+    """As `serving`, from a directory that stays; another one may have served from it before."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        with (directory / "output").open("wb") as output:
+            started = STARTERS[name](directory, options)
+            commands = (*started.beside, started.command)
+            processes += [_process(command, started.environment, directory, output) for command in commands]
+        endpoint = _awaited(name, started, processes, directory)
+        yield Running(endpoint, processes[-1].pid, directory, processes[-1])
+    finally:
+        for process in reversed(processes):
+            _end(process)
 
 
 def _process(
@@ -240,6 +266,7 @@ def _rabbitmq(directory: Path, options: Mapping[str, str]) -> Started:
 
 def _omq(directory: Path, options: Mapping[str, str]) -> Started:
     ready = directory / "ready"
+    ready.unlink(missing_ok=True)  # of one that served from here before
     words = [word for key, value in options.items() for word in (f"--{key}", value)]
 
     def endpoint() -> str | None:

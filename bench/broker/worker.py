@@ -37,6 +37,8 @@ def _obey(driver: Client, link: Link, order: str, count: int) -> dict[str, objec
     if order in ("create", "arm"):
         getattr(driver, order)()
         return {"did": order}
+    if order in ("away", "one_by_one", "at_once"):
+        return {"seconds": getattr(driver, order)(count)}
     run = getattr(driver, order)
     if order == "consume":
         link.tell(begun=True)

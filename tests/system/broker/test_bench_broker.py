@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from bench.broker.drivers.inlet import slide
-from bench.broker.plan import SCENARIOS, Load, cases
+from bench.broker.plan import SCENARIOS, Case, Load, Row, cases
+from bench.broker.replays import Replays
+from bench.broker.report import Findings
+from bench.plan import RATE, Metric
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_servers_are_measured_told_and_ended(tmp_path):
-    words: list[str | Path] = ["--scenarios", "publish,consume,replay", "--peers", "omq,floor", "--rounds", "1"]
+    words: list[str | Path] = ["--scenarios", "publish,consume,replay,resume", "--peers", "omq,floor", "--rounds", "1"]
     words += ["--seconds", "0.05", "--messages", "5000", "--client", "bare", "--directory", tmp_path]
     for name in ("json", "markdown", "svg"):
         words += [f"--{name}", tmp_path / name]
@@ -27,7 +30,7 @@ def test_servers_are_measured_told_and_ended(tmp_path):
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads((tmp_path / "json").read_text())["cases"]
-    assert [case["left out"] for case in found] == [{}] * 5
+    assert [case["left out"] for case in found] == [{}] * 6
     assert all(row["rounds"] for case in found for row in case["rows"].values())
     assert (tmp_path / "markdown").read_text().count("| omq, strong |") == 2
     assert (tmp_path / "svg").read_text().endswith("</svg>\n")
@@ -35,7 +38,7 @@ def test_servers_are_measured_told_and_ended(tmp_path):
 
 
 def test_every_scenario_has_a_case():
-    assert {case.scenario for case in cases(Load(1024, 1000, 1.0, 1000))} == set(SCENARIOS)
+    assert {case.scenario for case in cases(Load(1024, 1000, 1.0, 1000, 1000))} == set(SCENARIOS)
 
 
 def test_a_window_slides_and_is_never_exceeded():
@@ -48,3 +51,26 @@ def test_a_window_slides_and_is_never_exceeded():
 
     slide(25, 10, sent.append, acknowledged)
     assert sum(sent) == sum(done) == 25
+
+
+def test_servers_of_a_replay_take_turns_only_where_all_have_room(tmp_path):
+    small, vast = Load(1024, 1000, 1.0, 1000, 1000), Load(1024, 1000, 1.0, 10**12, 1000)
+    rows = next(case for case in cases(small) if case.scenario == "replay").rows
+    assert Replays(small, tmp_path).turns(rows) == (rows,)
+    apart = Replays(vast, tmp_path).turns(rows)
+    assert [row for some in apart for row in some] == list(rows)
+    assert [row.label for row in apart[0]] == ["omq, read", "omq, subscribe"], (
+        "what reads the same store stays together"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "memory", "verdict"), [(10.0, 5.0, "ok"), (9.0, 5.0, "MISSED"), (10.0, 6.0, "MISSED")]
+)
+def test_every_limit_of_a_row_is_kept(rate, memory, verdict):
+    memory_metric = Metric("memory", "MiB", less_is_better=True)
+    row = Row("omq", "omq", "omq", ("omq_client",)).aims(rate=10.0, memory=5.0)
+    findings = Findings(Case("one", "publish", "one", (row,), (RATE, memory_metric)))
+    assert findings.verdict(row) == "not measured"
+    findings.samples["omq"] = [{"rate": rate, "memory": memory}]
+    assert findings.verdict(row) == verdict
