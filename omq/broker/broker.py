@@ -13,7 +13,7 @@ from typing import Any
 
 from omq._version import __version__
 from omq.broker.broadcast import BroadcastTopic, Subscription
-from omq.broker.errors import BrokerError, BrokerFailed, Busy, TopicError
+from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError
 from omq.broker.extras import missing_extra
 from omq.broker.journal import Journal
 from omq.broker.permissions import Permission, Permissions
@@ -202,6 +202,8 @@ class Broker:
         """
         topic = self.topics.get(name)
         if topic is None:
+            if name in self.journal.store.refused:
+                raise Damaged(self.journal.store.refused[name])
             raise TopicError(f"there is no topic {name[:300]!r}")
         return topic
 

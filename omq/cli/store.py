@@ -43,6 +43,9 @@ def verify(directory: Path) -> None:
     with opened(directory) as files:
         if not files.orderly:
             click.echo("not closed in order; that does no harm")
+        for error in files.check_rows():
+            damaged += 1
+            click.echo(str(error))
         for topic in files.topics.values():
             records, size, found = files.check(topic)
             damaged += len(found)

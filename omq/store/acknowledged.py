@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
+from omq.store.errors import DamagedError
 from omq.store.layout import NUMBER, TOPIC_NUMBER, TWO, opened, sealed, topic_key
 from omq.store.settled import PAGE, Settled
 
@@ -11,7 +13,14 @@ PAGE_BYTES = PAGE // 8
 
 
 def load(transaction: Any, topic_id: int) -> Settled:
-    """What is settled of a topic."""
+    """What is settled of a topic; `DamagedError` where that is damaged."""
+    try:
+        return _load(transaction, topic_id)
+    except struct.error as error:
+        raise DamagedError(f"what is settled of topic {topic_id} is damaged: {error}", topic_id) from None
+
+
+def _load(transaction: Any, topic_id: int) -> Settled:
     settled = Settled()
     key = topic_key(b"w", topic_id)
     row = transaction.get(key)

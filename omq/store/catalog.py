@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from omq.store.errors import StoreError, UnknownTopic
+from omq.store.errors import DamagedError, StoreError, UnknownTopic
 from omq.store.interface import MakeTopic
 from omq.store.internal import Reserve
-from omq.store.layout import NEXT_TOPIC, NUMBER, TOPIC, opened, sealed, topic_key
+from omq.store.layout import NEXT_TOPIC, NUMBER, opened, sealed, topic_key
 from omq.store.topic import Topic
 
 RESERVED: Final = 1 << 20  # ids reserved at a time
@@ -17,10 +18,16 @@ LAST_TOPIC: Final = 2**32 - 1
 
 
 class Catalog:
-    """The rows of all topics."""
+    """The rows of all topics.
+
+    Attributes:
+        topics: By id.
+        damaged: Those of which a row is damaged, and what is: nothing is done with them, nor with what they have.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[int, Topic] = {}
+        self.damaged: dict[int, DamagedError] = {}
         self._ids: dict[str, int] = {}
         self._deleted: dict[int, Topic] = {}  # perhaps not for good: the transaction may fail
 
@@ -28,16 +35,22 @@ class Catalog:
         """Reads what is committed; topics that are known stay the objects that they are."""
         found = {}
         for key, value in self._rows(transaction, b"t"):
-            row = json.loads(opened(key, value))
-            (_, id) = TOPIC.unpack(key)
+            id = int.from_bytes(key[1:5], "big")
             topic = self.topics.get(id) or self._deleted.get(id)
-            if topic is None:
-                topic = Topic(id, row["name"], row["delivery"], row["persistence"], row["settings"])
-            found[id] = topic
+            try:
+                if topic is None:
+                    row = json.loads(opened(key, value))
+                    topic = Topic(id, row["name"], row["delivery"], row["persistence"], row["settings"])
+                found[id] = topic
+            except (DamagedError, ValueError, KeyError, TypeError) as error:
+                self.damaged[id] = DamagedError(f"topic {id}, whose name cannot be read: {error}", id)
         for key, value in self._rows(transaction, b"v"):
-            (_, id) = TOPIC.unpack(key)
+            id = int.from_bytes(key[1:5], "big")
             if id in found:
-                (found[id].reserved,) = NUMBER.unpack(opened(key, value))
+                try:
+                    (found[id].reserved,) = NUMBER.unpack(opened(key, value))
+                except (DamagedError, struct.error) as error:
+                    self.damaged[id] = DamagedError(f"topic {found[id].name!r}: {error}", id)
         self.topics = found
         self._deleted.clear()
         self._ids = {topic.name: id for id, topic in found.items()}
@@ -54,6 +67,9 @@ class Catalog:
     def make(self, transaction: Any, write: MakeTopic) -> Topic | None:
         """Makes a topic, and gives it; `None` if it exists."""
         id = self._ids.get(write.name)
+        if id in self.damaged:
+            raise self.damaged[id]
+        write.found = False
         if id is not None:
             write.topic_id, write.found = id, True
             return None

@@ -24,6 +24,7 @@ from omq._core.blocks import crc32c
 from omq.store.data_file import LOOKED_AT, META, PAGE_HEADER, Meta, look, parse_meta, read_metas
 from omq.store.environment import NO_SPACE, Environment
 from omq.store.errors import DamagedError, StoreError
+from omq.store.session import sync_directory
 from omq.store.verify import UNSYNCED, check_structure
 from omq.store.writer import Latency
 
@@ -161,9 +162,7 @@ class Flusher:
         finally:
             os.close(descriptor)
         if new:
-            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            os.fsync(directory)
-            os.close(directory)
+            sync_directory(self.path.parent)
 
     def _kept(self) -> tuple[Meta | None, int]:
         """The last meta page that was kept, and in which place."""
@@ -204,6 +203,7 @@ class Flusher:
             if self._pin is not None and not kept:
                 with contextlib.suppress(OSError):
                     self.path.unlink()
+                    sync_directory(self.path.parent)
                 self._synced = -1
             self._release()
             yield

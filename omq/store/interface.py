@@ -350,12 +350,14 @@ class Log(Protocol):
     Attributes:
         id: Of the store, 16 bytes in hex.
         findings: What opening it found, in sentences; empty after an orderly end.
+        refused: Topics that are not opened, since a row of them is damaged, by name: why.
         broken: Why it takes no more writes; `None` as long as it does.
         full: What was acknowledged to publishers of async topics waits in memory for room on the disk.
     """
 
     id: str
     findings: list[str]
+    refused: dict[str, str]
 
     @property
     def broken(self) -> BaseException | None: ...
@@ -379,7 +381,7 @@ class Log(Protocol):
         """Reads a topic. To be held shortly: what is dropped gives no space back meanwhile. `UnknownTopic`."""
 
     def positions(self, topic_id: int) -> dict[str, int]:
-        """Named positions."""
+        """Named positions; -1 where what was kept under the name is damaged."""
 
     def settled(self, topic_id: int) -> Settled:
         """What is acknowledged of a round-robin topic; a copy."""

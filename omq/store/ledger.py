@@ -80,6 +80,7 @@ class Ledger:
         self._producers = Producers()
         self._stages = Stages()
         self._deleted: set[int] = set()  # topics whose rows are still there
+        self._swept: set[int] = set()  # of them: are not, if the transaction at work is committed
         self._clock = clock
         self._now = 0  # by it
         self._wall = 0  # what messages are told
@@ -136,10 +137,12 @@ class Ledger:
                 acknowledged.store(self._transaction, topic.id, topic.settled)
         if self._deleted and left > 0:
             self._sweep(left)
-        self.behind = left <= 0 or bool(self._deleted)
+        self.behind = left <= 0 or self._deleted > self._swept
 
     def committed(self) -> dict[int, int]:
         """The transaction is committed: topics that have grown, with their last ids."""
+        self._deleted -= self._swept
+        self._swept.clear()
         grown = {}
         for topic in self.touched:
             if topic.last != topic.state.last:
@@ -151,6 +154,7 @@ class Ledger:
     def rollback(self, transaction: Any) -> None:
         """The transaction is not committed; `transaction` reads what is."""
         self._transaction = None
+        self._swept.clear()
         self._producers.rollback()
         touched = list(self.touched)
         if self.catalog is not None:
@@ -195,6 +199,7 @@ class Ledger:
 
     def _append(self, write: Append) -> None:
         topic = self._topic(write.topic_id)
+        write.duplicate = False
         if not (write.producer and write.sequence):
             write.timestamp = self._wall
             write.first = self._grow(topic, write.records, write.count)
@@ -334,6 +339,7 @@ class Ledger:
 
     def _commit(self, write: CommitStages) -> None:
         known = self._stages.known(self._transaction, write.commit)
+        write.repeated = False
         if known is not None:
             write.published, write.repeated = known, True
             return
@@ -466,7 +472,7 @@ class Ledger:
 
     def _sweep(self, left: int) -> None:
         """Deletes rows of deleted topics, at most `left`."""
-        for id in list(self._deleted):
+        for id in self._deleted - self._swept:
             for kind in OF_TOPICS:
                 prefix = topic_key(kind, id)
                 cursor = self._transaction.cursor()
@@ -484,7 +490,7 @@ class Ledger:
                 left -= len(keys)
                 if left <= 0:
                     return
-            self._deleted.discard(id)
+            self._swept.add(id)
 
     def _clean(self, write: Clean) -> None:
         self._producers.drop_silent(self._transaction, self._now, SWEPT)

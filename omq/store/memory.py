@@ -474,6 +474,7 @@ class MemoryStore:
     ) -> None:
         self.id = os.urandom(16).hex()
         self.findings: list[str] = []
+        self.refused: dict[str, str] = {}
         self._notify = notify
         self._appended = appended
         self._engine = MemoryTopics(max_memory)

@@ -15,7 +15,7 @@ from omq.store.ledger import Ledger
 from omq.store.reader import LmdbReader
 from omq.store.session import Session
 from omq.store.topic import Topic
-from omq.store.verify import check_structure, check_topic
+from omq.store.verify import check_rows, check_structure, check_topic
 
 
 class Offline:
@@ -59,8 +59,11 @@ class Offline:
             catalog.load(strong)
             for topic in catalog.topics.values():
                 if topic.persistence != "transient":
-                    ledger.load(strong if topic.persistence == "strong" else weak, topic)
-        self.topics = catalog.topics
+                    try:
+                        ledger.load(strong if topic.persistence == "strong" else weak, topic)
+                    except DamagedError as error:
+                        catalog.damaged[topic.id] = error
+        self.topics = {id: topic for id, topic in catalog.topics.items() if id not in catalog.damaged}
 
     def __enter__(self) -> Offline:
         return self
@@ -88,6 +91,10 @@ class Offline:
             if topic.name == name:
                 return topic
         raise StoreError(f"there is no topic {name!r}")
+
+    def check_rows(self) -> list[DamagedError]:
+        """What is damaged of all that is no message; a topic of which such a row is damaged may not be in `topics`."""
+        return [error for environment in self._environments.values() for error in check_rows(environment)]
 
     def check(self, topic: Topic) -> tuple[int, int, list[DamagedError]]:
         """Reads a topic from end to end: its records, their bytes, and what is damaged."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+from contextlib import suppress
 from typing import Any, Final
 
+from omq.store.errors import DamagedError
 from omq.store.interface import Append
 from omq.store.layout import NUMBER, THREE, TWO, after, opened, producer_key, sealed
 
@@ -115,8 +118,9 @@ class Producers:
         found = cursor.set_range(b"p")
         while found and cursor.key()[:1] == b"p" and len(silent) < limit:
             key = bytes(cursor.key())
-            if TWO.unpack(opened(key, cursor.value()))[0] < now - SILENCE - SEEN_EVERY:
-                silent.append(key)
+            with suppress(DamagedError, struct.error):  # that stays, and is told to its producer
+                if TWO.unpack(opened(key, cursor.value()))[0] < now - SILENCE - SEEN_EVERY:
+                    silent.append(key)
             found = cursor.next()
         for key in silent:
             prefix = b"d" + key[1:]

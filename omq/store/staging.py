@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import struct
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
-from omq.store.errors import StageError
+from omq.store.errors import DamagedError, StageError
 from omq.store.interface import Stage
 from omq.store.joining import pieces
 from omq.store.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, opened, sealed
@@ -108,14 +110,16 @@ class Stages:
         found = cursor.set_range(b"G")
         while found and cursor.key()[:1] == b"G" and len(stages) < limit:
             key = bytes(cursor.key())
-            if STAGE.unpack(opened(key, cursor.value()))[2] < now - DAY:
-                stages.append(key[1:])
+            with suppress(DamagedError, struct.error):  # what is damaged stays, and is told to whoever asks for it
+                if STAGE.unpack(opened(key, cursor.value()))[2] < now - DAY:
+                    stages.append(key[1:])
             found = cursor.next()
         found = cursor.set_range(b"c")
         while found and cursor.key()[:1] == b"c" and len(commits) < limit:
             key = bytes(cursor.key())
-            if json.loads(opened(key, cursor.value()))["at"] < now - MONTH:
-                commits.append(key)
+            with suppress(DamagedError, ValueError, KeyError):
+                if json.loads(opened(key, cursor.value()))["at"] < now - MONTH:
+                    commits.append(key)
             found = cursor.next()
         cursor.close()
         for stage in stages:
@@ -131,8 +135,9 @@ class Stages:
         found = cursor.set_range(b"G")
         while found and cursor.key()[:1] == b"G":
             key = bytes(cursor.key())
-            if STAGE.unpack(opened(key, cursor.value()))[1] == topic_id:
-                stages.append(key[1:])
+            with suppress(DamagedError, struct.error):
+                if STAGE.unpack(opened(key, cursor.value()))[1] == topic_id:
+                    stages.append(key[1:])
             found = cursor.next()
         cursor.close()
         for stage in stages:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import struct
 import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -84,6 +85,7 @@ class Store:
 
     id: str
     findings: list[str]
+    refused: dict[str, str]
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class Store:
         max_memory: int = 64 * 1024 * 1024,
     ) -> None:
         self.findings = []
+        self.refused = {}
         self._notify = notify
         self._appended = appended
         self._broken: BaseException | None = None
@@ -163,8 +166,13 @@ class Store:
         }
         self._memory = MemoryTopics(max_memory, self._allowed, self._allow)
         self._where: dict[int, Writer | MemoryTopics] = {}
-        for topic in self._catalog.topics.values():
+        for topic in self._sound():
             self._place(topic)
+            self.findings += [
+                f"topic {topic.name!r}: the position of {name!r} is damaged: it is refused until it begins anew"
+                for name, position in self.positions(topic.id).items()
+                if position < 0
+            ]
         # The first sync comes before the first write: until then nothing holds the pages of the last one.
         self._flusher.start(self._weak, self._writers["weak"].latency)
         for writer in self._writers.values():
@@ -190,15 +198,27 @@ class Store:
         """Reads the catalog, and where topics stand."""
         with self._strong.read() as reading, self._weak.read() as other:
             self._catalog.load(reading)
+            damaged = self._catalog.damaged
             for topic in self._catalog.topics.values():
-                if topic.persistence == "strong":
-                    strong.topics[topic.id] = topic
-                    strong.load(reading, topic)
-                elif topic.persistence != "transient":
-                    weak.topics[topic.id] = topic
-                    weak.load(other, topic)
-            strong.strangers(reading, set(strong.topics))
-            weak.strangers(other, set(weak.topics))
+                ledger, transaction = (strong, reading) if topic.persistence == "strong" else (weak, other)
+                if topic.persistence != "transient" and topic.id not in damaged:
+                    try:
+                        ledger.load(transaction, topic)
+                        if topic.delivery == "round_robin":
+                            acknowledged.load(transaction, topic.id)
+                        ledger.topics[topic.id] = topic
+                    except (DamagedError, struct.error) as error:
+                        damaged[topic.id] = DamagedError(f"topic {topic.name!r}: {error}", topic.id)
+            for id, error in sorted(damaged.items()):
+                self.findings.append(f"{error}; nothing is done with it until a copy of the directory is put in place")
+                if id in self._catalog.topics:
+                    self.refused[self._catalog.topics[id].name] = str(error)
+            strong.strangers(reading, {*strong.topics, *damaged})
+            weak.strangers(other, {*weak.topics, *damaged})
+
+    def _sound(self) -> list[Topic]:
+        """The topics that are opened."""
+        return [topic for id, topic in self._catalog.topics.items() if id not in self._catalog.damaged]
 
     def _place(self, topic: Topic, last: int = 0) -> None:
         """Notes where a topic lives; from then on it is there."""
@@ -217,7 +237,7 @@ class Store:
         """Where ids may have been given that are lost, new ones begin behind all that were allowed."""
         highest = {}
         jumps: list[Jump] = []
-        for topic in self._catalog.topics.values():
+        for topic in self._sound():
             if topic.reserved is None:
                 continue
             if topic.persistence == "transient":
@@ -301,7 +321,9 @@ class Store:
                     topic = self._catalog.topics.get(id)
                     if topic is not None:
                         topic.reserved = max(topic.reserved or 0, highest)
-            if isinstance(write, Sweep):
+            if isinstance(write, Quarantine):
+                self._keep_aside(write)
+            elif isinstance(write, Sweep):
                 if write.error is not None and not isinstance(write.error, UnknownTopic):
                     self._unswept.add(write.topic_id)
             elif isinstance(write, Allow):
@@ -506,7 +528,11 @@ class Store:
             more = cursor.set_range(prefix)
             while more and cursor.key()[: len(prefix)] == prefix:
                 key = bytes(cursor.key())
-                (found[key[len(prefix) :].decode()],) = NUMBER.unpack(opened(key, cursor.value()))
+                try:
+                    (position,) = NUMBER.unpack(opened(key, cursor.value()))
+                except (DamagedError, struct.error):
+                    position = -1
+                found[key[len(prefix) :].decode(errors="replace")] = position
                 more = cursor.next()
             cursor.close()
         return found
@@ -588,6 +614,13 @@ class Store:
             # Where the power is lost the clock goes on from here.
             self._session.note(orderly=False)
 
+    def _keep_aside(self, write: Quarantine) -> None:
+        """Copies what is damaged: in the writer's thread, for whoever found it still reads, and may not begin again."""
+        where = self._where.get(write.topic_id)
+        if isinstance(where, Writer):
+            with contextlib.suppress(OSError, StoreError, lmdb.Error), where.environment.read() as reading:
+                keep_aside(self._session.directory / "quarantine", reading, (write.topic_id, write.first, write.last))
+
     def _flush_failed(self, error: BaseException) -> None:
         self._writers["weak"].break_off(error)
 
@@ -600,8 +633,5 @@ class Store:
             self._damaged.add(damage)
         log.error("%s", error)
         where = self._where.get(error.topic_id)
-        if not isinstance(where, Writer):
-            return
-        with contextlib.suppress(OSError, StoreError, lmdb.Error), where.environment.read() as reading:
-            keep_aside(self._session.directory / "quarantine", reading, damage)
-        where.submit(Quarantine(*damage))
+        if isinstance(where, Writer):
+            where.submit(Quarantine(*damage))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import lmdb.verify
 
+from omq._core import blocks
 from omq.store.data_file import look
 from omq.store.environment import Environment
 from omq.store.errors import DamagedError, StoreError
+from omq.store.layout import PIECE, STAGE, opened
 from omq.store.reader import LmdbReader
 from omq.store.topic import Topic
 
@@ -112,3 +115,25 @@ def check_topic(environment: Environment, topic: Topic) -> tuple[int, int, list[
                 found.append(DamagedError(str(error), topic.id, start, topic.last))
                 break
     return records, size, found
+
+
+def check_rows(environment: Environment) -> list[DamagedError]:
+    """Opens every row that is no block (those are `check_topic`'s), and what waits for its commit; what is damaged."""
+    found: list[DamagedError] = []
+    stages: set[int] = set()
+    with environment.read() as reading:
+        for raw, value in reading.cursor():
+            key, kind = bytes(raw), bytes(raw[:1])
+            try:
+                if kind == b"g":
+                    _, stage, _, _, count = PIECE.unpack(key)
+                    if stage in stages and blocks.check(value, len(value)) != count:
+                        raise ValueError("records are missing")
+                elif kind == b"G":
+                    stages.add(STAGE.unpack(opened(key, value))[0])
+                elif kind != b"b":
+                    opened(key, value)
+            except (DamagedError, ValueError, struct.error) as error:
+                why = "" if isinstance(error, DamagedError) else f"what is stored under {key!r} is damaged: "
+                found.append(DamagedError(f"{environment.path}: {why}{error}"))
+    return found

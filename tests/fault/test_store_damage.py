@@ -16,7 +16,10 @@ import pytest
 
 from omq._core import blocks
 from omq.store.errors import DamagedError, StoreFull
-from omq.store.interface import Append, CommitStages, Settle, Stage, Trim
+from omq.store.interface import Append, CommitStages, DeleteTopic, SetPosition, Settle, Stage, Trim
+from omq.store.internal import Clean
+from omq.store.layout import topic_key
+from omq.store.offline import Offline
 from omq.store.store import Store
 from tests.unit.store.opened import Opened
 
@@ -203,6 +206,76 @@ def test_pages_of_zeros_are_found(original: Path, truth: Truth) -> None:
             return bytes(data)
 
         spoiled(original, truth, "strong/data.mdb", blank, f"page at {page}")
+
+
+def spoil_rows(directory: Path, name: str, key: bytes) -> None:
+    """Flips a bit of the values under a key, wherever they lie."""
+    path = directory / name / "data.mdb"
+    data = bytearray(path.read_bytes())
+    at = data.find(key)
+    assert at >= 0
+    while at >= 0:
+        data[at + len(key) + 3] ^= 1
+        at = data.find(key, at + 1)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", [b"t", b"n", b"w", b"s", b"r", b"v"])
+def test_a_damaged_row_costs_its_topic_alone(tmp_path: Path, kind: bytes) -> None:
+    directory = tmp_path / "store"
+    with Opened.on_disk(directory) as log:
+        log.append(log.make("other"), b"a")
+        weak = "weak" if kind == b"v" else "strong"
+        jobs = log.make("jobs", "round_robin", weak)
+        log.append(jobs, *[b"job"] * 50)
+        log.do(Settle(jobs, [(1, 5), (20, 30)], 40, {7: 2}))
+    spoil_rows(directory, "strong", topic_key(kind, jobs))
+    for _ in range(2):
+        with Offline(directory) as offline:
+            assert any("is damaged" in str(error) for error in offline.check_rows())
+        with Opened.on_disk(directory) as log:
+            assert [state.name for state in log.log.topics()] == ["other"]
+            assert "is damaged" in log.log.findings[0]
+            if kind != b"t":
+                assert list(log.log.refused) == ["jobs"]
+                with pytest.raises(DamagedError, match="jobs"):
+                    log.make("jobs", "round_robin", weak)
+            log.append(1, b"more")
+    with Offline(directory) as offline:
+        assert [topic.name for topic in offline.topics.values() if topic.id not in (jobs,)] == ["other"]
+
+
+def test_other_damaged_rows_are_told_to_whoever_asks_for_them(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    with Opened.on_disk(directory) as log:
+        topic = log.make("t")
+        log.append(topic, b"a", producer=b"producer", sequence=1)
+        log.do(SetPosition(topic, "mine", 1))
+        log.do(SetPosition(topic, "yours", 1))
+        for stage in (b"stage one", b"stage two", b"stage six"):
+            log.do(Stage(topic, blocks.encode([b"staged " + stage]), 1, stage))
+        log.do(CommitStages(b"commit one", [b"stage one"]))
+    for key in (b"o\0\0\0\1mine", b"d\0\0\0\1\x08producer" + bytes(7) + b"\1", b"Gstage two", b"ccommit one"):
+        spoil_rows(directory, "strong", key)
+    with Offline(directory) as offline:
+        assert len(offline.check_rows()) == 4
+    with Opened.on_disk(directory) as log:
+        assert log.log.findings == ["topic 't': the position of 'mine' is damaged: it is refused until it begins anew"]
+        assert log.log.positions(topic) == {"mine": -1, "yours": 1}
+        for write in (
+            Append(topic, blocks.encode([b"a"]), 1, b"producer", 1),
+            CommitStages(b"commit one", [b"stage one"]),
+            CommitStages(b"commit two", [b"stage two"]),
+        ):
+            with pytest.raises(DamagedError):
+                log.do(write)
+        log.log._writers["strong"].submit(Clean())
+        assert log.append(topic, b"b", producer=b"another", sequence=1).first == 3
+        assert log.do(CommitStages(b"commit six", [b"stage six"])).published == [(b"stage six", topic, 4, 1)]
+        log.do(SetPosition(topic, "mine", 2))
+        log.do(DeleteTopic(log.make("u")))
+    with Opened.on_disk(directory) as log:
+        assert log.log.positions(topic) == {"mine": 2, "yours": 1}
 
 
 def test_damage_is_named_kept_aside_and_read_around(tmp_path: Path) -> None:
