@@ -381,7 +381,7 @@ class Broker:
         return {
             "directory": None if self._directory is None else os.fspath(self._directory),
             "free": None if self._directory is None else shutil.disk_usage(self._directory).free,
-            "full": self.journal.full,
+            "full": self.journal.full or store.full,
             "failed": None if broken is None else str(broken) or type(broken).__name__,
             "findings": [*store.findings, *damaged],
             "environments": {name: _environment(one) for name, one in stats.engines.items()},

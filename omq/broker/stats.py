@@ -70,7 +70,7 @@ class StoreStats(TypedDict):
 
     directory: str | None
     free: int | None  # bytes that the file system still has
-    full: bool  # the last write found no space; reads go on, writes are tried again
+    full: bool  # what is written finds no space; reads go on, writes are tried again
     failed: str | None  # an fsync failed, and nothing is acknowledged any more: what it said
     findings: list[str]  # what opening found, and what was quarantined since
     environments: dict[str, EnvironmentStats]

@@ -1,12 +1,15 @@
 """Topics: how they are made, found and deleted, and what publishing to them answers."""
 
 import asyncio
+import json
 
+import aiohttp
 import pytest
 
 from omq._core import blocks
 from omq.broker.broker import MAX_WAITING, Broker
 from omq.broker.errors import BrokerFailed, Busy, TopicError
+from omq.broker.http.door import HttpDoor
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import DeleteTopic
 from tests.unit.broker.cores import Taker, append, core, quiet, until
@@ -173,6 +176,25 @@ async def test_a_store_that_cannot_is_told_by_a_code_and_reading_goes_on(error, 
         await until(lambda: taker.got)
         broker.journal.store = store
         assert await append(broker, topic, [b"c"]) == 2
+
+
+async def test_a_store_that_is_full_is_told_as_such_also_before_a_write_is_refused(tmp_path, monkeypatch):
+    async with core() as broker:
+        http = HttpDoor(broker.stats)
+        url = await http.start("127.0.0.1:0")
+        try:
+            async with aiohttp.ClientSession() as session:
+
+                async def told() -> list[bool]:
+                    paths = ("/healthz", "/topics.json", "/metrics")
+                    health, topics, metrics = [await (await session.get(url + path)).text() for path in paths]
+                    return ["full" in health, json.loads(topics)["store"]["full"], "store_full 1.0" in metrics]
+
+                assert await told() == [False] * 3
+                monkeypatch.setattr(type(broker.journal.store), "full", True)
+                assert await told() == [True] * 3
+        finally:
+            await http.close()
 
 
 async def test_positions_and_acknowledgements_wait_for_room_on_the_disk(monkeypatch):
