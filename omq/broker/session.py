@@ -32,7 +32,7 @@ from omq.broker.outgoing import Reading, Working
 from omq.broker.reads import Read, Reads
 from omq.broker.round_robin import RoundRobinTopic
 from omq.broker.topic import Topic
-from omq.store.errors import StageError
+from omq.store.errors import NotAllowed, StageError
 from omq.store.interface import AbortStage, CommitStages, Stage, Write
 
 log = logging.getLogger("omq.broker")
@@ -190,8 +190,11 @@ class Session:
 
     def _may(self, action: str, name: str) -> None:
         if not self._broker.permissions.allows(self.user, action, name):
-            who = "a client without a name" if self.user is None else self.user
-            raise PermissionDenied(f"{who} may not {action} {name!r}")
+            raise self._denied(action, name)
+
+    def _denied(self, action: str, name: str) -> PermissionDenied:
+        who = "a client without a name" if self.user is None else self.user
+        return PermissionDenied(f"{who} may not {action} {name!r}")
 
     def _begin(self, tag: bytes, what: str) -> None:
         """Something is to be delivered under a tag."""
@@ -397,10 +400,16 @@ class Session:
             ]
             self.put((p.COMMITTED, tag, p.pack_json(published)))
 
-        self._broker.journal.submit(CommitStages(commit, stages), committed)
+        def may(topic_id: int) -> bool:
+            # It was asked when they were staged: that may be long ago.
+            return self._broker.permissions.allows(self.user, "publish", self._name_of(topic_id))
+
+        self._broker.journal.submit(CommitStages(commit, stages, may=may), committed)
 
     def _unstaged(self, error: BaseException) -> BrokerError:
         """Why nothing was done with a stage, which the client knows by its own name."""
+        if isinstance(error, NotAllowed):
+            return self._denied("publish", self._name_of(error.topic_id))
         return WrongState(error.without(self._prefix)) if isinstance(error, StageError) else broker_error(error)
 
     def _name_of(self, topic_id: int) -> str:

@@ -27,6 +27,18 @@ class UnknownTopic(StoreError):
     """There is no topic of this id."""
 
 
+class NotAllowed(StoreError):
+    """Whoever commits may not publish to a topic.
+
+    Args:
+        topic_id: The topic.
+    """
+
+    def __init__(self, topic_id: int) -> None:
+        super().__init__(f"publishing to the topic {topic_id} is not allowed")
+        self.topic_id = topic_id
+
+
 class StageError(StoreError):
     """A stage that does not exist, belongs elsewhere, or is published already.
 

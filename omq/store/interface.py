@@ -224,15 +224,24 @@ class CommitStages(Write):
 
     All stages of a commit are of topics of one kind: strong, weak and async together, or transient.
 
+    Args:
+        commit: Its name.
+        stages: Theirs.
+        context: The caller's own.
+        may: Asked in the store's thread whether the topic of this id may be published to; `None`: any may.
+
     Attributes:
         published: `(stage, topic_id, first, count)` of each. A second commit of the same name gets the first one's.
         repeated: It is a second one.
     """
 
-    __slots__ = ("commit", "published", "repeated", "stages")
+    __slots__ = ("commit", "may", "published", "repeated", "stages")
 
-    def __init__(self, commit: bytes, stages: list[bytes], context: Any = None) -> None:
+    def __init__(
+        self, commit: bytes, stages: list[bytes], context: Any = None, may: Callable[[int], bool] | None = None
+    ) -> None:
         super().__init__(context)
+        self.may = may
         self.commit = commit
         self.stages = stages
         self.published: list[tuple[bytes, int, int, int]] = []

@@ -9,7 +9,7 @@ from omq._core import blocks
 from omq.store import acknowledged
 from omq.store.catalog import RESERVED, Catalog
 from omq.store.clock import Clock, wall
-from omq.store.errors import DamagedError, StageError, StoreError, StoreFull, UnknownTopic
+from omq.store.errors import DamagedError, NotAllowed, StageError, StoreError, StoreFull, UnknownTopic
 from omq.store.interface import (
     MAX_ID,
     AbortStage,
@@ -357,6 +357,8 @@ class Ledger:
             counts[topic_id] = counts.get(topic_id, 0) + self._stages.count(self._transaction, number)
         for topic_id, count in counts.items():
             topic = self._topic(topic_id)
+            if write.may is not None and not write.may(topic_id):
+                raise NotAllowed(topic_id)
             self._allow(topic, topic.last + count)
         write.published = [
             self._publish(self.topics[topic_id], stage) for stage, (_, topic_id) in zip(write.stages, here, strict=True)

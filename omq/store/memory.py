@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from omq._core import blocks
 from omq.store.clock import uptime, wall
-from omq.store.errors import Gone, StageError, StoreClosed, StoreError, UnknownTopic
+from omq.store.errors import Gone, NotAllowed, StageError, StoreClosed, StoreError, UnknownTopic
 from omq.store.interface import (
     AbortStage,
     Append,
@@ -433,7 +433,9 @@ class MemoryTopics:
         for stage in write.stages:
             if stage not in self._stages:
                 raise StageError("there is no stage {}", stage)
-            self.topic(self._stages[stage][1])
+            topic_id = self.topic(self._stages[stage][1]).id
+            if write.may is not None and not write.may(topic_id):
+                raise NotAllowed(topic_id)
         if len(set(write.stages)) < len(write.stages):
             raise StageError("a stage is named twice")
         for stage in write.stages:

@@ -11,7 +11,7 @@ from omq._core import blocks
 from omq.broker import protocol as p
 from omq.broker import session as sessions
 from omq.broker.broker import Broker
-from omq.broker.permissions import Permission
+from omq.broker.permissions import Permission, Permissions
 from omq.broker.session import Session
 from omq.store.store import DEAD_LETTERS
 from tests.unit.broker.cores import core, quiet, until
@@ -476,6 +476,26 @@ async def test_a_settled_sequence_is_no_publication(tmp_path, persistence):
         assert (await append(sequence, sequence))[:3] == [b"ERROR", b"a", b"settled"]
     assert await append(4, 4) == [b"PUBLISHED", b"a", p.u64(5)]
     assert broker.topics["t"].last == 6
+    await broker.close()
+
+
+@pytest.mark.parametrize("persistence", ["strong", "transient"])
+async def test_a_commit_asks_again_whether_its_user_may_publish(tmp_path, persistence):
+    broker = Broker(tmp_path)
+    await broker.start()
+    for name in ("t", "u"):
+        await broker.create(name, persistence=persistence)
+    session = Outlet(broker).session("alice")
+    for name in (b"t", b"u"):
+        assert (await ask(session, b"STAGE", b"s", name, RECORDS, b"s" + name))[0] == b"STAGED"
+    stages = p.pack_json(["c3Q=", "c3U="])
+    broker.permissions = Permissions([Permission("alice", "t", ["publish"])])
+    answer = await ask(session, b"COMMIT", b"c", b"c", stages)
+    assert answer == [b"ERROR", b"c", b"permission", b"alice may not publish 'u'"]
+    assert [broker.topics[name].state().last for name in ("t", "u")] == [0, 0]
+    broker.permissions = Permissions([Permission("alice", "*", ["publish"])])
+    assert (await ask(session, b"COMMIT", b"c", b"c", stages))[0] == b"COMMITTED"
+    assert [broker.topics[name].state().last for name in ("t", "u")] == [2, 2]
     await broker.close()
 
 
