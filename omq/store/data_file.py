@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from omq._core.blocks import crc32c
 from omq.store.errors import DamagedError
 
 MAGIC: Final = 0xBEEFC0DE
@@ -104,3 +105,9 @@ def look(path: Path) -> Meta | None:
             "changed. Put a copy of the directory in its place, or move it away to begin anew."
         )
     return meta
+
+
+def checksum(path: Path) -> int:
+    """Of the newest meta page; 0 where there is no file. `DamagedError` as `look`."""
+    meta = look(path)
+    return crc32c(meta.raw) if meta is not None else 0

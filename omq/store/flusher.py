@@ -68,12 +68,16 @@ class Flusher:
         self._environment = environment
         self._latency = latency
         environment.unpinned = self._unpinned
-        kept, _ = self._kept()
-        now = look(environment.path)
-        if kept is not None and now is not None and kept.transaction > now.transaction:
-            self.path.unlink()  # it was of another file
+        if self.is_ahead():
+            self.path.unlink()  # it was of another file, or of a state that is lost
         self.flush()
         self._thread.start()
+
+    def is_ahead(self) -> bool:
+        """Whether a later state was synced than the data file has."""
+        kept, _ = self._kept()
+        now = look(self._data)
+        return kept is not None and now is not None and kept.transaction > now.transaction
 
     def stop(self) -> None:
         """Ends the thread."""

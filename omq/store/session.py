@@ -46,6 +46,7 @@ class Session:
         orderly: The last one to have it open has closed it.
         same_boot: The system runs since then: what was written is there, synced or not.
         clock: Tells ages.
+        left: After an orderly end, the checksums of the newest meta pages by environment.
 
     Raises:
         StoreLocked: Another process, or another store of this one, holds it.
@@ -66,6 +67,7 @@ class Session:
             self.orderly = self.new or bool(last.get("orderly"))
             self.same_boot = self.new or last.get("boot") == self._boot() != ""
             self.clock = self._clock(last)
+            self.left: dict[str, int] = last.get("left") or {} if self.orderly else {}
         except BaseException:
             os.close(self._lock)
             raise
@@ -128,9 +130,10 @@ class Session:
         except OSError:
             return ""
 
-    def note(self, *, orderly: bool) -> None:
-        """Says how it stands with this store, for the next one."""
-        row = {"boot": self._boot(), "orderly": orderly, "clock": self.clock.now(), "uptime": uptime()}
+    def note(self, *, orderly: bool, left: dict[str, int] | None = None) -> None:
+        """Says how it stands with this store, for the next one; what it `left`."""
+        row: dict[str, Any] = {"boot": self._boot(), "orderly": orderly}
+        row |= {"clock": self.clock.now(), "uptime": uptime(), "left": left}
         path = self.directory / "session"
         try:
             write_durably(path, json.dumps(row).encode() + b"\n")

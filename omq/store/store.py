@@ -9,12 +9,14 @@ import struct
 import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final
 
 import lmdb
 
 from omq.store import acknowledged
 from omq.store.catalog import RESERVED, Catalog
+from omq.store.data_file import checksum
 from omq.store.environment import Environment
 from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic
 from omq.store.flusher import Flusher
@@ -64,6 +66,9 @@ SUMMED: Final = (
     "full",
     "syncs",
     "sync_seconds",
+)
+ANOTHER: Final = (
+    "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing"
 )
 OURS: Final = (Reserve, Jump, Retain, Clean, Quarantine, Sweep)
 
@@ -133,6 +138,11 @@ class Store:
             )
         if lost:
             self.findings += self._flusher.restore()
+        elif self._is_another(weak) or self._flusher.is_ahead():
+            self.findings.append(f"{weak}: {ANOTHER}, and ids go on behind it")
+            lost = True
+        if self._is_another(strong):
+            self.findings.append(f"{strong}: {ANOTHER}")
         # LMDB believes what its pages say; a wrong one would take the process with it.
         limit = IN_ORDER if session.orderly else AFTER_A_CRASH
         large = check_structure(strong, limit) + check_structure(weak, limit)
@@ -183,6 +193,11 @@ class Store:
                 self._damage(error)
         self._begin_ids(lost)
 
+    def _is_another(self, directory: Path) -> bool:
+        """Whether an environment is not what was left at an orderly end."""
+        left = self._session.left.get(directory.name)
+        return left is not None and left != checksum(directory / "data.mdb")
+
     def _writer(self, name: str, environment: Environment, ledger: Ledger) -> Writer:
         return Writer(
             f"omq-store-{name}",
@@ -209,10 +224,10 @@ class Store:
                         ledger.topics[topic.id] = topic
                     except (DamagedError, struct.error) as error:
                         damaged[topic.id] = DamagedError(f"topic {topic.name!r}: {error}", topic.id)
-            for id, error in sorted(damaged.items()):
-                self.findings.append(f"{error}; nothing is done with it until a copy of the directory is put in place")
+            for id, why in sorted(damaged.items()):
+                self.findings.append(f"{why}; nothing is done with it until a copy of the directory is put in place")
                 if id in self._catalog.topics:
-                    self.refused[self._catalog.topics[id].name] = str(error)
+                    self.refused[self._catalog.topics[id].name] = str(why)
             strong.strangers(reading, {*strong.topics, *damaged})
             weak.strangers(other, {*weak.topics, *damaged})
 
@@ -588,7 +603,9 @@ class Store:
         closed = [self._weak.close(), self._strong.close()]
         # Where acknowledged messages are lost their ids must not be given again.
         if synced and all(closed) and self._broken is None and not self._writers["weak"].lost:
-            self._session.note(orderly=True)
+            directories = self._weak.directory, self._strong.directory
+            left = {directory.name: checksum(directory / "data.mdb") for directory in directories}
+            self._session.note(orderly=True, left=left)
         self._session.end()
 
     def __enter__(self) -> Store:
