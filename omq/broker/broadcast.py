@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
-from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, TopicError
+from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, PermissionDenied, TopicError
 from omq.broker.journal import Journal, broker_error
+from omq.broker.permissions import Permissions
 from omq.broker.sink import Sink
 from omq.broker.stats import PositionStats, SubscriptionStats
 from omq.broker.topic import TURN, Topic, Turns
@@ -155,6 +156,11 @@ class BroadcastTopic(Topic):
     def end(self, error: BrokerError | None) -> None:
         for subscription in tuple(self._subscriptions):
             self._end(subscription, error)
+
+    def expel(self, permissions: Permissions) -> None:
+        for subscription in tuple(self._subscriptions):
+            if not permissions.allows(subscription.sink.user, "subscribe", self.name):
+                self._end(subscription, PermissionDenied(f"permission to subscribe {self.name!r} was taken away"))
 
     def _end(self, subscription: Subscription, error: BrokerError | None) -> None:
         subscription.end()

@@ -219,6 +219,12 @@ class Broker:
             found = await self.create(name, persistence=topic.persistence)
         return found.id
 
+    def permit(self, permissions: Iterable[Permission]) -> None:
+        """Puts other permissions in force, for requests to come; who reads what it may not read any more is ended."""
+        self.permissions = Permissions(permissions)
+        for topic in tuple(self.topics.values()):
+            topic.expel(self.permissions)
+
     # ------------------------------------------------------------------ publishing
 
     def append(

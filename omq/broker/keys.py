@@ -13,7 +13,7 @@ from omq.errors import UsageError
 from omq.security import CurveServer, PlainServer, load_certificate, z85_decode
 from omq.types import Security
 
-__all__ = ["MECHANISMS", "SecurityFiles"]
+__all__ = ["MECHANISMS", "Admission", "SecurityFiles"]
 
 LOG: Final = logging.getLogger("omq.broker")
 
@@ -59,20 +59,59 @@ class SecurityFiles:
         if takes and getattr(self, takes[0]) is None:
             raise UsageError(f'{takes[0]} is missing: mechanism "{self.mechanism}" needs it')
 
-    def load(self) -> Security | None:
-        """Reads the files; what the broker's socket is given.
+    def load(self) -> Admission:
+        """Reads the files.
 
         Raises:
             UsageError: A file cannot be read, or does not hold what it should; the text names the file and the line.
         """
+        users: dict[str, str] = {}
+        keys: set[bytes] = set()
         if self.mechanism == "plain":
             assert self.users_file is not None
-            return PlainServer(read_users(self.users_file))
+            users.update(read_users(self.users_file))
+            return Admission(self, PlainServer(users), users, keys)
         if self.mechanism == "curve":
             assert self.secret_key_file is not None
-            allowed = None if self.authorized_keys_file is None else read_keys(self.authorized_keys_file)
-            return CurveServer(read_secret_key(self.secret_key_file), allowed)
-        return None
+            if self.authorized_keys_file is not None:
+                keys.update(read_keys(self.authorized_keys_file))
+            allowed = None if self.authorized_keys_file is None else keys
+            return Admission(self, CurveServer(read_secret_key(self.secret_key_file), allowed), users, keys)
+        return Admission(self, None, users, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who may come in.
+
+    Attributes:
+        files: Where that was read.
+        security: What the broker's socket is given: it looks into the next two.
+        users: Passwords by user name.
+        keys: Public keys that are let in.
+    """
+
+    files: SecurityFiles
+    security: Security | None
+    users: dict[str, str]
+    keys: set[bytes]
+
+    def become(self, other: Admission) -> None:
+        """Lets in from now on who stands in *other*, which was read later; the broker's own key stays.
+
+        Raises:
+            UsageError: It has another mechanism, or began or ceased to list keys.
+        """
+        for key in ("mechanism", "authorized_keys_file"):
+            before, now = getattr(self.files, key), getattr(other.files, key)
+            if before != now and (key == "mechanism" or None in (before, now)):
+                raise UsageError(f"{key} was {before} at the start, and is {now}: that needs another start")
+        # Nobody who may come in before and after is kept out in between.
+        self.users.update(other.users)
+        for user in self.users.keys() - other.users.keys():
+            del self.users[user]
+        self.keys.update(other.keys)
+        self.keys.intersection_update(other.keys)
 
 
 def read_secret_key(path: Path) -> bytes:

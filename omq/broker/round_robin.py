@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, Literal, Protocol
 
-from omq.broker.errors import BrokerError, BrokerFailed, TopicError
+from omq.broker.errors import BrokerError, BrokerFailed, PermissionDenied, TopicError
 from omq.broker.journal import Journal, broker_error
+from omq.broker.permissions import Permissions
 from omq.broker.pieces import Piece, Pieces
 from omq.broker.protocol import u32
 from omq.broker.sink import Sink
@@ -230,6 +231,11 @@ class RoundRobinTopic(Topic):
             # What was delivered too often is found again when the topic is read next.
             self._burying.cancel()
             await asyncio.gather(self._burying, return_exceptions=True)
+
+    def expel(self, permissions: Permissions) -> None:
+        for share in tuple(self._shares):
+            if not permissions.allows(share.sink.user, "consume", self.name):
+                self._end(share, PermissionDenied(f"permission to consume {self.name!r} was taken away"))
 
     def _end(self, share: Share, error: BrokerError | None) -> None:
         share.end()

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Protocol
 
 from omq.broker.errors import AlreadySettled, BrokerError, TopicError
 from omq.broker.journal import Journal, broker_error
+from omq.broker.permissions import Permissions
 from omq.broker.protocol import check_name
 from omq.broker.stats import PositionStats, SubscriptionStats, TopicStats
 from omq.store.errors import UnknownTopic
@@ -158,6 +159,10 @@ class Topic:
 
     def end(self, error: BrokerError | None) -> None:
         """Ends everybody who reads."""
+        raise NotImplementedError
+
+    def expel(self, permissions: Permissions) -> None:
+        """Ends those who read and may not any more."""
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -6,8 +6,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +17,10 @@ import uvloop
 
 from omq.broker.config import Config, ConfigError, TopicSpec, http_address, parse_topic, read_config
 from omq.broker.errors import TopicError
-from omq.broker.keys import MECHANISMS, SecurityFiles
+from omq.broker.keys import MECHANISMS, Admission, SecurityFiles
 from omq.broker.server import AsyncServer
 from omq.cli.ready import ReadyFile
 from omq.errors import EndpointError, OmqError, UsageError
-from omq.types import Security
 
 LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
@@ -173,7 +173,7 @@ def check_memory(topics: Iterable[TopicSpec]) -> None:
             raise ConfigError(f"topic {topic.name}: memory keeps no strong topics; it needs DIR instead of --memory")
 
 
-def load_security(config: Config, path: Path | None, on_command_line: bool) -> Security | None:
+def load_security(config: Config, path: Path | None, on_command_line: bool) -> Admission:
     """Reads keys and users.
 
     Raises:
@@ -185,8 +185,26 @@ def load_security(config: Config, path: Path | None, on_command_line: bool) -> S
         raise ConfigError(as_options(fault) if on_command_line else f"{path}: [security]: {fault}") from None
 
 
-async def serve(server: AsyncServer, ready: ReadyFile) -> None:
-    """Serves until a signal comes; a second one does not wait for the orderly end."""
+def reread(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
+    """Reads users, keys and permissions anew; where anything does not fit, everything stays."""
+    try:
+        config, now = read()
+        admission.become(now)
+    except UsageError as fault:
+        LOG.error("SIGHUP: %s; what was read before stays", fault)
+        return
+    server.broker.permit(config.permissions)
+    LOG.info("SIGHUP: users, keys and permissions are read anew")
+
+
+async def serve(server: AsyncServer, ready: ReadyFile, hang_up: Callable[[], None] | None = None) -> None:
+    """Serves until a signal comes; a second one does not wait for the orderly end.
+
+    Args:
+        server: The broker.
+        ready: Says that it serves.
+        hang_up: What SIGHUP calls; `None`: it ends the process.
+    """
     task = asyncio.current_task()
     loop = asyncio.get_running_loop()
     assert task is not None
@@ -200,6 +218,8 @@ async def serve(server: AsyncServer, ready: ReadyFile) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, number)
+    if hang_up is not None:
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
     try:
         with ready.cleared():
             await server.start()
@@ -283,26 +303,34 @@ def broker(
     """Serve named queues: topics that persist, replay and lose nothing that was acknowledged.
 
     They are kept in DIR, which is made if it is not there. The broker stays in the foreground, logs to standard
-    error, and ends in an orderly way with SIGTERM or SIGINT.
+    error, and ends in an orderly way with SIGTERM or SIGINT. With SIGHUP it reads users, authorized keys and
+    permissions anew.
     """
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     options = SecurityOptions(mechanism, secret_key_file, authorized_keys_file, users_file)
-    try:
+
+    def read() -> tuple[Config, Admission]:
         config = gather(directory, path, options, bind=bind, topics=topics, sexp=sexp, http=http, memory=memory)
+        return config, load_security(config, path, options.over(path) is not None)
+
+    try:
+        config, admission = read()
         server = AsyncServer(
             directory,
             bind=config.bind,
             sexp=config.sexp,
             http=config.http,
             topics=config.topics,
-            security=load_security(config, path, options.over(path) is not None),
+            security=admission.security,
             permissions=config.permissions,
             memory=config.memory,
         )
         warn(config)
-        uvloop.run(serve(server, ReadyFile(ready_file)))
+        from_files = path is not None or config.security.mechanism != "null"
+        hang_up = partial(reread, server, admission, read) if from_files else None
+        uvloop.run(serve(server, ReadyFile(ready_file), hang_up))
     except (ConfigError, EndpointError, TopicError) as fault:
         raise click.UsageError(str(fault)) from None
     except ImportError as missing:

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 import omq
 from omq.broker import Client, PermissionDenied
 from omq.cli.broker import broker as command
-from tests.system.broker.command import broker, get
+from tests.system.broker.command import Command, broker, get
+from tests.waits import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -145,6 +146,52 @@ def test_users_and_passwords(tmp_path: Path) -> None:
         wrong = Client(endpoint, timeout=1, security=omq.PlainClient("alice", "wrong"))
         with wrong, pytest.raises(omq.OmqError):
             wrong.publish("prices", b"2")
+        assert command.end() == 0
+
+
+def test_a_hangup_has_users_and_permissions_read_anew(tmp_path: Path) -> None:
+    users, path = tmp_path / "users", tmp_path / "broker.toml"
+    users.write_text("alice:secret\nbob:secret\n")
+    users.chmod(0o600)
+
+    def permit(*rows: str) -> None:
+        some = "".join(f'[[permission]]\nwho = "{row}"\ntopics = "*"\nmay = ["publish", "subscribe"]\n' for row in rows)
+        security = '[security]\nmechanism = "plain"\nusers_file = "users"\n'
+        path.write_text('memory = true\n[[topic]]\nname = "t"\npersistence = "weak"\n' + security + some)
+
+    def hang_up(command: Command, says: str) -> None:
+        before = command.log.count("SIGHUP")
+        command.process.send_signal(signal.SIGHUP)
+        until(lambda: command.log.count("SIGHUP") > before, lambda: command.log)
+        assert says in command.log.splitlines()[-1]
+
+    permit("alice", "bob")
+    with broker(tmp_path, "--config", path) as command:
+        endpoint = command.serving()["zmtp"]
+
+        def client(name: str, password: str = "secret") -> Client:
+            return Client(endpoint, timeout=10, security=omq.PlainClient(name, password))
+
+        with client("alice") as alice, client("bob") as bob:
+            assert alice.publish("t", b"1") == 1
+            reading = bob.subscribe("t", replay="beginning")
+            assert reading.recv(timeout=10).body == b"1"
+            users.write_text("nonsense\n")
+            permit()
+            hang_up(command, "what was read before stays")
+            assert alice.publish("t", b"2") == 2
+            assert reading.recv(timeout=10).body == b"2"
+            users.write_text("alice:other\nbob:secret\ncarol:secret\n")
+            permit("alice", "carol")
+            hang_up(command, "are read anew")
+            assert alice.publish("t", b"3") == 3
+            with pytest.raises(PermissionDenied):
+                list(reading)
+            with pytest.raises(PermissionDenied):
+                bob.publish("t", b"4")
+        for name, password in (("carol", "secret"), ("alice", "other")):
+            with client(name, password) as one:
+                assert one.publish("t", b"4")
         assert command.end() == 0
 
 

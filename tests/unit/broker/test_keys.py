@@ -10,6 +10,7 @@ import pytest
 import omq
 from omq.broker.keys import SecurityFiles, read_keys, read_secret_key, read_users
 from omq.errors import UsageError
+from omq.security import z85_decode
 
 
 def written(folder: Path, content: str | bytes, mode: int = 0o600) -> Path:
@@ -78,14 +79,14 @@ def test_files_that_others_may_read_are_warned_of(tmp_path: Path, caplog: pytest
 
 
 def test_what_is_loaded(tmp_path: Path) -> None:
-    assert SecurityFiles().load() is None
+    assert SecurityFiles().load().security is None
     users = written(tmp_path, "a:b\n")
-    assert isinstance(SecurityFiles("plain", users_file=users).load(), omq.PlainServer)
+    assert isinstance(SecurityFiles("plain", users_file=users).load().security, omq.PlainServer)
     public, secret = omq.curve_keypair()
     key = tmp_path / "key"
     key.write_bytes(secret)
     key.chmod(0o600)
-    server = SecurityFiles("curve", secret_key_file=key).load()
+    server = SecurityFiles("curve", secret_key_file=key).load().security
     assert isinstance(server, omq.CurveServer)
     assert server.public_key == public
     with pytest.raises(UsageError, match=r"authorized_keys_file = .*gone: cannot be read: No such file"):
@@ -105,3 +106,33 @@ def test_what_is_loaded(tmp_path: Path) -> None:
 def test_what_does_not_go_together(mechanism: str, files: dict[str, Path], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         SecurityFiles(mechanism, **files)
+
+
+def test_who_may_come_in_changes_in_use(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.touch(0o600)
+    files = SecurityFiles("plain", users_file=users)
+    users.write_text("alice:old\nbob:secret\n")
+    admission = files.load()
+    users.write_text("alice:new\ncarol:secret\n")
+    admission.become(files.load())
+    judged = [admission.security.judge((name, b"secret")) for name in (b"bob", b"carol")]
+    assert judged == [False, True]
+    assert admission.security.judge((b"alice", b"new"))
+    assert not admission.security.judge((b"alice", b"old"))
+
+
+def test_a_mechanism_needs_another_start_and_so_does_a_list_of_keys(tmp_path: Path) -> None:
+    users, key, keys = tmp_path / "users", tmp_path / "key", tmp_path / "keys"
+    public, secret = omq.curve_keypair()
+    for path, content in ((users, b"alice:secret\n"), (key, secret), (keys, public)):
+        path.touch(0o600)
+        path.write_bytes(content)
+    plain = SecurityFiles("plain", users_file=users).load()
+    everybody = SecurityFiles("curve", secret_key_file=key).load()
+    some = SecurityFiles("curve", secret_key_file=key, authorized_keys_file=keys).load()
+    for one, other in ((plain, everybody), (everybody, some), (some, everybody)):
+        with pytest.raises(UsageError, match="another start"):
+            one.become(other)
+    some.become(some)
+    assert some.security.judge((z85_decode(public.decode()),))
