@@ -15,6 +15,10 @@ class StoreFull(StoreError):
     """There is no space: nothing of this write was stored. It can be tried again; reads go on."""
 
 
+class StagesFull(StoreFull):
+    """What is staged for a topic in memory takes as much of it as the topic may: to be committed or aborted first."""
+
+
 class StoreFailed(StoreError):
     """A write or a sync failed: this store takes nothing more until it is opened again. Reads go on."""
 

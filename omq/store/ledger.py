@@ -49,6 +49,7 @@ from omq.store.staging import Stages
 from omq.store.topic import Oldest, Topic
 
 SWEPT: Final = 1024  # blocks, or rows of a deleted topic, that one transaction deletes
+ANOTHER_KIND: Final = "the stage {} belongs to a topic of another persistence"
 OF_TOPICS: Final = (b"b", b"n", b"d", b"p", b"w", b"s", b"r", b"o", b"q")  # the kinds of rows that a topic has
 
 
@@ -59,6 +60,7 @@ class Ledger:
         catalog: The catalog, if it is in this environment.
         reserve: Has ids reserved: a topic's id, and the highest that it is about to give.
         clock: Tells ages.
+        elsewhere: Whether another engine has a stage or a commit, by its key.
 
     Attributes:
         topics: By id.
@@ -67,7 +69,13 @@ class Ledger:
         owing: Topics of which acknowledged appends found no space: nothing may take their ids.
     """
 
-    def __init__(self, catalog: Catalog | None, reserve: Callable[[Topic, int], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        catalog: Catalog | None,
+        reserve: Callable[[Topic, int], None],
+        clock: Clock,
+        elsewhere: Callable[[bytes], bool] = lambda key: False,
+    ) -> None:
         self.catalog = catalog
         self.topics: dict[int, Topic] = {}
         self.touched: set[Topic] = set()
@@ -77,6 +85,7 @@ class Ledger:
         self.appended_bytes = 0
         self.duplicates = 0
         self._reserve = reserve
+        self._elsewhere = elsewhere
         self._producers = Producers()
         self._stages = Stages()
         self._deleted: set[int] = set()  # topics whose rows are still there
@@ -335,6 +344,8 @@ class Ledger:
 
     def _stage(self, write: Stage) -> None:
         self._topic(write.topic_id)
+        if self._stages.find(self._transaction, write.stage) is None and self._elsewhere(b"G" + write.stage):
+            raise StageError(ANOTHER_KIND, write.stage)
         self._stages.put(self._transaction, write, self._now)
 
     def _commit(self, write: CommitStages) -> None:
@@ -343,6 +354,8 @@ class Ledger:
         if known is not None:
             write.published, write.repeated = known, True
             return
+        if self._elsewhere(b"c" + write.commit):
+            raise Elsewhere("it was committed there")
         found = [self._stages.find(self._transaction, stage) for stage in write.stages]
         here = [one for one in found if one is not None]
         if not here:
@@ -352,6 +365,9 @@ class Ledger:
             raise StageError("there is no stage {} beside the others of this commit", stage)
         if len(set(write.stages)) < len(write.stages):
             raise StageError("a stage is named twice")
+        for stage in write.stages:
+            if self._elsewhere(b"G" + stage):
+                raise StageError("the stage {} is there twice, in topics of two kinds: abort it, once for each", stage)
         counts: dict[int, int] = {}
         for number, topic_id in here:
             counts[topic_id] = counts.get(topic_id, 0) + self._stages.count(self._transaction, number)

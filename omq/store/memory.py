@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from omq._core import blocks
 from omq.store.clock import uptime, wall
-from omq.store.errors import Gone, NotAllowed, StageError, StoreClosed, StoreError, UnknownTopic
+from omq.store.errors import Gone, NotAllowed, StageError, StagesFull, StoreClosed, StoreError, UnknownTopic
 from omq.store.interface import (
     AbortStage,
     Append,
@@ -99,6 +99,7 @@ class MemoryTopic:
         self.open: OpenBlock | None = None
         self.producers: dict[bytes, Producer] = {}
         self.positions: dict[str, int] = {}
+        self.staged = 0  # bytes that wait for their commit
         self.settled = Settled(last, last)
 
     def state(self) -> TopicState:
@@ -380,6 +381,8 @@ class MemoryTopics:
 
     def _delete(self, write: DeleteTopic) -> None:
         self.topic(write.topic_id)
+        for stage in [stage for stage, (_, id, _) in self._stages.items() if id == write.topic_id]:
+            self._drop_stage(stage)
         del self.topics[write.topic_id]
 
     def _settle(self, write: Settle) -> None:
@@ -412,18 +415,35 @@ class MemoryTopics:
         write.found = self.topic(write.topic_id).positions.pop(write.name, None) is not None
 
     def _stage(self, write: Stage) -> None:
-        self.topic(write.topic_id)
+        topic = self.topic(write.topic_id)
         if write.sequence > LAST_SEQUENCE:
             raise StageError(f"{write.sequence} is too high a number in a stage")
-        _, topic_id, kept = self._stages.setdefault(write.stage, (uptime(), write.topic_id, {}))
+        day_ago = uptime() - 86_400_000_000
+        for stage in [stage for stage, (made, _, _) in self._stages.items() if made < day_ago]:
+            self._drop_stage(stage)
+        made, topic_id, kept = self._stages.get(write.stage) or (uptime(), write.topic_id, {})
         if topic_id == write.topic_id and not write.sequence and LAST_SEQUENCE in kept:
             raise StageError("all numbers in the stage are taken")
         if topic_id != write.topic_id:
             raise StageError("the stage {} belongs to another topic", write.stage)
-        kept.setdefault(write.sequence or max(kept, default=0) + 1, (write.records, write.count))
-        day_ago = uptime() - 86_400_000_000
-        for stage in [stage for stage, (made, _, _) in self._stages.items() if made < day_ago]:
-            del self._stages[stage]
+        sequence = write.sequence or max(kept, default=0) + 1
+        if sequence not in kept:
+            most = topic.settings.get("max_bytes") or self._max_memory
+            if topic.staged + len(write.records) > most:
+                raise StagesFull(
+                    f"the stages of topic {topic.name!r} may have {most} bytes together: commit or abort some"
+                )
+            topic.staged += len(write.records)
+            kept[sequence] = write.records, write.count
+        self._stages[write.stage] = made, topic_id, kept
+
+    def _drop_stage(self, stage: bytes) -> tuple[int, dict[int, tuple[Records, int]]]:
+        """Forgets a stage; its topic, and what it had."""
+        _, topic_id, kept = self._stages.pop(stage)
+        topic = self.topics.get(topic_id)
+        if topic is not None:
+            topic.staged -= sum(len(records) for records, _ in kept.values())
+        return topic_id, kept
 
     def _commit(self, write: CommitStages) -> None:
         known = self._commits.get(write.commit)
@@ -439,7 +459,7 @@ class MemoryTopics:
         if len(set(write.stages)) < len(write.stages):
             raise StageError("a stage is named twice")
         for stage in write.stages:
-            _, topic_id, kept = self._stages.pop(stage)
+            topic_id, kept = self._drop_stage(stage)
             topic = self.topic(topic_id)
             first, total = topic.last + 1, 0
             for _, (records, count) in sorted(kept.items()):
@@ -450,7 +470,8 @@ class MemoryTopics:
             self._commits[write.commit] = list(write.published)
 
     def _abort(self, write: AbortStage) -> None:
-        self._stages.pop(write.stage, None)
+        if write.stage in self._stages:
+            self._drop_stage(write.stage)
 
     def _trim(self, write: Trim) -> None:
         topic = self.topic(write.topic_id)

@@ -41,7 +41,7 @@ from omq.store.interface import (
 )
 from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
 from omq.store.layout import NUMBER, opened, topic_key
-from omq.store.ledger import Ledger
+from omq.store.ledger import ANOTHER_KIND, Ledger
 from omq.store.memory import MemoryTopic, MemoryTopics
 from omq.store.quarantine import keep_aside, listed
 from omq.store.reader import LmdbReader, find_record
@@ -155,8 +155,8 @@ class Store:
             raise
         try:
             self._catalog = Catalog()
-            strong_ledger = Ledger(self._catalog, self._reserve, session.clock)
-            weak_ledger = Ledger(None, self._reserve, session.clock)
+            strong_ledger = Ledger(self._catalog, self._reserve, session.clock, lambda key: self._has(key, self._weak))
+            weak_ledger = Ledger(None, self._reserve, session.clock, lambda key: self._has(key, self._strong))
             self._load(strong_ledger, weak_ledger)
             if missing and weak_ledger.topics:
                 self.findings.append(f"{weak}: it is missing: weak and async topics begin anew")
@@ -379,6 +379,18 @@ class Store:
             write.error = UnknownTopic(str(write.error))
         return False
 
+    def _has(self, key: bytes, *environments: Environment) -> bool:
+        """Whether there is a stage or a commit in some environments, or in memory."""
+        try:
+            for environment in environments:
+                with environment.read() as reading:
+                    if reading.get(key) is not None:
+                        return True
+        except lmdb.Error as error:
+            raise StoreError(f"LMDB: {error}") from error
+        has = self._memory.has_stage if key[:1] == b"G" else self._memory.has_commit
+        return has(key[1:])
+
     def _in_memory(self, write: CommitStages | AbortStage) -> bool:
         if isinstance(write, AbortStage):
             return self._memory.has_stage(write.stage)
@@ -470,6 +482,12 @@ class Store:
                 self._carry(write)
             else:
                 mine.append(write)
+                if isinstance(write, Stage) and not self._memory.has_stage(write.stage):
+                    try:
+                        if self._has(b"G" + write.stage, self._strong, self._weak):
+                            write.error = StageError(ANOTHER_KIND, write.stage)
+                    except StoreError as error:
+                        write.error = error
         done, grown = self._memory.apply(mine) if mine else ([], {})
         self._tell(lost + done, grown)
 

@@ -18,9 +18,10 @@ import pytest
 
 from omq._core import blocks
 from omq.store import clock, reader, session
-from omq.store.errors import DamagedError, StoreError, StoreFailed, StoreFull, StoreLocked
+from omq.store.errors import DamagedError, StageError, StagesFull, StoreError, StoreFailed, StoreFull, StoreLocked
 from omq.store.interface import (
     BLOCK_SIZE,
+    AbortStage,
     Append,
     CommitStages,
     DeleteTopic,
@@ -745,3 +746,57 @@ def test_time_in_which_the_system_was_off_makes_nothing_older(again: Again, monk
     monkeypatch.setattr(session.Session, "_boot", lambda self: "another")
     monkeypatch.setattr("omq.store.clock.time.time_ns", lambda: 4 * 10**18)
     assert kept(again(), topic) == 1
+
+
+@pytest.mark.parametrize(
+    "kinds", [("strong", "weak"), ("weak", "strong"), ("strong", "transient"), ("transient", "weak")]
+)
+def test_a_stage_and_a_commit_have_one_name_in_the_whole_store(store: Opened, kinds: tuple[str, str]) -> None:
+    one, two = (store.make(kind, persistence=kind) for kind in kinds)
+    record = blocks.encode([b"x"])
+    store.do(Stage(one, record, 1, b"s", 1))
+    with pytest.raises(StageError, match="another persistence"):
+        store.do(Stage(two, record, 1, b"s", 1))
+    first = store.do(CommitStages(b"c", [b"s"]))
+    assert first.published == [(b"s", one, 1, 1)]
+    # The name of the stage is free again, that of the commit is not.
+    store.do(Stage(two, record, 1, b"s", 1))
+    again = store.do(CommitStages(b"c", [b"s"]))
+    assert (again.published, again.repeated) == (first.published, True)
+    store.do(Stage(one, record, 1, b"t", 1))
+    with pytest.raises(StageError):
+        store.do(CommitStages(b"d", [b"s", b"t"]))
+    assert store.log.topic(two).last == 0
+
+
+def test_a_stage_that_is_there_twice_is_not_committed_by_half(store: Opened, monkeypatch) -> None:
+    one, two = store.make("one"), store.make("two", persistence="weak")
+    for writer in store.log._writers.values():
+        monkeypatch.setattr(writer.ledger, "_elsewhere", lambda key: False)
+    for topic in one, two:
+        store.do(Stage(topic, blocks.encode([b"x"]), 1, b"s", 1))
+    monkeypatch.undo()
+    with pytest.raises(StageError, match="twice"):
+        store.do(CommitStages(b"c", [b"s"]))
+    store.do(AbortStage(b"s"))
+    assert store.do(CommitStages(b"c", [b"s"])).published == [(b"s", two, 1, 1)]
+
+
+@pytest.mark.parametrize("settings", [{"max_bytes": 10_000}, {}])
+def test_what_is_staged_in_memory_is_bounded(settings: dict[str, int]) -> None:
+    with Opened.in_memory(max_memory=10_000) as log:
+        topic = log.make("t", persistence="transient", **settings)
+        record = blocks.encode([bytes(4000)])
+        for stage in (b"a", b"b"):
+            log.do(Stage(topic, record, 1, stage, 1))
+            log.do(Stage(topic, record, 1, stage, 1))
+        for stage in (b"b", b"c"):
+            with pytest.raises(StagesFull, match="commit or abort"):
+                log.do(Stage(topic, record, 1, stage, 2))
+        log.do(AbortStage(b"a"))
+        log.do(Stage(topic, record, 1, b"c", 1))
+        assert log.do(CommitStages(b"c", [b"b", b"c"])).published == [(b"b", topic, 1, 1), (b"c", topic, 2, 1)]
+        for stage in (b"a", b"b"):
+            log.do(Stage(topic, record, 1, stage, 1))
+        log.do(DeleteTopic(topic))
+        assert log.log._engine._stages == {}
