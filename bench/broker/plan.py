@@ -73,6 +73,12 @@ class Case:
     rows: tuple[Row, ...]
     metrics: tuple[Metric, ...] = (RATE, SERVER, CLIENT, MEMORY)
 
+    @property
+    def weight(self) -> int:
+        """How long it takes beside the others, more or less: its share of a time that is given for all."""
+        filling = {"replay": 10, "resume": 20}
+        return filling.get(self.scenario, 0) + sum(1 + len(row.drivers) for row in self.rows)
+
 
 @dataclass(frozen=True)
 class Load:
@@ -97,7 +103,8 @@ def _omq(persistence: str) -> Row:
     return Row(f"omq, {persistence}", OMQ, "omq", ("omq_client",), {}, {"persistence": persistence})
 
 
-NATS = Row("NATS JetStream", "nats", "nats", ("nats_bare", "nats_official"))
+NATS = Row("NATS JetStream, sync in 2 min", "nats", "nats", ("nats_bare", "nats_official"))  # its default
+NATS_SECOND = replace(NATS, label="NATS JetStream, sync in 1 s", settings={"sync_interval": "1s"})
 NATS_ALWAYS = replace(NATS, label="NATS JetStream, sync always", settings={"sync_interval": "always"})
 _REDIS = ("redis_bare", "redis_official")
 REDIS = Row("Redis Streams, everysec", "redis", "redis", _REDIS, {"appendfsync": "everysec"})
@@ -108,8 +115,23 @@ FILE_SYNC = Row("bare file, fdatasync", FLOOR, "sink", ("floor_file",), {}, {"sy
 SOCKET = Row("bare socket", FLOOR, "sink", ("floor_socket",), stores=False)
 
 STRONG, WEAK, ASYNC = _omq("strong"), _omq("weak"), _omq("async")
+
+
+def _bare(row: Row) -> Row:
+    """The same through a client that only speaks the protocol, as the peers' bare ones do: what the broker can."""
+    return replace(row, label=f"{row.label}, bare client", drivers=("omq_bare",), bound=None, limits={})
+
+
 SAFE_PEERS = (REDIS_ALWAYS, NATS_ALWAYS, RABBIT)
-LAZY_PEERS = (REDIS, NATS)
+LAZY_PEERS = (REDIS, NATS_SECOND)
+#: How a peer publishes many at once, where it can; whoever publishes has the choice.
+BATCHES = {"nats": "nats_batches", "redis": "redis_batches"}
+
+
+def _may_batch(*rows: Row) -> tuple[Row, ...]:
+    return tuple(
+        replace(row, drivers=(*row.drivers, BATCHES[row.peer])) if row.peer in BATCHES else row for row in rows
+    )
 
 
 def cases(load: Load) -> list[Case]:
@@ -123,44 +145,44 @@ def cases(load: Load) -> list[Case]:
             "publish-strong",
             "publish",
             "publish, acknowledged after an fsync",
-            (STRONG.aims(2.0), *SAFE_PEERS, FILE_SYNC, SOCKET),
+            (STRONG.aims(2.0), _bare(STRONG), *_may_batch(*SAFE_PEERS), FILE_SYNC, SOCKET),
         ),
         Case(
             "publish-weak",
             "publish",
             "publish, acknowledged before an fsync",
-            (WEAK.aims(1.5), ASYNC.aims(1.5), *LAZY_PEERS, FILE, SOCKET),
+            (WEAK.aims(1.5), _bare(WEAK), ASYNC.aims(1.5), *_may_batch(*LAZY_PEERS, NATS), FILE, SOCKET),
         ),
         Case(
             "latency-strong",
             "latency",
             "one publish, acknowledged after an fsync",
-            (STRONG, *SAFE_PEERS, FILE_SYNC, SOCKET),
+            (STRONG, _bare(STRONG), *SAFE_PEERS, FILE_SYNC, SOCKET),
             (P50, P99),
         ),
         Case(
             "consume-strong",
             "consume",
             "consume with acknowledgements that are synced",
-            (strong, *SAFE_PEERS, SOCKET),
+            (strong, _bare(strong), *SAFE_PEERS, SOCKET),
         ),
         Case(
             "consume-weak",
             "consume",
             "consume with acknowledgements that are not synced",
-            (weak, lazy, *LAZY_PEERS, SOCKET),
+            (weak, _bare(weak), lazy, *LAZY_PEERS, SOCKET),
         ),
         Case(
             "together-strong",
             "together",
             "publish and consume at once, synced",
-            (strong, *SAFE_PEERS, SOCKET),
+            (strong, _bare(strong), *_may_batch(*SAFE_PEERS), SOCKET),
         ),
         Case(
             "together-weak",
             "together",
             "publish and consume at once, not synced",
-            (weak, lazy, *LAZY_PEERS, SOCKET),
+            (weak, _bare(weak), lazy, *_may_batch(*LAZY_PEERS), SOCKET),
         ),
         Case(
             "replay",
@@ -169,6 +191,7 @@ def cases(load: Load) -> list[Case]:
             (
                 replace(WEAK, label="omq, read").asks(by="read").aims(rate=1e6),
                 replace(WEAK, label="omq, subscribe").asks(by="subscribe").aims(rate=1e6),
+                replace(_bare(WEAK), label="omq, read, bare client"),
                 *LAZY_PEERS,
                 SOCKET,
                 FILE,

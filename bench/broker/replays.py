@@ -83,4 +83,4 @@ class Replays:
 
 def _key(row: Row) -> str:
     """What rows share that read from the same server."""
-    return f"{row.drivers[0]} {sorted(row.settings.items())}"
+    return f"{row.service} {row.stores} {sorted(row.settings.items())}"

@@ -150,12 +150,18 @@ def markdown(found: Sequence[Findings], command: str) -> str:
     """All cases as Markdown."""
     lines = [f"`{command}`", ""]
     for findings in found:
-        head, *rows = _cells(findings)
-        lines += [f"{findings.case.title[0].upper()}{findings.case.title[1:]}:", "", _line(head)]
-        lines.append(_line(["---", *["---:"] * (len(head) - 3), "---", "---"]))
-        lines += [_line(row) for row in rows]
-        lines += ["", *(f"- {note}" for note in _notes(findings)), ""]
+        title = findings.case.title
+        lines += [f"{title[0].upper()}{title[1:]}:", "", section(findings), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def section(findings: Findings) -> str:
+    """The table of a case as Markdown, and what is to be said about it."""
+    head, *rows = _cells(findings)
+    lines = [_line(head), _line(["---", *["---:"] * (len(head) - 3), "---", "---"]), *map(_line, rows)]
+    if notes := [note.splitlines()[0] for note in _notes(findings)]:
+        lines += ["", *(f"- {note}" for note in notes)]
+    return "\n".join(lines)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -57,3 +57,13 @@ def slide(count: int, depth: int, send: Callable[[int], None], acknowledged: Cal
             send(free)
             sent += free
         done += acknowledged()
+
+
+def slide_batches(count: int, depth: int, send: Callable[[int], None], acknowledged: Callable[[], int]) -> None:
+    """As `slide`, in batches of half a window: two are under way."""
+    sent = done = 0
+    while done < count:
+        while sent < count and sent - done + (step := min(max(1, depth // 2), count - sent)) <= depth:
+            send(step)
+            sent += step
+        done += acknowledged()

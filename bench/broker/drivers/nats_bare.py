@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import re
 import socket
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from bench.broker.drivers import PATIENCE, TOPIC, Job
 from bench.broker.drivers.inlet import Inlet, slide
 
 INBOX = "_INBOX.bench"
-DELIVERED = re.compile(rb"MSG \S+ \S+ (\$JS\.ACK\S+) \d+\r\n")
+DELIVERED = re.compile(rb"MSG \S+ \S+ (\$JS\.ACK\S+) [\d ]+\r\n")  # HMSG, too: two sizes
 FLOW = re.compile(rb"(\$JS\.FC\.\S+)[ \r]")
 LONGEST_LINE = 300  # bytes of the line before a message's body
 
 
 class Client:
     """Publishes, consumes and replays."""
+
+    settings: ClassVar[Mapping[str, bool]] = {}  # of the stream
 
     def __init__(self, job: Job) -> None:
         self._depth = job.depth
@@ -57,7 +60,9 @@ class Client:
                 return found
 
     def create(self) -> None:
-        self._ask(f"STREAM.CREATE.{TOPIC}", name=TOPIC, subjects=[TOPIC], storage="file", retention="limits")
+        self._ask(
+            f"STREAM.CREATE.{TOPIC}", name=TOPIC, subjects=[TOPIC], storage="file", retention="limits", **self.settings
+        )
         settings = {"durable_name": "shared", "ack_policy": "explicit", "deliver_policy": "all"}
         self._ask(
             f"CONSUMER.DURABLE.CREATE.{TOPIC}.shared",

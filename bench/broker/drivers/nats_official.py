@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import nats
+import uvloop
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from bench.broker.drivers import PATIENCE, TOPIC, Job
@@ -16,7 +17,7 @@ class Client:
 
     def __init__(self, job: Job) -> None:
         self._depth, self._body = job.depth, job.body()
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._run = self._loop.run_until_complete
         self._shared: Any = None
         self._run(self._connect(job.endpoint))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from bench.broker.drivers.inlet import slide
+from bench.broker.__main__ import measure
+from bench.broker.drivers.inlet import slide, slide_batches
+from bench.broker.measure import Runner
 from bench.broker.plan import SCENARIOS, Case, Load, Row, cases
+from bench.broker.record import PAGE, keys, record
 from bench.broker.replays import Replays
 from bench.broker.report import Findings
 from bench.plan import RATE, Metric
@@ -33,6 +37,7 @@ def test_servers_are_measured_told_and_ended(tmp_path):
     assert [case["left out"] for case in found] == [{}] * 6
     assert all(row["rounds"] for case in found for row in case["rows"].values())
     assert (tmp_path / "markdown").read_text().count("| omq, strong |") == 2
+    assert (tmp_path / "markdown").read_text().count("| omq, strong, bare client |") == 2
     assert (tmp_path / "svg").read_text().endswith("</svg>\n")
     assert not list(tmp_path.glob("bench-*")), "a server left its directory"
 
@@ -41,7 +46,8 @@ def test_every_scenario_has_a_case():
     assert {case.scenario for case in cases(Load(1024, 1000, 1.0, 1000, 1000))} == set(SCENARIOS)
 
 
-def test_a_window_slides_and_is_never_exceeded():
+@pytest.mark.parametrize("sliding", [slide, slide_batches])
+def test_a_window_slides_and_is_never_exceeded(sliding):
     sent, done = [], []
 
     def acknowledged() -> int:
@@ -49,7 +55,7 @@ def test_a_window_slides_and_is_never_exceeded():
         done.append(min(3, sum(sent) - sum(done)))
         return done[-1]
 
-    slide(25, 10, sent.append, acknowledged)
+    sliding(25, 10, sent.append, acknowledged)
     assert sum(sent) == sum(done) == 25
 
 
@@ -59,9 +65,7 @@ def test_servers_of_a_replay_take_turns_only_where_all_have_room(tmp_path):
     assert Replays(small, tmp_path).turns(rows) == (rows,)
     apart = Replays(vast, tmp_path).turns(rows)
     assert [row for some in apart for row in some] == list(rows)
-    assert [row.label for row in apart[0]] == ["omq, read", "omq, subscribe"], (
-        "what reads the same store stays together"
-    )
+    assert [row.peer for row in apart[0]] == ["omq"] * 3, "they read the same store"
 
 
 @pytest.mark.parametrize(
@@ -74,3 +78,33 @@ def test_every_limit_of_a_row_is_kept(rate, memory, verdict):
     assert findings.verdict(row) == "not measured"
     findings.samples["omq"] = [{"rate": rate, "memory": memory}]
     assert findings.verdict(row) == verdict
+
+
+def test_the_page_has_a_place_for_every_case_and_keeps_the_rest(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.read_text())
+    row = Row("omq", "omq", "omq", ("omq_client",))
+    for key in keys():
+        findings = Findings(Case(key, "publish", "one", (row,), (RATE,)), {"omq": [{"rate": 12345.0}] * 3})
+        record(findings, f"make {key}", "ext4", page)
+        assert (tmp_path / "page" / f"{key}.svg").read_text().endswith("</svg>\n")
+    written = page.read_text()
+    assert written.count("| omq | 12,345 |") == written.count("medians of 3 rounds") == len(keys())
+    assert written.count("<!-- ") == 2 * len(keys())
+    assert written.startswith("# Performance of the broker\n")
+    with pytest.raises(ValueError, match="no place for other"):
+        record(Findings(Case("other", "publish", "one", (row,))), "make", "ext4", page)
+
+
+def test_only_the_first_round_is_sure_where_time_is_short(tmp_path, monkeypatch):
+    row = Row("omq", "omq", "omq", ("omq_client",))
+
+    @contextmanager
+    def running(*_):
+        yield Runner(lambda *_: {"rate": 1.0}, lambda *_: {"rate": 1.0}, ((row,),))
+
+    monkeypatch.setattr("bench.broker.__main__.runner", running)
+    case = Case("one", "publish", "one", (row,), (RATE,))
+    load = Load(1024, 1000, 1.0, 1000, 1000)
+    for until, rounds in ((0.0, 1), (float("inf"), 3)):
+        assert len(measure(case, load, tmp_path, 3, "better", until).samples["omq"]) == rounds
