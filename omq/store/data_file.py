@@ -108,6 +108,8 @@ def look(path: Path) -> Meta | None:
 
 
 def checksum(path: Path) -> int:
-    """Of the newest meta page; 0 where there is no file. `DamagedError` as `look`."""
-    meta = look(path)
-    return crc32c(meta.raw) if meta is not None else 0
+    """Of both meta pages; 0 where there is no file."""
+    try:
+        return crc32c(b"".join(meta.raw if meta is not None else b"-" for meta in read_metas(path)[0]))
+    except FileNotFoundError:
+        return 0

@@ -321,6 +321,27 @@ class Stats:
     damaged: list[tuple[int, int, int]] = field(default_factory=list)
     engines: dict[str, Stats] = field(default_factory=dict)
 
+    def sum_up(self) -> None:
+        """Adds the figures of the parts."""
+        for stats in self.engines.values():
+            for name in _SUMMED:
+                setattr(self, name, getattr(self, name) + getattr(stats, name))
+            for limit, number in stats.sync_buckets.items():
+                self.sync_buckets[limit] = self.sync_buckets.get(limit, 0) + number
+
+
+_SUMMED: Final = (
+    "file_bytes",
+    "used_bytes",
+    "commits",
+    "appended",
+    "appended_bytes",
+    "duplicates",
+    "full",
+    "syncs",
+    "sync_seconds",
+)
+
 
 class Reader(Protocol):
     """One topic, as it is while this reader lives."""

@@ -66,6 +66,7 @@ class Ledger:
         topics: By id.
         touched: The topics that the transaction at work has changed.
         behind: There is more to be deleted.
+        unclean: There may be more to be forgotten of what is old.
         owing: Topics of which acknowledged appends found no space: nothing may take their ids.
     """
 
@@ -79,7 +80,7 @@ class Ledger:
         self.catalog = catalog
         self.topics: dict[int, Topic] = {}
         self.touched: set[Topic] = set()
-        self.behind = False
+        self.behind = self.unclean = False
         self.owing: set[int] = set()
         self.appended = 0  # records, in the transaction at work
         self.appended_bytes = 0
@@ -88,6 +89,7 @@ class Ledger:
         self._elsewhere = elsewhere
         self._producers = Producers()
         self._stages = Stages()
+        self._cleaned = b""  # where `Clean` goes on
         self._deleted: set[int] = set()  # topics whose rows are still there
         self._swept: set[int] = set()  # of them: are not, if the transaction at work is committed
         self._clock = clock
@@ -164,6 +166,7 @@ class Ledger:
         """The transaction is not committed; `transaction` reads what is."""
         self._transaction = None
         self._swept.clear()
+        self.unclean = False  # in an hour again
         self._producers.rollback()
         touched = list(self.touched)
         if self.catalog is not None:
@@ -511,8 +514,9 @@ class Ledger:
             self._swept.add(id)
 
     def _clean(self, write: Clean) -> None:
-        self._producers.drop_silent(self._transaction, self._now, SWEPT)
-        self._stages.drop_old(self._transaction, self._now, SWEPT)
+        self._cleaned = self._producers.drop_silent(self._transaction, self._now, SWEPT, self._cleaned)
+        more = self._stages.drop_old(self._transaction, self._now, SWEPT) >= SWEPT
+        self.unclean = more or bool(self._cleaned)
 
     def _quarantine(self, write: Quarantine) -> None:
         key = TOPIC_NUMBER.pack(b"q", write.topic_id, write.first)

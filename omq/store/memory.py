@@ -35,10 +35,12 @@ from omq.store.interface import (
 )
 from omq.store.internal import Carried, Carry
 from omq.store.joining import OpenBlock, Records, pieces, reaching
+from omq.store.producers import ANSWERS, SILENCE
 from omq.store.settled import Settled
 from omq.store.staging import LAST_SEQUENCE
 
-PRODUCER_ANSWERS: Final = 65_536  # answers kept for one producer that never says which ones it has
+PRODUCERS: Final = 65_536  # that are known of a topic
+COMMITS: Final = 65_536  # whose names are known
 FORGOTTEN: Final = 256  # blocks dropped before the list of them is made anew
 
 
@@ -61,12 +63,14 @@ class Producer:
     Attributes:
         floor: It has the answers of all sequences below.
         answers: First id, count and timestamp, by sequence.
+        seen: When it was here.
     """
 
-    __slots__ = ("answers", "floor")
+    __slots__ = ("answers", "floor", "seen")
 
     def __init__(self) -> None:
         self.floor = 0
+        self.seen = 0
         self.answers: dict[int, tuple[int, int, int]] = {}
 
     def forget(self, settled: int) -> None:
@@ -75,7 +79,7 @@ class Producer:
             self.floor = settled
             for sequence in [sequence for sequence in self.answers if sequence < settled]:
                 del self.answers[sequence]
-        while len(self.answers) > PRODUCER_ANSWERS:
+        while len(self.answers) > ANSWERS:
             del self.answers[next(iter(self.answers))]
 
 
@@ -97,10 +101,20 @@ class MemoryTopic:
         self.blocks: list[Block | None] = []
         self.gone = 0  # blocks at the beginning of both lists that are no more
         self.open: OpenBlock | None = None
-        self.producers: dict[bytes, Producer] = {}
+        self.producers: dict[bytes, Producer] = {}  # who was seen last is last
         self.positions: dict[str, int] = {}
         self.staged = 0  # bytes that wait for their commit
         self.settled = Settled(last, last)
+
+    def producer(self, name: bytes) -> Producer:
+        """One that is here now. Who was silent for long is forgotten, and of too many those seen first."""
+        now = uptime()
+        producer = self.producers.pop(name, None) or Producer()
+        producer.seen = now
+        self.producers[name] = producer
+        while len(self.producers) > PRODUCERS or next(iter(self.producers.values())).seen < now - SILENCE:
+            del self.producers[next(iter(self.producers))]
+        return producer
 
     def state(self) -> TopicState:
         return TopicState(
@@ -368,7 +382,7 @@ class MemoryTopics:
         if not (write.producer and write.sequence):
             write.first = self._grow(topic, write.records, write.count)
             return
-        producer = topic.producers.setdefault(write.producer, Producer())
+        producer = topic.producer(write.producer)
         answer = producer.answers.get(write.sequence)
         if answer is not None or write.sequence < producer.floor:
             write.first, _, write.timestamp = answer or (0, 0, 0)
@@ -468,6 +482,8 @@ class MemoryTopics:
             write.published.append((stage, topic_id, first, total))
         if write.published:
             self._commits[write.commit] = list(write.published)
+            if len(self._commits) > COMMITS:
+                del self._commits[next(iter(self._commits))]
 
     def _abort(self, write: AbortStage) -> None:
         if write.stage in self._stages:

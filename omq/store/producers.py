@@ -13,6 +13,8 @@ from omq.store.layout import NUMBER, THREE, TWO, after, opened, producer_key, se
 SILENCE: Final = 86_400_000_000  # microseconds after which a producer is forgotten
 SEEN_EVERY: Final = 3_600_000_000  # how exactly it is kept when one was there
 PRUNED: Final = 64  # sequences that are forgotten together
+ANSWERS: Final = 65_536  # that are kept for one producer which never says which ones it has
+KNOWN: Final = 4096  # producers kept in memory; of others the rows are read
 
 
 class Producer:
@@ -23,23 +25,25 @@ class Producer:
         floor: All below is forgotten, and a repetition.
         kept: The floor up to which rows are deleted.
         highest: The highest sequence stored.
+        rows: How many answers are kept.
         seen: When it was seen, as it is stored.
     """
 
-    __slots__ = ("floor", "highest", "kept", "prefix", "seen")
+    __slots__ = ("floor", "highest", "kept", "prefix", "rows", "seen")
 
-    def __init__(self, prefix: bytes, seen: int, floor: int, highest: int) -> None:
+    def __init__(self, prefix: bytes, seen: int, floor: int, highest: int, rows: int) -> None:
         self.prefix = prefix
         self.seen = seen
         self.floor = self.kept = floor
         self.highest = highest
+        self.rows = rows
 
 
 class Producers:
     """The producers of an environment."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, bytes], Producer] = {}
+        self._known: dict[tuple[int, bytes], Producer] = {}  # who was seen last is last
 
     def rollback(self) -> None:
         """What was remembered of a transaction that is not."""
@@ -72,13 +76,15 @@ class Producers:
             transaction.put(key, sealed(key, THREE.pack(write.first, write.count, write.timestamp)))
             if write.sequence > producer.highest:
                 producer.highest = write.sequence
+            producer.rows += 1
+            if producer.rows >= ANSWERS + PRUNED:
+                producer.rows -= self._delete(transaction, producer.prefix, after(producer.prefix), PRUNED)
         if write.settled > producer.floor:
             producer.floor = write.settled
         pruned = producer.floor - producer.kept >= PRUNED
         if pruned:
-            cursor = transaction.cursor()
-            self._delete(cursor, producer.prefix, producer.prefix + NUMBER.pack(producer.floor))
-            cursor.close()
+            stop = producer.prefix + NUMBER.pack(producer.floor)
+            producer.rows -= self._delete(transaction, producer.prefix, stop, producer.rows)
             producer.kept = producer.floor
         if pruned or now - producer.seen > SEEN_EVERY:
             producer.seen = now
@@ -88,7 +94,7 @@ class Producers:
     def of(self, transaction: Any, write: Append) -> Producer:
         """What is known of the producer of an append."""
         known = write.topic_id, write.producer
-        producer = self._known.get(known)
+        producer = self._known.pop(known, None)
         if producer is None:
             key = producer_key(b"p", *known)
             row = transaction.get(key)
@@ -100,33 +106,62 @@ class Producers:
                 last = bytes(cursor.key())
                 if last.startswith(prefix) and len(last) == len(prefix) + 8:
                     (highest,) = NUMBER.unpack(last[-8:])
+            rows = 0
+            found = highest >= floor and cursor.set_range(prefix)
+            while found and cursor.key()[: len(prefix)] == prefix:
+                rows += 1
+                found = cursor.next()
             cursor.close()
-            producer = self._known[known] = Producer(prefix, seen, floor, highest)
+            producer = Producer(prefix, seen, floor, highest, rows)
+        self._known[known] = producer
+        if len(self._known) > KNOWN:
+            del self._known[next(iter(self._known))]
         return producer
 
     @staticmethod
-    def _delete(cursor: Any, start: bytes, stop: bytes) -> None:
-        """Deletes the rows of a range of keys."""
+    def _delete(transaction: Any, start: bytes, stop: bytes, limit: int) -> int:
+        """Deletes the first rows of a range of keys, at most `limit`; how many."""
+        cursor = transaction.cursor()
+        deleted = 0
         found = cursor.set_range(start)
-        while found and bytes(cursor.key()) < stop:
+        while found and deleted < limit and bytes(cursor.key()) < stop:
             found = cursor.delete() and bool(cursor.key())
+            deleted += 1
+        cursor.close()
+        return deleted
 
-    def drop_silent(self, transaction: Any, now: int, limit: int) -> int:
-        """Forgets producers that were silent for long; how many, at most `limit`."""
+    def drop_silent(self, transaction: Any, now: int, limit: int, start: bytes) -> bytes:
+        """Forgets producers that were silent for long, looking at some of them; where to go on, or nothing.
+
+        Args:
+            transaction: The one at work.
+            now: By the store's clock.
+            limit: How many are looked at, and about how many rows are deleted.
+            start: Where to begin; nothing: at the first one.
+        """
         cursor = transaction.cursor()
         silent: list[bytes] = []
-        found = cursor.set_range(b"p")
-        while found and cursor.key()[:1] == b"p" and len(silent) < limit:
+        rest = b""
+        looked = 0
+        found = cursor.set_range(start or b"p")
+        while found and cursor.key()[:1] == b"p":
             key = bytes(cursor.key())
+            if looked == limit:
+                rest = key
+                break
+            looked += 1
             with suppress(DamagedError, struct.error):  # that stays, and is told to its producer
                 if TWO.unpack(opened(key, cursor.value()))[0] < now - SILENCE - SEEN_EVERY:
                     silent.append(key)
             found = cursor.next()
+        cursor.close()
         for key in silent:
             prefix = b"d" + key[1:]
-            self._delete(cursor, prefix, after(prefix))
+            limit -= self._delete(transaction, prefix, after(prefix), max(limit, 1))
+            if limit <= 0:
+                rest = key
+                break
             transaction.delete(key)
-        cursor.close()
         if silent:
             self._known.clear()
-        return len(silent)
+        return rest

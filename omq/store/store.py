@@ -56,17 +56,6 @@ log = logging.getLogger("omq.store")
 DEAD_LETTERS: Final = b"\0dead letters of "  # the producer, as which a topic appends to its dead letters elsewhere
 #: What is simply handed back.
 PLAIN: Final = frozenset({Append, Settle, SetPosition, DropPosition, Stage, Trim})
-SUMMED: Final = (
-    "file_bytes",
-    "used_bytes",
-    "commits",
-    "appended",
-    "appended_bytes",
-    "duplicates",
-    "full",
-    "syncs",
-    "sync_seconds",
-)
 ANOTHER: Final = (
     "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing"
 )
@@ -494,12 +483,14 @@ class Store:
     def _carry(self, write: MoveToDeadLetter) -> None:
         """Begins to move a dead letter to another environment: there it is appended once, then it is settled here."""
         try:
+            first = self.topic(write.topic_id).first
             record = self._record(write.topic_id, write.id)
         except (StoreError, lmdb.Error) as error:
             self._hand_back(write, error if isinstance(error, StoreError) else StoreError(f"LMDB: {error}"))
             return
+        # What its topic has dropped comes here no more.
         producer = DEAD_LETTERS + write.topic_id.to_bytes(4, "big")
-        self._to(write.target_id, Carried(write.target_id, record, 1, producer, write.id, context=write))
+        self._to(write.target_id, Carried(write.target_id, record, 1, producer, write.id, min(first, write.id), write))
 
     def _record(self, topic_id: int, id: int) -> bytes:
         where = self._where[topic_id]
@@ -599,11 +590,7 @@ class Store:
             appended_bytes=memory.appended_bytes,
             duplicates=memory.duplicates,
         )
-        for stats in total.engines.values():
-            for name in SUMMED:
-                setattr(total, name, getattr(total, name) + getattr(stats, name))
-            for limit, number in stats.sync_buckets.items():
-                total.sync_buckets[limit] = total.sync_buckets.get(limit, 0) + number
+        total.sum_up()
         return total
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ import lmdb
 from omq.store.environment import NO_SPACE, Environment
 from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull
 from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
-from omq.store.internal import Owed, Retain
+from omq.store.internal import Clean, Owed, Retain
 from omq.store.ledger import Ledger
 
 log = logging.getLogger("omq.store")
@@ -138,6 +138,9 @@ class Writer:
                 self._write(group)
             if self.ledger.behind and self.broken is None:
                 self._queue.put(Retain())
+            if self.ledger.unclean and self.broken is None:
+                self.ledger.unclean = False
+                self._queue.put(Clean())
         left = []
         while True:
             try:
