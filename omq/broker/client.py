@@ -264,7 +264,8 @@ class Client:
 
         Args:
             topic: The topic's name.
-            ack_timeout: Seconds after which a message that was not acknowledged is delivered again.
+            ack_timeout: Seconds after which a message that was not acknowledged is delivered again. They count from its
+                delivery, so also while it waits behind others here: what `credit` messages take is to be less.
             credit: Messages that the broker may deliver ahead of their acknowledgements, 1,048,576 at most.
 
         Raises:

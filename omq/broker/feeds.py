@@ -230,7 +230,7 @@ class ShareFeed(Feed):
     def __init__(self, tag: bytes, topic: str, ack_timeout: float, credit: int) -> None:
         super().__init__(tag, topic, min(credit, protocol.MAX_JOBS))
         self.ack_timeout = ack_timeout
-        # What was acknowledged of late. The broker may not have heard of it when the connection ended: no more than
+        # What was acknowledged of late. The broker may have delivered it again before it heard of that: no more than
         # the credit, for then it delivers nothing.
         self._done: OrderedDict[int, None] = OrderedDict()
         self.gathered: list[int] = []  # acknowledged in this connection, and not said
@@ -272,6 +272,10 @@ class ShareFeed(Feed):
         self.unsure.clear()
         return False
 
+    def may_repeat(self, counts: bytes) -> bool:
+        """Whether there may be anything in a block that was acknowledged."""
+        return self.resumed or bool(counts)
+
     def take_unsure(self) -> list[Acked]:
         """What may not be durable, for whoever makes sure of it."""
         numbers, self.unsure = self.unsure, []
@@ -289,8 +293,8 @@ class ShareFeed(Feed):
         return found
 
     def is_done(self, number: int) -> bool:
-        """Whether a message that came again was acknowledged in a connection that was lost."""
-        return self.resumed and number in self._done
+        """Whether a message that comes again was acknowledged: in a connection that was lost, or after its time."""
+        return number in self._done
 
 
 def messages_of(feed: Feed, block: Block) -> list[Message]:

@@ -276,12 +276,15 @@ class Consumer(Stream[Delivery]):
                 return
 
     def _counts(self, message: Delivery) -> bool:
-        return message.session == self._caller.core.session  # else the broker delivers it again
+        if message.session != self._caller.core.session:
+            return False  # the broker delivers it again
+        # It may have come again, and then have been acknowledged.
+        return message.deliveries == 1 or not self._feed.is_done(message.id)
 
     def _decode(self, block: Block, session: int) -> list[Delivery]:
         feed = self._feed
         found = deliveries_of(feed, block, self, session)
-        if not feed.resumed:
+        if not feed.may_repeat(block[2]):
             return found
         if done := [one for one in found if feed.is_done(one.id)]:
             with contextlib.suppress(ClosedError):

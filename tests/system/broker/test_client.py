@@ -605,6 +605,26 @@ def test_a_reading_that_is_dropped_leaves_nothing(blocking):
     blocking.delete("half read")
 
 
+@pytest.mark.parametrize("decoded", [False, True])
+def test_what_was_acknowledged_after_its_time_is_not_handed_out_again(twin, client, jobs, decoded):
+    twin.wait(client.publish_many(jobs, [b"a", b"b", b"c"]))
+    consumer = twin.wait(client.consume(jobs, ack_timeout=0.05, credit=6))
+    taken = twin.take(consumer, 3)
+    until(lambda: twin.wait(client.topics()) and consumer._feed.queue)  # they came again
+    if decoded:
+        taken.append(twin.wait(consumer.recv(timeout=20.0)))
+        assert taken[3].deliveries > 1
+    for job in taken:
+        twin.call(job.ack)
+    with pytest.raises(omq.ReceiveTimeout):
+        twin.wait(consumer.recv(timeout=0.2))
+    twin.wait(consumer.close())
+    consumer = twin.wait(client.consume(jobs))
+    with pytest.raises(omq.ReceiveTimeout):
+        twin.wait(consumer.recv(timeout=0.1))
+    twin.wait(consumer.close())
+
+
 def test_a_publish_returns_once_earlier_acknowledgements_are_durable(blocking, server):
     blocking.create("work", delivery="round-robin", persistence="transient")
     blocking.create("results", persistence="transient")
