@@ -11,11 +11,12 @@ async with omq.asyncio.broker.Client("tcp://127.0.0.1:5565") as client:
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from omq._core.blocks import encode_record
 from omq.broker import protocol
@@ -23,15 +24,26 @@ from omq.broker.async_caller import AsyncCaller
 from omq.broker.async_streams import AsyncConsumer as Consumer
 from omq.broker.async_streams import AsyncSubscription as Subscription
 from omq.broker.async_streams import leave
-from omq.broker.checks import check_bodies, check_headers, check_reading, check_share, check_subscription
+from omq.broker.checks import (
+    check_bodies,
+    check_headers,
+    check_reading,
+    check_sequence,
+    check_share,
+    check_stage,
+    check_stages,
+    check_subscription,
+)
 from omq.broker.client_core import (
     Request,
     State,
     describe,
+    read_committed,
     read_first,
     read_names,
     read_topic,
     read_topics,
+    write_stages,
 )
 from omq.broker.errors import (
     BrokerError,
@@ -48,7 +60,7 @@ from omq.broker.feeds import CREDIT_BYTES
 from omq.broker.packing import check_body, pack
 from omq.broker.range_reader import RangeReader
 from omq.broker.server import AsyncServer as Server
-from omq.broker.types import Delivery, Message, NameInfo, TopicInfo
+from omq.broker.types import Committed, Delivery, Message, NameInfo, Record, TopicInfo
 from omq.context import Context
 
 if TYPE_CHECKING:
@@ -62,6 +74,7 @@ __all__ = [
     "BrokerTimeout",
     "Busy",
     "Client",
+    "Committed",
     "Consumer",
     "Damaged",
     "Delivery",
@@ -69,12 +82,15 @@ __all__ = [
     "NameInfo",
     "Overrun",
     "PermissionDenied",
+    "Record",
     "Server",
     "StoreFull",
     "Subscription",
     "TopicError",
     "TopicInfo",
 ]
+
+_Read = TypeVar("_Read")
 
 
 class Client:
@@ -170,33 +186,60 @@ class Client:
             await caller.flush(flush)
         return read_first(request)
 
-    async def publish_many(self, topic: str, bodies: Iterable[Buffer]) -> list[int]:
+    async def publish_many(self, topic: str, bodies: Iterable[Buffer | Record]) -> list[int]:
         """Publishes messages, many on their way at once; see `omq.broker.Client.publish_many`."""
-        caller = self._caller
-        caller.refuse()
         check_bodies(bodies)
         protocol.check_name(topic)
+        asked = await self._ask_all(bodies, partial(self._caller.core.append, topic), read_first)
+        await self._caller.flush()
+        return [number for first, count in asked for number in range(first, first + count)]
+
+    async def _ask_all(
+        self, bodies: Iterable[Buffer | Record], ask: Callable[[bytes], Request], read: Callable[[Request], _Read]
+    ) -> list[tuple[_Read, int]]:
+        """Makes requests of bodies, many on their way at once; what their answers say, and what is in each."""
+        caller = self._caller
+        caller.refuse()
         core = caller.core
         asked: deque[tuple[Request, int]] = deque()
-        numbers: list[int] = []
+        answers: list[tuple[_Read, int]] = []
         try:
             for records, count in pack(bodies, core.max_body):
                 may_append = partial(core.has_turn, len(records))
                 if not may_append():
                     await caller.wait_for(may_append, "an answer to what was published")
                 while asked and asked[0][0].done:
-                    _note(numbers, *asked.popleft())
+                    request, some = asked.popleft()
+                    answers.append((read(request), some))
                 with caller.asking():
-                    asked.append((core.append(topic, records), count))
+                    asked.append((ask(records), count))
             while asked:
                 await caller.finish(asked[0][0])
-                _note(numbers, *asked.popleft())
-            await caller.flush()
-        except BaseException:
+                request, some = asked.popleft()
+                answers.append((read(request), some))
+        finally:
             for request, _ in asked:
                 core.give_up(request)
-            raise
-        return numbers
+        return answers
+
+    async def stage(self, topic: str, bodies: Iterable[Buffer | Record], stage: str, *, sequence: int = 1) -> int:
+        """Keeps messages aside until `commit` publishes them; see `omq.broker.Client.stage`."""
+        core, name = self._caller.core, check_stage(stage)
+        check_bodies(bodies)
+        protocol.check_name(topic)
+        check_sequence(sequence)
+        numbers = itertools.count(sequence)
+        await self._ask_all(bodies, lambda records: core.stage(topic, records, name, next(numbers)), Request.result)
+        return next(numbers)
+
+    async def commit(self, commit: str, stages: Iterable[str]) -> list[Committed]:
+        """Publishes stages at once; see `omq.broker.Client.commit`."""
+        name, names = check_stage(commit, "a commit's name"), [check_stage(stage) for stage in check_stages(stages)]
+        return read_committed(await self._caller.ask(protocol.COMMIT, name, write_stages(names)))
+
+    async def abort(self, stage: str) -> None:
+        """Forgets a stage; see `omq.broker.Client.abort`."""
+        await self._caller.ask(protocol.ABORT, check_stage(stage))
 
     # ------------------------------------------------------------------ reading
 
@@ -268,8 +311,3 @@ class Client:
         up = self._caller.core.state is State.UP
         state = "closed" if self.closed else "connected" if up else "not connected"
         return f"<omq.asyncio.broker.Client {self.endpoint} {state}>"
-
-
-def _note(numbers: list[int], request: Request, count: int) -> None:
-    first = read_first(request)
-    numbers.extend(range(first, first + count))

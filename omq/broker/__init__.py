@@ -25,7 +25,7 @@ from omq.broker.errors import (
 )
 from omq.broker.server import Server
 from omq.broker.streams import Consumer, Subscription
-from omq.broker.types import Delivery, Message, NameInfo, TopicInfo
+from omq.broker.types import Committed, Delivery, Message, NameInfo, Record, TopicInfo
 
 __all__ = [
     "BrokerError",
@@ -33,6 +33,7 @@ __all__ = [
     "BrokerTimeout",
     "Busy",
     "Client",
+    "Committed",
     "Consumer",
     "Damaged",
     "Delivery",
@@ -40,6 +41,7 @@ __all__ = [
     "NameInfo",
     "Overrun",
     "PermissionDenied",
+    "Record",
     "Server",
     "StoreFull",
     "Subscription",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import TYPE_CHECKING
 
 from omq.broker import protocol
+from omq.broker.types import Record
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -75,7 +76,40 @@ def check_reading(start: int | None, stop: int | None, limit: int | None) -> Non
             raise TypeError(f"{name}={value!r}: must be a whole number, or None")
 
 
+def check_stage(name: str, what: str = "a stage's name") -> bytes:
+    """Gives a name of a stage, or a commit, as the broker takes it.
+
+    Raises:
+        ValueError: It is empty, or has more than 255 bytes.
+    """
+    encoded = name.encode()
+    if not 1 <= len(encoded) <= protocol.MAX_NAME:
+        raise ValueError(f"{what} has 1 to {protocol.MAX_NAME} bytes, not {len(encoded)}: {name[:40]!r}")
+    return encoded
+
+
+def check_sequence(sequence: int) -> None:
+    """Raises for a number that no stage has.
+
+    Raises:
+        ValueError: It is no whole number, or below 1.
+    """
+    if isinstance(sequence, bool) or not isinstance(sequence, int) or sequence < 1:
+        raise ValueError(f"sequence={sequence!r}: must be a whole number, 1 or more")
+
+
+def check_stages(stages: Iterable[str]) -> Iterable[str]:
+    """Gives back the names of several stages.
+
+    Raises:
+        TypeError: It is one.
+    """
+    if isinstance(stages, str):
+        raise TypeError("the names of several stages are expected, not one")
+    return stages
+
+
 def check_bodies(bodies: object) -> None:
     """Raises where one body was given for several; iterating over it would give numbers."""
-    if isinstance(bodies, str | bytes | bytearray | memoryview):
-        raise TypeError(f"publish_many takes several bodies, not one of {type(bodies).__name__}")
+    if isinstance(bodies, str | bytes | bytearray | memoryview | Record):
+        raise TypeError(f"several bodies are expected, not one of {type(bodies).__name__}")

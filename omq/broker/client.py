@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from omq._core.blocks import encode_record
 from omq.broker import protocol
 from omq.broker.caller import Caller
-from omq.broker.checks import check_bodies, check_headers, check_reading, check_share, check_subscription
+from omq.broker.checks import (
+    check_bodies,
+    check_headers,
+    check_reading,
+    check_sequence,
+    check_share,
+    check_stage,
+    check_stages,
+    check_subscription,
+)
 from omq.broker.client_core import (
     Request,
     State,
     describe,
+    read_committed,
     read_first,
     read_names,
     read_topic,
     read_topics,
+    write_stages,
 )
 from omq.broker.errors import BrokerTimeout
 from omq.broker.feeds import CREDIT_BYTES
 from omq.broker.packing import check_body, pack
 from omq.broker.range_reader import RangeReader
 from omq.broker.streams import Consumer, Subscription
-from omq.broker.types import Message, NameInfo, TopicInfo
+from omq.broker.types import Committed, Message, NameInfo, Record, TopicInfo
 from omq.context import Context
 
 if TYPE_CHECKING:
@@ -177,14 +189,14 @@ class Client:
             caller.flush(until, flush)
         return read_first(request)
 
-    def publish_many(self, topic: str, bodies: Iterable[Buffer]) -> list[int]:
+    def publish_many(self, topic: str, bodies: Iterable[Buffer | Record]) -> list[int]:
         """Publishes messages, many on their way at once, and waits until the topic's persistence holds for all.
 
         They are stored in their order. After an error some of them may be published, not always the first ones.
 
         Args:
             topic: The topic's name.
-            bodies: Their contents; see `publish`.
+            bodies: Their contents; see `publish`. A `Record` has a key and headers, too.
 
         Returns:
             Their ids.
@@ -193,12 +205,23 @@ class Client:
             Exception: As `publish`; the client's `timeout` counts from one answer to the next.
         """
         caller = self._caller
-        caller.refuse()
         check_bodies(bodies)
+        protocol.check_name(topic)
+        numbers: list[int] = []
+        for request, count in self._ask_all(bodies, partial(caller.core.append, topic)):
+            first = read_first(request)
+            numbers.extend(range(first, first + count))
+        caller.flush(caller.until())
+        return numbers
+
+    def _ask_all(
+        self, bodies: Iterable[Buffer | Record], ask: Callable[[bytes], Request]
+    ) -> Iterator[tuple[Request, int]]:
+        """Makes requests of bodies, many on their way at once; the answered ones in order, with their counts."""
+        caller = self._caller
+        caller.refuse()
         core = caller.core
         asked: deque[tuple[Request, int]] = deque()
-        numbers: list[int] = []
-        protocol.check_name(topic)
         caller.settle_dropped()
         try:
             for records, count in pack(bodies, core.max_body):
@@ -206,26 +229,68 @@ class Client:
                 if not may_append():
                     caller.wait_for(may_append, caller.until(), "an answer to what was published")
                 while asked and asked[0][0].done:
-                    request, some = asked.popleft()
-                    first = read_first(request)
-                    numbers.extend(range(first, first + some))
+                    yield asked.popleft()
                 with caller.lock:
                     caller.refuse()
-                    asked.append((core.append(topic, records), count))
+                    asked.append((ask(records), count))
                     caller.send_out()
             while asked:
-                request, some = asked[0]
-                caller.finish(request, caller.until())
-                first = read_first(request)
-                numbers.extend(range(first, first + some))
-                asked.popleft()
-            caller.flush(caller.until())
-        except BaseException:
-            with caller.lock:
-                for request, _ in asked:
-                    core.give_up(request)
-            raise
-        return numbers
+                caller.finish(asked[0][0], caller.until())
+                yield asked.popleft()
+        finally:
+            if asked:
+                with caller.lock:
+                    for request, _ in asked:
+                        core.give_up(request)
+
+    def stage(self, topic: str, bodies: Iterable[Buffer | Record], stage: str, *, sequence: int = 1) -> int:
+        """Keeps messages aside under a name, until `commit` publishes them or `abort` forgets them.
+
+        Nobody reads them before. Stages that nobody commits vanish after a day. A stage is of one topic, and its
+        messages are in the order of their sequences.
+
+        Args:
+            topic: The topic's name.
+            bodies: Their contents; see `publish_many`.
+            stage: The stage's name, 1 to 255 bytes of UTF-8.
+            sequence: The number of the first request that this call makes. What the broker has under a number is not
+                kept again: a call may be repeated with the same bodies and the same number, also by another client.
+
+        Returns:
+            The number with which the next call for this stage goes on.
+
+        Raises:
+            BrokerError: As `publish`, and where the stage is another topic's, or published already.
+        """
+        core, name = self._caller.core, check_stage(stage)
+        check_bodies(bodies)
+        protocol.check_name(topic)
+        check_sequence(sequence)
+        numbers = itertools.count(sequence)
+        for request, _ in self._ask_all(bodies, lambda records: core.stage(topic, records, name, next(numbers))):
+            request.result()
+        return next(numbers)
+
+    def commit(self, commit: str, stages: Iterable[str]) -> list[Committed]:
+        """Publishes stages at once: readers get all of their messages, or none where it fails.
+
+        Args:
+            commit: Names the commit, 1 to 255 bytes of UTF-8. A second one of this name publishes nothing, and returns
+                what the first one did: so it may be repeated, also by another client.
+            stages: The stages' names, 4,096 at most.
+
+        Returns:
+            What was published, in the order of the stages.
+
+        Raises:
+            BrokerError: As `publish`, and where a stage is not there: then nothing is published.
+        """
+        name, names = check_stage(commit, "a commit's name"), [check_stage(stage) for stage in check_stages(stages)]
+        return read_committed(self._caller.ask(protocol.COMMIT, name, write_stages(names)))
+
+    def abort(self, stage: str) -> None:
+        """Forgets a stage; one that is not there is forgotten. Raises as `publish`."""
+        self._caller.ask(protocol.ABORT, check_stage(stage))
 
     # ------------------------------------------------------------------ reading
 

@@ -11,6 +11,7 @@ Nothing here waits or locks: the twin does. It may set `wake` of a request or a 
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
@@ -22,10 +23,10 @@ from omq.broker.connection import Retreat
 from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicError, VersionFault, error_for
 from omq.broker.feeds import Acked, Feed, ShareFeed, SubscriptionFeed
 from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
-from omq.broker.types import NameInfo, TopicInfo
+from omq.broker.types import Committed, NameInfo, TopicInfo
 from omq.errors import ClosedError, OmqError
 
-FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` that wait for their answers.
+FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` and `stage` that wait for their answers.
 FLIGHT_BYTES: Final = 8 << 20  #: Bytes of records that wait for their answers, unless it is one request.
 
 _ANSWERS: Final = {
@@ -152,6 +153,7 @@ class ClientCore:
         self.broker = ""
         self.max_body = protocol.MAX_BODY
         self.flight = 0
+        self._laden = 0  # requests with records that wait for their answers
         self.fault: OmqError | None = None
         self.retreat = Retreat()
         self._requests: dict[bytes, Request] = {}
@@ -304,16 +306,27 @@ class ClientCore:
         request = Request(protocol.APPEND, self._tag(), (protocol.check_name(topic).encode(), records, self.client))
         request.sequence, request.size = next(self._sequences), len(records)
         self._appends[request.sequence] = request
+        return self._enter_laden(request)
+
+    def stage(self, topic: str, records: bytes, stage: bytes, sequence: int) -> Request:
+        """Keeps records aside under a name; raises as `append`."""
+        parts = protocol.check_name(topic).encode(), records, stage, u64(sequence)
+        request = Request(protocol.STAGE, self._tag(), parts)
+        request.size = len(records)
+        return self._enter_laden(request)
+
+    def _enter_laden(self, request: Request) -> Request:
         self.flight += request.size
+        self._laden += 1
         return self._enter(request)
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes of records may be on their way beside what is."""
-        return not self._appends or self.flight + size <= FLIGHT_BYTES
+        return not self._laden or self.flight + size <= FLIGHT_BYTES
 
     def has_turn(self, size: int) -> bool:
-        """Whether one request of `publish_many` more, with so many bytes of records, may be on its way."""
-        return len(self._appends) < FLIGHT_REQUESTS and self.has_room(size)
+        """Whether one request of many more, with so many bytes of records, may be on its way."""
+        return self._laden < FLIGHT_REQUESTS and self.has_room(size)
 
     def flush(self) -> Request:
         """Asks for what was acknowledged before to be durable.
@@ -593,11 +606,14 @@ class ClientCore:
             self.out.append(message)
 
     def _drop(self, request: Request) -> None:
-        self._requests.pop(request.tag, None)
+        if self._requests.pop(request.tag, None) is None:
+            return
         self._busy.discard(request.tag)
         self._claims.discard(request.tag)
-        if self._appends.pop(request.sequence, None) is not None:
+        if request.size:
             self.flight -= request.size
+            self._laden -= 1
+            self._appends.pop(request.sequence, None)
 
     def _finish(self, request: Request, answer: list[bytes], error: OmqError | None = None) -> None:
         self._drop(request)
@@ -640,6 +656,19 @@ def read_topics(answer: list[bytes]) -> list[TopicInfo]:
 def read_names(answer: list[bytes]) -> list[NameInfo]:
     """What NAMES tells."""
     return [NameInfo.read(one) for one in protocol.read_value(answer[0])]
+
+
+def write_stages(stages: Iterable[bytes]) -> bytes:
+    """The list of stages in COMMIT."""
+    return pack_json([b64encode(stage).decode() for stage in stages])
+
+
+def read_committed(answer: list[bytes]) -> list[Committed]:
+    """What COMMITTED tells."""
+    return [
+        Committed(b64decode(one["stage"]).decode(errors="replace"), one["topic"], one["first"], one["count"])
+        for one in protocol.read_value(answer[0])
+    ]
 
 
 def read_topic(answer: list[bytes]) -> TopicInfo:

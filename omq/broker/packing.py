@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from omq._core.blocks import encode
+from omq._core.blocks import encode, encode_record
+from omq.broker.checks import check_headers
 from omq.broker.errors import TooLarge
+from omq.broker.types import Record
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -16,7 +18,7 @@ BLOCK_BYTES: Final = 64 << 10  #: What is put into one request of many, about.
 BLOCK_RECORDS: Final = 256  #: At most so many records.
 
 
-def pack(bodies: Iterable[Buffer], limit: int) -> Iterator[tuple[bytes, int]]:
+def pack(bodies: Iterable[Buffer | Record], limit: int) -> Iterator[tuple[bytes, int]]:
     """Makes records of bodies, and requests of records: what is in each, and how many.
 
     Raises:
@@ -26,13 +28,13 @@ def pack(bodies: Iterable[Buffer], limit: int) -> Iterator[tuple[bytes, int]]:
     rest = iter(bodies)
     number = BLOCK_RECORDS // 4
     while some := list(islice(rest, number)):
-        sizes = [check_body(body, limit) for body in some]
+        sizes = [_size(one, limit) for one in some]
         total = sum(sizes)
         if total <= 2 * BLOCK_BYTES:
-            yield encode(some), len(some)
+            yield _encode(some), len(some)
         else:
             for start, stop in _cuts(sizes):
-                yield encode(some[start:stop]), stop - start
+                yield _encode(some[start:stop]), stop - start
         number = min(max(BLOCK_BYTES * len(some) // max(total, 1), 1), BLOCK_RECORDS)
 
 
@@ -51,6 +53,24 @@ def check_body(body: Buffer, limit: int) -> int:
     if size > limit:
         raise TooLarge(f"a body of {size} bytes: the broker takes {limit} at most")
     return size
+
+
+def _size(one: Buffer | Record, limit: int) -> int:
+    """About the size of a record; raises as `check_body`."""
+    if not isinstance(one, Record):
+        return check_body(one, limit)
+    check_headers(one.headers)
+    beside = [one.key or b"", *(one.headers or {}).values()]
+    return check_body(one.body, limit) + sum(memoryview(part).nbytes for part in beside)
+
+
+def _encode(some: list[Buffer | Record]) -> bytes:
+    """The records, one after the other."""
+    try:
+        return encode(some)  # type: ignore[arg-type]
+    except TypeError:  # there is a Record among them, most likely
+        each = (one if isinstance(one, Record) else Record(one) for one in some)
+        return b"".join(encode_record(*one) for one in each)
 
 
 def _cuts(sizes: list[int]) -> Iterator[tuple[int, int]]:

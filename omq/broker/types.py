@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from omq._core.blocks import Message
 
-__all__ = ["Delivery", "Message", "NameInfo", "TopicInfo"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Buffer
+
+__all__ = ["Committed", "Delivery", "Message", "NameInfo", "Record", "TopicInfo"]
+
+
+class Record(NamedTuple):
+    """A body with its key and headers, for calls that publish many.
+
+    Attributes:
+        body: Its content.
+        key: A key, for whoever reads it.
+        headers: More about it, by name.
+    """
+
+    body: Buffer
+    key: bytes | None = None
+    headers: Mapping[str, Buffer] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a commit has published of a stage.
+
+    Attributes:
+        stage: The stage's name.
+        topic: The topic's; empty where it was deleted since.
+        first: The id of the first message; 0 for none.
+        count: How many there are; their ids follow one another.
+    """
+
+    stage: str
+    topic: str
+    first: int
+    count: int
 
 
 class Holder(Protocol):

@@ -16,8 +16,8 @@ import pytest
 
 import omq
 import omq.broker
-from omq.broker import Server
-from omq.broker.errors import BrokerTimeout, Busy, Overrun, TooLarge, TopicError
+from omq.broker import Committed, Server
+from omq.broker.errors import BrokerError, BrokerTimeout, Busy, Overrun, TooLarge, TopicError
 from omq.broker.session import Session
 from tests.system.broker.clients import TWINS, twins
 from tests.waits import until
@@ -603,6 +603,54 @@ def test_a_reading_that_is_dropped_leaves_nothing(blocking):
     blocking.topics()
     assert not core._requests
     blocking.delete("half read")
+
+
+def test_stages_are_published_at_once_and_every_step_may_be_repeated(twin, client, topic):
+    other = f"{topic} too"
+    one, two, never, commit = (f"{twin.name}/{name}" for name in ("1/0/0", "1/1/0", "1/1/1", "1"))
+    twin.wait(client.create(other, persistence="weak"))
+    big = [b"%d " % n + b"x" * 30_000 for n in range(20)]
+    for _ in range(2):
+        following = twin.wait(client.stage(topic, big, one))
+        assert following > 2
+        assert twin.wait(client.stage(topic, [b"last"], one, sequence=following)) == following + 1
+        records = [omq.broker.Record(b"a", b"k", {"h": b"1"}), b"b", omq.broker.Record(b"c")]
+        assert twin.wait(client.stage(other, records, two)) == 2
+        twin.wait(client.stage(other, [b"never"], never))
+        twin.wait(client.abort(never))
+        assert not twin.all(client.read(topic))
+    for _ in range(2):
+        done = twin.wait(client.commit(commit, [one, two]))
+        assert done == [Committed(one, topic, 1, 21), Committed(two, other, 1, 3)]
+        twin.wait(client.abort(two))
+    assert [message.body for message in twin.all(client.read(topic))] == [*big, b"last"]
+    assert [(message.body, message.key, message.headers) for message in twin.all(client.read(other))] == [
+        (b"a", b"k", {"h": b"1"}),
+        (b"b", None, {}),
+        (b"c", None, {}),
+    ]
+    with pytest.raises(BrokerError, match="never made"):
+        twin.wait(client.commit(f"{commit} more", ["never made"]))
+    with pytest.raises(TopicError):
+        twin.wait(client.stage("nowhere", [b"x"], one))
+    twin.wait(client.delete(other))
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"), [("stage", ("t", [b"x"], "")), ("commit", ("", ["s"])), ("abort", ("",))]
+)
+def test_a_name_that_no_stage_has_is_refused(twin, client, call, arguments):
+    with pytest.raises(ValueError, match="1 to 255 bytes"):
+        twin.wait(getattr(client, call)(*arguments))
+
+
+def test_what_is_one_where_several_are_expected_is_refused(twin, client):
+    with pytest.raises(TypeError):
+        twin.wait(client.commit("c", "s"))
+    with pytest.raises(TypeError):
+        twin.wait(client.stage("t", b"x", "s"))
+    with pytest.raises(ValueError, match="1 or more"):
+        twin.wait(client.stage("t", [b"x"], "s", sequence=0))
 
 
 @pytest.mark.parametrize("decoded", [False, True])

@@ -112,6 +112,23 @@ def test_many_that_are_published_over_cut_connections_are_there_once_and_in_orde
     assert [got[number - 1] for number in numbers] == sent + [b"one %d" % one for one in range(100)]
 
 
+def test_what_is_staged_over_cut_connections_is_published_once_and_in_order(twin, proxy, url):
+    topic = f"staged {twin.name}"
+    link = proxy.link(url, scripts=cuts(4, UP, 150_000))
+    client = twin.Client(link.endpoint, timeout=PATIENCE)
+    twin.wait(client.create(topic, persistence="transient"))
+    sent = [b"%d " % n + b"x" * (n % 700) for n in range(6000)]
+    twin.wait(client.stage(topic, sent, f"{topic} 0"))
+    for number in range(50):
+        link.reset()
+        (done,) = twin.wait(client.commit(f"{topic} {number}", [f"{topic} {number}"]))
+        assert (done.first, done.count) == ((6000 + number, 1) if number else (1, 6000))
+        twin.wait(client.stage(topic, [b"one"], f"{topic} {number + 1}"))
+    twin.wait(client.close())
+    assert link.accepted > 3
+    assert bodies(url, topic) == sent + [b"one"] * 49
+
+
 def test_a_subscription_over_cut_connections_misses_and_repeats_nothing(twin, proxy, url):
     topic = f"read {twin.name}"
     with omq.broker.Client(url, timeout=PATIENCE) as other:

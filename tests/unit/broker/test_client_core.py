@@ -184,6 +184,7 @@ class Player(RuleBasedStateMachine):
     def settle_down(self) -> None:
         moved = True
         while moved:
+            self.core.say_gathered()
             moved = bool(self.core.out or self.broker.up or self.broker.down)
             self.pass_on(100, 100, 0)
             moved |= self.broker.pump()
