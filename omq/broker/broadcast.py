@@ -10,7 +10,7 @@ from omq.broker.journal import Journal, broker_error
 from omq.broker.permissions import Permissions
 from omq.broker.sink import Sink
 from omq.broker.stats import PositionStats, SubscriptionStats
-from omq.broker.topic import TURN, Topic, Turns
+from omq.broker.topic import BLOCK, TURN, Topic, Turns
 from omq.store.errors import DamagedError, Gone, StoreError
 from omq.store.interface import DropPosition, SetPosition, TopicState, Write
 
@@ -219,8 +219,8 @@ class BroadcastTopic(Topic):
                     if len(group) > 1 and not isinstance(records.obj, bytes):
                         # One copy, which sockets that are full keep together, instead of one for each of them.
                         records = memoryview(bytes(records))
+                    served += max(size, BLOCK, len(group) << 10)
                     group = [one for one in group if self._give(one, header, records, last)]
-                    served += size
                     self.delivered += count * len(group)
                     self.delivered_bytes += size * len(group)
                     if served >= limit or not group:
@@ -239,7 +239,7 @@ class BroadcastTopic(Topic):
         except StoreError as error:
             for one in group:
                 self._end(one, broker_error(error))
-        return max(served, 1)
+        return max(served, BLOCK)
 
     def _give(self, subscription: Subscription, header: bytes, records: memoryview, last: int) -> bool:
         """Gives one block; whether the subscription goes on in its group."""

@@ -15,7 +15,7 @@ from omq.broker.pieces import Piece, Pieces
 from omq.broker.protocol import u32
 from omq.broker.sink import Sink
 from omq.broker.stats import SubscriptionStats
-from omq.broker.topic import TURN, Topic, Turns
+from omq.broker.topic import BLOCK, TURN, Topic, Turns
 from omq.store.errors import DamagedError, Gone, StoreError
 from omq.store.interface import MoveToDeadLetter, Reader, Settle, TopicState, Write
 
@@ -347,8 +347,8 @@ class RoundRobinTopic(Topic):
                 self._gone(first, start - 1)
                 first = start + count
                 if not self._give(share, header, records, start, count, tries + 1):
-                    return max(served, 1)
-                served += len(records)
+                    return max(served, BLOCK)
+                served += max(len(records), BLOCK)
                 if served >= limit:
                     reached = first
                     break
@@ -361,7 +361,7 @@ class RoundRobinTopic(Topic):
             reached = min(error.last + 1, stop)
         # What is not there is gone: dropped by the topic's limits, never given, or damaged and quarantined.
         self._gone(first, reached - 1)
-        return max(served, 1)
+        return max(served, BLOCK)
 
     def _give(self, share: Share, header: bytes, records: memoryview, start: int, count: int, tries: int) -> bool:
         """Gives a block; whether the share goes on."""

@@ -18,6 +18,8 @@ log = logging.getLogger("omq.broker")
 
 #: Bytes of records that one topic hands out before the next one has its turn.
 TURN: Final = 1 << 20
+#: As how many of them a block counts at least, and a read that finds none: so a turn is short with the smallest blocks.
+BLOCK: Final = 16 << 10
 
 #: Called with the first record's id, or 0 and why nothing was stored.
 Done = Callable[[int, BrokerError | None], None]

@@ -1,9 +1,12 @@
 """Subscriptions: where they begin, what bounds them, how they end, and the positions that have names."""
 
+import asyncio
+
 import pytest
 
 from omq._core import blocks
 from omq.broker.errors import BrokerFailed, Damaged, Overrun, TopicError
+from omq.broker.topic import TURN
 from omq.store.errors import DamagedError, StoreFull
 from omq.store.interface import Append, SetPosition
 from tests.unit.broker.cores import Taker, append, core, quiet, until
@@ -14,6 +17,23 @@ async def prepared(broker, count=5, **options):
     if count:
         await append(broker, topic, [b"%d" % number for number in range(1, count + 1)])
     return topic
+
+
+async def test_subscribers_at_many_places_get_small_blocks_some_at_a_turn():
+    async with core() as broker:
+        topic = await prepared(broker, count=0)
+        for number in range(200):
+            await append(broker, topic, [b"%d" % number])
+        takers = [Taker() for _ in range(100)]
+        for place, taker in enumerate(takers):
+            broker.subscribe(topic, place, taker)
+        before = 0
+        while any(len(taker.got) < 200 - place for place, taker in enumerate(takers)):
+            await asyncio.sleep(0)
+            now = sum(taker.blocks for taker in takers)
+            assert now - before <= TURN >> 10
+            before = now
+        assert [taker.ids for taker in takers] == [list(range(place + 1, 201)) for place in range(100)]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from omq._core import blocks
 from omq.broker.broker import Broker
 from omq.broker.errors import BrokerFailed, TopicError
 from omq.broker.round_robin import BURIED, RoundRobinTopic
+from omq.broker.topic import BLOCK, TURN
 from omq.store import reader
 from omq.store.errors import DamagedError, StoreFull
 from omq.store.interface import MoveToDeadLetter
@@ -163,6 +164,21 @@ async def test_ids_that_a_consumer_never_had_are_passed_over():
         first.ack([(6, 10), (100, 2**64 - 1)])
         await flushed(topic)
         assert settled(broker, topic).watermark == 0
+
+
+async def test_single_messages_that_come_back_are_handed_out_some_at_a_turn():
+    async with core() as broker:
+        topic = await prepared(broker, count=2000)
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=2000)
+        await until(lambda: len(taker.got) == 2000)
+        share.ack((id, id) for id in range(1, 2001, 2))
+        share.nack((id, id) for id in range(2, 2001, 2))
+        before = len(taker.got)
+        while before < 3000:
+            await asyncio.sleep(0)
+            assert len(taker.got) - before <= TURN // BLOCK
+            before = len(taker.got)
 
 
 async def test_a_consumer_that_leaves_gives_back_at_once():
