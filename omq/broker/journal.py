@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,6 +23,9 @@ from omq.store import errors as store_errors
 from omq.store.interface import Appended, Log, Notify, Write
 
 log = logging.getLogger("omq.broker")
+
+#: Seconds without a refusal after which what is stored shows that there is room again.
+_FULL = 10.0
 
 _Write = TypeVar("_Write", bound=Write)
 
@@ -57,7 +61,7 @@ class Journal:
     Attributes:
         store: The store, once it is open.
         waiting: Bytes that were submitted and are not answered.
-        full: The last write found no space.
+        full: The disk is full: until something is stored and for ten seconds nothing was refused for want of space.
     """
 
     store: Log
@@ -65,6 +69,7 @@ class Journal:
     def __init__(self, grown: Callable[[dict[int, int]], None]) -> None:
         self.waiting = 0
         self.full = False
+        self._refused = 0.0  # when something was, for want of space
         self._failed = False  # and that was said
         self._grown = grown
         self._out: list[Write] = []
@@ -165,17 +170,18 @@ class Journal:
 
     def _note(self, error: BaseException | None) -> None:
         """Says when the disk becomes full, has room again, or fails: once each, however many are refused."""
-        full = isinstance(error, store_errors.StoreFull)
+        full = isinstance(error, store_errors.StoreFull) and not isinstance(error, store_errors.StagesFull)
         if isinstance(error, store_errors.StoreFailed) and not self._failed:
             self._failed = True
             log.critical("the store has failed, and takes nothing more until the broker is started again: %s", error)
-        if full and not self.full:
-            log.error("what is published is refused: %s", error)
-        elif self.full and error is None and not self.store.full:
+        if full:
+            self._refused = time.monotonic()
+            if not self.full:
+                log.error("what is published is refused: %s", error)
+            self.full = True
+        elif self.full and error is None and not self.store.full and time.monotonic() >= self._refused + _FULL:
             log.warning("there is room on the disk again: publishing goes on")
-        elif not full and error is not None:
-            return  # a write that failed for a reason of its own says nothing about room
-        self.full = full
+            self.full = False
 
     def _arrived(self) -> None:
         self._called = False
@@ -186,8 +192,11 @@ class Journal:
                 self._grown(item)
                 continue
             self._outstanding -= len(item)
-            self._note(item[-1].error)
+            if self.full and item[-1].error is None:
+                self._note(None)
             for write in item:
+                if write.error is not None:
+                    self._note(write.error)
                 try:
                     write.context(write)
                 except Exception:
