@@ -113,3 +113,11 @@ def checksum(path: Path) -> int:
         return crc32c(b"".join(meta.raw if meta is not None else b"-" for meta in read_metas(path)[0]))
     except FileNotFoundError:
         return 0
+
+
+def complete(path: Path) -> None:
+    """Gives a file that LMDB is done with the pages at its end that nobody uses: LMDB need not write them."""
+    metas, size = read_metas(path)
+    needed = max((meta.last_page + 1) * meta.page_size for meta in metas if meta is not None and meta.transaction)
+    if size < needed:
+        os.truncate(path, needed)

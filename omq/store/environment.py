@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import lmdb
 
-from omq.store.data_file import look
+from omq.store.data_file import complete, look
 from omq.store.errors import StoreClosed, StoreError
 from omq.store.session import sync_directory
 
@@ -275,4 +275,7 @@ class Environment:
                 return False
         self._lmdb.close()
         os.close(self._descriptor)
+        if not self._readonly:
+            with contextlib.suppress(OSError, ValueError):
+                complete(self.path)
         return True

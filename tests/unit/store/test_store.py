@@ -17,7 +17,7 @@ import lmdb
 import pytest
 
 from omq._core import blocks
-from omq.store import clock, producers, reader, session
+from omq.store import clock, data_file, producers, reader, session
 from omq.store.errors import DamagedError, StageError, StagesFull, StoreError, StoreFailed, StoreFull, StoreLocked
 from omq.store.interface import (
     BLOCK_SIZE,
@@ -874,3 +874,37 @@ def test_the_answers_of_dead_letters_are_forgotten_with_what_is_dropped(store: O
         store.append(jobs, b"%d" % i)
         store.do(MoveToDeadLetter(jobs, i + 1, dead))
     assert rows(store, b"d", "weak") < 200
+
+
+def test_a_file_that_lmdb_left_shorter_than_it_says_is_made_whole(again: Again, directory: Path) -> None:
+    log = again()
+    log.append(log.make("t"), b"a")
+    log.log.close()
+    path = directory / "strong" / "data.mdb"
+    size = path.stat().st_size
+    os.truncate(path, size - 4096)
+    data_file.complete(path)
+    assert path.stat().st_size == size
+    data_file.complete(path)
+    assert path.stat().st_size == size
+    assert data_file.look(path) is not None
+
+
+def test_an_async_topic_at_a_limit_of_the_process(tmp_path: Path) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    with Opened.on_disk(tmp_path / "store", flush_interval=0.02) as log:
+        topic = log.make("t", persistence="async")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # `synced` is larger
+        try:
+            told = log.append(topic, b"told")
+            with pytest.raises(StoreFull):
+                log.append(topic, b"refused")
+            log.log._flusher.flush()
+            assert log.log.full
+            assert log.log.broken is None
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        log.wait_grown(topic, told.first)
+        assert log.append(topic, b"b").first == told.first + 1
+        log.log._flusher.flush()
+        assert log.log.broken is None
