@@ -53,7 +53,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--peers", type=_names(PEERS), default=list(PEERS), help=f"only these of: {','.join(PEERS)}")
     add("--scenarios", type=_names(SCENARIOS), default=list(SCENARIOS), help=f"only these of: {','.join(SCENARIOS)}")
     add("--rounds", type=_count, default=3, help="rounds of A B C (default 3)")
-    add("--seconds", type=float, help="length of a measured burst (default 2, with --write 1)")
+    add("--seconds", type=float, help="length of a measured burst (default 2, with --write 0.6)")
     add(
         "--messages",
         type=_count,

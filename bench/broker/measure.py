@@ -18,7 +18,7 @@ from bench.measure import Sample, calibrated, percentiles
 FILLING = 10.0  # seconds that filling a server for a consumer may take
 TRIPS = 300  # single publishes that are timed
 WARM = 50  # and those before them
-QUALIFYING = 0.5  # seconds of the burst by which a driver shows that it is the better one
+QUALIFYING = 0.3  # seconds of the burst by which a driver shows that it is the better one
 
 #: Measures a row once, by that driver.
 Run = Callable[[Row, str], Sample]
