@@ -44,6 +44,8 @@ _MAX_TAGS: Final = 65_536
 _MAX_TASKS: Final = 1024
 #: Topics that are told of in one turn of the loop.
 _LISTED: Final = 128
+#: Topics that a connection has read until it looks which of them are gone.
+_FORGOTTEN: Final = 64
 _DEFAULT_CREDIT: Final = 1 << 20
 _DEFAULT_JOBS: Final = 100
 _MIN_ACK_TIMEOUT: Final = 0.01
@@ -204,6 +206,12 @@ class Session:
             raise WrongState(f"the tag {tag!r} was in use: that is over, too")
         if len(self.tags) >= _MAX_TAGS:
             raise Busy(f"a connection has {_MAX_TAGS} subscriptions and consumers at most")
+
+    def _touch(self, topic: Topic) -> None:
+        """Something is to be left with a topic; those that were deleted meanwhile are forgotten now and then."""
+        if topic not in self._touched and len(self._touched) % _FORGOTTEN == _FORGOTTEN - 1:
+            self._touched = {one: None for one in self._touched if not one.deleted}
+        self._touched[topic] = None
 
     def _task(self, tag: bytes, work: Coroutine[Any, Any, None]) -> None:
         if self._tasks >= _MAX_TASKS:
@@ -462,7 +470,7 @@ class Session:
 
         reading.subscription = self._broker.subscribe(topic, replay, reading, name=name, reset=reset)
         self.tags[tag] = reading
-        self._touched[topic] = None
+        self._touch(topic)
         if name is not None and isinstance(topic, BroadcastTopic) and not topic.knows(name):
             topic.flush(kept)  # where a name begins is durable before anybody relies on it
         else:
@@ -483,7 +491,7 @@ class Session:
         working = Working(self, tag, topic)
         working.share = self._broker.consume(topic, working, ack_timeout=float(timeout), credit=credit)
         self.tags[tag] = working
-        self._touched[topic] = None
+        self._touch(topic)
         self.put((p.CONSUMING, tag, p.pack_json({"topic_id": topic.id})))
         working.started = True
 

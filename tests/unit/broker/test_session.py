@@ -1,9 +1,11 @@
 """What a connection may say: every command, and every way in which a message can be wrong."""
 
 import asyncio
+import gc
 import json
 import random
 import struct
+import weakref
 
 import pytest
 
@@ -644,6 +646,20 @@ async def test_lists_of_topics_are_told_to_one_connection_after_the_other():
         await asyncio.gather(*outlet.tasks)
         assert len(greedy.got) == 100
         assert not gone.got
+
+
+async def test_a_connection_keeps_no_topics_that_are_gone():
+    async with core() as broker:
+        session = Outlet(broker).session()
+        topics = []
+        for _ in range(200):
+            topic = weakref.ref(await broker.create("t", persistence="transient"))
+            await ask(session, b"SUBSCRIBE", b"s", b"t")
+            await ask(session, b"CANCEL", b"s")
+            await ask(session, b"DELETE", b"d", b"t")
+            topics.append(topic)
+        gc.collect()
+        assert sum(topic() is not None for topic in topics) <= 64
 
 
 async def test_random_messages_are_answered_or_passed_over():
