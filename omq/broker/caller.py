@@ -128,7 +128,7 @@ class Caller:
             self.finish(bye, self.until())
 
     def drop(self, one: Feed | Request) -> None:
-        """A feed or a request has no holder any more. Locks nothing: the next call sees to it.
+        """A feed or a request has lost its holder. Locks nothing: who reads the socket sees to it, or the next call.
 
         Any thread, in the midst of anything, may be the one that finds so: the garbage collector comes when it likes.
         """
@@ -251,6 +251,7 @@ class Caller:
         idle = 0
         while idle < _IDLE:
             time.sleep(_LATE)
+            self.settle_dropped()
             with self.lock:
                 idle = 0 if self.core.gathering else idle + 1
                 if self.closed:
@@ -298,6 +299,8 @@ class Caller:
 
     def _turn(self, nap: float) -> bool:
         """Looks at the socket for some time, and takes in what has come. Gives whether something has happened."""
+        if self._dropped:
+            self.settle_dropped()
         try:
             if self._socket is None and not self._reopen(nap):
                 return False

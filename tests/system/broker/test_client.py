@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import itertools
 import os
 import sys
@@ -590,6 +591,26 @@ def test_closing_a_client_ends_the_calls_of_other_threads(server):
         thread.join(20)
     assert len(ended) == 2
     assert [] in ended
+
+
+def test_what_a_dropped_consumer_had_goes_to_others_while_another_call_waits(blocking, server):
+    blocking.create("dropped", delivery="round-robin", persistence="transient")
+    blocking.create("quiet", persistence="transient")
+    quiet = blocking.subscribe("quiet")
+    waiting = threading.Thread(target=list, args=(quiet,))
+    waiting.start()
+    consumer = blocking.consume("dropped")
+    blocking.publish_many("dropped", [b"a", b"b"])
+    assert consumer.recv(timeout=20.0).id == 1
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        other = client.consume("dropped")
+        del consumer  # and no call follows
+        gc.collect()  # its jobs have it
+        assert sorted(other.recv(timeout=20.0).id for _ in range(2)) == [1, 2]
+        client.delete("dropped")
+    quiet.close()
+    waiting.join(20)
+    blocking.delete("quiet")
 
 
 def test_a_reading_that_is_dropped_leaves_nothing(blocking):
