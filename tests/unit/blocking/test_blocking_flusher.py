@@ -95,8 +95,10 @@ def test_borrowed_bytes_are_given_back_when_they_have_left(make):
         push.send(data)
     for _ in range(50):
         pull.recv(timeout=BOUND)
+    # What the flusher has written is let go by the next call that passes by: that thread has no hold of Python.
     push.send(b"end")
     assert pull.recv(timeout=BOUND) == b"end"
+    push.send(b"one more")
     assert sys.getrefcount(data) == before
 
 

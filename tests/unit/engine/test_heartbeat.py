@@ -117,7 +117,7 @@ async def test_an_unanswered_ping_ends_the_connection(make, endpoint, reports):
     begun = time.monotonic()
     await raw.read_all(timeout=5)
     # One interval until the PING, one until it counts as unanswered.
-    assert 0.17 < time.monotonic() - begun < 0.4
+    assert 0.17 < time.monotonic() - begun < 1
     await until(lambda: any(event[0] == "disconnected" for event in reports))
     assert any("heartbeat_timeout=0.1" in event[2] for event in reports if event[0] == "disconnected")
     raw.close()
