@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from omq._core import blocks
+from omq.broker import administration
 from omq.broker import protocol as p
 from omq.broker.arguments import json_object, named, optional, producer, stage_names, whole
 from omq.broker.broadcast import BroadcastTopic
@@ -42,8 +43,6 @@ MAX_PENDING: Final = 16 << 20
 #: Subscriptions and consumers of one connection, and requests beside them that are under way.
 _MAX_TAGS: Final = 65_536
 _MAX_TASKS: Final = 1024
-#: Topics that are told of in one turn of the loop.
-_LISTED: Final = 128
 #: Topics that a connection has read until it looks which of them are gone.
 _FORGOTTEN: Final = 64
 _DEFAULT_CREDIT: Final = 1 << 20
@@ -87,6 +86,8 @@ class Session:
         sent: Bytes that its door has accepted for it.
         left: How many of them had left when its door looked last.
         alive: The connection is not over.
+        broker: The core.
+        listing: Held by its list of all topics.
     """
 
     def __init__(self, broker: Broker, outlet: Outlet, identity: bytes, user: str | None, peer: str) -> None:
@@ -96,12 +97,12 @@ class Session:
         self.tags: dict[bytes, Reading | Working] = {}
         self.sent = self.left = self.looked = 0
         self.alive = True
-        self._broker = broker
+        self.broker = broker
+        self.listing = asyncio.Lock()
         self._outlet = outlet
         self._client: str | None = None  # its id, once it has said HELLO
         self._waiting = 0  # bytes of its messages that are not answered
         self._order = Order()
-        self._listing = asyncio.Lock()  # held by its list of all topics
         self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
         self._tasks = 0
         # What one user stages, another one neither publishes nor forgets; nor takes the place of its producers. None of
@@ -146,7 +147,7 @@ class Session:
             held.end()
         if not self.alive:
             return
-        self._broker.refuse(error)
+        self.broker.refuse(error)
         parts: Parts = (p.ERROR, tag[: p.MAX_TAG], error.code.encode(), str(error).encode("utf-8", "backslashreplace"))
         if error.first or error.last:
             parts += (p.u64(error.first), p.u64(error.last))
@@ -184,14 +185,15 @@ class Session:
 
     # ------------------------------------------------------------------ what commands have in common
 
-    def _topic(self, part: bytes, action: str) -> Topic:
+    def topic(self, part: bytes, action: str) -> Topic:
         """The topic that a part names, if the client may do *action* with it."""
         name = p.topic_name(part)
-        self._may(action, name)
-        return self._broker.topic(name)
+        self.may(action, name)
+        return self.broker.topic(name)
 
-    def _may(self, action: str, name: str) -> None:
-        if not self._broker.permissions.allows(self.user, action, name):
+    def may(self, action: str, name: str) -> None:
+        """Raises `PermissionDenied` if the client may not do *action* with what has this name."""
+        if not self.broker.permissions.allows(self.user, action, name):
             raise self._denied(action, name)
 
     def _denied(self, action: str, name: str) -> PermissionDenied:
@@ -213,7 +215,8 @@ class Session:
             self._touched = {one: None for one in self._touched if not one.deleted}
         self._touched[topic] = None
 
-    def _task(self, tag: bytes, work: Coroutine[Any, Any, None]) -> None:
+    def task(self, tag: bytes, work: Coroutine[Any, Any, None]) -> None:
+        """Has the request with this tag go on in the background; its errors are the answer."""
         if self._tasks >= _MAX_TASKS:
             work.close()
             raise Busy(f"{self._tasks} requests of this connection are under way")
@@ -252,9 +255,9 @@ class Session:
         self._outlet.clients[key] = self
         welcome = {
             "version": p.VERSION,
-            "broker": self._broker.id,
+            "broker": self.broker.id,
             "max_body": p.MAX_BODY,
-            "persistent": self._broker.persistent,
+            "persistent": self.broker.persistent,
         }
         self.put((p.WELCOME, tag, p.pack_json(welcome)))
 
@@ -296,7 +299,7 @@ class Session:
         """Takes so many bytes in, if they are not too many."""
         if self._waiting and self._waiting + size > p.WINDOW:
             raise Busy(f"{self._waiting} bytes of this connection wait for their answers: send fewer at once")
-        self._broker.check_waiting(size)
+        self.broker.check_waiting(size)
         self._waiting += size
 
     def _check(self, records: bytes) -> int:
@@ -314,7 +317,7 @@ class Session:
         return count
 
     def _append(self, tag: bytes, message: list[bytes]) -> None:
-        topic = self._topic(message[2], "publish")
+        topic = self.topic(message[2], "publish")
         records = message[3]
         if len(message) > 4:
             name, sequence = producer(message, 4)
@@ -324,7 +327,7 @@ class Session:
             self._store(tag, topic, records, self._check(records))
 
     def _publish(self, tag: bytes, message: list[bytes]) -> None:
-        topic = self._topic(message[2], "publish")
+        topic = self.topic(message[2], "publish")
         body, key = message[3], optional(message, 4)
         if len(body) > p.MAX_BODY:
             raise TooLarge(f"a body has {p.MAX_BODY} bytes at most, not {len(body)}")
@@ -370,28 +373,28 @@ class Session:
         topic.append(records, count, stored, producer, sequence, settled)
 
     def _stage(self, tag: bytes, message: list[bytes]) -> None:
-        topic = self._topic(message[2], "publish")
+        topic = self.topic(message[2], "publish")
         records = message[3]
         stage = self._prefix + named(message[4], "a stage")
         sequence = p.number(message[5], "the sequence") if len(message) > 5 and message[5] else 0
         count = self._check(records)
         self._take(len(records))
-        self._broker.journal.waiting += len(records)
+        self.broker.journal.waiting += len(records)
 
         def staged(write: Write) -> None:
             self._waiting -= len(records)
-            self._broker.journal.waiting -= len(records)
+            self.broker.journal.waiting -= len(records)
             if write.error is not None:
                 self.fail(tag, self._unstaged(write.error))
             else:
                 self.put((p.STAGED, tag))
 
-        self._broker.journal.submit(Stage(topic.id, records, count, stage, sequence), staged)
+        self.broker.journal.submit(Stage(topic.id, records, count, stage, sequence), staged)
 
     def _commit(self, tag: bytes, message: list[bytes]) -> None:
         commit = self._prefix + named(message[2], "a commit")
         stages = [self._prefix + name for name in stage_names(message[3])]
-        self._broker.check_waiting(0)
+        self.broker.check_waiting(0)
 
         def committed(write: CommitStages) -> None:
             if write.error is not None:
@@ -410,9 +413,9 @@ class Session:
 
         def may(topic_id: int) -> bool:
             # It was asked when they were staged: that may be long ago.
-            return self._broker.permissions.allows(self.user, "publish", self._name_of(topic_id))
+            return self.broker.permissions.allows(self.user, "publish", self._name_of(topic_id))
 
-        self._broker.journal.submit(CommitStages(commit, stages, may=may), committed)
+        self.broker.journal.submit(CommitStages(commit, stages, may=may), committed)
 
     def _unstaged(self, error: BaseException) -> BrokerError:
         """Why nothing was done with a stage, which the client knows by its own name."""
@@ -421,7 +424,7 @@ class Session:
         return WrongState(error.without(self._prefix)) if isinstance(error, StageError) else broker_error(error)
 
     def _name_of(self, topic_id: int) -> str:
-        topic = self._broker.topic_of(topic_id)
+        topic = self.broker.topic_of(topic_id)
         return "" if topic is None else topic.name
 
     def _abort(self, tag: bytes, message: list[bytes]) -> None:
@@ -433,13 +436,13 @@ class Session:
             else:
                 self.put((p.ABORTED, tag))
 
-        self._broker.journal.submit(AbortStage(stage), aborted)
+        self.broker.journal.submit(AbortStage(stage), aborted)
 
     # ------------------------------------------------------------------ subscribing and consuming
 
     def _subscribe(self, tag: bytes, message: list[bytes]) -> None:
         self._begin(tag, "SUBSCRIBE")
-        topic = self._topic(message[2], "subscribe")
+        topic = self.topic(message[2], "subscribe")
         said = json_object(message, 3)
         credit = whole(said, "credit", _DEFAULT_CREDIT)
         name = said.get("name")
@@ -468,7 +471,7 @@ class Session:
             self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
             reading.subscription.more()
 
-        reading.subscription = self._broker.subscribe(topic, replay, reading, name=name, reset=reset)
+        reading.subscription = self.broker.subscribe(topic, replay, reading, name=name, reset=reset)
         self.tags[tag] = reading
         self._touch(topic)
         if name is not None and isinstance(topic, BroadcastTopic) and not topic.knows(name):
@@ -478,7 +481,7 @@ class Session:
 
     def _consume(self, tag: bytes, message: list[bytes]) -> None:
         self._begin(tag, "CONSUME")
-        topic = self._topic(message[2], "consume")
+        topic = self.topic(message[2], "consume")
         said = json_object(message, 3)
         credit = min(whole(said, "credit", _DEFAULT_JOBS), p.MAX_JOBS)
         timeout = said.get("ack_timeout", 30.0)
@@ -489,7 +492,7 @@ class Session:
                 f"ack_timeout is {_MIN_ACK_TIMEOUT} s to {_MAX_ACK_TIMEOUT:.0f} s, not {str(timeout)[:40]!r}"
             )
         working = Working(self, tag, topic)
-        working.share = self._broker.consume(topic, working, ack_timeout=float(timeout), credit=credit)
+        working.share = self.broker.consume(topic, working, ack_timeout=float(timeout), credit=credit)
         self.tags[tag] = working
         self._touch(topic)
         self.put((p.CONSUMING, tag, p.pack_json({"topic_id": topic.id})))
@@ -537,7 +540,7 @@ class Session:
         """Settles what the client acknowledged in another session, of which this broker may not have heard."""
         if self._client is None:
             raise WrongState("HELLO comes before SETTLE")  # it gives back what the session before holds
-        topic = self._topic(message[2], "consume")
+        topic = self.topic(message[2], "consume")
         topic_id, ranges = p.number(message[3], "the topic's id"), p.ranges(message[4:])
         if topic.id != topic_id or not isinstance(topic, RoundRobinTopic):
             raise TopicError(f"the topic {topic.name!r} is not the one with the id {topic_id}")
@@ -564,94 +567,10 @@ class Session:
     # ------------------------------------------------------------------ reading
 
     def _read(self, tag: bytes, message: list[bytes]) -> None:
-        topic = self._topic(message[2], "subscribe")
+        topic = self.topic(message[2], "subscribe")
         start = p.number(message[3], "start") or 1
         stop = p.number(message[4], "stop")
         self._reads.add(Read(tag, topic, start, stop, p.short_number(message[5], "bytes")))
-
-    # ------------------------------------------------------------------ administration
-
-    def _create(self, tag: bytes, message: list[bytes]) -> None:
-        said = json_object(message, 2)
-        name, settings = said.get("name"), said.get("settings", {})
-        delivery, persistence = said.get("delivery", "broadcast"), said.get("persistence", "strong")
-        if not isinstance(name, str):
-            raise SyntaxFault("name is a string")
-        if not isinstance(settings, dict):
-            raise SyntaxFault("settings is an object")
-        p.check_name(name)
-        self._may("create", name)
-        if name not in self._broker.topics:
-            self._may_bury(name, settings)
-
-        async def create() -> None:
-            topic = await self._broker.create(
-                name, delivery=str(delivery), persistence=str(persistence), settings=settings
-            )
-            self.put((p.CREATED, tag, p.pack_json(topic.info())))
-
-        self._task(tag, create())
-
-    def _may_bury(self, name: str, settings: dict[str, Any]) -> None:
-        """Refuses dead letters that would go where the client may not publish, or make what it may not create."""
-        target = settings.get("dead_letter") or (f"{name}.dead" if settings.get("max_deliveries") else None)
-        if isinstance(target, str):
-            self._may("publish", target)
-            if target not in self._broker.topics:
-                self._may("create", target)
-
-    def _delete(self, tag: bytes, message: list[bytes]) -> None:
-        topic = self._topic(message[2], "delete")
-
-        async def delete() -> None:
-            await self._broker.delete(topic.name)
-            self.put((p.DELETED, tag))
-
-        self._task(tag, delete())
-
-    def _topics(self, tag: bytes, message: list[bytes]) -> None:
-        """Tells the topics that the client may do anything with."""
-        granted = self._broker.permissions.granted
-        if optional(message, 2):
-            name = p.topic_name(message[2])
-            if not granted(self.user, name):
-                raise PermissionDenied(f"{self.user or 'a client without a name'} may do nothing with {name!r}")
-            self.put((p.TOPICS, tag, p.pack_json([self._broker.topic(name).info()])))
-            return
-
-        async def tell() -> None:
-            told: list[bytes] = []
-            # One list at a time, of each connection in turn, and bit by bit: the loop has others to look after.
-            async with self._listing, self._broker.listing:
-                for at, (name, topic) in enumerate(sorted(self._broker.topics.items())):
-                    if not self.alive:
-                        return
-                    if not topic.deleted and granted(self.user, name):
-                        told.append(p.pack_json(topic.info()))
-                    if at % _LISTED == _LISTED - 1:
-                        await asyncio.sleep(0)
-            self.put((p.TOPICS, tag, b"[" + b",".join(told) + b"]"))
-
-        self._task(tag, tell())
-
-    def _names(self, tag: bytes, message: list[bytes]) -> None:
-        topic = self._topic(message[2], "subscribe")
-        self.put((p.NAMES, tag, p.pack_json(topic.names())))
-
-    def _forget(self, tag: bytes, message: list[bytes]) -> None:
-        topic = self._topic(message[2], "subscribe")
-        if len(message[3]) > p.MAX_NAME:
-            raise TopicError(f"a subscription's name has {p.MAX_NAME} bytes at most, not {len(message[3])}")
-        name = message[3].decode("utf-8", "replace")
-        if not isinstance(topic, BroadcastTopic):
-            raise TopicError(f"{topic.name!r} is a round-robin topic: it has no named positions")
-        broadcast = topic
-
-        async def forget() -> None:
-            await broadcast.forget(name)
-            self.put((p.FORGOTTEN, tag))
-
-        self._task(tag, forget())
 
     #: What does a command, and how many parts it has behind its tag.
     _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[Session, bytes, list[bytes]], None], int, int]]] = {
@@ -674,9 +593,9 @@ class Session:
         p.RETURN: (_return, 1, p.MAX_PARTS),
         p.SETTLE: (_settle, 3, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
-        p.CREATE: (_create, 1, 1),
-        p.DELETE: (_delete, 1, 1),
-        p.TOPICS: (_topics, 0, 1),
-        p.NAMES: (_names, 1, 1),
-        p.FORGET: (_forget, 2, 2),
+        p.CREATE: (administration.create, 1, 1),
+        p.DELETE: (administration.delete, 1, 1),
+        p.TOPICS: (administration.topics, 0, 1),
+        p.NAMES: (administration.names, 1, 1),
+        p.FORGET: (administration.forget, 2, 2),
     }
