@@ -30,7 +30,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spy]:
     """Runs the command with a server that only remembers."""
     made: list[Spy] = []
 
-    async def serve(server: Spy, ready: object) -> None:
+    async def serve(server: Spy, ready: object, hang_up: Callable[[], None] | None = None) -> None:
         made.append(server)
 
     monkeypatch.setattr(broker_module, "AsyncServer", Spy)
