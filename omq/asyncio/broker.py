@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from omq._core.blocks import encode_record
 from omq.broker import protocol
-from omq.broker.async_caller import AsyncCaller
-from omq.broker.async_streams import AsyncConsumer as Consumer
-from omq.broker.async_streams import AsyncSubscription as Subscription
-from omq.broker.async_streams import leave
-from omq.broker.checks import (
+from omq.broker.client.async_caller import AsyncCaller
+from omq.broker.client.async_streams import AsyncConsumer as Consumer
+from omq.broker.client.async_streams import AsyncSubscription as Subscription
+from omq.broker.client.async_streams import leave
+from omq.broker.client.checks import (
     check_bodies,
     check_headers,
     check_reading,
@@ -34,7 +34,7 @@ from omq.broker.checks import (
     check_stages,
     check_subscription,
 )
-from omq.broker.client_core import (
+from omq.broker.client.client_core import (
     Request,
     State,
     describe,
@@ -45,6 +45,9 @@ from omq.broker.client_core import (
     read_topics,
     write_stages,
 )
+from omq.broker.client.feeds import CREDIT_BYTES
+from omq.broker.client.packing import check_body, pack
+from omq.broker.client.range_reader import RangeReader
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -56,9 +59,6 @@ from omq.broker.errors import (
     StoreFull,
     TopicError,
 )
-from omq.broker.feeds import CREDIT_BYTES
-from omq.broker.packing import check_body, pack
-from omq.broker.range_reader import RangeReader
 from omq.broker.server import AsyncServer as Server
 from omq.broker.types import Committed, Delivery, Message, NameInfo, Record, TopicInfo
 from omq.context import Context

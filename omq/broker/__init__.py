@@ -11,7 +11,8 @@
 `omq.asyncio.broker` has the same for `await`.
 """
 
-from omq.broker.client import Client
+from omq.broker.client.client import Client
+from omq.broker.client.streams import Consumer, Subscription
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -24,7 +25,6 @@ from omq.broker.errors import (
     TopicError,
 )
 from omq.broker.server import Server
-from omq.broker.streams import Consumer, Subscription
 from omq.broker.types import Committed, Delivery, Message, NameInfo, Record, TopicInfo
 
 __all__ = [

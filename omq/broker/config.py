@@ -32,8 +32,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from omq.broker.core.permissions import EVERYBODY, Permission
 from omq.broker.keys import KEY_TEXT, MECHANISMS, SecurityFiles
-from omq.broker.permissions import EVERYBODY, Permission
 from omq.errors import UsageError
 
 __all__ = ["Config", "ConfigError", "TopicSpec", "http_address", "parse_topic", "read_config", "topic_spec"]

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from omq.broker.config import TopicSpec, topic_spec
+from omq.broker.core.permissions import Permission, permission_of
 from omq.broker.extras import missing_extra
-from omq.broker.permissions import Permission, permission_of
 from omq.errors import UsageError
 from omq.types import Security
 
@@ -61,8 +61,8 @@ class AsyncServer:
         if isinstance(topics, str):
             raise UsageError("topics is a list of topics")
         # A client's machine need not have what only a broker needs.
-        from omq.broker.broker import Broker
-        from omq.broker.door import ZmtpDoor
+        from omq.broker.core.broker import Broker
+        from omq.broker.zmtp.door import ZmtpDoor
 
         self.broker = Broker(directory, permissions=[permission_of(one) for one in permissions])
         self.endpoints: dict[str, str] = {}

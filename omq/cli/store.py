@@ -13,7 +13,7 @@ from omq.broker.types import Message
 from omq.store.errors import DamagedError, StoreError
 
 if TYPE_CHECKING:
-    from omq.store.offline import Offline
+    from omq.store.lmdb.offline import Offline
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 
@@ -26,7 +26,7 @@ def store() -> None:
 def opened(directory: Path) -> "Offline":
     """The files of a store; what hinders ends the command."""
     try:
-        from omq.store.offline import Offline
+        from omq.store.lmdb.offline import Offline
     except ImportError as missing:
         raise click.ClickException(f"this needs {missing.name}: pip install 'omq-zmtp[broker]'") from None
     try:

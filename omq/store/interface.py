@@ -17,6 +17,9 @@ Delivery = Literal["broadcast", "round_robin"]
 Persistence = Literal["transient", "async", "weak", "strong"]
 MAX_ID: Final = 2**62 - 1
 BLOCK_SIZE: Final = 256 * 1024  # bytes of records: appends are joined, and cut, to blocks of about this size
+SILENCE: Final = 86_400_000_000  # microseconds after which a producer is forgotten
+ANSWERS: Final = 65_536  # that are kept for one producer which never says which ones it has
+LAST_SEQUENCE: Final = 2**64 - 1
 
 
 class Write:

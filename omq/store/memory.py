@@ -13,6 +13,9 @@ from omq._core import blocks
 from omq.store.clock import uptime, wall
 from omq.store.errors import Gone, NotAllowed, StageError, StagesFull, StoreClosed, StoreError, UnknownTopic
 from omq.store.interface import (
+    ANSWERS,
+    LAST_SEQUENCE,
+    SILENCE,
     AbortStage,
     Append,
     Appended,
@@ -35,9 +38,7 @@ from omq.store.interface import (
 )
 from omq.store.internal import Carried, Carry
 from omq.store.joining import OpenBlock, Records, pieces, reaching
-from omq.store.producers import ANSWERS, SILENCE
 from omq.store.settled import Settled
-from omq.store.staging import LAST_SEQUENCE
 
 PRODUCERS: Final = 65_536  # that are known of a topic
 COMMITS: Final = 65_536  # whose names are known

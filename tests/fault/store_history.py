@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from omq._core import blocks
-from omq.store.store import Store
+from omq.store.lmdb.store import Store
 
 ROOT = Path(__file__).parents[2]
 Batch = tuple[str, int, int]  # topic, number, count

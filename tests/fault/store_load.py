@@ -16,7 +16,7 @@ from typing import Any
 
 from omq._core import blocks
 from omq.store.interface import Append, CommitStages, MakeTopic, SetPosition, Settle, Stage, Write
-from omq.store.store import Store
+from omq.store.lmdb.store import Store
 
 TOPICS = {"strong": "broadcast", "weak": "broadcast", "jobs": "round_robin"}
 LARGE = 300_000  # bytes of some bodies

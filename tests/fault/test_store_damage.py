@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from omq._core import blocks
-from omq.store import data_file
 from omq.store.errors import DamagedError, StoreFull
 from omq.store.interface import Append, CommitStages, DeleteTopic, SetPosition, Settle, Stage, Trim
 from omq.store.internal import Clean
-from omq.store.layout import topic_key
-from omq.store.offline import Offline
-from omq.store.store import Store
+from omq.store.lmdb import data_file
+from omq.store.lmdb.layout import topic_key
+from omq.store.lmdb.offline import Offline
+from omq.store.lmdb.store import Store
 from tests.unit.store.opened import Opened
 
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

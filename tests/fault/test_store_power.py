@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from omq.store.catalog import RESERVED
 from omq.store.interface import DeleteTopic, SetPosition, Settle
-from omq.store.session import Session
+from omq.store.lmdb.catalog import RESERVED
+from omq.store.lmdb.session import Session
 from tests.unit.store.opened import Opened
 
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from omq._core import blocks
 from omq.broker import Server
 from omq.broker import protocol as p
-from omq.broker.session import Session
+from omq.broker.zmtp.session import Session
 from tests.system.broker.rawclient import RawClient, record
 
 pytestmark = pytest.mark.timeout(300)

@@ -16,10 +16,10 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from omq.broker.config import http_address
+from omq.broker.core.stats import BrokerStats
 from omq.broker.http.metrics import registry
 from omq.broker.http.rates import Rates
 from omq.broker.http.view import view
-from omq.broker.stats import BrokerStats
 from omq.errors import BindError
 
 __all__ = ["HttpDoor"]

@@ -21,8 +21,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.http.view import lag_of
-from omq.broker.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 
 __all__ = ["SERIES", "registry"]
 

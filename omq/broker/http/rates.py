@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from omq.broker.stats import BrokerStats, TopicStats
+from omq.broker.core.stats import BrokerStats, TopicStats
 
 __all__ = ["Rates"]
 

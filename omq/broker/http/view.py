@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from omq.broker.core.stats import BrokerStats, StoreStats, TopicStats
 from omq.broker.http.rates import Rates
-from omq.broker.stats import BrokerStats, StoreStats, TopicStats
 
 __all__ = ["lag_of", "view"]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from omq._core import blocks
+from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError, PermissionDenied, SyntaxFault, TopicError, VersionFault
 from omq.broker.protocol import topic_name
 from omq.broker.sexp.protocol import (
@@ -34,7 +35,6 @@ from omq.broker.sexp.protocol import (
 from omq.broker.sexp.reading import Handing, Reading
 from omq.broker.sexp.syntax import shown
 from omq.broker.sexp.wire import Wire
-from omq.broker.topic import Topic
 
 if TYPE_CHECKING:
     from omq.broker.sexp.door import Door

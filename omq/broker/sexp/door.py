@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from omq.broker.broker import Broker
+from omq.broker.core.broker import Broker
 from omq.broker.sexp.connection import Connection
 from omq.broker.sexp.endpoint import parse_endpoint
 from omq.broker.sexp.protocol import write_block

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Literal
 
-from omq.broker.broadcast import Subscription
+from omq.broker.core.broadcast import Subscription
+from omq.broker.core.round_robin import Share
+from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError, Damaged, Overrun
-from omq.broker.round_robin import Share
 from omq.broker.sexp.protocol import Error, Replay, Unsubscribed
 from omq.broker.sexp.syntax import shown
-from omq.broker.topic import Topic
 
 if TYPE_CHECKING:
     from omq.broker.sexp.connection import Connection

@@ -19,7 +19,7 @@ import omq
 import omq.broker
 from omq.broker import Committed, Server
 from omq.broker.errors import BrokerError, BrokerTimeout, Busy, Overrun, TooLarge, TopicError
-from omq.broker.session import Session
+from omq.broker.zmtp.session import Session
 from tests.system.broker.clients import TWINS, twins
 from tests.waits import until
 

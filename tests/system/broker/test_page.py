@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from omq.broker import Client, Server
+from omq.broker.core.stats import BrokerStats
 from omq.broker.http.door import HttpDoor
-from omq.broker.stats import BrokerStats
 from tests.system.broker.browser import Browser, browser, needs_browser
 from tests.unit.broker.sample import HOSTILE, statistics, topic
 from tests.waits import until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from omq.broker.stats import BrokerStats, TopicStats
+from omq.broker.core.stats import BrokerStats, TopicStats
 
 #: A topic's name that wants to be markup, and reads from right to left.
 HOSTILE = "<img src=x onerror=document.title='taken'>\"'&amp;\u202eevil"

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from omq.broker.config import Config, ConfigError, TopicSpec, http_address, parse_topic, read_config, topic_spec
+from omq.broker.core.permissions import Permission
+from omq.broker.core.topic import check_settings
 from omq.broker.errors import TopicError
 from omq.broker.keys import SecurityFiles
-from omq.broker.permissions import Permission
 from omq.broker.protocol import check_name
-from omq.broker.topic import check_settings
 
 WHOLE = """
 bind = ["tcp://127.0.0.1:*", "ipc:///tmp/broker"]

@@ -7,8 +7,8 @@ from typing import Any
 from omq._core import blocks
 from omq.store.errors import DamagedError
 from omq.store.interface import Append, MakeTopic, Write
+from omq.store.lmdb.store import Store
 from omq.store.memory import MemoryStore
-from omq.store.store import Store
 
 TIMEOUT = 30.0
 

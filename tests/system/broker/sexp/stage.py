@@ -14,8 +14,8 @@ from typing import Any, Self, TypeVar
 import uvloop
 
 from omq._core import blocks
-from omq.broker.broker import Broker
-from omq.broker.permissions import Permission
+from omq.broker.core.broker import Broker
+from omq.broker.core.permissions import Permission
 from omq.broker.sexp.door import Door, Limits
 
 T = TypeVar("T")

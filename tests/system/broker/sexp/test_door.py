@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from omq.broker.core.permissions import Permission
 from omq.broker.errors import BrokerFailed, Busy, Damaged, StoreFull
-from omq.broker.permissions import Permission
 from omq.broker.sexp.door import Limits
 from tests.system.broker.sexp.stage import (
     CREATED,

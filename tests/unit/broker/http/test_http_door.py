@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from omq.broker.core.stats import BrokerStats
 from omq.broker.http.door import HttpDoor
-from omq.broker.stats import BrokerStats
 from omq.errors import BindError, UsageError
 from tests.unit.broker.sample import HOSTILE, statistics, topic
 from tests.unit.conftest import on_both_loops

@@ -5,8 +5,8 @@ from __future__ import annotations
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from omq.broker.core.stats import BrokerStats
 from omq.broker.http.metrics import SERIES, registry
-from omq.broker.stats import BrokerStats
 from tests.unit.broker.sample import HOSTILE, statistics, topic
 
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from omq.broker.core.stats import BrokerStats
 from omq.broker.http.rates import SYNC_WINDOW, WINDOW, Rates, quantile
-from omq.broker.stats import BrokerStats
 from tests.unit.broker.sample import statistics, topic
 
 

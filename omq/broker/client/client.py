@@ -1,0 +1,418 @@
+"""The blocking client of a broker."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from omq._core.blocks import encode_record
+from omq.broker import protocol
+from omq.broker.client.caller import Caller
+from omq.broker.client.checks import (
+    check_bodies,
+    check_headers,
+    check_reading,
+    check_sequence,
+    check_share,
+    check_stage,
+    check_stages,
+    check_subscription,
+)
+from omq.broker.client.client_core import (
+    Request,
+    State,
+    describe,
+    read_committed,
+    read_first,
+    read_names,
+    read_topic,
+    read_topics,
+    write_stages,
+)
+from omq.broker.client.feeds import CREDIT_BYTES
+from omq.broker.client.packing import check_body, pack
+from omq.broker.client.range_reader import RangeReader
+from omq.broker.client.streams import Consumer, Subscription
+from omq.broker.errors import BrokerTimeout
+from omq.broker.types import Committed, Message, NameInfo, Record, TopicInfo
+from omq.context import Context
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Buffer
+
+    from omq.types import Security
+
+__all__ = ["Client"]
+
+log = logging.getLogger("omq")
+
+
+class Client:
+    """A client of a broker. Threads may share it: one publishes while another one iterates over a subscription.
+
+    It connects when it is made, in the background, and again whenever the connection is lost: requests that have no
+    answer are made again, and the broker stores nothing twice; subscriptions and consumers go on.
+
+    Args:
+        endpoint: Where the broker's ZMTP door is.
+        timeout: Seconds that a call waits for the broker, also for a connection; `None` for ever.
+        security: A `PlainClient` or `CurveClient`.
+        context: What its socket shares with others; `None` for the default context.
+        **options: More options of its DEALER socket; see `omq.Options`.
+
+    Raises:
+        EndpointError: The endpoint cannot be understood.
+        OptionError: An option does not fit.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        timeout: float | None = 30.0,
+        security: Security | None = None,
+        context: Context | None = None,
+        **options: Any,
+    ) -> None:
+        self._caller = Caller(endpoint, timeout, context, {"security": security, **options})
+
+    @property
+    def endpoint(self) -> str:
+        """Where the broker's ZMTP door is."""
+        return self._caller.endpoint
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that a call waits for the broker; `None` for ever."""
+        return self._caller.timeout
+
+    # ------------------------------------------------------------------ topics
+
+    def create(
+        self, topic: str, *, delivery: str = "broadcast", persistence: str = "strong", **settings: Any
+    ) -> TopicInfo:
+        """Makes a topic, or finds it as asked.
+
+        Args:
+            topic: Its name: 1 to 255 bytes of UTF-8, without slashes and control characters.
+            delivery: `"broadcast"`: every subscriber gets every message; `"round-robin"`: one consumer gets each.
+            persistence: `"strong"`: a message is on the disk before it is acknowledged; `"weak"`: it is written, and
+                flushed every second; `"async"`: it is written some time; `"transient"`: it stays in memory.
+            **settings: `max_messages`, `max_bytes`, `max_age` (seconds): what is kept. `max_deliveries`, and
+                `dead_letter`, the topic that a message goes to after them.
+
+        Raises:
+            TopicError: It is there with other settings; or the name or a setting does not fit.
+            PermissionDenied: This client may not.
+            BrokerTimeout: The broker is not there, or has not answered.
+            ClosedError: The client is closed.
+        """
+        about = describe(topic, delivery, persistence, settings)
+        return read_topic(self._caller.ask(protocol.CREATE, about))
+
+    def delete(self, topic: str) -> None:
+        """Deletes a topic with all its messages; who reads it gets a `TopicError`. Raises as `create`."""
+        caller = self._caller
+        caller.ask(protocol.DELETE, protocol.check_name(topic).encode())
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics. Raises as `create`."""
+        caller = self._caller
+        return read_topics(caller.ask(protocol.TOPICS))
+
+    def names(self, topic: str) -> list[NameInfo]:
+        """The names that the broker keeps positions of a broadcast topic under. Raises as `create`."""
+        return read_names(self._caller.ask(protocol.NAMES, protocol.check_name(topic).encode()))
+
+    def forget(self, topic: str, name: str) -> None:
+        """Has the broker forget a name that nobody holds, with its position. Raises as `create`."""
+        named = protocol.check_name(topic).encode(), protocol.check_name(name, "a subscription's name").encode()
+        self._caller.ask(protocol.FORGET, *named)
+
+    # ------------------------------------------------------------------ publishing
+
+    def publish(
+        self, topic: str, body: Buffer, *, key: bytes | None = None, headers: Mapping[str, Buffer] | None = None
+    ) -> int:
+        """Publishes a message, and waits until the topic's persistence holds for it.
+
+        What this client acknowledged before is then durable, too.
+
+        Args:
+            topic: The topic's name.
+            body: Its content: anything with a contiguous buffer, up to 64 MiB.
+            key: A key, for whoever reads it.
+            headers: More about it, by name.
+
+        Returns:
+            Its id.
+
+        Raises:
+            BrokerTimeout: The broker is not there, or has not answered. Whether the message was published is unknown.
+                Publishing it again makes a second message if it was.
+            TopicError: There is no such topic.
+            MessageTooLarge: The body is.
+            PermissionDenied: This client may not publish there.
+            StoreFull: The broker has no room for it.
+            ClosedError: The client is closed.
+        """
+        caller = self._caller
+        caller.refuse()
+        check_body(body, caller.core.max_body)
+        check_headers(headers)
+        records = encode_record(body, key, headers)
+        until = caller.until()
+        caller.settle_dropped()
+        flush = None
+        if not caller.core.has_room(len(records)):
+            caller.wait_for(partial(caller.core.has_room, len(records)), until, "room for a message")
+        with caller.lock:
+            caller.refuse()
+            request = caller.core.append(topic, records)
+            if caller.core.dirty:
+                flush = caller.core.flush()
+            caller.send_out()
+        try:
+            caller.finish(request, until)
+        except BaseException:
+            if flush is not None:
+                with caller.lock:
+                    caller.core.give_up(flush)
+            raise
+        if flush is not None:
+            caller.flush(until, flush)
+        return read_first(request)
+
+    def publish_many(self, topic: str, bodies: Iterable[Buffer | Record]) -> list[int]:
+        """Publishes messages, many on their way at once, and waits until the topic's persistence holds for all.
+
+        They are stored in their order. After an error some of them may be published, not always the first ones.
+
+        Args:
+            topic: The topic's name.
+            bodies: Their contents; see `publish`. A `Record` has a key and headers, too.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            Exception: As `publish`; the client's `timeout` counts from one answer to the next.
+        """
+        caller = self._caller
+        check_bodies(bodies)
+        protocol.check_name(topic)
+        numbers: list[int] = []
+        for request, count in self._ask_all(bodies, partial(caller.core.append, topic)):
+            first = read_first(request)
+            numbers.extend(range(first, first + count))
+        caller.flush(caller.until())
+        return numbers
+
+    def _ask_all(
+        self, bodies: Iterable[Buffer | Record], ask: Callable[[bytes], Request]
+    ) -> Iterator[tuple[Request, int]]:
+        """Makes requests of bodies, many on their way at once; the answered ones in order, with their counts."""
+        caller = self._caller
+        caller.refuse()
+        core = caller.core
+        asked: deque[tuple[Request, int]] = deque()
+        caller.settle_dropped()
+        try:
+            for records, count in pack(bodies, core.max_body):
+                may_append = partial(core.has_turn, len(records))
+                if not may_append():
+                    caller.wait_for(may_append, caller.until(), "an answer to what was published")
+                while asked and asked[0][0].done:
+                    yield asked.popleft()
+                with caller.lock:
+                    caller.refuse()
+                    asked.append((ask(records), count))
+                    caller.send_out()
+            while asked:
+                caller.finish(asked[0][0], caller.until())
+                yield asked.popleft()
+        finally:
+            if asked:
+                with caller.lock:
+                    for request, _ in asked:
+                        core.give_up(request)
+
+    def stage(self, topic: str, bodies: Iterable[Buffer | Record], stage: str, *, sequence: int = 1) -> int:
+        """Keeps messages aside under a name, until `commit` publishes them or `abort` forgets them.
+
+        Nobody reads them before. Stages that nobody commits vanish after a day. A stage is of one topic, and its
+        messages are in the order of their sequences.
+
+        Args:
+            topic: The topic's name.
+            bodies: Their contents; see `publish_many`.
+            stage: The stage's name, 1 to 255 bytes of UTF-8.
+            sequence: The number of the first request that this call makes. What the broker has under a number is not
+                kept again: a call may be repeated with the same bodies and the same number, also by another client.
+
+        Returns:
+            The number with which the next call for this stage goes on.
+
+        Raises:
+            BrokerError: As `publish`, and where the stage is another topic's, or published already.
+        """
+        core, name = self._caller.core, check_stage(stage)
+        check_bodies(bodies)
+        protocol.check_name(topic)
+        check_sequence(sequence)
+        numbers = itertools.count(sequence)
+        for request, _ in self._ask_all(bodies, lambda records: core.stage(topic, records, name, next(numbers))):
+            request.result()
+        return next(numbers)
+
+    def commit(self, commit: str, stages: Iterable[str]) -> list[Committed]:
+        """Publishes stages at once: readers get all of their messages, or none where it fails.
+
+        Args:
+            commit: Names the commit, 1 to 255 bytes of UTF-8. A second one of this name publishes nothing, and returns
+                what the first one did: so it may be repeated, also by another client.
+            stages: The stages' names, 4,096 at most.
+
+        Returns:
+            What was published, in the order of the stages.
+
+        Raises:
+            BrokerError: As `publish`, and where a stage is not there: then nothing is published.
+        """
+        name, names = check_stage(commit, "a commit's name"), [check_stage(stage) for stage in check_stages(stages)]
+        return read_committed(self._caller.ask(protocol.COMMIT, name, write_stages(names)))
+
+    def abort(self, stage: str) -> None:
+        """Forgets a stage; one that is not there is forgotten. Raises as `publish`."""
+        self._caller.ask(protocol.ABORT, check_stage(stage))
+
+    # ------------------------------------------------------------------ reading
+
+    def subscribe(
+        self, topic: str, *, replay: str | int | None = None, name: str | None = None, credit: int = CREDIT_BYTES
+    ) -> Subscription:
+        """Begins to read a broadcast topic, and returns once the subscription is in force.
+
+        Args:
+            topic: The topic's name.
+            replay: `"current"`: what is published from now on; `"beginning"`: everything that is kept; or an id: what
+                comes after it. `None` is `"current"`.
+            name: The broker keeps the position under this name: `Subscription.ack` moves it, and whoever subscribes by
+                that name goes on there; then `replay` counts the first time only, and where retention has overtaken the
+                position: who gave one begins there, and else it is an `Overrun`.
+            credit: Bytes that the broker may send ahead; more than 64 MiB are as 64 MiB.
+
+        Raises:
+            TopicError: There is no such topic, or it is no broadcast topic; the name is held; the id is from the
+                future.
+            Overrun: What was asked for is no longer kept.
+            PermissionDenied: This client may not subscribe to it.
+            BrokerTimeout: The broker is not there, or has not answered.
+            ClosedError: The client is closed.
+        """
+        caller = self._caller
+        check_subscription(replay, name, credit)
+        with caller.asking():
+            feed, request = caller.core.subscribe(topic, replay, name, credit)
+        subscription = Subscription(caller, feed)
+        caller.finish(request, caller.until())
+        return subscription
+
+    def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> Consumer:
+        """Takes a share of a round-robin topic, and returns once it is in force.
+
+        Args:
+            topic: The topic's name.
+            ack_timeout: Seconds after which a message that was not acknowledged is delivered again. They count from its
+                delivery, so also while it waits behind others here: what `credit` messages take is to be less.
+            credit: Messages that the broker may deliver ahead of their acknowledgements, 1,048,576 at most.
+
+        Raises:
+            TopicError: There is no such topic, or it is no round-robin topic.
+            PermissionDenied: This client may not consume it.
+            BrokerTimeout: The broker is not there, or has not answered.
+            ClosedError: The client is closed.
+        """
+        caller = self._caller
+        check_share(ack_timeout, credit)
+        with caller.asking():
+            feed, request = caller.core.consume(topic, ack_timeout, credit)
+        consumer = Consumer(caller, feed)
+        caller.finish(request, caller.until())
+        return consumer
+
+    def read(
+        self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Message]:
+        """Reads what is kept now, in order.
+
+        Args:
+            topic: The topic's name.
+            start: The first id; `None` for the oldest.
+            stop: Behind the last id; `None` for the newest at the moment of the first step.
+            limit: Messages at most; `None` for no bound.
+
+        Returns:
+            An iterator. Its steps raise as `subscribe`.
+        """
+        caller = self._caller
+        caller.refuse()
+        protocol.check_name(topic)
+        check_reading(start, stop, limit)
+        return self._read(topic, start, stop, limit)
+
+    def _read(self, topic: str, start: int | None, stop: int | None, limit: int | None) -> Iterator[Message]:
+        caller = self._caller
+        (info,) = read_topics(caller.ask(protocol.TOPICS, topic.encode()))
+        with caller.asking():
+            reader = RangeReader(caller.core, info, start, stop, limit)
+        try:
+            while (request := reader.request) is not None:
+                caller.finish(request, caller.until())
+                with caller.asking():
+                    blocks = reader.blocks()
+                for header, records in zip(blocks[::2], blocks[1::2], strict=True):
+                    yield from reader.messages(header, records)
+        finally:
+            if reader.request is not None:
+                caller.drop(reader.request)
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._caller.closed
+
+    def close(self) -> None:
+        """Flushes what was acknowledged, gives back what is held, and ends; calls that wait raise. Idempotent.
+
+        Raises:
+            BrokerTimeout: The broker has not said that what was acknowledged is durable: it may be delivered again.
+        """
+        if not self._caller.closed and not self._caller.inherited:
+            self._caller.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except BrokerTimeout as trouble:
+            if error is None:
+                raise
+            log.warning("%s", trouble)
+
+    def __repr__(self) -> str:
+        caller = self._caller
+        state = "closed" if self._caller.closed else "connected" if caller.core.state is State.UP else "not connected"
+        return f"<omq.broker.Client {self.endpoint} {state}>"

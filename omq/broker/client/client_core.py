@@ -1,0 +1,682 @@
+"""What a client of a broker knows, without I/O: requests in flight, subscriptions and shares, and how they go on.
+
+A twin opens a connection, says `connected`, sends what is in `out`, and hands over what comes (`receive`). When the
+connection is over it says `lost` and opens the next one, in which everything goes on: requests without an answer are
+made again, with their old sequences, so that the broker does not store anything twice; subscriptions go on behind the
+last id that has arrived; shares begin anew, because the broker has given back what they held. What was acknowledged
+and no flush has told to be durable is settled again before.
+
+Nothing here waits or locks: the twin does. It may set `wake` of a request or a feed to hear of its next change.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from itertools import count
+from typing import Any, Final
+
+from omq.broker import protocol
+from omq.broker.client.connection import Retreat
+from omq.broker.client.feeds import Acked, Feed, ShareFeed, SubscriptionFeed
+from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicError, VersionFault, error_for
+from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
+from omq.broker.types import Committed, NameInfo, TopicInfo
+from omq.errors import ClosedError, OmqError
+
+FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` and `stage` that wait for their answers.
+FLIGHT_BYTES: Final = 8 << 20  #: Bytes of records that wait for their answers, unless it is one request.
+
+_ANSWERS: Final = {
+    protocol.HELLO: protocol.WELCOME,
+    protocol.BYE: protocol.BYE,
+    protocol.FLUSH: protocol.FLUSHED,
+    protocol.PING: protocol.PONG,
+    protocol.APPEND: protocol.PUBLISHED,
+    protocol.STAGE: protocol.STAGED,
+    protocol.COMMIT: protocol.COMMITTED,
+    protocol.ABORT: protocol.ABORTED,
+    protocol.SUBSCRIBE: protocol.SUBSCRIBED,
+    protocol.CONSUME: protocol.CONSUMING,
+    protocol.CANCEL: protocol.CANCELLED,
+    protocol.READ: protocol.RANGE,
+    protocol.CREATE: protocol.CREATED,
+    protocol.DELETE: protocol.DELETED,
+    protocol.TOPICS: protocol.TOPICS,
+    protocol.NAMES: protocol.NAMES,
+    protocol.FORGET: protocol.FORGOTTEN,
+    protocol.SETTLE: protocol.SETTLED,
+}
+#: What removes something: it is done, too, where a repetition finds nothing.
+_REMOVING: Final = {protocol.DELETE, protocol.FORGET}
+#: Acknowledgements of a share after which a flush tells how many of them need not be kept in mind any more.
+_UNSURE: Final = 16_384
+#: What has no meaning in another connection.
+_MOMENTARY: Final = {protocol.HELLO, protocol.BYE, protocol.CANCEL}
+
+
+class State(Enum):
+    """How far the connection is."""
+
+    DOWN = "there is none"
+    GREETING = "the broker was greeted"
+    UP = "the broker has answered"
+
+
+class Request:
+    """Something that was asked of the broker.
+
+    Attributes:
+        command: Its command.
+        done: Whether it is over: then there is an `answer` or an `error`.
+        answer: The parts of the answer behind its tag.
+        error: Why there is no answer.
+        wake: Called once it is over.
+        session: The connection that a flush tells of, unless another one is made meanwhile; 0 for none.
+    """
+
+    __slots__ = (
+        "acked",
+        "answer",
+        "command",
+        "done",
+        "error",
+        "feed",
+        "parts",
+        "repeated",
+        "sent",
+        "sequence",
+        "session",
+        "size",
+        "tag",
+        "wake",
+    )
+
+    def __init__(self, command: bytes, tag: bytes, parts: tuple[bytes, ...]) -> None:
+        self.command = command
+        self.tag = tag
+        self.parts = parts
+        self.sequence = 0  # of an APPEND
+        self.size = 0  # bytes of its records
+        self.feed: Feed | None = None  # that it begins
+        self.acked: list[Acked] = []  # what is durable with a FLUSH's answer
+        self.session = 0
+        self.sent = False
+        self.repeated = False  # said in an earlier connection, too
+        self.done = False
+        self.answer: list[bytes] = []
+        self.error: OmqError | None = None
+        self.wake: Callable[[], None] | None = None
+
+    def result(self) -> list[bytes]:
+        """The answer.
+
+        Raises:
+            BrokerError: The broker has refused.
+            ClosedError: The client was closed.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+    def finish(self, answer: list[bytes], error: OmqError | None = None) -> None:
+        """Ends it."""
+        self.done, self.answer, self.error, self.parts = True, answer, error, ()
+        if self.wake is not None:
+            self.wake()
+
+
+class ClientCore:
+    """The client's side of the protocol.
+
+    Args:
+        client: 16 random bytes: the client's name for the broker.
+
+    Attributes:
+        out: Messages to send, in order; a twin takes them from the left.
+        state: How far the connection is.
+        session: Counts the connections.
+        broker: The id of the broker's store.
+        max_body: The largest body that the broker takes, in bytes.
+        flight: Bytes of records that wait for their answers.
+        fault: Why this client is of no use with this broker.
+        retreat: How long a busy broker is left alone.
+    """
+
+    def __init__(self, client: bytes) -> None:
+        self.client = client
+        self.out: deque[list[bytes]] = deque()
+        self.state = State.DOWN
+        self.session = 0
+        self.broker = ""
+        self.max_body = protocol.MAX_BODY
+        self.flight = 0
+        self._laden = 0  # requests with records that wait for their answers
+        self.fault: OmqError | None = None
+        self.retreat = Retreat()
+        self._requests: dict[bytes, Request] = {}
+        self._feeds: dict[bytes, Feed] = {}
+        self._gathering: list[ShareFeed] = []
+        self._appends: dict[int, Request] = {}  # by sequence, which grows
+        self._busy: set[bytes] = set()  # tags of requests that are to be made again
+        self._changed = False  # something was acknowledged, or moved, and not flushed
+        self._unsure: list[Acked] = []  # what shares that are gone left
+        self._claims: set[bytes] = set()  # tags of what is settled again
+        self._tags = count(1)
+        self._sequences = count(1)
+
+    # ------------------------------------------------------------------ the connection
+
+    def connected(self) -> None:
+        """A new connection is there."""
+        self.lost()
+        self.state = State.GREETING
+        self.session += 1
+        hello = Request(protocol.HELLO, self._tag(), ())
+        self._requests[hello.tag] = hello
+        self._say(protocol.HELLO, hello.tag, pack_json({"version": protocol.VERSION, "client": self.client.hex()}))
+
+    def lost(self) -> None:
+        """The connection is over."""
+        if self.state is State.DOWN:
+            return
+        self.state = State.DOWN
+        self.out.clear()
+        self._busy.clear()  # the next connection makes every request again
+        for request in list(self._requests.values()):
+            if request.command in _MOMENTARY:
+                self._finish(request, [])
+            elif request.feed is not None and request.feed.began:
+                del self._requests[request.tag]  # its feed begins again by itself
+        for feed in self._feeds.values():
+            feed.interrupt()
+
+    def fail(self, error: OmqError) -> None:
+        """This client is of no use with this broker: every call is told why."""
+        self.fault = error
+        for feed in list(self._feeds.values()):
+            feed.end(error)
+        self._feeds.clear()
+        for request in list(self._requests.values()):
+            self._finish(request, [], error)
+
+    def receive(self, parts: bytes | list[bytes]) -> None:
+        """Takes a message of the broker.
+
+        Raises:
+            SyntaxFault: The broker does not speak its protocol: the connection is to be given up.
+        """
+        try:
+            if isinstance(parts, bytes):
+                raise ValueError("it has one part")
+            command, tag = parts[0], parts[1]
+            if command in (protocol.BLOCK, protocol.JOBS):
+                if (feed := self._feeds.get(tag)) is not None and not feed.ended:
+                    counts = parts[4] if len(parts) > 4 else b""
+                    self._reply(feed.arrived(parts[2], parts[3], counts))
+            elif command == protocol.ERROR:
+                self._refused(tag, _error(parts))
+            elif (request := self._requests.get(tag)) is not None and _ANSWERS[request.command] == command:
+                self._answered(request, parts[2:])
+            # What else comes was given up meanwhile.
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BrokerError) as error:
+            raise SyntaxFault(f"the broker sent what is no message of its protocol: {error}") from error
+
+    def _answered(self, request: Request, answer: list[bytes]) -> None:
+        if request.command == protocol.HELLO:
+            self._welcomed(read_json(answer[0]))
+        elif request.feed is not None:
+            about = read_json(answer[0])
+            if not request.feed.finds(about):
+                self._replaced(request, request.feed)
+                return
+            for message in request.feed.begun(about):
+                self._reply(message)
+                self._changed = True
+        else:
+            self.retreat.over()
+        self._finish(request, answer)
+
+    def _replaced(self, request: Request, feed: Feed) -> None:
+        """The topic was deleted while there was no connection, and another one has its name."""
+        error = TopicError(f"topic {feed.topic!r} was deleted, and made again")
+        self._remove(feed.tag)
+        feed.end(error)
+        self._finish(request, [], error)
+        self._enter(Request(protocol.CANCEL, feed.tag, ()))
+
+    def _welcomed(self, about: dict[str, Any]) -> None:
+        if about.get("version", protocol.VERSION) != protocol.VERSION:
+            self.fail(VersionFault(f"the broker speaks version {about['version']}, this client {protocol.VERSION}"))
+            return
+        self.state = State.UP
+        before, self.broker = self.broker, str(about.get("broker", self.broker))
+        if before and before != self.broker:
+            # Another store: its ids have begun anew.
+            for feed in self._feeds.values():
+                feed.renumber(self.session)
+            self._disclaim()
+        self.max_body = int(about.get("max_body", self.max_body))
+        self._claim_again()
+        waiting = [one for one in self._requests.values() if one.command not in (protocol.HELLO, protocol.SETTLE)]
+        for feed in self._feeds.values():
+            if feed.began and not feed.ended:
+                self._begin(feed)
+        for request in waiting:
+            request.repeated = request.sent
+            self._send(request)
+
+    def _refused(self, tag: bytes, error: BrokerError) -> None:
+        request = self._requests.get(tag)
+        if request is None:
+            if (feed := self._remove(tag)) is not None:
+                feed.end(error)
+            return
+        if request.command == protocol.HELLO:
+            self.fail(error)
+        elif request.feed is not None:
+            if isinstance(error, Overrun) and error.first and request.feed.start_over(error.first - 1):
+                self._finish(request, [])
+                self._begin(request.feed)
+                return
+            self._remove(tag)
+            request.feed.end(error)
+        elif isinstance(error, Busy):
+            self._busy.add(tag)  # nothing was done
+            return
+        elif request.command in _REMOVING and request.repeated and isinstance(error, TopicError):
+            self._finish(request, [])
+            return
+        self._finish(request, [], error)
+
+    # ------------------------------------------------------------------ requests
+
+    def request(self, command: bytes, *parts: bytes) -> Request:
+        """Asks the broker for something."""
+        return self._enter(Request(command, self._tag(), parts))
+
+    def append(self, topic: str, records: bytes) -> Request:
+        """Publishes records; `read_first` reads the answer.
+
+        Raises:
+            TopicError: No topic can have this name.
+        """
+        request = Request(protocol.APPEND, self._tag(), (protocol.check_name(topic).encode(), records, self.client))
+        request.sequence, request.size = next(self._sequences), len(records)
+        self._appends[request.sequence] = request
+        return self._enter_laden(request)
+
+    def stage(self, topic: str, records: bytes, stage: bytes, sequence: int) -> Request:
+        """Keeps records aside under a name; raises as `append`."""
+        parts = protocol.check_name(topic).encode(), records, stage, u64(sequence)
+        request = Request(protocol.STAGE, self._tag(), parts)
+        request.size = len(records)
+        return self._enter_laden(request)
+
+    def _enter_laden(self, request: Request) -> Request:
+        self.flight += request.size
+        self._laden += 1
+        return self._enter(request)
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes of records may be on their way beside what is."""
+        return not self._laden or self.flight + size <= FLIGHT_BYTES
+
+    def has_turn(self, size: int) -> bool:
+        """Whether one request of many more, with so many bytes of records, may be on its way."""
+        return self._laden < FLIGHT_REQUESTS and self.has_room(size)
+
+    def flush(self) -> Request:
+        """Asks for what was acknowledged before to be durable.
+
+        With the answer it is, unless another connection was made meanwhile: then once nothing is `resuming`, and
+        after a second flush where `dirty` says so.
+        """
+        self.say_gathered()
+        self._changed = False
+        return self._flush()
+
+    def _flush(self) -> Request:
+        request = Request(protocol.FLUSH, self._tag(), ())
+        # Else what goes on may say something that this does not cover.
+        request.session = 0 if self.state is not State.UP or self.resuming else self.session
+        request.acked = self._take_unsure()
+        return self._enter(request)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was acknowledged, or a position moved, and a flush is needed to know that it is durable."""
+        return self._changed or bool(self._claims)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the broker was too busy for something: `repeat` is due after a `retreat`."""
+        return bool(self._busy)
+
+    def repeat(self) -> None:
+        """Makes again, in their order, the requests that the broker was too busy for."""
+        busy, self._busy = self._busy, set()
+        for request in self._requests.values():
+            if request.tag in busy:
+                self._send(request)
+
+    @property
+    def resuming(self) -> bool:
+        """Whether the broker is still to say that something goes on, or is settled again."""
+        return bool(self._claims) or any(request.feed is not None for request in self._requests.values())
+
+    def give_up(self, request: Request) -> None:
+        """Nobody waits for a request any more: it is not made again, and its answer means nothing."""
+        if request.feed is not None:
+            self.cancel(request.feed)
+        elif not request.done:
+            self._drop(request)
+            self._come_to_nothing(request)
+            self.out = deque(message for message in self.out if message[1] != request.tag)
+
+    # ------------------------------------------------------------------ subscriptions and shares
+
+    def subscribe(
+        self, topic: str, replay: str | int | None, name: str | None, credit: int
+    ) -> tuple[SubscriptionFeed, Request]:
+        """Begins to read a broadcast topic.
+
+        Raises:
+            TopicError: No topic can have this name.
+        """
+        feed = SubscriptionFeed(self._tag(), protocol.check_name(topic), replay, name, credit)
+        return feed, self._open(feed)
+
+    def consume(self, topic: str, ack_timeout: float, credit: int) -> tuple[ShareFeed, Request]:
+        """Takes a share of a round-robin topic; raises as `subscribe`."""
+        feed = ShareFeed(self._tag(), protocol.check_name(topic), ack_timeout, credit)
+        return feed, self._open(feed)
+
+    def take(self, feed: Feed) -> tuple[bytes, bytes, bytes, int] | None:
+        """The next block of a feed, if there is one: header, records, counts, and how many records to pass over."""
+        if not feed.queue:
+            return None
+        block = feed.queue.popleft()
+        self._reply(feed.used(block[1]))
+        return block
+
+    def settle(self, feed: ShareFeed, session: int, numbers: Sequence[int], done: bool) -> None:
+        """Acknowledges messages that came in a connection, or asks for them again."""
+        self.say_gathered()  # in their order
+        if session < feed.since or not numbers:
+            return  # they were other messages
+        for number in numbers:
+            feed.remember(number, done)
+        if session == self.session and feed.in_force:
+            pairs = _ranges(numbers) if len(numbers) > 1 else [(numbers[0], numbers[0])]
+            command = protocol.ACK if done else protocol.NACK
+            self.out += [[command, feed.tag, part] for part in packed_ranges(pairs)]
+            self._changed = True
+            if done:
+                feed.unsure += numbers
+                self._make_sure(feed)
+        elif done:
+            self._acknowledged_late(feed, numbers)
+
+    def gather(self, feed: ShareFeed, session: int, number: int) -> bool:
+        """Acknowledges a message that came in a connection, in one message with others.
+
+        Returns:
+            Whether it is time for `say_gathered`. Else it is due soon, and before anything waits.
+        """
+        if session < feed.since:
+            return False  # it was another message
+        feed.remember(number, True)
+        if session != self.session or not feed.in_force:
+            self._acknowledged_late(feed, [number])
+            return False
+        self._changed = True
+        if not feed.gathered:
+            self._gathering.append(feed)
+        feed.gathered.append(number)
+        return len(feed.gathered) >= feed.enough
+
+    @property
+    def gathering(self) -> bool:
+        """Whether something was acknowledged and not said."""
+        return bool(self._gathering)
+
+    def say_gathered(self) -> None:
+        """Says what was acknowledged."""
+        for feed in self._gathering:
+            if feed.gathered and feed.in_force:
+                for part in packed_ranges(_ranges(feed.gathered)):
+                    self._say(protocol.ACK, feed.tag, part)
+                feed.unsure += feed.gathered
+                self._make_sure(feed)
+            feed.gathered.clear()
+        self._gathering.clear()
+
+    # ------------------------------------------------------------------ what may not be durable
+
+    def _make_sure(self, feed: ShareFeed) -> None:
+        """Has a flush tell of what was acknowledged where nobody asks for one: so the memory of it has a bound."""
+        if len(feed.unsure) >= _UNSURE:
+            self._flush()
+
+    def _acknowledged_late(self, feed: ShareFeed, numbers: Sequence[int]) -> None:
+        """These came in another connection: the broker has taken them back, and need not give them to anybody."""
+        self._changed = True
+        if self.state is State.UP:
+            self._claim(feed.topic, feed.topic_id, numbers)
+        else:
+            feed.unsure += numbers
+
+    def _claim(self, topic: str, topic_id: int, numbers: Sequence[int]) -> None:
+        """Settles again what was acknowledged; the answer says that it is durable, or that it cannot be."""
+        for part in packed_ranges(_ranges(numbers)):
+            request = Request(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
+            self._claims.add(request.tag)
+            self._enter(request)
+
+    def _claim_again(self) -> None:
+        """In a new connection, before anything is delivered: settles what the broker may not have heard, or kept."""
+        for tag in sorted(self._claims):
+            self._send(self._requests[tag])
+        acked = self._take_unsure()
+        for request in self._requests.values():
+            acked += request.acked  # its answer tells nothing of another connection
+            request.acked = []
+        together: dict[tuple[str, int], list[int]] = {}
+        for topic, topic_id, numbers in acked:
+            together.setdefault((topic, topic_id), []).extend(numbers)
+        for (topic, topic_id), numbers in together.items():
+            self._claim(topic, topic_id, numbers)
+
+    def _take_unsure(self) -> list[Acked]:
+        found, self._unsure = self._unsure, []
+        for feed in self._feeds.values():
+            if isinstance(feed, ShareFeed):
+                found += feed.take_unsure()
+        return found
+
+    def _disclaim(self) -> None:
+        """What was acknowledged was another store's."""
+        self._unsure.clear()
+        for request in list(self._requests.values()):
+            request.acked = []
+            if request.command == protocol.SETTLE:
+                self._finish(request, [])
+
+    def _come_to_nothing(self, request: Request) -> None:
+        """There is no answer to a request."""
+        if request.command == protocol.FLUSH:
+            self._changed = True  # the next one is for what this one was for, too
+            self._unsure += request.acked
+
+    def move(self, feed: SubscriptionFeed, position: int) -> None:
+        """Moves the position that the broker keeps under a name."""
+        if feed.since and position > feed.last:
+            return  # of a store that the broker has no more
+        feed.position = position
+        self._changed = True
+        if feed.in_force:
+            self._say(protocol.POSITION, feed.tag, u64(position))
+
+    def cancel(self, feed: Feed) -> Request | None:
+        """Ends a feed; gives the request for it, if the broker knows the feed."""
+        self.say_gathered()
+        self._give_back(feed)
+        known = self._remove(feed.tag) is not None
+        pending = self._requests.pop(feed.tag, None)
+        feed.end(None)
+        if pending is not None:
+            pending.finish([])
+        if not known or self.state is not State.UP:
+            return None
+        return self._enter(Request(protocol.CANCEL, feed.tag, ()))
+
+    def give_back(self) -> None:
+        """Gives back what came and nobody has seen, before all ends."""
+        for feed in self._feeds.values():
+            self._give_back(feed)
+
+    def _give_back(self, feed: Feed) -> None:
+        if not isinstance(feed, ShareFeed):
+            return
+        unseen = feed.unseen(self.session)
+        if not feed.in_force:
+            return  # the broker has it back
+        done = [number for number in unseen if feed.is_done(number)]
+        rest = [number for number in unseen if not feed.is_done(number)]
+        for word, numbers in ((protocol.ACK, done), (protocol.RETURN, rest)):
+            for part in packed_ranges(_ranges(numbers)):
+                self._say(word, feed.tag, part)
+
+    def close(self) -> None:
+        """Nothing follows."""
+        self.lost()
+        for feed in list(self._feeds.values()):
+            feed.end(None)
+        self._feeds.clear()
+        for request in list(self._requests.values()):
+            self._finish(request, [], ClosedError("the client is closed"))
+
+    def _open(self, feed: Feed) -> Request:
+        self._feeds[feed.tag] = feed
+        return self._begin(feed)
+
+    def _remove(self, tag: bytes) -> Feed | None:
+        feed = self._feeds.pop(tag, None)
+        if isinstance(feed, ShareFeed):
+            self._unsure += feed.take_unsure()
+        return feed
+
+    def _begin(self, feed: Feed) -> Request:
+        request = Request(feed.command, feed.tag, (feed.topic.encode(), pack_json(feed.begin())))
+        request.feed = feed
+        return self._enter(request)
+
+    # ------------------------------------------------------------------ messages
+
+    def _tag(self) -> bytes:
+        return u64(next(self._tags))
+
+    def _enter(self, request: Request) -> Request:
+        self._requests[request.tag] = request
+        if self.fault is not None:
+            self._finish(request, [], self.fault)
+        elif self.state is State.UP:
+            self._send(request)
+        return request
+
+    def _send(self, request: Request) -> None:
+        request.sent = True
+        if request.sequence:
+            if self._busy:  # it comes behind those
+                self._busy.add(request.tag)
+                return
+            settled = next(iter(self._appends))
+            self._say(request.command, request.tag, *request.parts, u64(request.sequence), u64(settled))
+        else:
+            self._say(request.command, request.tag, *request.parts)
+
+    def _say(self, *parts: bytes) -> None:
+        self.out.append([*parts])
+
+    def _reply(self, message: list[bytes] | None) -> None:
+        if message is not None:
+            self.out.append(message)
+
+    def _drop(self, request: Request) -> None:
+        if self._requests.pop(request.tag, None) is None:
+            return
+        self._busy.discard(request.tag)
+        self._claims.discard(request.tag)
+        if request.size:
+            self.flight -= request.size
+            self._laden -= 1
+            self._appends.pop(request.sequence, None)
+
+    def _finish(self, request: Request, answer: list[bytes], error: OmqError | None = None) -> None:
+        self._drop(request)
+        if error is not None:
+            self._come_to_nothing(request)
+        request.finish(answer, error)
+
+
+def read_first(request: Request) -> int:
+    """The first id that an APPEND was given; raises what the broker refuses with."""
+    return protocol.number(request.result()[0])
+
+
+def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Ids as ranges."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+def describe(topic: str, delivery: str, persistence: str, settings: dict[str, Any]) -> bytes:
+    """The argument of CREATE.
+
+    Raises:
+        TopicError: No topic can have this name.
+    """
+    name = protocol.check_name(topic)
+    return pack_json({"name": name, "delivery": delivery, "persistence": persistence, "settings": settings})
+
+
+def read_topics(answer: list[bytes]) -> list[TopicInfo]:
+    """What TOPICS tells."""
+    return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
+
+
+def read_names(answer: list[bytes]) -> list[NameInfo]:
+    """What NAMES tells."""
+    return [NameInfo.read(one) for one in protocol.read_value(answer[0])]
+
+
+def write_stages(stages: Iterable[bytes]) -> bytes:
+    """The list of stages in COMMIT."""
+    return pack_json([b64encode(stage).decode() for stage in stages])
+
+
+def read_committed(answer: list[bytes]) -> list[Committed]:
+    """What COMMITTED tells."""
+    return [
+        Committed(b64decode(one["stage"]).decode(errors="replace"), one["topic"], one["first"], one["count"])
+        for one in protocol.read_value(answer[0])
+    ]
+
+
+def read_topic(answer: list[bytes]) -> TopicInfo:
+    """What CREATED tells."""
+    return TopicInfo.read(read_json(answer[0]))
+
+
+def _error(parts: list[bytes]) -> BrokerError:
+    """What an ERROR says."""
+    first, last = (protocol.number(part) for part in parts[4:6]) if len(parts) > 5 else (0, 0)
+    return error_for(parts[2].decode(), parts[3].decode(), first, last)

@@ -1,0 +1,301 @@
+"""Subscriptions and consumers of the blocking client."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import length_hint
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+from weakref import ref
+
+from omq.broker.client.caller import Caller
+from omq.broker.client.checks import patience
+from omq.broker.client.feeds import Block, Feed, ShareFeed, SubscriptionFeed, deliveries_of, messages_of
+from omq.broker.errors import BrokerError, BrokerTimeout
+from omq.broker.types import Delivery, Message
+from omq.errors import ClosedError, ReceiveTimeout, StateError
+
+log = logging.getLogger("omq")
+
+_Message = TypeVar("_Message", bound=Message)
+
+
+class Stream(Generic[_Message]):
+    """What subscriptions and consumers have in common."""
+
+    def __init__(self, caller: Caller, feed: Feed) -> None:
+        self._caller = caller
+        self._feed = feed
+        self._batch: Iterator[_Message] = iter(())
+        self._loaded: Block | None = None  # stands in the batch, and in the feed still
+        feed.reader = ref(self)
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self._feed.topic
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing follows: it was closed, or the broker has ended it."""
+        return self._feed.ended
+
+    def recv(self, *, timeout: float | None = None) -> _Message:
+        """Takes the next message.
+
+        Args:
+            timeout: Seconds; `None` for ever, also while the broker is away; 0 never.
+
+        Raises:
+            ReceiveTimeout: None came in time.
+            BrokerError: The broker has ended it: a `TopicError` where the topic is deleted, an `Overrun` where it went
+                on after a lost connection and retention had dropped what follows.
+            ClosedError: It is closed, or the client is.
+        """
+        until = _deadline(timeout)
+        while True:
+            for message in self._batch:
+                if self._counts(message):
+                    return message
+            self._load(until)
+
+    def recv_many(self, *, timeout: float | None = None) -> list[_Message]:
+        """Takes what is there of the next block of messages, at least one; see `recv`."""
+        until = _deadline(timeout)
+        while True:
+            if messages := [message for message in self._batch if self._counts(message)]:
+                return messages
+            self._load(until)
+
+    def __iter__(self) -> Iterator[_Message]:
+        # A generator that hands out what stands in a list: next to no Python code for a message.
+        while True:
+            yield from self._batch
+            try:
+                self._load(None)
+            except ClosedError:
+                return
+
+    def __next__(self) -> _Message:
+        try:
+            return self.recv()
+        except ClosedError:
+            raise StopIteration from None
+
+    def _load(self, until: float | None) -> None:
+        """Waits for a block, and decodes it."""
+        caller, feed = self._caller, self._feed
+        caller.refuse()
+        caller.settle_dropped()
+        if not feed.stirred and caller.core.gathering:
+            with caller.lock:
+                caller.say_gathered()  # the broker may wait for them
+        if not feed.stirred and not caller.wait(self._has_some, until):
+            raise ReceiveTimeout(f"no message of {feed.topic!r} in time")
+        with caller.lock:
+            session = caller.core.session
+            self._let_go()
+            block = feed.queue[0] if feed.queue else None
+            caller.send_out()
+        if block is None:
+            if feed.ended and not self._has_some_left():
+                raise feed.error or ClosedError(f"what reads {feed.topic!r} is closed")
+            return  # another thread was faster, or the connection is lost
+        messages = self._decode(block, session)
+        with caller.lock:
+            if feed.queue and feed.queue[0] is block:
+                batch = iter([*self._batch, *messages])  # another thread may have loaded one, too
+                # The block stays in the feed until it stands in the batch, for a signal handler may raise anywhere. No
+                # handler runs between these two.
+                self._loaded, self._batch = block, batch
+                self._let_go()
+                caller.send_out()
+            caller.wake_ready()  # there may be some for other threads
+
+    def _let_go(self) -> None:
+        """Takes the block that stands in the batch out of the feed."""
+        queue = self._feed.queue
+        if queue and queue[0] is self._loaded:
+            self._caller.core.take(self._feed)
+        self._loaded = None
+
+    def _has_some_left(self) -> bool:
+        # Another thread may have filled the batch.
+        return bool(self._feed.queue) or length_hint(self._batch) > 0
+
+    def _has_some(self) -> bool:
+        return self._has_some_left() or self._feed.ended
+
+    def _decode(self, block: Block, session: int) -> list[_Message]:
+        raise NotImplementedError
+
+    def _counts(self, message: _Message) -> bool:
+        """Whether a message that was taken from the feed may still be handed out."""
+        return True
+
+    def _forget(self) -> list[_Message]:
+        """What `Feed.forget` calls."""
+        return list(self._batch)
+
+    def close(self) -> None:
+        """Ends it, and returns once the broker knows. Idempotent.
+
+        Raises:
+            BrokerTimeout: The broker has not said so in time; it ends all the same.
+        """
+        caller = self._caller
+        if caller.closed or caller.inherited:
+            return
+        with caller.lock:
+            if self._feed.ended:
+                self._batch = iter(())
+                return
+            request = caller.core.cancel(self._feed)
+            self._batch = iter(())
+            caller.send_out()
+            caller.wake_all()
+        if request is not None:
+            try:
+                caller.finish(request, caller.until())
+            except BrokerTimeout:
+                raise
+            except BrokerError:
+                pass  # it is over, whatever the broker says
+        caller.flush(caller.until())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except BrokerTimeout as trouble:
+            if error is None:
+                raise
+            log.warning("%s", trouble)
+
+    def __del__(self) -> None:
+        # Nothing here may lock: any thread, in the midst of anything, may be the one that drops the last reference.
+        self._feed.left = self._forget()
+        self._caller.drop(self._feed)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "in force" if self._feed.in_force else "waits for the broker"
+        return f"<omq.broker.{type(self).__name__} of {self.topic!r}, {state}>"
+
+
+class Subscription(Stream[Message]):
+    """The messages of a broadcast topic, in order and each once; iterate over it, or call `recv`.
+
+    It goes on after a lost connection, and after a restart of the broker, behind the last message that had arrived.
+    Iteration ends when it, or its client, is closed. Threads may share it.
+    """
+
+    _feed: SubscriptionFeed
+
+    @property
+    def name(self) -> str | None:
+        """The name that the broker keeps its position under."""
+        return self._feed.name
+
+    def ack(self, message: Message | int) -> None:
+        """Moves the position of the subscription's name to a message, or an id. Does not wait: see `Client.close`.
+
+        Raises:
+            StateError: The subscription has no name.
+            ClosedError: It is closed, or the client is.
+        """
+        if self._feed.name is None:
+            raise StateError(f"this subscription of {self.topic!r} has no name to keep a position under")
+        position = message if isinstance(message, int) else message.id
+        with self._caller.asking():
+            if self._feed.ended:
+                raise ClosedError(f"the subscription of {self.topic!r} is closed")
+            self._caller.core.move(self._feed, position)
+
+    def _decode(self, block: Block, session: int) -> list[Message]:
+        return messages_of(self._feed, block)
+
+
+class Consumer(Stream[Delivery]):
+    """A share of a round-robin topic; iterate over it, or call `recv`, and acknowledge each `Delivery`.
+
+    What is not acknowledged is delivered again: after `ack_timeout`, when the connection is lost, or when this is
+    closed. `ack` and `nack` do not wait; `close`, and the next `publish` of the client, return once what was
+    acknowledged before is durable. Threads may share it.
+    """
+
+    _feed: ShareFeed
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Acknowledges many, in one message; see `Delivery.ack`."""
+        self._settle(list(deliveries), True)
+
+    def nack(self, deliveries: Iterable[Delivery]) -> None:
+        """Asks for many again, in one message; see `Delivery.nack`."""
+        self._settle(list(deliveries), False)
+
+    def settle(self, delivery: Delivery, done: bool) -> None:
+        """What `Delivery.ack` and `nack` call."""
+        if not done:
+            self._settle((delivery,), False)
+            return
+        caller, feed = self._caller, self._feed
+        caller.refuse()
+        with caller.lock:
+            self._refuse_ended()
+            caller.acknowledge(feed, delivery.session, delivery.id)
+
+    def _settle(self, deliveries: Sequence[Delivery], done: bool) -> None:
+        caller = self._caller
+        caller.refuse()
+        with caller.lock:
+            self._refuse_ended()
+            for session, group in groupby(deliveries, key=_session):
+                caller.core.settle(self._feed, session, [one.id for one in group], done)
+            caller.send_out()
+
+    def _refuse_ended(self) -> None:
+        if self._feed.ended:
+            raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
+
+    def __iter__(self) -> Iterator[Delivery]:
+        while True:
+            for delivery in self._batch:
+                if self._counts(delivery):
+                    yield delivery
+            try:
+                self._load(None)
+            except ClosedError:
+                return
+
+    def _counts(self, message: Delivery) -> bool:
+        if message.session != self._caller.core.session:
+            return False  # the broker delivers it again
+        # It may have come again, and then have been acknowledged.
+        return message.deliveries == 1 or not self._feed.is_done(message.id)
+
+    def _decode(self, block: Block, session: int) -> list[Delivery]:
+        feed = self._feed
+        found = deliveries_of(feed, block, self, session)
+        if not feed.may_repeat(block[2]):
+            return found
+        if done := [one for one in found if feed.is_done(one.id)]:
+            with contextlib.suppress(ClosedError):
+                self._settle(done, True)  # the broker has not heard of it
+        return [one for one in found if not feed.is_done(one.id)]
+
+
+def _session(delivery: Delivery) -> int:
+    return delivery.session
+
+
+def _deadline(timeout: float | None) -> float | None:
+    timeout = patience(timeout)
+    return None if timeout is None else time.monotonic() + timeout

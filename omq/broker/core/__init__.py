@@ -1,0 +1,1 @@
+"""The core of a broker: its topics, and who reads them, whatever door their messages come through."""

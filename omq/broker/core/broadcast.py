@@ -1,0 +1,323 @@
+"""Broadcast topics: every subscriber gets every message."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from omq.broker.core.journal import Journal, broker_error
+from omq.broker.core.permissions import Permissions
+from omq.broker.core.sink import Sink
+from omq.broker.core.stats import PositionStats, SubscriptionStats
+from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
+from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, PermissionDenied, TopicError
+from omq.store.errors import DamagedError, Gone, StoreError
+from omq.store.interface import DropPosition, SetPosition, TopicState, Write
+
+log = logging.getLogger("omq.broker")
+
+
+class Subscription:
+    """A reader of a broadcast topic: a position, and nothing else in memory.
+
+    Attributes:
+        topic: The topic.
+        sink: Where its messages go.
+        name: What the broker keeps its position under; `None` for none.
+        position: The id of the last message that was given to the sink.
+        active: It has not ended.
+    """
+
+    __slots__ = ("_from_beginning", "active", "name", "position", "sink", "topic")
+
+    def __init__(
+        self, topic: BroadcastTopic, sink: Sink, name: str | None, position: int, from_beginning: bool
+    ) -> None:
+        self.topic = topic
+        self.sink = sink
+        self.name = name
+        self.position = position
+        self.active = True
+        self._from_beginning = from_beginning  # and has got nothing yet
+
+    def more(self) -> None:
+        """The sink has room."""
+        if self.active and self.position < self.topic.readable:
+            self.topic.wants(self)
+
+    def move(self, position: int) -> None:
+        """Keeps a position under the subscription's name.
+
+        Raises:
+            TopicError: It has no name, or the position is from the future.
+        """
+        if self.name is None:
+            raise TopicError("this subscription has no name to keep a position under")
+        self.topic.move(self.name, position)
+
+    def end(self) -> None:
+        """Nothing follows; `ended` of the sink is not called. Idempotent."""
+        if self.active:
+            self.active = False
+            self.topic.left(self)
+
+    def _took(self, header: bytes, records: memoryview, last: int) -> None:
+        self.position = last
+        self._from_beginning = False
+        self.sink.block(header, records, b"")
+
+    def _gone(self, first: int) -> bool:
+        """Ids below *first* are no longer kept: whether that means nothing to it, which begins with the oldest."""
+        if self._from_beginning:
+            self.position = first - 1
+        return self._from_beginning
+
+
+class BroadcastTopic(Topic):
+    """A topic whose messages every subscriber gets."""
+
+    delivery: Literal["broadcast", "round-robin"] = "broadcast"
+
+    def __init__(self, state: TopicState, journal: Journal, turns: Turns) -> None:
+        super().__init__(state, journal, turns)
+        self._subscriptions: dict[Subscription, None] = {}
+        #: Those that may have something to read and room for it, first come first served.
+        self._hungry: dict[Subscription, None] = {}
+        self._names = dict(journal.store.positions(state.id))
+        self._holders: dict[str, Subscription] = {}
+        self._dirty: dict[str, int] = {}
+        self._unsure: set[str] = set()  # names whose beginning is not durable yet
+
+    # ------------------------------------------------------------------ subscribing
+
+    def subscribe(self, replay: str | int, sink: Sink, name: str | None = None, reset: bool = False) -> Subscription:
+        """Begins to read; see `Broker.subscribe`."""
+        if self.deleted:
+            raise TopicError(f"topic {self.name!r} is deleted")
+        if name is not None and name in self._holders:
+            raise TopicError(f"somebody else subscribes to {self.name!r} as {name!r} already")
+        known = None if name is None else self._names.get(name)
+        if known == -1 and not reset:
+            raise Damaged(f"the position of {name!r} in {self.name!r} is damaged; with reset it begins anew")
+        if known is not None and known + 1 < (first := self.state().first):
+            if not reset:
+                raise _overrun(self.name, known + 1, first)
+            known = None
+        position, from_beginning = self._begin(replay) if known is None else (known, False)
+        subscription = Subscription(self, sink, name, position, from_beginning)
+        self._subscriptions[subscription] = None
+        if name is not None:
+            self._holders[name] = subscription
+            if known is None:
+                # A name holds from now on, also where nobody moves it and the broker dies.
+                self._unsure.add(name)
+                self.move(name, position)
+        subscription.more()
+        return subscription
+
+    def _begin(self, replay: str | int) -> tuple[int, bool]:
+        """The position where a subscription begins, and whether that is wherever the messages begin."""
+        if replay == "current":
+            return self.last, False
+        first = self.state().first
+        if replay == "beginning":
+            return first - 1, True
+        if not isinstance(replay, int) or isinstance(replay, bool) or replay < 0:
+            raise TopicError(f"replay is 'current', 'beginning' or an id, not {str(replay)[:80]!r}")
+        self._check_past(replay)
+        if replay + 1 < first:
+            raise _overrun(self.name, replay + 1, first)
+        return replay, False
+
+    def knows(self, name: str) -> bool:
+        """Whether a position is kept under a name, and that is durable."""
+        return name in self._names and name not in self._unsure
+
+    def _check_past(self, position: int) -> None:
+        """Refuses an id that was never given.
+
+        What a commit has stored can be read a moment before this loop hears of it, by READ for instance.
+        """
+        if position > self.last and position > (newest := max(self.last, self.state().last)):
+            raise TopicError(f"the newest message of {self.name!r} is {newest}: {position} is from the future")
+
+    @property
+    def readers(self) -> int:
+        return len(self._subscriptions)
+
+    def left(self, subscription: Subscription) -> None:
+        """A subscription has ended."""
+        self._subscriptions.pop(subscription, None)
+        self._hungry.pop(subscription, None)
+        name = subscription.name
+        if name is not None and self._holders.get(name) is subscription:
+            del self._holders[name]
+
+    def end(self, error: BrokerError | None) -> None:
+        for subscription in tuple(self._subscriptions):
+            self._end(subscription, error)
+
+    def expel(self, permissions: Permissions) -> None:
+        for subscription in tuple(self._subscriptions):
+            if not permissions.allows(subscription.sink.user, "subscribe", self.name):
+                self._end(subscription, PermissionDenied(f"permission to subscribe {self.name!r} was taken away"))
+
+    def _end(self, subscription: Subscription, error: BrokerError | None) -> None:
+        subscription.end()
+        try:
+            subscription.sink.ended(error)
+        except Exception:
+            log.exception("topic %r: a door has failed", self.name)
+
+    # ------------------------------------------------------------------ handing out
+
+    def grown(self, last: int) -> None:
+        if self._subscriptions and last > self.readable:
+            self._hungry.update(self._subscriptions)
+        super().grown(last)
+
+    def wants(self, subscription: Subscription) -> None:
+        """A subscription has room, and there is something for it."""
+        self._hungry[subscription] = None
+        self._turns.ready(self)
+
+    def pump(self) -> bool:
+        left = TURN
+        while left > 0 and self._hungry:
+            group = self._next_group()
+            if group:
+                left -= self._serve(group, left)
+                for one in group:
+                    if one in self._hungry:  # behind those that have not had their turn
+                        del self._hungry[one]
+                        self._hungry[one] = None
+        return bool(self._hungry)
+
+    def _next_group(self) -> list[Subscription]:
+        """The hungry ones at the place of the first one: they share one read and one check."""
+        group: list[Subscription] = []
+        for subscription in tuple(self._hungry):
+            if group and subscription.position != group[0].position:
+                continue
+            if subscription.position >= self.readable or subscription.sink.room() <= 0:
+                del self._hungry[subscription]  # it is hungry again when the topic grows, or its door has room
+                continue
+            group.append(subscription)
+        return group
+
+    def _serve(self, group: list[Subscription], limit: int) -> int:
+        """Gives a group some blocks; how many bytes that were."""
+        served = 0
+        try:
+            with self._journal.store.read(self.id) as reader:
+                id = group[0].position + 1
+                # The store may be ahead of what this loop was told of: that is given when it was.
+                for header, records in reader.blocks(id, self.readable + 1):
+                    size = len(records)
+                    count = int.from_bytes(header[4:8], "big")
+                    last = int.from_bytes(header[8:16], "big") + count - 1
+                    if len(group) > 1 and not isinstance(records.obj, bytes):
+                        # One copy, which sockets that are full keep together, instead of one for each of them.
+                        records = memoryview(bytes(records))
+                    served += max(size, BLOCK, len(group) << 10)
+                    group = [one for one in group if self._give(one, header, records, last)]
+                    self.delivered += count * len(group)
+                    self.delivered_bytes += size * len(group)
+                    if served >= limit or not group:
+                        return served
+                # What the store says it has is not there: ids that were never given, after a crash.
+                for one in group:
+                    one.position = max(one.position, self.readable)
+        except Gone as error:
+            for one in group:
+                if not one._gone(error.first):
+                    self._end(one, _overrun(self.name, one.position + 1, error.first))
+        except DamagedError as error:
+            log.error("topic %r: %s", self.name, error)
+            for one in group:
+                self._end(one, Damaged(f"topic {self.name!r}: {error}", error.first, error.last))
+        except StoreError as error:
+            for one in group:
+                self._end(one, broker_error(error))
+        return max(served, BLOCK)
+
+    def _give(self, subscription: Subscription, header: bytes, records: memoryview, last: int) -> bool:
+        """Gives one block; whether the subscription goes on in its group."""
+        if not subscription.active or subscription.sink.room() <= 0:
+            self._hungry.pop(subscription, None)
+            return False
+        try:
+            subscription._took(header, records, last)
+        except Exception:
+            log.exception("topic %r: a door has failed", self.name)
+            self._end(subscription, BrokerFailed("the broker has failed to send"))
+            return False
+        return subscription.active
+
+    # ------------------------------------------------------------------ names
+
+    def move(self, name: str, position: int) -> None:
+        """Keeps a position under a name."""
+        self._check_past(position)
+        self._names[name] = self._dirty[name] = position
+        self._changed()
+
+    def save(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for name, position in dirty.items():
+            self._keep(SetPosition(self.id, name, position))
+
+    def _kept(self, write: Write) -> None:
+        if write.error is None and isinstance(write, SetPosition):
+            self._unsure.discard(write.name)
+        super()._kept(write)
+
+    def _take_back(self, write: Write) -> None:
+        assert isinstance(write, SetPosition)
+        if write.name in self._names:
+            self._dirty.setdefault(write.name, self._names[write.name])
+
+    async def forget(self, name: str) -> None:
+        """Forgets a named position.
+
+        Raises:
+            TopicError: There is none, or it is in use.
+        """
+        if name not in self._names:
+            raise TopicError(f"nobody has subscribed to {self.name!r} as {name!r}")
+        if name in self._holders:
+            raise TopicError(f"somebody subscribes to {self.name!r} as {name!r}")
+        self._dirty.pop(name, None)
+        position = self._names.pop(name)
+        try:
+            await self._journal.do(DropPosition(self.id, name))
+        except BrokerError:
+            self._names.setdefault(name, position)
+            raise
+
+    # ------------------------------------------------------------------ what it tells
+
+    def names(self) -> list[PositionStats]:
+        return [
+            {"name": name, "position": position, "lag": max(self.last - position, 0), "held": name in self._holders}
+            for name, position in sorted(self._names.items())
+        ]
+
+    def subscriptions(self) -> list[SubscriptionStats]:
+        return [
+            {
+                "kind": "subscriber",
+                "door": one.sink.door,
+                "name": one.name,
+                "user": one.sink.user,
+                "peer": one.sink.peer,
+                "position": one.position,
+                "lag": max(self.last - one.position, 0),
+                "in_flight": 0,
+            }
+            for one in self._subscriptions
+        ]
+
+
+def _overrun(topic: str, wanted: int, first: int) -> Overrun:
+    return Overrun(f"message {wanted} of {topic!r} is no longer kept: the oldest one is {first}", first)

@@ -1,0 +1,420 @@
+"""The core of a broker: its topics, whatever door their messages come through."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from omq._version import __version__
+from omq.broker.core.broadcast import BroadcastTopic, Subscription
+from omq.broker.core.journal import Journal
+from omq.broker.core.permissions import Permission, Permissions
+from omq.broker.core.round_robin import RoundRobinTopic, Share
+from omq.broker.core.sink import Sink
+from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats
+from omq.broker.core.topic import Done, Topic, check_settings
+from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError
+from omq.broker.extras import missing_extra
+from omq.broker.protocol import check_name
+from omq.store.interface import Appended, DeleteTopic, Log, MakeTopic, Notify, Stats, TopicState
+from omq.store.memory import MemoryStore
+
+__all__ = ["Broker", "Share", "Sink", "Subscription"]
+
+log = logging.getLogger("omq.broker")
+
+#: Bytes of all connections that may wait for the store.
+MAX_WAITING = 256 << 20
+#: Seconds of handing out before the loop looks after its connections.
+_TURN = 0.004
+
+
+class Broker:
+    """Topics and who reads them; lives in one event loop, whose thread makes all calls.
+
+    Args:
+        directory: Where the topics are kept; `None` keeps everything in memory.
+        permissions: Who may do what; the doors ask.
+        flush_interval: Seconds between two flushes of weak topics.
+
+    Attributes:
+        topics: All of them, by name.
+        permissions: Who may do what.
+        refused: How many requests were answered by an error, by its code: the doors count.
+        connections: How many there are, by door: the doors count.
+        endpoints: Where the doors are, by name.
+        listing: Held by whoever tells of all topics.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path | None,
+        *,
+        permissions: Iterable[Permission] = (),
+        flush_interval: float = 1.0,
+    ) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.permissions = Permissions(permissions)
+        self.refused: dict[str, int] = {}
+        self.connections: dict[str, int] = {}
+        self.endpoints: dict[str, list[str]] = {}
+        self.journal = Journal(self._grown)
+        self.listing = asyncio.Lock()
+        self._directory = None if directory is None else Path(directory)
+        self._flush_interval = flush_interval
+        self._by_id: dict[int, Topic] = {}
+        self._making: dict[str, asyncio.Future[None]] = {}
+        self._ready: dict[Topic, None] = {}
+        self._called = False
+        self._ended = False
+        self._started = time.time()
+        self._began = time.monotonic()
+        self.loop: asyncio.AbstractEventLoop
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Opens the store.
+
+        Raises:
+            StoreLocked: Another process has the directory.
+            ImportError: A package is missing that a store on disk needs.
+        """
+        self.loop = asyncio.get_running_loop()
+        await self.journal.open(self._open)
+        for finding in self.journal.store.findings:
+            log.warning("store %s: %s", self._directory, finding)
+        for state in self.journal.store.topics():
+            self._add(state)
+
+    def _open(self, notify: Notify, appended: Appended) -> Log:
+        if self._directory is None:
+            return MemoryStore(notify=notify, appended=appended)
+        try:
+            from omq.store.lmdb.store import Store  # needs the package lmdb, which clients need not have
+        except ModuleNotFoundError as missing:
+            raise missing_extra(missing) from None
+        return Store(self._directory, notify=notify, appended=appended, flush_interval=self._flush_interval)
+
+    async def close(self) -> None:
+        """Answers what was taken, ends what reads, and closes the store. Idempotent."""
+        if self._ended:
+            return
+        self._ended = True
+        if not hasattr(self.journal, "store"):
+            return
+        await self.journal.drained()
+        for topic in tuple(self.topics.values()):
+            await topic.close()
+        await self.journal.close()
+
+    @property
+    def id(self) -> str:
+        """The id of the store."""
+        return self.journal.store.id
+
+    @property
+    def persistent(self) -> bool:
+        """Whether anything is kept when the broker ends."""
+        return self._directory is not None
+
+    # ------------------------------------------------------------------ topics
+
+    def _add(self, state: TopicState) -> Topic:
+        topic: Topic
+        if state.delivery == "broadcast":
+            topic = BroadcastTopic(state, self.journal, self)
+        else:
+            topic = RoundRobinTopic(state, self.journal, self, self)
+        self.topics[state.name] = self._by_id[state.id] = topic
+        return topic
+
+    async def create(
+        self,
+        name: str,
+        *,
+        delivery: str = "broadcast",
+        persistence: str = "strong",
+        settings: Mapping[str, Any] | None = None,
+    ) -> Topic:
+        """Makes a topic, or finds it as asked.
+
+        Raises:
+            TopicError: It is there with other settings; or a name or a setting does not fit.
+        """
+        check_name(name)
+        checked = check_settings(delivery, persistence, settings or {})
+        if checked.get("dead_letter") == name:
+            raise TopicError(f"topic {name!r} cannot be its own dead-letter topic")
+        if "max_deliveries" in checked and "dead_letter" not in checked:
+            check_name(f"{name}.dead", "the name of a dead-letter topic")
+        if persistence == "strong" and not self.persistent:
+            raise TopicError("this broker keeps everything in memory: it has no strong topics")
+        while (making := self._making.get(name)) is not None:
+            await making
+        topic = self.topics.get(name)
+        if topic is not None:
+            _compare(topic, delivery, persistence, checked)
+            return topic
+        making = self._making[name] = self.loop.create_future()
+        try:
+            kind: Any = "broadcast" if delivery == "broadcast" else "round_robin"
+            write = await self.journal.do(MakeTopic(name, kind, persistence, checked))  # type: ignore[arg-type]
+            return self._add(self.journal.store.topic(write.topic_id))
+        finally:
+            del self._making[name]
+            making.set_result(None)
+
+    async def delete(self, name: str) -> None:
+        """Deletes a topic and ends what reads it.
+
+        Raises:
+            TopicError: There is none.
+        """
+        topic = self.topic(name)
+        del self.topics[name]
+        topic.deleted = True
+        topic.end(TopicError(f"topic {name!r} was deleted"))
+        making = self._making[name] = self.loop.create_future()
+        try:
+            await self.journal.do(DeleteTopic(topic.id))
+        except BrokerError:
+            # It is there as before.
+            topic.deleted = False
+            self.topics[name] = topic
+            raise
+        finally:
+            del self._making[name]
+            making.set_result(None)
+        self._by_id.pop(topic.id, None)
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name.
+
+        Raises:
+            TopicError: There is none.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            if name in self.journal.store.refused:
+                raise Damaged(self.journal.store.refused[name])
+            raise TopicError(f"there is no topic {name[:300]!r}")
+        return topic
+
+    def topic_of(self, id: int) -> Topic | None:
+        """The topic of this number."""
+        return self._by_id.get(id)
+
+    async def dead_letter(self, topic: RoundRobinTopic) -> int:
+        """The id of the topic for what was delivered too often; it is made if it is not there."""
+        name = topic.settings.get("dead_letter") or f"{topic.name}.dead"
+        found = self.topics.get(name)
+        if found is None:
+            found = await self.create(name, persistence=topic.persistence)
+        return found.id
+
+    def permit(self, permissions: Iterable[Permission]) -> None:
+        """Puts other permissions in force, for requests to come; who reads what it may not read any more is ended."""
+        self.permissions = Permissions(permissions)
+        for topic in tuple(self.topics.values()):
+            topic.expel(self.permissions)
+
+    # ------------------------------------------------------------------ publishing
+
+    def append(
+        self,
+        topic: Topic,
+        records: bytes | memoryview,
+        count: int,
+        *,
+        producer: bytes = b"",
+        sequence: int = 0,
+        settled: int = 0,
+        done: Done,
+    ) -> None:
+        """Stores records that were checked (`omq._core.blocks.check`).
+
+        Args:
+            topic: The topic.
+            records: Borrowed: nobody changes them.
+            count: How many they are.
+            producer: With `sequence`, what makes a repetition harmless.
+            sequence: See `producer`.
+            settled: The producer has the answers of all sequences below.
+            done: Called in the loop with the first record's id, or 0 and the error, once the topic's persistence holds.
+
+        Raises:
+            TopicError: The topic was deleted.
+            Busy: Too much waits for the store.
+            BrokerFailed: The store has failed, or the broker ends.
+        """
+        if topic.deleted:
+            raise TopicError(f"topic {topic.name!r} was deleted")
+        self.check_waiting(len(records))
+        topic.append(records, count, done, producer, sequence, settled)
+
+    def check_waiting(self, size: int) -> None:
+        """Refuses what is to be stored while the store cannot take it.
+
+        Raises:
+            Busy: Too much waits for the store.
+            BrokerFailed: The broker ends.
+        """
+        if self._ended:
+            raise BrokerFailed("the broker ends")
+        if self.journal.waiting and self.journal.waiting + size > MAX_WAITING:
+            raise Busy(f"{self.journal.waiting} bytes of all clients wait for the disk")
+
+    # ------------------------------------------------------------------ reading
+
+    def subscribe(
+        self,
+        topic: Topic,
+        replay: str | int,
+        sink: Sink,
+        *,
+        name: str | None = None,
+        reset: bool = False,
+    ) -> Subscription:
+        """Begins to read a broadcast topic.
+
+        Args:
+            topic: The topic.
+            replay: `"current"`, `"beginning"`, or an id: those after it.
+            sink: Where to.
+            name: The broker keeps the position under it, and goes on there. One holder a name.
+            reset: A name whose position is no longer kept begins anew, where `replay` says.
+
+        Raises:
+            TopicError: It is a round-robin topic; the name is held; the id is from the future.
+            Overrun: Ids that are no longer kept are asked for.
+        """
+        if not isinstance(topic, BroadcastTopic):
+            raise TopicError(f"{topic.name!r} is a round-robin topic: it is consumed")
+        if name is not None:
+            check_name(name, "a subscription's name")
+        return topic.subscribe(replay, sink, name, reset)
+
+    def consume(self, topic: Topic, sink: Sink, *, ack_timeout: float = 30.0, credit: int = 100) -> Share:
+        """Takes a share of a round-robin topic.
+
+        Raises:
+            TopicError: It is a broadcast topic.
+        """
+        if not isinstance(topic, RoundRobinTopic):
+            raise TopicError(f"{topic.name!r} is a broadcast topic: it is subscribed to")
+        return topic.consume(sink, ack_timeout, credit)
+
+    # ------------------------------------------------------------------ turns
+
+    def _grown(self, grown: dict[int, int]) -> None:
+        for id, last in grown.items():
+            topic = self._by_id.get(id)
+            if topic is not None:
+                topic.grown(last)
+
+    def ready(self, topic: Topic) -> None:
+        """The topic has something to hand out: it gets a turn."""
+        self._ready[topic] = None
+        if not self._called:
+            self._called = True
+            self.loop.call_soon(self._hand_out)
+
+    def _hand_out(self) -> None:
+        """Gives each topic that has something a turn; the loop looks after its connections in between."""
+        self._called = False
+        until = time.perf_counter() + _TURN
+        for topic in tuple(self._ready):
+            del self._ready[topic]
+            if topic.deleted or self._ended:
+                continue
+            try:
+                more = topic.pump()
+            except Exception:
+                log.exception("topic %r cannot hand out", topic.name)
+                more = False
+            if more:
+                self._ready[topic] = None
+            if time.perf_counter() > until:
+                break
+        if self._ready and not self._called:
+            self._called = True
+            self.loop.call_soon(self._hand_out)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Makes a call later, unless the broker has ended by then."""
+
+        def due() -> None:
+            if not self._ended:
+                call()
+
+        self.loop.call_later(seconds, due)
+
+    # ------------------------------------------------------------------ what it tells
+
+    def refuse(self, error: BrokerError) -> None:
+        """A request is answered by an error: counts it."""
+        self.refused[error.code] = self.refused.get(error.code, 0) + 1
+
+    def stats(self) -> BrokerStats:
+        """What the broker tells about itself."""
+        return {
+            "version": __version__,
+            "broker": self.id,
+            "started": self._started,
+            "uptime": time.monotonic() - self._began,
+            "endpoints": dict(self.endpoints),
+            "connections": dict(self.connections),
+            "refused": dict(self.refused),
+            "store": self._store_stats(),
+            "topics": [topic.stats() for topic in sorted(self.topics.values(), key=lambda topic: topic.name)],
+        }
+
+    def _store_stats(self) -> StoreStats:
+        store = self.journal.store
+        stats = store.stats()
+        damaged = [
+            f"topic {getattr(self.topic_of(id), 'name', id)!r}: messages {first} to {last} are damaged and quarantined"
+            for id, first, last in stats.damaged
+        ]
+        broken = store.broken
+        return {
+            "directory": None if self._directory is None else os.fspath(self._directory),
+            "free": None if self._directory is None else shutil.disk_usage(self._directory).free,
+            "full": self.journal.full or store.full,
+            "failed": None if broken is None else str(broken) or type(broken).__name__,
+            "findings": [*store.findings, *damaged],
+            "environments": {name: _environment(one) for name, one in stats.engines.items()},
+        }
+
+
+def _environment(stats: Stats) -> EnvironmentStats:
+    buckets: list[tuple[float, int]] = []
+    before = 0
+    for bound, count in sorted(stats.sync_buckets.items()):
+        buckets.append((bound, count - before))
+        before = count
+    return {
+        "bytes": stats.file_bytes,
+        "commits": stats.commits,
+        "syncs": stats.syncs,
+        "sync_seconds": stats.sync_seconds,
+        "sync_buckets": buckets,
+    }
+
+
+def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, Any]) -> None:
+    """Raises where a topic is not as it is asked for."""
+    for what, has, wanted in (
+        ("delivery", topic.delivery, delivery),
+        ("persistence", topic.persistence, persistence),
+        *((name, topic.settings.get(name), settings.get(name)) for name in {**topic.settings, **settings}),
+    ):
+        if has != wanted:
+            raise TopicError(f"topic {topic.name!r} is there with {what} {has!r}, not {wanted!r}")

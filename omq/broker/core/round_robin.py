@@ -1,0 +1,497 @@
+"""Round-robin topics: every message goes to one consumer, and to the next one where that does not acknowledge it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, Literal, Protocol
+
+from omq.broker.core.journal import Journal, broker_error
+from omq.broker.core.permissions import Permissions
+from omq.broker.core.pieces import Piece, Pieces
+from omq.broker.core.sink import Sink
+from omq.broker.core.stats import SubscriptionStats
+from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
+from omq.broker.errors import BrokerError, BrokerFailed, PermissionDenied, TopicError
+from omq.broker.protocol import u32
+from omq.store.errors import DamagedError, Gone, StoreError
+from omq.store.interface import MoveToDeadLetter, Reader, Settle, TopicState, Write
+
+log = logging.getLogger("omq.broker")
+
+#: Messages that one consumer gets at most before the next one has its turn.
+PORTION: Final = 4096
+#: Messages that are moved to the dead letters at a time.
+BURIED: Final = 256
+#: Messages that may not have been delivered before one that a client says it has acknowledged.
+_SKIPPED: Final = 4096
+#: Leases that are looked through before those that are over are thrown out.
+_LEASES: Final = 1024
+
+
+class DeadLetters(Protocol):
+    """Finds the topic for what was delivered too often."""
+
+    async def dead_letter(self, topic: RoundRobinTopic) -> int:
+        """The id of that topic, which is made if it is not there."""
+
+
+class Share:
+    """A consumer of a round-robin topic.
+
+    Attributes:
+        topic: The topic.
+        sink: Where its messages go.
+        credit: Messages that it takes more.
+        flight: What it has and did not acknowledge.
+        active: It has not ended.
+    """
+
+    __slots__ = (
+        *("_leases", "_loop", "_overdue", "_timeout", "_timer", "_withheld"),
+        *("active", "credit", "flight", "last", "sink", "topic"),
+    )
+
+    def __init__(
+        self, topic: RoundRobinTopic, sink: Sink, ack_timeout: float, credit: int, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.topic = topic
+        self.sink = sink
+        self.credit = credit
+        self.flight = Pieces()
+        self.active = True
+        self.last = 0
+        self._overdue = Pieces()  # what it had until its deadline, and may acknowledge yet
+        self._withheld = 0  # credit of what is overdue: it has it again when it shows that it lives
+        self._timeout = ack_timeout
+        self._loop = loop
+        self._leases: deque[tuple[float, int, int]] = deque()  # deadline, first, last: in the order of their deadlines
+        self._timer: asyncio.TimerHandle | None = None
+
+    def more(self, messages: int) -> None:
+        """Gives credit for so many messages more; with 0, the sink has room again."""
+        self.credit += messages
+        if self.active and self.credit > 0:
+            self.topic.wants(self)
+
+    def ack(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """These are done: ids, first and last of each range; what it does not hold is passed over."""
+        if not self.active:
+            return
+        done = 0
+        for first, last in ranges:
+            for piece in self.flight.take(first, last):
+                done += piece.last - piece.first + 1
+                self.topic.settled(piece.first, piece.last)
+            if self._overdue:
+                for piece in self._overdue.take(first, last):
+                    self.topic.settled_late(piece.first, piece.last)
+        self._returned(done)
+
+    def nack(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """These are to be delivered again, at once."""
+        if not self.active:
+            return
+        done = 0
+        for first, last in ranges:
+            for piece in self.flight.take(first, last):
+                done += piece.last - piece.first + 1
+                self.topic.returned(piece)
+        self._returned(done)
+
+    def give_back(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Nobody has seen these: they go to others, and this delivery does not count.
+
+        Its credit is over, so that nothing follows before it ends or gives some more.
+        """
+        if not self.active:
+            return
+        self.credit = self._withheld = 0
+        for first, last in ranges:
+            for piece in self.flight.take(first, last):
+                self.topic.unseen(piece)
+        self._returned(0)
+
+    def _returned(self, messages: int) -> None:
+        messages += self._withheld
+        self._withheld = 0
+        leases = self._leases
+        while leases and not self.flight.holds(leases[0][1], leases[0][2]):
+            leases.popleft()
+        if len(leases) > _LEASES + 4 * len(self.flight):
+            self._leases = deque(sorted((piece.deadline, piece.first, piece.last) for piece in self.flight))
+        if messages:
+            self.more(messages)
+
+    def end(self) -> None:
+        """Gives back what was not acknowledged. Idempotent."""
+        if not self.active:
+            return
+        self.active = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.topic.left(self)
+        for piece in self.flight.take_all():
+            self.topic.returned(piece)
+
+    def hold(self, first: int, last: int, tries: int) -> None:
+        """These are delivered to it now, for the time numbered `tries`."""
+        deadline = self._loop.time() + self._timeout
+        self.flight.add(first, last, tries, deadline)
+        self._leases.append((deadline, first, last))
+        self.credit -= last - first + 1
+        self.last = max(self.last, last)
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time() + 0.001  # what is due in a moment is due now
+        leases = self._leases
+        while leases and leases[0][0] <= now:
+            _, first, last = leases.popleft()
+            for piece in self.flight.take(first, last):
+                if piece.deadline > now:  # delivered to it again meanwhile
+                    self.flight.add(piece.first, piece.last, piece.tries, piece.deadline)
+                    continue
+                # Whoever hangs would else be given the same ones for ever.
+                self._withheld += piece.last - piece.first + 1
+                self._overdue.take(piece.first, piece.last)
+                self._overdue.add(piece.first, piece.last, 0)
+                self.topic.returned(piece)
+        if len(self._overdue) > _LEASES:
+            self._overdue.take_all()
+        while leases and not self.flight.holds(leases[0][1], leases[0][2]):
+            leases.popleft()
+        if leases:
+            self._timer = self._loop.call_at(leases[0][0], self._expire)
+
+
+class RoundRobinTopic(Topic):
+    """A topic whose messages go to one consumer each, and are settled when it acknowledges them."""
+
+    delivery: Literal["broadcast", "round-robin"] = "round-robin"
+
+    def __init__(self, state: TopicState, journal: Journal, turns: Turns, dead_letters: DeadLetters) -> None:
+        super().__init__(state, journal, turns)
+        self._dead_letters = dead_letters
+        self._shares: dict[Share, None] = {}
+        #: Those that have credit and room, the next one first.
+        self._hungry: dict[Share, None] = {}
+        #: What was delivered, came back, and is to be delivered again.
+        self._redo = Pieces()
+        self._max_tries: int | None = self.settings.get("max_deliveries")
+        self._done: list[tuple[int, int]] = []  # settled, and not submitted
+        self._again: dict[int, int] = {}  # deliveries of what was delivered again, not submitted
+        self._buried: list[Piece] = []  # for the dead-letter topic, once that is there
+        self._burying: asyncio.Task[None] | None = None
+        settled = journal.store.settled(state.id)
+        #: The highest id that was ever delivered.
+        self.handed = max(settled.handed, settled.watermark, state.first - 1)
+        self._told = self.handed  # what the store knows of it
+        for first, last in settled.missing(max(settled.watermark + 1, state.first), self.handed + 1):
+            for piece in _cut(first, last, settled.deliveries):
+                self.returned(piece)
+
+    # ------------------------------------------------------------------ consuming
+
+    def consume(self, sink: Sink, ack_timeout: float, credit: int) -> Share:
+        """Takes a share; see `Broker.consume`."""
+        if self.deleted:
+            raise TopicError(f"topic {self.name!r} is deleted")
+        share = Share(self, sink, ack_timeout, credit, asyncio.get_running_loop())
+        self._shares[share] = None
+        self.wants(share)
+        return share
+
+    def wants(self, share: Share) -> None:
+        """A share has credit or room."""
+        self._hungry[share] = None
+        self._turns.ready(self)
+
+    def left(self, share: Share) -> None:
+        """A share has ended."""
+        self._shares.pop(share, None)
+        self._hungry.pop(share, None)
+
+    @property
+    def readers(self) -> int:
+        return len(self._shares)
+
+    def end(self, error: BrokerError | None) -> None:
+        for share in tuple(self._shares):
+            self._end(share, error)
+
+    async def close(self) -> None:
+        await super().close()
+        if self._burying is not None:
+            # What was delivered too often is found again when the topic is read next.
+            self._burying.cancel()
+            await asyncio.gather(self._burying, return_exceptions=True)
+
+    def expel(self, permissions: Permissions) -> None:
+        for share in tuple(self._shares):
+            if not permissions.allows(share.sink.user, "consume", self.name):
+                self._end(share, PermissionDenied(f"permission to consume {self.name!r} was taken away"))
+
+    def _end(self, share: Share, error: BrokerError | None) -> None:
+        share.end()
+        try:
+            share.sink.ended(error)
+        except Exception:
+            log.exception("topic %r: a door has failed", self.name)
+
+    # ------------------------------------------------------------------ what comes back
+
+    def settled(self, first: int, last: int) -> None:
+        """Messages are acknowledged."""
+        done = self._done
+        if done and done[-1][1] + 1 == first:
+            done[-1] = (done[-1][0], last)
+        else:
+            done.append((first, last))
+        self._changed()
+
+    def settled_late(self, first: int, last: int) -> None:
+        """Messages are acknowledged after their deadline: they count if nobody else has begun with them."""
+        for piece in self._redo.take(first, last):
+            self.settled(piece.first, piece.last)
+
+    def settled_again(self, first: int, last: int) -> None:
+        """Messages were acknowledged in a session that is over: they count if nobody else has begun with them."""
+        self.settled_late(first, last)
+        last = min(last, self.readable)
+        begin = max(first, self.handed + 1)
+        if begin > last or begin - self.handed > _SKIPPED:
+            return
+        # They were delivered, and a broker that was killed has not kept that.
+        if begin > self.handed + 1:
+            self._again.update(dict.fromkeys(range(self.handed + 1, begin), 0))
+            self._redo.add(self.handed + 1, begin - 1, 0)
+        self.handed = last
+        self.settled(begin, last)
+
+    def returned(self, piece: Piece) -> None:
+        """Messages were delivered in vain."""
+        if self.deleted:
+            return
+        if self._max_tries is not None and piece.tries >= self._max_tries:
+            self._buried.append(piece)
+            self._bury()
+            return
+        self._redo.add(piece.first, piece.last, piece.tries)
+        if self._hungry:
+            self._turns.ready(self)
+
+    def unseen(self, piece: Piece) -> None:
+        """Messages were delivered, and come back without having been looked at."""
+        if self.deleted:
+            return
+        self._again.update(dict.fromkeys(range(piece.first, piece.last + 1), piece.tries - 1))
+        self._redo.add(piece.first, piece.last, piece.tries - 1)
+        self._changed()
+        if self._hungry:
+            self._turns.ready(self)
+
+    # ------------------------------------------------------------------ handing out
+
+    @property
+    def backlog(self) -> int:  # type: ignore[override]
+        """Messages that wait to be delivered."""
+        return self._redo.count + max(self.readable - self.handed, 0)
+
+    def pump(self) -> bool:
+        if not self._hungry or not self.backlog:
+            return False
+        left = TURN
+        portion = min(-(-self.backlog // len(self._hungry)), PORTION)
+        try:
+            with self._journal.store.read(self.id) as reader:
+                while left > 0 and self.backlog:
+                    share = self._next_share()
+                    if share is None:
+                        return False
+                    left -= self._serve(share, reader, min(portion, share.credit), left)
+        except StoreError as error:
+            log.error("topic %r cannot be read: %s", self.name, error)
+            self.end(broker_error(error))
+            return False
+        return bool(self._hungry and self.backlog)
+
+    def _next_share(self) -> Share | None:
+        """The share whose turn it is; it goes behind the others."""
+        for share in tuple(self._hungry):
+            del self._hungry[share]
+            if share.credit > 0 and share.sink.room() > 0:
+                self._hungry[share] = None
+                return share
+        return None
+
+    def _serve(self, share: Share, reader: Reader, portion: int, limit: int) -> int:
+        """Gives a share so many messages, if that is not more than about `limit` bytes; how many bytes it was."""
+        if self._redo:
+            head = self._redo.head
+            first, tries = head.first, head.tries
+            stop = min(head.last, first + portion - 1) + 1
+        else:
+            first, tries = self.handed + 1, 0
+            stop = min(self.readable, first + portion - 1) + 1
+        served, reached = 0, stop
+        try:
+            for header, records in reader.blocks(first, stop):
+                count = int.from_bytes(header[4:8], "big")
+                start = int.from_bytes(header[8:16], "big")
+                self._gone(first, start - 1)
+                first = start + count
+                if not self._give(share, header, records, start, count, tries + 1):
+                    return max(served, BLOCK)
+                served += max(len(records), BLOCK)
+                if served >= limit:
+                    reached = first
+                    break
+        except Gone as error:
+            reached = min(error.first, stop)
+        except DamagedError as error:
+            if not error.last:
+                raise
+            log.error("topic %r: %s", self.name, error)
+            reached = min(error.last + 1, stop)
+        # What is not there is gone: dropped by the topic's limits, never given, or damaged and quarantined.
+        self._gone(first, reached - 1)
+        return max(served, BLOCK)
+
+    def _give(self, share: Share, header: bytes, records: memoryview, start: int, count: int, tries: int) -> bool:
+        """Gives a block; whether the share goes on."""
+        last = start + count - 1
+        again = start <= self.handed
+        self._moved_on(start, last)
+        share.hold(start, last, tries)
+        if tries > 1:
+            self.redelivered += count
+        if again:
+            self._again.update(dict.fromkeys(range(start, last + 1), tries))
+        self.delivered += count
+        self.delivered_bytes += len(records)
+        self._changed()
+        try:
+            share.sink.block(header, records, u32(tries) * count if tries > 1 else b"")
+        except Exception:
+            log.exception("topic %r: a door has failed", self.name)
+            self._end(share, BrokerFailed("the broker has failed to send"))
+            return False
+        return share.active
+
+    def _moved_on(self, first: int, last: int) -> None:
+        """Ids do not wait to be delivered any more."""
+        if last > self.handed:
+            self.handed = last
+        if self._redo:
+            self._redo.take(first, last)
+
+    def _gone(self, first: int, last: int) -> None:
+        """Nothing is kept under these ids, which were to be delivered."""
+        if last < first:
+            return
+        self._moved_on(first, last)
+        self.settled(first, last)
+
+    # ------------------------------------------------------------------ what is kept
+
+    def save(self) -> None:
+        if not self._done and not self._again and self.handed == self._told:
+            return
+        done, self._done = self._done, []
+        again, self._again = self._again, {}
+        self._told = self.handed
+        self._keep(Settle(self.id, done, self.handed, again))
+
+    def _take_back(self, write: Write) -> None:
+        assert isinstance(write, Settle)
+        self._done = write.ranges + self._done
+        self._again = {**write.deliveries, **self._again}
+        self._told = 0
+
+    # ------------------------------------------------------------------ dead letters
+
+    def _bury(self) -> None:
+        if self._burying is None and self._buried and not self.deleted:
+            self._burying = asyncio.get_running_loop().create_task(self._bury_all())
+
+    async def _bury_all(self) -> None:
+        """Moves what was delivered too often to the dead-letter topic."""
+        try:
+            while self._buried and not self.deleted:
+                target = await self._dead_letters.dead_letter(self)
+                if not await self._move(target):
+                    self._turns.later(1.0, self._bury)
+                    break
+        except BrokerError as error:
+            log.error("topic %r: dead letters cannot be moved now: %s", self.name, error)
+            self._turns.later(1.0, self._bury)
+        finally:
+            self._burying = None
+
+    async def _move(self, target: int) -> bool:
+        """Moves some, and waits for them, so that others have their turns; whether all of them went."""
+        tries: dict[int, int] = {}
+        while self._buried and len(tries) < BURIED:
+            piece = self._buried.pop()
+            stop = min(piece.last + 1, piece.first + BURIED - len(tries))
+            tries.update(dict.fromkeys(range(piece.first, stop), piece.tries))
+            if stop <= piece.last:
+                self._buried.append(Piece(stop, piece.last, piece.tries))
+        answered = asyncio.get_running_loop().create_future()
+        left, all_went = len(tries), True
+
+        def moved(write: MoveToDeadLetter) -> None:
+            nonlocal left, all_went
+            error = write.error
+            if error is None:
+                self.dead_lettered += 1
+            elif isinstance(error, Gone | DamagedError):
+                log.error("topic %r: message %d is no dead letter: %s", self.name, write.id, error)
+                self.settled(write.id, write.id)
+            elif not self.deleted:
+                # The disk may be full, or the dead-letter topic was deleted at this moment.
+                self._buried.append(Piece(write.id, write.id, tries[write.id]))
+                all_went = False
+            left -= 1
+            if not left and not answered.done():
+                answered.set_result(None)
+
+        for id in tries:
+            self._journal.submit(MoveToDeadLetter(self.id, id, target), moved)
+        await answered
+        return all_went
+
+    # ------------------------------------------------------------------ what it tells
+
+    def subscriptions(self) -> list[SubscriptionStats]:
+        return [
+            {
+                "kind": "consumer",
+                "door": one.sink.door,
+                "name": None,
+                "user": one.sink.user,
+                "peer": one.sink.peer,
+                "position": one.last,
+                "lag": self.backlog,
+                "in_flight": one.flight.count,
+            }
+            for one in self._shares
+        ]
+
+
+def _cut(first: int, last: int, deliveries: dict[int, int]) -> Iterable[Piece]:
+    """A range that was delivered before the broker began, cut where ids were delivered more than once."""
+    again = sorted(id for id in deliveries if first <= id <= last) if deliveries else []
+    for id in again:
+        if first < id:
+            yield Piece(first, id - 1, 1)
+        yield Piece(id, id, deliveries[id])
+        first = id + 1
+    if first <= last:
+        yield Piece(first, last, 1)

@@ -1,0 +1,328 @@
+"""The ZMTP door: a ROUTER, whose peers are the broker's clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+import omq.asyncio as omq
+from omq.broker.core.broker import Broker
+from omq.broker.errors import BrokerFailed
+from omq.broker.protocol import MAX_APPEND, MAX_PARTS
+from omq.broker.zmtp.session import MAX_PENDING, Parts, Session
+from omq.errors import ClosedError, OmqError
+from omq.event import Event, EventKind
+from omq.types import POLL_IN, Security
+
+log = logging.getLogger("omq.broker")
+
+#: Messages that are taken from the socket at once.
+BATCH: Final = 256
+#: Messages of one peer that wait in the socket, before its connection is not read for a while.
+RECV_HWM: Final = 256
+#: Bytes of a message beyond which its connection ends; smaller ones that are too large are answered.
+MAX_MESSAGE: Final = MAX_APPEND + (16 << 20)
+#: Bytes that may be accepted for a peer between two looks at what has left.
+_LOOK: Final = 4 << 20
+#: Bytes that wait for a peer that does not read its answers, beyond which it gets no more.
+_CHOKED: Final = 192 << 20
+#: Seconds between two looks at peers that have no room.
+_AGAIN: Final = 0.005
+#: Batches that the parting of a session waits for, where messages never end.
+_PARTING: Final = 64
+_EVENTS: Final = 1 << 20
+_HEARTBEAT: Final = 10.0
+_SILENCE: Final = 30.0
+
+
+class ZmtpDoor:
+    """Lets ZeroMQ clients in.
+
+    Args:
+        broker: The core.
+        endpoints: Where to listen.
+        security: Who may come in; `None` for everybody.
+
+    Attributes:
+        sessions: The connections that there are, by the peer's identity.
+        clients: Those that have said HELLO, by user and client id.
+    """
+
+    def __init__(self, broker: Broker, endpoints: Iterable[str], security: Security | None = None) -> None:
+        self.sessions: dict[bytes, Session] = {}
+        self.clients: dict[tuple[str | None, str], Session] = {}
+        self._broker = broker
+        self._wanted = tuple(endpoints)
+        self._security = security
+        self._leaving: dict[bytes, int] = {}  # batches since the connection was over
+        self._heirs: dict[bytes, list[str]] = {}  # where peers are that wait until their identity is free
+        self._full: dict[Session, None] = {}  # those that had no room when they were asked
+        self._watching: asyncio.TimerHandle | None = None
+        self._next_look = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending = False
+
+    def start(self) -> list[str]:
+        """Listens; the endpoints, resolved.
+
+        Raises:
+            EndpointError: An endpoint cannot be understood.
+            BindError: One cannot be listened on.
+        """
+        self._socket = omq.ROUTER(
+            # Answers and blocks never wait for a peer: what a peer is sent is bounded by credit, and by `_CHOKED`.
+            send_hwm=0,
+            recv_hwm=RECV_HWM,
+            max_message_size=MAX_MESSAGE,
+            max_parts=MAX_PARTS,
+            heartbeat_interval=_HEARTBEAT,
+            heartbeat_timeout=_SILENCE,
+            security=self._security,
+            linger=1.0,
+        )
+        self._monitor = self._socket.monitor(_EVENTS)
+        try:
+            bound = [self._socket.bind(endpoint) for endpoint in self._wanted]
+        except BaseException:
+            self._monitor.close()
+            self._socket.stop()
+            raise
+        self._broker.connections.setdefault("zmtp", 0)
+        self._serving = asyncio.create_task(self._serve(), name="omq broker: messages")
+        self._meeting = asyncio.create_task(self._meet(), name="omq broker: connections")
+        return bound
+
+    async def pause(self) -> None:
+        """Takes nothing more from clients; what was taken is answered yet."""
+        if not hasattr(self, "_serving"):
+            return
+        self._ending = True
+        for endpoint in self._socket.endpoints:
+            with suppress(OmqError):
+                self._socket.unbind(endpoint)
+        self._serving.cancel()
+        await asyncio.gather(self._serving, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5.0)
+
+    async def close(self) -> None:
+        """Sends what is to be sent, and ends. Idempotent."""
+        if not hasattr(self, "_serving"):
+            return
+        await self.pause()
+        for task in (self._meeting, *self._tasks):
+            task.cancel()
+        await asyncio.gather(self._meeting, *self._tasks, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._socket.close()
+        self._monitor.close()
+        for session in tuple(self.sessions.values()):
+            session.lost()
+        self.sessions.clear()
+        self._broker.connections["zmtp"] = 0
+
+    # ------------------------------------------------------------------ in
+
+    async def _serve(self) -> None:
+        """Takes messages, many at once, and does what they say."""
+        socket = self._socket
+        sessions = self.sessions
+        while True:
+            try:
+                batch: list[Any] = await socket.recv_many(BATCH)
+            except ClosedError:
+                return
+            self._look_at_events()
+            for message in batch:
+                session = sessions.get(message[0])
+                if session is not None and len(message) > 1:
+                    del message[0]
+                    try:
+                        session.handle(message)
+                    except Exception:
+                        log.exception("%s gets nothing more", session.peer)
+                        session.lost()
+                # Else its connection is over: nobody would get the answer.
+            self._broker.journal.flush()
+            if self._leaving:
+                self._part()
+
+    async def _meet(self) -> None:
+        """Learns of connections while no messages come."""
+        with suppress(ClosedError):
+            while True:
+                event = await self._monitor.recv()
+                try:
+                    self._happened(event)
+                    self._look_at_events()
+                    if self._leaving:
+                        self._part()
+                except Exception:
+                    log.exception("the door has failed to note %s", event)
+
+    def _look_at_events(self) -> None:
+        """Learns of connections before their messages are looked at."""
+        with suppress(ClosedError):
+            while (event := self._monitor.take()) is not None:
+                self._happened(event)
+
+    def _happened(self, event: Event) -> None:
+        peer = event.peer
+        if event.kind is EventKind.HANDSHAKE_SUCCEEDED and peer is not None:
+            self._come(peer.identity, peer.user_id, event.remote_address)
+        elif event.kind is EventKind.DISCONNECTED and peer is not None:
+            self._go(peer.identity, event.remote_address)
+        elif event.kind is EventKind.HANDSHAKE_FAILED:
+            log.info("%s: no handshake: %s", event.remote_address, event.reason)
+        elif event.kind is EventKind.MISSED:
+            self._count_anew()
+
+    def _come(self, identity: bytes, user: str | None, address: str) -> None:
+        before = self.sessions.get(identity)
+        if before is not None:
+            # Peers choose their identities, if they want to. The socket reads the second one when the first is gone.
+            if before.user != user:
+                # What is still to be read of one must not be done in the name of the other: it stays without a session.
+                log.warning(
+                    "%s of %s has the identity of %s of %s: it is not served", address, user, before.peer, before.user
+                )
+            elif identity in self._leaving:
+                self._replace(before, address)
+            else:
+                self._heirs.setdefault(identity, []).append(address)
+            return
+        self.sessions[identity] = Session(self._broker, self, identity, user, address)
+        self._broker.connections["zmtp"] = len(self.sessions)
+
+    def _go(self, identity: bytes, address: str) -> None:
+        """A connection is over."""
+        session = self.sessions.get(identity)
+        heirs = self._heirs.get(identity, [])
+        if session is None:
+            return
+        if session.peer != address:
+            if address in heirs:
+                heirs.remove(address)
+        elif heirs:
+            self._replace(session, heirs.pop(0))
+        else:
+            self._leaving[identity] = 0  # what it sent before is done first
+        if not heirs:
+            self._heirs.pop(identity, None)
+
+    def _replace(self, before: Session, address: str) -> None:
+        """The next peer of an identity is read from now on."""
+        self._leaving.pop(before.identity, None)
+        self._full.pop(before, None)
+        before.lost()
+        self.sessions[before.identity] = Session(self._broker, self, before.identity, before.user, address)
+
+    def _part(self) -> None:
+        """Ends the sessions whose connections are over, once their last messages are done."""
+        patience = 0 if not self._messages_wait() else _PARTING
+        for identity, batches in tuple(self._leaving.items()):
+            if batches < patience:
+                self._leaving[identity] = batches + 1
+                continue
+            del self._leaving[identity]
+            session = self.sessions.pop(identity, None)
+            if session is not None:
+                self._full.pop(session, None)
+                try:
+                    session.lost()
+                except Exception:
+                    log.exception("a session has failed to end")
+        self._broker.connections["zmtp"] = len(self.sessions)
+
+    def _messages_wait(self) -> bool:
+        """Whether a message can be taken from the socket."""
+        call = self._socket.poll(0, POLL_IN)
+        try:
+            while True:
+                call.send(None)
+        except StopIteration as end:
+            return bool(end.value)
+        except ClosedError:
+            return False
+
+    def _count_anew(self) -> None:
+        """Events were lost: looks who is there."""
+        peers = {peer.identity: peer for peer in self._socket.peers}
+        for identity in self.sessions:
+            if identity not in peers:
+                self._leaving[identity] = 0
+        for identity, peer in peers.items():
+            if identity not in self.sessions:
+                self._come(identity, peer.user_id, peer.endpoint)
+
+    # ------------------------------------------------------------------ out
+
+    def put(self, session: Session, parts: Parts) -> None:
+        """Sends a message; never waits."""
+        for part in parts:
+            session.sent += len(part) + 2
+        call = self._socket.send_multipart((session.identity, *parts))
+        try:
+            # A second step is needed where the socket would have the loop take a turn first: the broker does by itself.
+            while True:
+                call.send(None)
+        except StopIteration:
+            pass
+        except ClosedError:
+            session.alive = False
+        waiting = session.sent - session.left
+        if session.sent - session.looked > _LOOK and (time.monotonic() >= self._next_look or waiting > _CHOKED):
+            self._look()
+            if session.sent - session.left > _CHOKED and session.alive:
+                log.warning("%s does not read what it asks for: it gets nothing more", session.peer)
+                session.lost()
+
+    def _look(self) -> None:
+        """Looks how much has left for each peer; that takes a twentieth of the time at most, however many they are."""
+        began = time.monotonic()
+        for peer in self._socket.peers:
+            session = self.sessions.get(peer.identity)
+            if session is not None:
+                session.looked = session.sent
+                session.left = peer.bytes_out
+                # Frames have headers, which are not counted here: what has left may seem to be more than all.
+                if session.left > session.sent:
+                    session.sent = session.looked = session.left
+        now = time.monotonic()
+        self._next_look = now + 20 * (now - began)
+
+    def pending(self, session: Session) -> int:
+        """Bytes that wait for the session's peer, about; with `MAX_PENDING` or more, `resume` tells it of room."""
+        waiting = session.sent - session.left
+        if waiting >= MAX_PENDING:
+            self._full[session] = None
+            if self._watching is None:
+                delay = max(_AGAIN, self._next_look - time.monotonic())
+                self._watching = asyncio.get_running_loop().call_later(delay, self._watch)
+        return waiting
+
+    def _watch(self) -> None:
+        self._watching = None
+        self._look()
+        full, self._full = self._full, {}
+        for session in full:
+            if not session.alive:
+                continue
+            try:
+                session.resume()
+            except Exception as error:
+                log.exception("a session has failed")
+                session.end(BrokerFailed(f"the broker has failed: {type(error).__name__}"))
+
+    # ------------------------------------------------------------------ beside
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something beside the connections."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

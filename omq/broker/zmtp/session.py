@@ -1,0 +1,601 @@
+"""One connection of the ZMTP door: what its client says, and what it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
+
+from omq._core import blocks
+from omq.broker import protocol as p
+from omq.broker.core.broadcast import BroadcastTopic
+from omq.broker.core.broker import Broker
+from omq.broker.core.journal import broker_error
+from omq.broker.core.round_robin import RoundRobinTopic
+from omq.broker.core.topic import Topic
+from omq.broker.errors import (
+    BrokerError,
+    BrokerFailed,
+    Busy,
+    PermissionDenied,
+    SyntaxFault,
+    TooLarge,
+    TopicError,
+    VersionFault,
+    WrongState,
+)
+from omq.broker.zmtp import administration
+from omq.broker.zmtp.arguments import json_object, named, optional, producer, stage_names, whole
+from omq.broker.zmtp.order import Order
+from omq.broker.zmtp.outgoing import Reading, Working
+from omq.broker.zmtp.reads import Read, Reads
+from omq.store.errors import NotAllowed, StageError
+from omq.store.interface import AbortStage, CommitStages, Stage, Write
+
+log = logging.getLogger("omq.broker")
+
+#: Bytes that may wait for a connection's peer before what it reads pauses.
+MAX_PENDING: Final = 16 << 20
+#: Subscriptions and consumers of one connection, and requests beside them that are under way.
+_MAX_TAGS: Final = 65_536
+_MAX_TASKS: Final = 1024
+#: Topics that a connection has read until it looks which of them are gone.
+_FORGOTTEN: Final = 64
+_DEFAULT_CREDIT: Final = 1 << 20
+_DEFAULT_JOBS: Final = 100
+_MIN_ACK_TIMEOUT: Final = 0.01
+_MAX_ACK_TIMEOUT: Final = 1e9
+_CLIENT: Final = re.compile(r"[0-9a-fA-F]{32}")
+
+#: Where a session's messages go: `(parts, bytes in them)`.
+Parts: TypeAlias = tuple[bytes | memoryview, ...]
+
+
+class Outlet(Protocol):
+    """What a session needs of its door."""
+
+    #: Sessions that have said HELLO, by user and client id.
+    clients: dict[tuple[str | None, str], Session]
+
+    def put(self, session: Session, parts: Parts) -> None:
+        """Sends a message to the session's peer; never waits."""
+
+    def pending(self, session: Session) -> int:
+        """Bytes that wait for the session's peer, about; with `MAX_PENDING` or more, `resume` tells it of room."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something beside the connections."""
+
+
+class Session:
+    """One connection.
+
+    Args:
+        broker: The core.
+        outlet: Its door.
+        identity: What the ROUTER calls the peer.
+        user: Its user id; `None` for none.
+        peer: Where it is.
+
+    Attributes:
+        tags: What is delivered to it.
+        sent: Bytes that its door has accepted for it.
+        left: How many of them had left when its door looked last.
+        alive: The connection is not over.
+        broker: The core.
+        listing: Held by its list of all topics.
+    """
+
+    def __init__(self, broker: Broker, outlet: Outlet, identity: bytes, user: str | None, peer: str) -> None:
+        self.identity = identity
+        self.user = user
+        self.peer = peer
+        self.tags: dict[bytes, Reading | Working] = {}
+        self.sent = self.left = self.looked = 0
+        self.alive = True
+        self.broker = broker
+        self.listing = asyncio.Lock()
+        self._outlet = outlet
+        self._client: str | None = None  # its id, once it has said HELLO
+        self._waiting = 0  # bytes of its messages that are not answered
+        self._order = Order()
+        self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
+        self._tasks = 0
+        # What one user stages, another one neither publishes nor forgets; nor takes the place of its producers. None of
+        # these names is one of the store's own, which begin with a zero.
+        self._prefix = b"-" if user is None else b"u" + hashlib.blake2b(user.encode(), digest_size=16).digest()
+        self._reads = Reads(self, broker.journal)
+
+    # ------------------------------------------------------------------ in and out
+
+    def handle(self, message: list[bytes]) -> None:
+        """Does what one message says, without the peer's identity; whatever is wrong with it is answered."""
+        tag = message[1] if len(message) > 1 else b""
+        try:
+            handler = self._HANDLERS.get(message[0])
+            if handler is None:
+                raise SyntaxFault(f"there is no command {message[0][:40]!r}")
+            if len(message) < 2:
+                raise SyntaxFault(f"{message[0].decode()} has no tag")
+            if len(tag) > p.MAX_TAG:
+                raise SyntaxFault(f"a tag has {p.MAX_TAG} bytes at most, not {len(tag)}")
+            call, least, most = handler
+            given = len(message) - 2
+            if not least <= given <= most:
+                wanted = str(least) if least == most else f"{least} to {most}"
+                raise SyntaxFault(f"{message[0].decode()} has {wanted} parts behind its tag, not {given}")
+            call(self, tag, message)
+        except BrokerError as error:
+            self.fail(tag, error)
+        except Exception as error:
+            log.exception("%s of %s has failed", message[0][:40], self.peer)
+            self.fail(tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
+
+    def put(self, parts: Parts) -> None:
+        """Sends a message; one to a connection that is over goes nowhere."""
+        if self.alive:
+            self._outlet.put(self, parts)
+
+    def fail(self, tag: bytes, error: BrokerError) -> None:
+        """Answers with an error, which ends what its tag names."""
+        held = self.tags.pop(tag, None)
+        if held is not None:
+            held.end()
+        if not self.alive:
+            return
+        self.broker.refuse(error)
+        parts: Parts = (p.ERROR, tag[: p.MAX_TAG], error.code.encode(), str(error).encode("utf-8", "backslashreplace"))
+        if error.first or error.last:
+            parts += (p.u64(error.first), p.u64(error.last))
+        self.put(parts)
+
+    def has_room(self) -> bool:
+        """Whether its peer reads what it is sent."""
+        return self._outlet.pending(self) < MAX_PENDING
+
+    def resume(self) -> None:
+        """Its peer has read on."""
+        self._reads.resume()
+        for one in tuple(self.tags.values()):
+            one.resume()
+
+    def end(self, error: BrokerError | None = None) -> None:
+        """The session is over: gives back what it holds, and tells its peer why if there is an error."""
+        held, self.tags = self.tags, {}
+        for one in held.values():
+            one.end()
+        for tag in held:
+            if error is not None:
+                self.fail(tag, error)
+        if self._client is not None:
+            key = (self.user, self._client)
+            if self._outlet.clients.get(key) is self:
+                del self._outlet.clients[key]
+            self._client = None
+
+    def lost(self) -> None:
+        """The connection is over."""
+        self.alive = False
+        self._reads.clear()
+        self.end()
+
+    # ------------------------------------------------------------------ what commands have in common
+
+    def topic(self, part: bytes, action: str) -> Topic:
+        """The topic that a part names, if the client may do *action* with it."""
+        name = p.topic_name(part)
+        self.may(action, name)
+        return self.broker.topic(name)
+
+    def may(self, action: str, name: str) -> None:
+        """Raises `PermissionDenied` if the client may not do *action* with what has this name."""
+        if not self.broker.permissions.allows(self.user, action, name):
+            raise self._denied(action, name)
+
+    def _denied(self, action: str, name: str) -> PermissionDenied:
+        who = "a client without a name" if self.user is None else self.user
+        return PermissionDenied(f"{who} may not {action} {name!r}")
+
+    def _begin(self, tag: bytes, what: str) -> None:
+        """Something is to be delivered under a tag."""
+        if self._client is None:
+            raise WrongState(f"HELLO comes before {what}")
+        if tag in self.tags:
+            raise WrongState(f"the tag {tag!r} was in use: that is over, too")
+        if len(self.tags) >= _MAX_TAGS:
+            raise Busy(f"a connection has {_MAX_TAGS} subscriptions and consumers at most")
+
+    def _touch(self, topic: Topic) -> None:
+        """Something is to be left with a topic; those that were deleted meanwhile are forgotten now and then."""
+        if topic not in self._touched and len(self._touched) % _FORGOTTEN == _FORGOTTEN - 1:
+            self._touched = {one: None for one in self._touched if not one.deleted}
+        self._touched[topic] = None
+
+    def task(self, tag: bytes, work: Coroutine[Any, Any, None]) -> None:
+        """Has the request with this tag go on in the background; its errors are the answer."""
+        if self._tasks >= _MAX_TASKS:
+            work.close()
+            raise Busy(f"{self._tasks} requests of this connection are under way")
+        self._tasks += 1
+
+        async def run() -> None:
+            try:
+                await work
+            except BrokerError as error:
+                self.fail(tag, error)
+            except Exception as error:
+                log.exception("a request of %s has failed", self.peer)
+                self.fail(tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
+            finally:
+                self._tasks -= 1
+
+        self._outlet.spawn(run())
+
+    # ------------------------------------------------------------------ the session
+
+    def _hello(self, tag: bytes, message: list[bytes]) -> None:
+        said = json_object(message, 2)
+        if said.get("version") != p.VERSION:
+            raise VersionFault(f"this broker speaks version {p.VERSION}, not {str(said.get('version'))[:40]!r}")
+        client = said.get("client")
+        if not isinstance(client, str) or not _CLIENT.fullmatch(client):
+            raise SyntaxFault("client is 16 bytes in hex")
+        client = client.lower()
+        if self._client is not None and client != self._client:
+            raise WrongState("this session has another client id")
+        key = (self.user, client)
+        before = self._outlet.clients.get(key)
+        if before is not None and before is not self:
+            before.end(WrongState("another session with this client id has begun"))
+        self._client = client
+        self._outlet.clients[key] = self
+        welcome = {
+            "version": p.VERSION,
+            "broker": self.broker.id,
+            "max_body": p.MAX_BODY,
+            "persistent": self.broker.persistent,
+        }
+        self.put((p.WELCOME, tag, p.pack_json(welcome)))
+
+    def _bye(self, tag: bytes, _: list[bytes]) -> None:
+        self.end()
+        self._flushed(tag, p.BYE)
+
+    def _flush(self, tag: bytes, _: list[bytes]) -> None:
+        self._flushed(tag, p.FLUSHED)
+
+    def _flushed(self, tag: bytes, answer: bytes) -> None:
+        """Answers once everything that this connection has left with topics is durable."""
+        topics = [topic for topic in self._touched if not topic.deleted]
+        self._touched = {one.topic: None for one in self.tags.values()}
+        left = len(topics) + 1
+        failed: BrokerError | None = None
+
+        def done(error: BrokerError | None) -> None:
+            nonlocal left, failed
+            left -= 1
+            failed = failed or error
+            if left:
+                return
+            if failed is not None:
+                self.fail(tag, failed)
+            else:
+                self.put((answer, tag))
+
+        for topic in topics:
+            topic.flush(done)
+        done(None)
+
+    def _ping(self, tag: bytes, _: list[bytes]) -> None:
+        self.put((p.PONG, tag))
+
+    # ------------------------------------------------------------------ publishing
+
+    def _take(self, size: int) -> None:
+        """Takes so many bytes in, if they are not too many."""
+        if self._waiting and self._waiting + size > p.WINDOW:
+            raise Busy(f"{self._waiting} bytes of this connection wait for their answers: send fewer at once")
+        self.broker.check_waiting(size)
+        self._waiting += size
+
+    def _check(self, records: bytes) -> int:
+        """Checks records, and says how many they are."""
+        if len(records) > p.MAX_APPEND:
+            raise TooLarge(f"{len(records)} bytes of records are more than {p.MAX_APPEND}")
+        try:
+            count = blocks.check(records, p.MAX_BODY)
+        except blocks.BodyTooLarge as error:
+            raise TooLarge(str(error)) from None
+        except ValueError as error:
+            raise SyntaxFault(str(error)) from None
+        if not 1 <= count <= p.MAX_RECORDS:
+            raise SyntaxFault(f"1 to {p.MAX_RECORDS} records, not {count}")
+        return count
+
+    def _append(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self.topic(message[2], "publish")
+        records = message[3]
+        if len(message) > 4:
+            name, sequence = producer(message, 4)
+            settled = p.number(message[6], "settled") if len(message) > 6 and message[6] else 0
+            self._store(tag, topic, records, self._check(records), name and self._prefix + name, sequence, settled)
+        else:
+            self._store(tag, topic, records, self._check(records))
+
+    def _publish(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self.topic(message[2], "publish")
+        body, key = message[3], optional(message, 4)
+        if len(body) > p.MAX_BODY:
+            raise TooLarge(f"a body has {p.MAX_BODY} bytes at most, not {len(body)}")
+        headers: dict[str, bytes] = {}
+        for name, value in json_object(message, 5, "headers").items():
+            if not isinstance(value, str):
+                raise SyntaxFault(f"the header {name[:80]!r} is a string, not {type(value).__name__}")
+            headers[name] = value.encode("utf-8", "surrogatepass")
+        try:
+            record = blocks.encode_record(body, key or None, headers or None)
+        except ValueError as error:
+            raise SyntaxFault(str(error)) from None
+        if len(record) > p.MAX_APPEND:
+            raise TooLarge(f"{len(record)} bytes of a record are more than {p.MAX_APPEND}")
+        who, sequence = producer(message, 6)
+        self._store(tag, topic, record, 1, who and self._prefix + who, sequence)
+
+    def _store(
+        self,
+        tag: bytes,
+        topic: Topic,
+        records: bytes,
+        count: int,
+        producer: bytes = b"",
+        sequence: int = 0,
+        settled: int = 0,
+    ) -> None:
+        size = len(records)
+
+        def stored(first: int, error: BrokerError | None) -> None:
+            self._waiting -= size
+            if error is not None:
+                self.fail(tag, error)
+            elif self.alive:
+                self._outlet.put(self, (p.PUBLISHED, tag, p.u64(first)))
+
+        if topic.deleted:
+            raise TopicError(f"topic {topic.name!r} was deleted")
+        if settled:
+            self._order.take(self._take, size, producer, sequence, settled)
+        else:
+            self._take(size)
+        topic.append(records, count, stored, producer, sequence, settled)
+
+    def _stage(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self.topic(message[2], "publish")
+        records = message[3]
+        stage = self._prefix + named(message[4], "a stage")
+        sequence = p.number(message[5], "the sequence") if len(message) > 5 and message[5] else 0
+        count = self._check(records)
+        self._take(len(records))
+        self.broker.journal.waiting += len(records)
+
+        def staged(write: Write) -> None:
+            self._waiting -= len(records)
+            self.broker.journal.waiting -= len(records)
+            if write.error is not None:
+                self.fail(tag, self._unstaged(write.error))
+            else:
+                self.put((p.STAGED, tag))
+
+        self.broker.journal.submit(Stage(topic.id, records, count, stage, sequence), staged)
+
+    def _commit(self, tag: bytes, message: list[bytes]) -> None:
+        commit = self._prefix + named(message[2], "a commit")
+        stages = [self._prefix + name for name in stage_names(message[3])]
+        self.broker.check_waiting(0)
+
+        def committed(write: CommitStages) -> None:
+            if write.error is not None:
+                self.fail(tag, self._unstaged(write.error))
+                return
+            published = [
+                {
+                    "stage": base64.b64encode(stage[len(self._prefix) :]).decode(),
+                    "topic": self._name_of(id),
+                    "first": first,
+                    "count": count,
+                }
+                for stage, id, first, count in write.published
+            ]
+            self.put((p.COMMITTED, tag, p.pack_json(published)))
+
+        def may(topic_id: int) -> bool:
+            # It was asked when they were staged: that may be long ago.
+            return self.broker.permissions.allows(self.user, "publish", self._name_of(topic_id))
+
+        self.broker.journal.submit(CommitStages(commit, stages, may=may), committed)
+
+    def _unstaged(self, error: BaseException) -> BrokerError:
+        """Why nothing was done with a stage, which the client knows by its own name."""
+        if isinstance(error, NotAllowed):
+            return self._denied("publish", self._name_of(error.topic_id))
+        return WrongState(error.without(self._prefix)) if isinstance(error, StageError) else broker_error(error)
+
+    def _name_of(self, topic_id: int) -> str:
+        topic = self.broker.topic_of(topic_id)
+        return "" if topic is None else topic.name
+
+    def _abort(self, tag: bytes, message: list[bytes]) -> None:
+        stage = self._prefix + named(message[2], "a stage")
+
+        def aborted(write: Write) -> None:
+            if write.error is not None:
+                self.fail(tag, self._unstaged(write.error))
+            else:
+                self.put((p.ABORTED, tag))
+
+        self.broker.journal.submit(AbortStage(stage), aborted)
+
+    # ------------------------------------------------------------------ subscribing and consuming
+
+    def _subscribe(self, tag: bytes, message: list[bytes]) -> None:
+        self._begin(tag, "SUBSCRIBE")
+        topic = self.topic(message[2], "subscribe")
+        said = json_object(message, 3)
+        credit = whole(said, "credit", _DEFAULT_CREDIT)
+        name = said.get("name")
+        if name is not None and not isinstance(name, str):
+            raise SyntaxFault("name is a string or null")
+        replay = said.get("replay", "current")
+        if not isinstance(replay, str | int):
+            raise SyntaxFault("replay is 'current', 'beginning' or an id")
+        reset = said.get("reset", False)
+        if not isinstance(reset, bool):
+            raise SyntaxFault("reset is true or false")
+        reading = Reading(self, tag, topic, credit)
+
+        def kept(error: BrokerError | None) -> None:
+            if self.tags.get(tag) is not reading:
+                return
+            if error is not None:
+                self.fail(tag, error)
+                return
+            reading.started = True
+            answer = {
+                "topic_id": topic.id,
+                "position": reading.subscription.position,
+                "persistence": topic.persistence,
+            }
+            self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
+            reading.subscription.more()
+
+        reading.subscription = self.broker.subscribe(topic, replay, reading, name=name, reset=reset)
+        self.tags[tag] = reading
+        self._touch(topic)
+        if name is not None and isinstance(topic, BroadcastTopic) and not topic.knows(name):
+            topic.flush(kept)  # where a name begins is durable before anybody relies on it
+        else:
+            kept(None)
+
+    def _consume(self, tag: bytes, message: list[bytes]) -> None:
+        self._begin(tag, "CONSUME")
+        topic = self.topic(message[2], "consume")
+        said = json_object(message, 3)
+        credit = min(whole(said, "credit", _DEFAULT_JOBS), p.MAX_JOBS)
+        timeout = said.get("ack_timeout", 30.0)
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+            raise SyntaxFault(f"ack_timeout is a number of seconds, not {str(timeout)[:40]!r}")
+        if not _MIN_ACK_TIMEOUT <= timeout <= _MAX_ACK_TIMEOUT:
+            raise SyntaxFault(
+                f"ack_timeout is {_MIN_ACK_TIMEOUT} s to {_MAX_ACK_TIMEOUT:.0f} s, not {str(timeout)[:40]!r}"
+            )
+        working = Working(self, tag, topic)
+        working.share = self.broker.consume(topic, working, ack_timeout=float(timeout), credit=credit)
+        self.tags[tag] = working
+        self._touch(topic)
+        self.put((p.CONSUMING, tag, p.pack_json({"topic_id": topic.id})))
+        working.started = True
+
+    def _credit(self, tag: bytes, message: list[bytes]) -> None:
+        more = p.number(message[2], "the credit")
+        held = self.tags.get(tag)
+        if held is not None:
+            held.credit(more)
+
+    def _position(self, tag: bytes, message: list[bytes]) -> None:
+        position = p.number(message[2], "the position")
+        held = self.tags.get(tag)
+        if isinstance(held, Reading):
+            held.subscription.move(position)
+        elif held is not None:
+            raise WrongState("a consumer has no position: it acknowledges")
+
+    def _ack(self, tag: bytes, message: list[bytes]) -> None:
+        ranges = p.ranges(message[2:])
+        held = self.tags.get(tag)
+        if isinstance(held, Working):
+            held.share.ack(ranges)
+        elif held is not None:
+            raise WrongState("a subscription has nothing to acknowledge: it moves its position")
+
+    def _nack(self, tag: bytes, message: list[bytes]) -> None:
+        ranges = p.ranges(message[2:])
+        held = self.tags.get(tag)
+        if isinstance(held, Working):
+            held.share.nack(ranges)
+        elif held is not None:
+            raise WrongState("a subscription has nothing to give back")
+
+    def _return(self, tag: bytes, message: list[bytes]) -> None:
+        ranges = p.ranges(message[2:])
+        held = self.tags.get(tag)
+        if isinstance(held, Working):
+            held.share.give_back(ranges)
+        elif held is not None:
+            raise WrongState("a subscription has nothing to give back")
+
+    def _settle(self, tag: bytes, message: list[bytes]) -> None:
+        """Settles what the client acknowledged in another session, of which this broker may not have heard."""
+        if self._client is None:
+            raise WrongState("HELLO comes before SETTLE")  # it gives back what the session before holds
+        topic = self.topic(message[2], "consume")
+        topic_id, ranges = p.number(message[3], "the topic's id"), p.ranges(message[4:])
+        if topic.id != topic_id or not isinstance(topic, RoundRobinTopic):
+            raise TopicError(f"the topic {topic.name!r} is not the one with the id {topic_id}")
+        for held in self.tags.values():
+            if isinstance(held, Working) and held.topic is topic:
+                held.share.ack(ranges)
+        for first, last in ranges:
+            topic.settled_again(first, last)
+
+        def kept(error: BrokerError | None) -> None:
+            if error is not None:
+                self.fail(tag, error)
+            else:
+                self.put((p.SETTLED, tag))
+
+        topic.flush(kept)
+
+    def _cancel(self, tag: bytes, _: list[bytes]) -> None:
+        held = self.tags.pop(tag, None)
+        if held is not None:
+            held.end()
+        self.put((p.CANCELLED, tag))
+
+    # ------------------------------------------------------------------ reading
+
+    def _read(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self.topic(message[2], "subscribe")
+        start = p.number(message[3], "start") or 1
+        stop = p.number(message[4], "stop")
+        self._reads.add(Read(tag, topic, start, stop, p.short_number(message[5], "bytes")))
+
+    #: What does a command, and how many parts it has behind its tag.
+    _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[Session, bytes, list[bytes]], None], int, int]]] = {
+        p.HELLO: (_hello, 1, 1),
+        p.BYE: (_bye, 0, 0),
+        p.FLUSH: (_flush, 0, 0),
+        p.PING: (_ping, 0, 0),
+        p.PUBLISH: (_publish, 2, 6),
+        p.APPEND: (_append, 2, 5),
+        p.STAGE: (_stage, 3, 4),
+        p.COMMIT: (_commit, 2, 2),
+        p.ABORT: (_abort, 1, 1),
+        p.SUBSCRIBE: (_subscribe, 1, 2),
+        p.CREDIT: (_credit, 1, 1),
+        p.POSITION: (_position, 1, 1),
+        p.CANCEL: (_cancel, 0, 0),
+        p.CONSUME: (_consume, 1, 2),
+        p.ACK: (_ack, 1, p.MAX_PARTS),
+        p.NACK: (_nack, 1, p.MAX_PARTS),
+        p.RETURN: (_return, 1, p.MAX_PARTS),
+        p.SETTLE: (_settle, 3, p.MAX_PARTS),
+        p.READ: (_read, 4, 4),
+        p.CREATE: (administration.create, 1, 1),
+        p.DELETE: (administration.delete, 1, 1),
+        p.TOPICS: (administration.topics, 0, 1),
+        p.NAMES: (administration.names, 1, 1),
+        p.FORGET: (administration.forget, 2, 2),
+    }

@@ -1,0 +1,281 @@
+"""An LMDB environment: opening with care, reading beside a map that may grow, sizes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from omq.store.errors import StoreClosed, StoreError
+from omq.store.lmdb.data_file import complete, look
+from omq.store.lmdb.session import sync_directory
+
+LARGEST_MAP: Final = 1 << 40  # bytes of address space
+SMALLEST_MAP: Final = 1 << 24
+READERS: Final = 256
+LOCK_TABLE: Final = 64 * (READERS + 4)  # bytes
+RESERVE: Final = 128 * 1024  # bytes
+LARGEST_KEPT: Final = (32 << 20) - (64 << 10)  # bytes; glibc goes up to 32 MiB
+#: What the system says where there is no space.
+NO_SPACE: Final = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file may not become larger",
+}
+NEARLY_FULL: Final = 64 * 1024  # bytes
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Has the C library keep what transactions free for the next ones.
+
+    It gives large pieces back to the system at once and takes them anew, every page with a fault, which costs twice as
+    much as all the rest of a commit. Once a piece of this size was freed, it keeps up to twice as much.
+    """
+    bytearray(LARGEST_KEPT)
+
+
+class Environment:
+    """One environment. Whoever writes is one thread; readers are many.
+
+    Args:
+        directory: Its own; made where it is missing.
+        sync: Each commit waits for the disk.
+        readonly: Nothing is changed; nobody else may.
+
+    Raises:
+        DamagedError: The data file cannot be mapped.
+    """
+
+    def __init__(self, directory: Path, *, sync: bool, readonly: bool = False) -> None:
+        self.directory = directory
+        self.path = directory / "data.mdb"
+        if not readonly:
+            directory.mkdir(exist_ok=True)
+        look(self.path)
+        self._sync = sync
+        self._gate = threading.Condition(threading.Lock())
+        self._readers = 0
+        self._readonly = readonly
+        self._shut: str | None = None  # why nobody may read now: the map is changing, or the environment closed
+        #: While the map changes nobody may hold a pin; true: what is committed stays as it is.
+        self.unpinned: Callable[[bool], AbstractContextManager[None]] = lambda kept: nullcontext()
+        new = not self.path.exists()
+        if not readonly:
+            self._allocate_lock_table()
+        self._lmdb: Any = self._open()
+        #: Kept from the beginning: a sync tells each descriptor once of what went wrong before.
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        if readonly:
+            return
+        keep_freed_memory()
+        self.take_reserve()
+        if new:
+            # What is synced later is worth nothing under a name that is not.
+            self.sync()
+            sync_directory(directory)
+            sync_directory(directory.parent)
+
+    def _open(self) -> Any:
+        """Opens it with the largest map that the system gives."""
+        if self._readonly:
+            return lmdb.open(str(self.directory), readonly=True, lock=False, create=False)
+        size = LARGEST_MAP
+        while True:
+            try:
+                # Readahead would read in what a replay of something else needs.
+                return lmdb.open(
+                    str(self.directory),
+                    map_size=size,
+                    subdir=True,
+                    sync=self._sync,
+                    max_readers=READERS,
+                    max_spare_txns=1,
+                )
+            except (lmdb.MemoryError, MemoryError):
+                pass
+            except lmdb.Error as error:
+                if getattr(error, "code", 0) not in (errno.ENOMEM, errno.EINVAL):
+                    raise
+            size //= 4
+            if size < SMALLEST_MAP:
+                raise StoreError(f"{self.directory}: the system gives no address space to map the store") from None
+
+    def _allocate_lock_table(self) -> None:
+        """Gives the table of readers its space now: it is mapped, and a full disk would kill whoever takes a slot."""
+        with contextlib.suppress(OSError), (self.directory / "lock.mdb").open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, LOCK_TABLE)
+
+    def take_reserve(self) -> None:
+        """Sets some space aside for the day when there is none: forgetting messages takes some as well."""
+        path = self.directory / "reserve"
+        try:
+            if path.stat().st_size == RESERVE:
+                return
+        except OSError:
+            pass
+        try:
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE)
+        except OSError:
+            self.give_reserve()
+
+    def give_reserve(self) -> None:
+        """There is no space: gives back what was set aside."""
+        with contextlib.suppress(OSError):
+            (self.directory / "reserve").unlink()
+
+    def is_full(self) -> bool:
+        """Whether it was for want of space that a write failed as if the disk had."""
+        # LMDB says EIO of a write that ends too early, as the last one does on a full disk.
+        try:
+            if self._has_space() and self._may_grow():
+                return False
+            os.fsync(self._descriptor)
+        except OSError:
+            return False
+        return True
+
+    def shortage(self) -> str:
+        """What a write was short of that ended too early."""
+        return "a disk quota or a limit of the process is reached" if self._has_space() else NO_SPACE[errno.ENOSPC]
+
+    def _has_space(self) -> bool:
+        """Whether the disk has some space, for whoever may take it."""
+        disk = os.statvfs(self.directory)
+        return disk.f_bavail * disk.f_frsize >= NEARLY_FULL
+
+    def _may_grow(self) -> bool:
+        """Whether the data file may grow: a quota, or a limit of the process, ends where the disk still has space."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            try:
+                os.posix_fallocate(descriptor, size, NEARLY_FULL)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                return False
+            finally:
+                os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
+        return True
+
+    def begin(self) -> Any:
+        """A write transaction. Values are views."""
+        return self._lmdb.begin(write=True, buffers=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Any]:
+        """A read transaction. Values are views that hold until its end."""
+        transaction = self.begin_read()
+        try:
+            yield transaction
+        finally:
+            self.end_read(transaction)
+
+    def begin_read(self) -> Any:
+        """The same, to be ended with `end_read`."""
+        with self._gate:
+            while self._shut == "growing":
+                self._gate.wait()
+            if self._shut is not None:
+                raise StoreClosed("the store is closed")
+            self._readers += 1
+        try:
+            return self._lmdb.begin(buffers=True)
+        except lmdb.PanicError:
+            pass
+        except BaseException:
+            self._leave()
+            raise
+        self._leave()
+        self._read_on()
+        return self.begin_read()
+
+    def pin(self) -> Any:
+        """A read transaction that nobody waits for; `unpin` says when it has to be given back."""
+        with self._gate:
+            while self._shut == "growing":
+                self._gate.wait()
+            if self._shut is not None:
+                raise StoreClosed("the store is closed")
+            return self._lmdb.begin()
+
+    def end_read(self, transaction: Any) -> None:
+        """Ends a read transaction."""
+        transaction.abort()
+        self._leave()
+
+    def _leave(self) -> None:
+        with self._gate:
+            self._readers -= 1
+            if self._shut is not None and not self._readers:
+                self._gate.notify_all()
+
+    def grow(self) -> None:
+        """Doubles the map; waits until nobody reads."""
+        with self.unpinned(False), self._alone():
+            self._lmdb.set_mapsize(2 * self._lmdb.info()["map_size"])
+
+    def _read_on(self) -> None:
+        """After a failed write of its meta page LMDB does nothing any more: opened anew, to be read alone, it does."""
+        with self.unpinned(True), self._alone():
+            if not self._readonly:
+                self._lmdb.close()
+                self._readonly = True
+                self._lmdb = self._open()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Waits until nobody reads; who wants to waits then."""
+        with self._gate:
+            while self._shut == "growing":
+                self._gate.wait()
+            if self._shut is not None:
+                raise StoreClosed("the store is closed")
+            self._shut = "growing"
+            while self._readers:
+                self._gate.wait()
+            try:
+                yield
+            finally:
+                self._shut = None
+                self._gate.notify_all()
+
+    def sync(self) -> None:
+        """Waits until all that is committed is on the disk."""
+        if self._readonly:
+            raise OSError(errno.EIO, "a write failed before")
+        self._lmdb.sync(True)
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the file, and bytes of it in use."""
+        with self._gate:
+            if self._shut is not None:
+                return 0, 0
+            page = self._lmdb.stat()["psize"]
+            used = (self._lmdb.info()["last_pgno"] + 1) * page
+        return self.path.stat().st_size, used
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """Closes it once nobody reads; false where somebody still does after so many seconds: then it stays open."""
+        with self._gate:
+            self._shut = "closed"
+            if not self._gate.wait_for(lambda: not self._readers, timeout):
+                return False
+        self._lmdb.close()
+        os.close(self._descriptor)
+        if not self._readonly:
+            with contextlib.suppress(OSError, ValueError):
+                complete(self.path)
+        return True

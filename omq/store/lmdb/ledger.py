@@ -1,0 +1,523 @@
+"""What the writes of one environment do in the transaction at work. Used by its writer's thread alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from omq._core import blocks
+from omq.store.clock import Clock, wall
+from omq.store.errors import DamagedError, NotAllowed, StageError, StoreError, StoreFull, UnknownTopic
+from omq.store.interface import (
+    MAX_ID,
+    AbortStage,
+    Append,
+    CommitStages,
+    DeleteTopic,
+    DropPosition,
+    MakeTopic,
+    MoveToDeadLetter,
+    SetPosition,
+    Settle,
+    Stage,
+    Trim,
+    Write,
+)
+from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Owed, Quarantine, Reserve, Retain, Sweep
+from omq.store.joining import OpenBlock, Records, pieces, reaching
+from omq.store.lmdb import acknowledged
+from omq.store.lmdb.catalog import RESERVED, Catalog
+from omq.store.lmdb.layout import (
+    BLOCK,
+    INLINE,
+    NUMBER,
+    STAGED,
+    THREE,
+    TOPIC,
+    TOPIC_NUMBER,
+    block_header,
+    block_key,
+    block_prefix,
+    opened,
+    sealed,
+    topic_key,
+)
+from omq.store.lmdb.producers import Producers
+from omq.store.lmdb.reader import block_at, find_record
+from omq.store.lmdb.staging import Stages
+from omq.store.lmdb.topic import Oldest, Topic
+from omq.store.settled import Settled
+
+SWEPT: Final = 1024  # blocks, or rows of a deleted topic, that one transaction deletes
+ANOTHER_KIND: Final = "the stage {} belongs to a topic of another persistence"
+OF_TOPICS: Final = (b"b", b"n", b"d", b"p", b"w", b"s", b"r", b"o", b"q")  # the kinds of rows that a topic has
+
+
+class Ledger:
+    """The topics of an environment.
+
+    Args:
+        catalog: The catalog, if it is in this environment.
+        reserve: Has ids reserved: a topic's id, and the highest that it is about to give.
+        clock: Tells ages.
+        elsewhere: Whether another engine has a stage or a commit, by its key.
+
+    Attributes:
+        topics: By id.
+        touched: The topics that the transaction at work has changed.
+        behind: There is more to be deleted.
+        unclean: There may be more to be forgotten of what is old.
+        owing: Topics of which acknowledged appends found no space: nothing may take their ids.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog | None,
+        reserve: Callable[[Topic, int], None],
+        clock: Clock,
+        elsewhere: Callable[[bytes], bool] = lambda key: False,
+    ) -> None:
+        self.catalog = catalog
+        self.topics: dict[int, Topic] = {}
+        self.touched: set[Topic] = set()
+        self.behind = self.unclean = False
+        self.owing: set[int] = set()
+        self.appended = 0  # records, in the transaction at work
+        self.appended_bytes = 0
+        self.duplicates = 0
+        self._reserve = reserve
+        self._elsewhere = elsewhere
+        self._producers = Producers()
+        self._stages = Stages()
+        self._cleaned = b""  # where `Clean` goes on
+        self._deleted: set[int] = set()  # topics whose rows are still there
+        self._swept: set[int] = set()  # of them: are not, if the transaction at work is committed
+        self._clock = clock
+        self._now = 0  # by it
+        self._wall = 0  # what messages are told
+        self._transaction: Any = None
+        self._does: dict[type, Callable[[Any], None]] = {
+            Append: self._append,
+            Carried: self._append,
+            Owed: self._append_owed,
+            Carry: self._settle,
+            MakeTopic: self._make,
+            DeleteTopic: self._delete,
+            Settle: self._settle,
+            MoveToDeadLetter: self._move,
+            SetPosition: self._set_position,
+            DropPosition: self._drop_position,
+            Stage: self._stage,
+            CommitStages: self._commit,
+            AbortStage: self._abort,
+            Trim: self._trim,
+            Reserve: self._reserve_ids,
+            Allow: self._reserve_ids,
+            Retain: self._retain_all,
+            Clean: self._clean,
+            Quarantine: self._quarantine,
+            Jump: self._jump,
+            Sweep: self._delete,
+        }
+
+    # The transaction
+
+    def begin(self, transaction: Any) -> None:
+        """A transaction begins."""
+        self._transaction = transaction
+        self._now = self._clock.now()
+        self._wall = wall()
+        self.touched.clear()
+        self.appended = self.appended_bytes = self.duplicates = 0
+
+    def apply(self, write: Write) -> None:
+        """Does one write. What raises `StoreError` has changed nothing."""
+        self._does[type(write)](write)
+
+    def finish(self) -> None:
+        """Puts what is left to put, drops what is not kept."""
+        left = SWEPT
+        for topic in self.touched:
+            if topic.id not in self.topics:
+                continue
+            self._flush(topic)
+            left = self._retain(topic, left)
+            key = topic_key(b"n", topic.id)
+            self._transaction.put(key, sealed(key, THREE.pack(topic.first, topic.last, topic.bytes)))
+            if topic.settled is not None:
+                acknowledged.store(self._transaction, topic.id, topic.settled)
+        if self._deleted and left > 0:
+            self._sweep(left)
+        self.behind = left <= 0 or self._deleted > self._swept
+
+    def committed(self) -> dict[int, int]:
+        """The transaction is committed: topics that have grown, with their last ids."""
+        self._deleted -= self._swept
+        self._swept.clear()
+        grown = {}
+        for topic in self.touched:
+            if topic.last != topic.state.last:
+                grown[topic.id] = topic.last
+            topic.state = topic.now()
+        self._transaction = None
+        return grown
+
+    def rollback(self, transaction: Any) -> None:
+        """The transaction is not committed; `transaction` reads what is."""
+        self._transaction = None
+        self._swept.clear()
+        self.unclean = False  # in an hour again
+        self._producers.rollback()
+        touched = list(self.touched)
+        if self.catalog is not None:
+            self.catalog.load(transaction)
+        for topic in touched:
+            if self.catalog is None or topic.id in self.catalog.topics:
+                self.topics[topic.id] = topic
+                self.load(transaction, topic)
+            else:
+                self.topics.pop(topic.id, None)
+            self._deleted.discard(topic.id)
+        self.touched.clear()
+
+    def load(self, transaction: Any, topic: Topic) -> None:
+        """Reads where a topic stands."""
+        key = topic_key(b"n", topic.id)
+        row = transaction.get(key)
+        topic.stand(*(THREE.unpack(opened(key, row)) if row is not None else (1, 0, 0)))
+
+    def strangers(self, transaction: Any, known: set[int]) -> None:
+        """Rows of topics that are not known any more will be deleted."""
+        cursor = transaction.cursor()
+        for kind in OF_TOPICS:
+            found = cursor.set_range(kind)
+            while found and cursor.key()[:1] == kind:
+                _, id = TOPIC.unpack_from(cursor.key())
+                if id not in known:
+                    self._deleted.add(id)
+                if id == 2**32 - 1:
+                    break
+                found = cursor.set_range(topic_key(kind, id + 1))
+        cursor.close()
+        self.behind = bool(self._deleted)
+
+    # Appending
+
+    def _topic(self, id: int) -> Topic:
+        topic = self.topics.get(id)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {id}")
+        return topic
+
+    def _append(self, write: Append) -> None:
+        topic = self._topic(write.topic_id)
+        write.duplicate = False
+        if not (write.producer and write.sequence):
+            write.timestamp = self._wall
+            write.first = self._grow(topic, write.records, write.count)
+            return
+        producer = self._producers.of(self._transaction, write)
+        if self._producers.repeated(self._transaction, producer, write):
+            self.duplicates += 1
+        else:
+            write.timestamp = self._wall
+            write.first = self._grow(topic, write.records, write.count)
+        self._producers.note(self._transaction, producer, write, self._now)
+
+    def _append_owed(self, write: Owed) -> None:
+        topic = self._topic(write.topic_id)
+        if write.told > topic.last + 1:
+            # What stood before it was not acknowledged, and is refused.
+            self._jump(Jump(topic.id, write.told - 1))
+        self._append(write)
+
+    def _grow(self, topic: Topic, records: Records, count: int) -> int:
+        """Appends records; the first id."""
+        first = topic.last + 1
+        last = topic.last + count
+        self._allow(topic, last)
+        for piece, number in pieces(records, count):
+            block = topic.open
+            if block is not None and block.takes(piece):
+                block.add(piece, number)
+            else:
+                self._flush(topic)
+                topic.open = OpenBlock(topic.last + 1, piece, number)
+            topic.last += number
+        topic.bytes += len(records)
+        self.touched.add(topic)
+        self.appended += count
+        self.appended_bytes += len(records)
+        return first
+
+    def _allow(self, topic: Topic, last: int) -> None:
+        """Makes sure that a topic may give ids up to `last`."""
+        if last > MAX_ID:
+            raise StoreError("all ids of the topic have been given")
+        if topic.id in self.owing:
+            raise StoreFull("the disk is full: what was acknowledged before has to be written first")
+        if topic.reserved is not None and last + RESERVED // 2 > topic.reserved:
+            self._reserve(topic, last)
+
+    def _jump(self, write: Jump) -> None:
+        topic = self._topic(write.topic_id)
+        if topic.delivery == "round_robin":
+            self._settled(topic).add(topic.last + 1, write.last)
+        if topic.first > topic.last:
+            topic.first = write.last + 1
+        topic.last = max(topic.last, write.last)
+        self.touched.add(topic)
+
+    def _flush(self, topic: Topic) -> None:
+        """Puts the open block of a topic."""
+        block, topic.open = topic.open, None
+        if block is not None:
+            header = blocks.header(block.first, block.count, self._wall, block.size)
+            key = block_key(topic.id, block.first)
+            self._transaction.put(key, b"".join((block_prefix(key, header, INLINE, self._now), *block.parts)))
+
+    def _move(self, write: MoveToDeadLetter) -> None:
+        topic, target = self._topic(write.topic_id), self.topics.get(write.target_id)
+        if target is None:
+            raise Elsewhere(f"there is no topic {write.target_id} here")
+        settled = self._settled(topic)
+        self._flush(topic)
+        record = find_record(self._transaction, topic.id, write.id, topic.first)
+        write.first = self._grow(target, record, 1)
+        settled.add(write.id, write.id)
+        self.touched.add(topic)
+
+    # Topics
+
+    def _make(self, write: MakeTopic) -> None:
+        assert self.catalog is not None
+        topic = self.catalog.make(self._transaction, write)
+        if topic is not None and topic.persistence == "strong":
+            self.topics[topic.id] = topic
+            self.touched.add(topic)
+
+    def _delete(self, write: DeleteTopic) -> None:
+        if self.catalog is not None:
+            topic = self.catalog.delete(self._transaction, write.topic_id)
+            if topic.persistence != "strong":
+                raise Elsewhere("its rows are in another environment")
+        else:
+            topic = self._topic(write.topic_id)
+        self.touched.add(topic)
+        del self.topics[topic.id]
+        topic.open = None
+        self._producers.forget_topic(topic.id)
+        self._stages.drop_topic(self._transaction, topic.id)
+        self._deleted.add(topic.id)
+
+    def _reserve_ids(self, write: Reserve) -> None:
+        assert self.catalog is not None
+        self.catalog.reserve(self._transaction, write)
+
+    def _set_position(self, write: SetPosition) -> None:
+        self._topic(write.topic_id)
+        key = topic_key(b"o", write.topic_id) + write.name.encode()
+        if len(key) > 500:
+            raise StoreError("the name of a position is longer than 495 bytes")
+        self._transaction.put(key, sealed(key, NUMBER.pack(write.id)))
+
+    def _drop_position(self, write: DropPosition) -> None:
+        self._topic(write.topic_id)
+        write.found = self._transaction.delete(topic_key(b"o", write.topic_id) + write.name.encode())
+
+    # Consumers
+
+    def _settled(self, topic: Topic) -> Settled:
+        if topic.settled is None:
+            topic.settled = acknowledged.load(self._transaction, topic.id)
+        return topic.settled
+
+    def _settle(self, write: Settle) -> None:
+        topic = self._topic(write.topic_id)
+        if any(first < 1 or last > topic.last for first, last in write.ranges) or write.handed > topic.last:
+            raise StoreError("ids that were not given yet")
+        settled = self._settled(topic)
+        self.touched.add(topic)
+        settled.handed = max(settled.handed, write.handed)
+        settled.count(write.deliveries)
+        for first, last in write.ranges:
+            settled.add(first, last)
+
+    # Stages
+
+    def _stage(self, write: Stage) -> None:
+        self._topic(write.topic_id)
+        if self._stages.find(self._transaction, write.stage) is None and self._elsewhere(b"G" + write.stage):
+            raise StageError(ANOTHER_KIND, write.stage)
+        self._stages.put(self._transaction, write, self._now)
+
+    def _commit(self, write: CommitStages) -> None:
+        known = self._stages.known(self._transaction, write.commit)
+        write.repeated = False
+        if known is not None:
+            write.published, write.repeated = known, True
+            return
+        if self._elsewhere(b"c" + write.commit):
+            raise Elsewhere("it was committed there")
+        found = [self._stages.find(self._transaction, stage) for stage in write.stages]
+        here = [one for one in found if one is not None]
+        if not here:
+            raise Elsewhere("there are no such stages")
+        if len(here) < len(found):
+            stage = write.stages[found.index(None)]
+            raise StageError("there is no stage {} beside the others of this commit", stage)
+        if len(set(write.stages)) < len(write.stages):
+            raise StageError("a stage is named twice")
+        for stage in write.stages:
+            if self._elsewhere(b"G" + stage):
+                raise StageError("the stage {} is there twice, in topics of two kinds: abort it, once for each", stage)
+        counts: dict[int, int] = {}
+        for number, topic_id in here:
+            counts[topic_id] = counts.get(topic_id, 0) + self._stages.count(self._transaction, number)
+        for topic_id, count in counts.items():
+            topic = self._topic(topic_id)
+            if write.may is not None and not write.may(topic_id):
+                raise NotAllowed(topic_id)
+            self._allow(topic, topic.last + count)
+        write.published = [
+            self._publish(self.topics[topic_id], stage) for stage, (_, topic_id) in zip(write.stages, here, strict=True)
+        ]
+        self._stages.note(self._transaction, write.commit, write.published, self._now)
+
+    def _publish(self, topic: Topic, stage: bytes) -> tuple[bytes, int, int, int]:
+        """Publishes a stage: a header for each piece, which stays where it is."""
+        self._flush(topic)
+        first = topic.last + 1
+        for piece, count, size in self._stages.publish(self._transaction, stage):
+            header = blocks.header(topic.last + 1, count, self._wall, size)
+            key = block_key(topic.id, topic.last + 1)
+            self._transaction.put(key, block_prefix(key, header, STAGED, self._now) + piece)
+            topic.last += count
+            topic.bytes += size
+            self.appended += count
+            self.appended_bytes += size
+        self.touched.add(topic)
+        return stage, topic.id, first, topic.last + 1 - first
+
+    def _abort(self, write: AbortStage) -> None:
+        if self._stages.find(self._transaction, write.stage) is None:
+            raise Elsewhere("there is no such stage")
+        self._stages.drop(self._transaction, write.stage)
+
+    # What is not kept
+
+    def _trim(self, write: Trim) -> None:
+        topic = self._topic(write.topic_id)
+        topic.first = max(topic.first, min(write.first, topic.last + 1))
+        self.touched.add(topic)
+
+    def _retain_all(self, write: Retain) -> None:
+        """All topics that may have something to drop are looked at when the transaction ends."""
+        for topic in self.topics.values():
+            if topic.settings.get("max_age") or self.behind:
+                self.touched.add(topic)
+
+    def _retain(self, topic: Topic, left: int) -> int:
+        """Drops what a topic does not keep, at most `left` blocks; how many are left."""
+        settings = topic.settings
+        first = topic.first
+        if settings.get("max_messages"):
+            first = max(first, topic.last - int(settings["max_messages"]) + 1)
+        most = settings.get("max_bytes") or 0
+        oldest = self._now - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
+        below = first
+        if topic.delivery == "round_robin" and topic.settled is not None:
+            below = max(below, topic.settled.watermark + 1)
+        if below > 1 or (most and topic.bytes > most) or oldest:
+            while left > 0:
+                block = topic.oldest or self._oldest(topic)
+                if block is None:
+                    break
+                if most and topic.bytes > most:
+                    first = max(first, self._fitting(topic, block, topic.bytes - most))
+                if not (block.last < max(first, below) or block.when < oldest):
+                    break
+                self._drop(topic, block)
+                first = max(first, block.last + 1)
+                left -= 1
+        topic.first = first
+        if topic.delivery == "round_robin" and topic.first > 1:
+            settled = self._settled(topic)
+            settled.add(settled.watermark + 1, topic.first - 1)
+        return left
+
+    def _fitting(self, topic: Topic, block: Oldest, excess: int) -> int:
+        """The first id that is kept where the oldest block has some bytes too many; the newest one always is."""
+        if excess >= block.size:
+            return min(block.last + 1, topic.last)
+        key = block_key(topic.id, block.first)
+        try:
+            records = block_at(self._transaction, key, self._transaction.get(key))[-1]
+            return min(block.first + reaching(records, excess), topic.last)
+        except (DamagedError, ValueError):
+            return block.first  # where its records end nobody knows: it goes as a whole
+
+    def _oldest(self, topic: Topic) -> Oldest | None:
+        """The oldest block of a topic; `None` if it has none."""
+        cursor = self._transaction.cursor()
+        prefix = topic_key(b"b", topic.id)
+        if cursor.set_range(prefix) and cursor.key()[:5] == prefix:
+            key = bytes(cursor.key())
+            first = TOPIC_NUMBER.unpack(key)[2]
+            try:
+                _, when, header = block_header(key, cursor.value())
+                _, count, _, size = blocks.read_header(header)
+                topic.oldest = Oldest(first, first + count - 1, size, when)
+            except (DamagedError, ValueError):
+                # It goes when the next one does.
+                last = topic.last
+                size = max(len(cursor.value()) - BLOCK.size, 0)
+                if cursor.next() and cursor.key()[:5] == prefix:
+                    last = TOPIC_NUMBER.unpack(cursor.key())[2] - 1
+                topic.oldest = Oldest(first, last, size, self._now)
+        cursor.close()
+        return topic.oldest
+
+    def _drop(self, topic: Topic, block: Oldest) -> None:
+        """Drops the oldest block."""
+        key = block_key(topic.id, block.first)
+        self._drop_block(key, self._transaction.get(key))
+        topic.bytes = max(topic.bytes - block.size, 0)
+        topic.oldest = None
+
+    def _drop_block(self, key: bytes, value: Any) -> None:
+        """Deletes a block, and the piece that it stands for."""
+        if value is not None and len(value) > BLOCK.size and value[0] == STAGED:
+            self._transaction.delete(bytes(value[BLOCK.size :]))
+        self._transaction.delete(key)
+
+    def _sweep(self, left: int) -> None:
+        """Deletes rows of deleted topics, at most `left`."""
+        for id in self._deleted - self._swept:
+            for kind in OF_TOPICS:
+                prefix = topic_key(kind, id)
+                cursor = self._transaction.cursor()
+                keys: list[bytes] = []
+                found = cursor.set_range(prefix)
+                while found and len(keys) < left and cursor.key()[: len(prefix)] == prefix:
+                    keys.append(bytes(cursor.key()))
+                    found = cursor.next()
+                cursor.close()
+                for key in keys:
+                    if kind == b"b":
+                        self._drop_block(key, self._transaction.get(key))
+                    else:
+                        self._transaction.delete(key)
+                left -= len(keys)
+                if left <= 0:
+                    return
+            self._swept.add(id)
+
+    def _clean(self, write: Clean) -> None:
+        self._cleaned = self._producers.drop_silent(self._transaction, self._now, SWEPT, self._cleaned)
+        more = self._stages.drop_old(self._transaction, self._now, SWEPT) >= SWEPT
+        self.unclean = more or bool(self._cleaned)
+
+    def _quarantine(self, write: Quarantine) -> None:
+        key = TOPIC_NUMBER.pack(b"q", write.topic_id, write.first)
+        self._transaction.put(key, sealed(key, NUMBER.pack(write.last)))

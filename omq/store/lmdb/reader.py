@@ -1,0 +1,188 @@
+"""Reading a topic from LMDB: blocks as they lie there, their checksums verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lmdb
+
+from omq._core import blocks
+from omq.store.errors import DamagedError, Gone, StoreError
+from omq.store.lmdb.environment import Environment
+from omq.store.lmdb.layout import BLOCK, STAGED, THREE, TOPIC_NUMBER, block_header, block_key, opened, topic_key
+
+Damage = Callable[[DamagedError], None]
+
+
+def seek(transaction: Any, topic_id: int, id: int) -> Any:
+    """A cursor at the block in which an id lies, or at the first one behind it; `None` where there is none."""
+    cursor = transaction.cursor()
+    key = block_key(topic_id, id)
+    prefix = key[:5]
+    found = cursor.set_range(key)
+    if found and cursor.key() == key:
+        return cursor
+    # The one before may reach so far.
+    if (cursor.prev() if found else cursor.last()) and cursor.key()[:5] == prefix:
+        first = TOPIC_NUMBER.unpack(cursor.key())[2]
+        try:
+            count = blocks.read_header(block_header(bytes(cursor.key()), cursor.value())[-1])[1]
+        except (DamagedError, ValueError):
+            return cursor
+        if first + count > id:
+            return cursor
+    if cursor.set_range(key) and cursor.key()[:5] == prefix:
+        return cursor
+    cursor.close()
+    return None
+
+
+def block_at(transaction: Any, key: bytes, value: memoryview) -> tuple[int, int, int, bytes, memoryview]:
+    """First id, count, timestamp, header and records of a block, not verified; `DamagedError` where it has none."""
+    kind, _, header = block_header(key, value)
+    first, count, timestamp, size = blocks.read_header(header)
+    records = value[BLOCK.size :]
+    if kind == STAGED:
+        records = transaction.get(bytes(records))
+        if records is None:
+            raise DamagedError(f"the piece that the block under {key!r} stands for is missing")
+    if len(records) != size:
+        raise DamagedError(f"the block under {key!r} has {len(records)} bytes, not {size}")
+    return first, count, timestamp, header, records
+
+
+def find_record(transaction: Any, topic_id: int, id: int, oldest: int) -> bytes:
+    """One record."""
+    cursor = seek(transaction, topic_id, id) if id >= oldest else None
+    if cursor is not None:
+        first, count, _, _, records = block_at(transaction, bytes(cursor.key()), cursor.value())
+        cursor.close()
+        if first <= id < first + count:
+            try:
+                record = blocks.slice(records, id - first, id - first + 1)
+                blocks.check(record)
+            except ValueError as error:
+                raise DamagedError(f"{id} of topic {topic_id} is damaged: {error}", topic_id, id, id) from None
+            return bytes(record)
+    raise Gone(f"{id} is not kept", oldest)
+
+
+class LmdbReader:
+    """A topic as it is committed when the reader begins. A context manager.
+
+    Args:
+        environment: Where it is.
+        topic_id: Which.
+        dense: Between two ids of it none may be missing.
+        damage: Is told of what is found damaged.
+    """
+
+    __slots__ = ("_damage", "_dense", "_environment", "_topic_id", "_transaction", "first", "last")
+
+    def __init__(self, environment: Environment, topic_id: int, dense: bool, damage: Damage) -> None:
+        self._environment = environment
+        self._topic_id = topic_id
+        self._dense = dense
+        self._damage = damage
+        self._transaction: Any = None
+        self.first = 1
+        self.last = 0
+
+    def __enter__(self) -> LmdbReader:
+        self._transaction = self._environment.begin_read()
+        key = topic_key(b"n", self._topic_id)
+        try:
+            row = self._transaction.get(key)
+            if row is not None:
+                self.first, self.last, _ = THREE.unpack(opened(key, row))
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, lmdb.Error):
+                raise StoreError(f"topic {self._topic_id} cannot be read: LMDB: {error}") from error
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        transaction, self._transaction = self._transaction, None
+        self._environment.end_read(transaction)
+
+    def blocks(self, start: int, stop: int = 0) -> Iterator[tuple[bytes, memoryview]]:
+        try:
+            yield from self._blocks(start, stop)
+        except lmdb.Error as error:
+            # Which ids that concerns is not known: what lies behind may well be there.
+            raise StoreError(f"topic {self._topic_id} cannot be read from {start} on: LMDB: {error}") from error
+
+    def _blocks(self, start: int, stop: int) -> Iterator[tuple[bytes, memoryview]]:
+        stop = min(stop or self.last + 1, self.last + 1)
+        if start >= stop:
+            return
+        if start < self.first:
+            raise Gone(f"{start} is gone, {self.first} is the oldest id kept", self.first)
+        prefix = topic_key(b"b", self._topic_id)
+        cursor = seek(self._transaction, self._topic_id, start)
+        while cursor is not None and start < stop:
+            key = bytes(cursor.key())
+            if key[:5] != prefix:
+                break
+            try:
+                first, count, timestamp, header, records = block_at(self._transaction, key, cursor.value())
+            except (DamagedError, ValueError) as error:
+                raise self._damaged(start, self._next_first(cursor, prefix) - 1, stop, str(error)) from None
+            if first > start and self._dense:
+                raise self._damaged(start, first - 1, stop, "they are missing")
+            if first >= stop:
+                return
+            try:
+                whole = blocks.check(records, len(records)) == count
+            except ValueError:
+                whole = False
+            if whole and start <= first and first + count <= stop:
+                yield header, records
+            elif whole:
+                yield self._cut(first, timestamp, records, max(start - first, 0), min(count, stop - first))
+            else:
+                yield from self._what_is_well(first, count, timestamp, records, start, stop)
+            start = first + count
+            if not cursor.next():
+                break
+        else:
+            return
+        if self._dense and start < stop:
+            raise self._damaged(start, stop - 1, stop, "they are missing")
+
+    @staticmethod
+    def _cut(first: int, timestamp: int, records: memoryview, begin: int, end: int) -> tuple[bytes, memoryview]:
+        """Records `[begin, end)`, by index, of a block."""
+        cut = blocks.slice(records, begin, end)
+        return blocks.header(first + begin, end - begin, timestamp, len(cut)), cut
+
+    def _what_is_well(
+        self, first: int, count: int, timestamp: int, records: memoryview, start: int, stop: int
+    ) -> Iterator[tuple[bytes, memoryview]]:
+        """What is well of a block until the first damage; if that is below `stop`, it is raised."""
+        begin, end = max(start - first, 0), min(count, stop - first)
+        for bad, good in blocks.damaged(records, count) or [(0, count)]:
+            if good <= begin:
+                continue
+            if bad >= end:
+                break
+            if bad > begin:
+                yield self._cut(first, timestamp, records, begin, bad)
+            raise self._damaged(max(first + bad, start), first + good - 1, stop, "their checksums are wrong")
+        yield self._cut(first, timestamp, records, begin, end)
+
+    def _next_first(self, cursor: Any, prefix: bytes) -> int:
+        """The first id of the next block."""
+        if cursor.next() and cursor.key()[:5] == prefix:
+            return int(TOPIC_NUMBER.unpack(cursor.key())[2])
+        return self.last + 1
+
+    def _damaged(self, first: int, last: int, stop: int, why: str) -> DamagedError:
+        """Tells of damage; what is to be raised."""
+        error = DamagedError(
+            f"ids {first} to {last} of topic {self._topic_id} are damaged: {why}", self._topic_id, first, last
+        )
+        self._damage(error)
+        return error

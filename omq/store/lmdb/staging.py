@@ -1,0 +1,143 @@
+"""Records that wait for a commit: put once, published by reference."""
+
+from __future__ import annotations
+
+import json
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from omq.store.errors import DamagedError, StageError
+from omq.store.interface import LAST_SEQUENCE, Stage
+from omq.store.joining import pieces
+from omq.store.lmdb.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, opened, sealed
+
+DAY: Final = 86_400_000_000  # microseconds that a stage is kept
+MONTH: Final = 30 * DAY  # that the name of a commit is
+
+
+class Stages:
+    """The stages of an environment, and its commits."""
+
+    def put(self, transaction: Any, write: Stage, now: int) -> None:
+        """Keeps records aside, unless this sequence is there."""
+        key = b"G" + write.stage
+        row = transaction.get(key)
+        if write.sequence > LAST_SEQUENCE:
+            raise StageError(f"{write.sequence} is too high a number in a stage")
+        if row is None:
+            number, made, highest = self._number(transaction), now, 0
+        else:
+            number, topic_id, made, highest = STAGE.unpack(opened(key, row))
+            if topic_id != write.topic_id:
+                raise StageError("the stage {} belongs to another topic", write.stage)
+        sequence = write.sequence or highest + 1
+        if sequence > LAST_SEQUENCE:
+            raise StageError("all numbers in the stage are taken")
+        if sequence <= highest and next(self._pieces(transaction, number, sequence), None) is not None:
+            return
+        for part, (piece, count) in enumerate(pieces(write.records, write.count)):
+            transaction.put(PIECE.pack(b"g", number, sequence, part, count), piece)
+        transaction.put(key, sealed(key, STAGE.pack(number, write.topic_id, made, max(highest, sequence))))
+
+    @staticmethod
+    def _number(transaction: Any) -> int:
+        """A number for a stage."""
+        row = transaction.get(NEXT_STAGE)
+        number: int = NUMBER.unpack(opened(NEXT_STAGE, row))[0] if row is not None else 1
+        transaction.put(NEXT_STAGE, sealed(NEXT_STAGE, NUMBER.pack(number + 1)))
+        return number
+
+    @staticmethod
+    def _pieces(transaction: Any, number: int, sequence: int | None = None) -> Iterator[tuple[bytes, int, int]]:
+        """Key, count and size of what a stage has, in order; of one sequence, or of all."""
+        prefix = b"g" + NUMBER.pack(number) + (b"" if sequence is None else NUMBER.pack(sequence))
+        cursor = transaction.cursor()
+        found = cursor.set_range(prefix)
+        while found and cursor.key()[: len(prefix)] == prefix:
+            key = bytes(cursor.key())
+            yield key, PIECE.unpack(key)[4], len(cursor.value())
+            found = cursor.next()
+        cursor.close()
+
+    def find(self, transaction: Any, stage: bytes) -> tuple[int, int] | None:
+        """Number and topic of a stage."""
+        key = b"G" + stage
+        row = transaction.get(key)
+        if row is None:
+            return None
+        number, topic_id, _, _ = STAGE.unpack(opened(key, row))
+        return number, topic_id
+
+    def count(self, transaction: Any, number: int) -> int:
+        """The records of a stage."""
+        return sum(count for _, count, _ in self._pieces(transaction, number))
+
+    def publish(self, transaction: Any, stage: bytes) -> list[tuple[bytes, int, int]]:
+        """What a stage has; it is no more, what it has stays."""
+        found = self.find(transaction, stage)
+        assert found is not None
+        transaction.delete(b"G" + stage)
+        return list(self._pieces(transaction, found[0]))
+
+    def drop(self, transaction: Any, stage: bytes) -> None:
+        """Forgets a stage with what it has."""
+        for key, _, _ in self.publish(transaction, stage):
+            transaction.delete(key)
+
+    def known(self, transaction: Any, commit: bytes) -> list[tuple[bytes, int, int, int]] | None:
+        """What a commit has published; `None` if there was none of this name."""
+        key = b"c" + commit
+        row = transaction.get(key)
+        if row is None:
+            return None
+        return [(b64decode(stage), *rest) for stage, *rest in json.loads(opened(key, row))["published"]]
+
+    def note(self, transaction: Any, commit: bytes, published: list[tuple[bytes, int, int, int]], now: int) -> None:
+        """A commit has happened."""
+        key = b"c" + commit
+        some = [(b64encode(stage).decode(), *rest) for stage, *rest in published]
+        transaction.put(key, sealed(key, json.dumps({"at": now, "published": some}).encode()))
+
+    def drop_old(self, transaction: Any, now: int, limit: int) -> int:
+        """Forgets stages that nobody has committed, and the names of old commits; how many, at most `limit`."""
+        cursor = transaction.cursor()
+        stages: list[bytes] = []
+        commits: list[bytes] = []
+        found = cursor.set_range(b"G")
+        while found and cursor.key()[:1] == b"G" and len(stages) < limit:
+            key = bytes(cursor.key())
+            with suppress(DamagedError, struct.error):  # what is damaged stays, and is told to whoever asks for it
+                if STAGE.unpack(opened(key, cursor.value()))[2] < now - DAY:
+                    stages.append(key[1:])
+            found = cursor.next()
+        found = cursor.set_range(b"c")
+        while found and cursor.key()[:1] == b"c" and len(commits) < limit:
+            key = bytes(cursor.key())
+            with suppress(DamagedError, ValueError, KeyError):
+                if json.loads(opened(key, cursor.value()))["at"] < now - MONTH:
+                    commits.append(key)
+            found = cursor.next()
+        cursor.close()
+        for stage in stages:
+            self.drop(transaction, stage)
+        for key in commits:
+            transaction.delete(key)
+        return len(stages) + len(commits)
+
+    def drop_topic(self, transaction: Any, topic_id: int) -> None:
+        """Forgets the stages of a topic."""
+        cursor = transaction.cursor()
+        stages = []
+        found = cursor.set_range(b"G")
+        while found and cursor.key()[:1] == b"G":
+            key = bytes(cursor.key())
+            with suppress(DamagedError, struct.error):
+                if STAGE.unpack(opened(key, cursor.value()))[1] == topic_id:
+                    stages.append(key[1:])
+            found = cursor.next()
+        cursor.close()
+        for stage in stages:
+            self.drop(transaction, stage)

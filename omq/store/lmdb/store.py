@@ -1,0 +1,659 @@
+"""The store on disk: `DIR/strong` and `DIR/weak` in LMDB, transient topics in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import struct
+import threading
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic
+from omq.store.interface import (
+    AbortStage,
+    Append,
+    Appended,
+    CommitStages,
+    DeleteTopic,
+    DropPosition,
+    MakeTopic,
+    MoveToDeadLetter,
+    Notify,
+    Reader,
+    SetPosition,
+    Settle,
+    Stage,
+    Stats,
+    TopicState,
+    Trim,
+    Write,
+)
+from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
+from omq.store.lmdb import acknowledged
+from omq.store.lmdb.catalog import RESERVED, Catalog
+from omq.store.lmdb.data_file import checksum
+from omq.store.lmdb.environment import Environment
+from omq.store.lmdb.flusher import Flusher
+from omq.store.lmdb.layout import NUMBER, opened, topic_key
+from omq.store.lmdb.ledger import ANOTHER_KIND, Ledger
+from omq.store.lmdb.quarantine import keep_aside, listed
+from omq.store.lmdb.reader import LmdbReader, find_record
+from omq.store.lmdb.session import Session
+from omq.store.lmdb.topic import Topic
+from omq.store.lmdb.verify import AFTER_A_CRASH, IN_ORDER, check_presence, check_structure, check_tails
+from omq.store.lmdb.writer import Writer
+from omq.store.memory import MemoryTopic, MemoryTopics
+from omq.store.settled import Settled
+
+log = logging.getLogger("omq.store")
+
+DEAD_LETTERS: Final = b"\0dead letters of "  # the producer, as which a topic appends to its dead letters elsewhere
+#: What is simply handed back.
+PLAIN: Final = frozenset({Append, Settle, SetPosition, DropPosition, Stage, Trim})
+ANOTHER: Final = (
+    "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing"
+)
+OURS: Final = (Reserve, Jump, Retain, Clean, Quarantine, Sweep)
+
+
+class Store:
+    """A store in a directory, which is made where it is missing. See `Log`, which it is.
+
+    Args:
+        directory: Where.
+        notify: Gets the writes that are done.
+        appended: Gets the topics that have grown.
+        flush_interval: Seconds between two syncs of weak and async topics.
+        max_memory: Bytes that a transient topic keeps if its settings do not say.
+
+    Raises:
+        StoreLocked: It is open elsewhere.
+        DamagedError: It cannot be opened: the text says what is wrong, and what to do.
+    """
+
+    id: str
+    findings: list[str]
+    refused: dict[str, str]
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        notify: Notify,
+        appended: Appended = lambda grown: None,
+        flush_interval: float = 1.0,
+        max_memory: int = 64 * 1024 * 1024,
+    ) -> None:
+        self.findings = []
+        self.refused = {}
+        self._notify = notify
+        self._appended = appended
+        self._broken: BaseException | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._submitting = threading.Lock()
+        self._reserving: dict[int, int] = {}  # what is asked for, by topic
+        self._unswept: set[int] = set()  # deleted topics whose rows could not be deleted
+        self._session = Session(directory)
+        self.id = self._session.id
+        try:
+            self._open(flush_interval, max_memory)
+        except BaseException:
+            self._session.end()
+            raise
+
+    # Opening
+
+    def _open(self, flush_interval: float, max_memory: int) -> None:
+        session = self._session
+        strong, weak = session.directory / "strong", session.directory / "weak"
+        if not session.orderly:
+            self.findings.append("the store was not closed in order")
+        self._flusher = Flusher(weak, flush_interval, self._tick, self._flush_failed)
+        if session.begun:
+            check_presence(strong, weak)
+        missing = (strong / "data.mdb").exists() and not (weak / "data.mdb").exists()
+        lost = missing or (not session.same_boot and not session.orderly)
+        if (weak / "data.mdb").exists() and not (strong / "data.mdb").exists():
+            raise DamagedError(
+                f"{strong}: damaged: it is missing, and the names of all topics with it. Nothing was changed. Put a "
+                "copy of the whole directory in its place, or move all of it away to begin anew."
+            )
+        if lost:
+            self.findings += self._flusher.restore()
+        elif self._is_another(weak) or self._flusher.is_ahead():
+            self.findings.append(f"{weak}: {ANOTHER}, and ids go on behind it")
+            lost = True
+        if self._is_another(strong):
+            self.findings.append(f"{strong}: {ANOTHER}")
+        # LMDB believes what its pages say; a wrong one would take the process with it.
+        limit = IN_ORDER if session.orderly else AFTER_A_CRASH
+        large = check_structure(strong, limit) + check_structure(weak, limit)
+        self.findings += large if not session.orderly else []
+        self._strong = Environment(strong, sync=True)
+        try:
+            self._weak = Environment(weak, sync=False)
+        except BaseException:
+            self._strong.close()
+            raise
+        try:
+            self._catalog = Catalog()
+            strong_ledger = Ledger(self._catalog, self._reserve, session.clock, lambda key: self._has(key, self._weak))
+            weak_ledger = Ledger(None, self._reserve, session.clock, lambda key: self._has(key, self._strong))
+            self._load(strong_ledger, weak_ledger)
+            if missing and weak_ledger.topics:
+                self.findings.append(f"{weak}: it is missing: weak and async topics begin anew")
+            tails: list[StoreError] = []
+            if not session.orderly:
+                tails += check_tails(self._strong, strong_ledger.topics.values())
+                tails += check_tails(self._weak, weak_ledger.topics.values())
+            self._note_damage()
+            session.note(orderly=False)
+        except BaseException:
+            self._weak.close()
+            self._strong.close()
+            raise
+        self._writers: dict[str, Writer] = {
+            "strong": self._writer("strong", self._strong, strong_ledger),
+            "weak": self._writer("weak", self._weak, weak_ledger),
+        }
+        self._memory = MemoryTopics(max_memory, self._allowed, self._allow)
+        self._where: dict[int, Writer | MemoryTopics] = {}
+        for topic in self._sound():
+            self._place(topic)
+            self.findings += [
+                f"topic {topic.name!r}: the position of {name!r} is damaged: it is refused until it begins anew"
+                for name, position in self.positions(topic.id).items()
+                if position < 0
+            ]
+        # The first sync comes before the first write: until then nothing holds the pages of the last one.
+        self._flusher.start(self._weak, self._writers["weak"].latency)
+        for writer in self._writers.values():
+            writer.start()
+        for error in tails:
+            self.findings.append(str(error))
+            if isinstance(error, DamagedError):
+                self._damage(error)
+        self._begin_ids(lost)
+
+    def _is_another(self, directory: Path) -> bool:
+        """Whether an environment is not what was left at an orderly end."""
+        left = self._session.left.get(directory.name)
+        return left is not None and left != checksum(directory / "data.mdb")
+
+    def _writer(self, name: str, environment: Environment, ledger: Ledger) -> Writer:
+        return Writer(
+            f"omq-store-{name}",
+            environment,
+            ledger,
+            strong=name == "strong",
+            notify=self._done,
+            appended=self._appended,
+            failed=self._fail,
+        )
+
+    def _load(self, strong: Ledger, weak: Ledger) -> None:
+        """Reads the catalog, and where topics stand."""
+        with self._strong.read() as reading, self._weak.read() as other:
+            self._catalog.load(reading)
+            damaged = self._catalog.damaged
+            for topic in self._catalog.topics.values():
+                ledger, transaction = (strong, reading) if topic.persistence == "strong" else (weak, other)
+                if topic.persistence != "transient" and topic.id not in damaged:
+                    try:
+                        ledger.load(transaction, topic)
+                        if topic.delivery == "round_robin":
+                            acknowledged.load(transaction, topic.id)
+                        ledger.topics[topic.id] = topic
+                    except (DamagedError, struct.error) as error:
+                        damaged[topic.id] = DamagedError(f"topic {topic.name!r}: {error}", topic.id)
+            for id, why in sorted(damaged.items()):
+                self.findings.append(f"{why}; nothing is done with it until a copy of the directory is put in place")
+                if id in self._catalog.topics:
+                    self.refused[self._catalog.topics[id].name] = str(why)
+            strong.strangers(reading, {*strong.topics, *damaged})
+            weak.strangers(other, {*weak.topics, *damaged})
+
+    def _sound(self) -> list[Topic]:
+        """The topics that are opened."""
+        return [topic for id, topic in self._catalog.topics.items() if id not in self._catalog.damaged]
+
+    def _place(self, topic: Topic, last: int = 0) -> None:
+        """Notes where a topic lives; from then on it is there."""
+        if topic.persistence == "transient":
+            self._memory.topics[topic.id] = MemoryTopic(
+                topic.id, topic.name, topic.delivery, topic.persistence, topic.settings, last
+            )
+            self._where[topic.id] = self._memory
+        elif topic.persistence == "strong":
+            self._where[topic.id] = self._writers["strong"]
+        else:
+            self._writers["weak"].ledger.topics.setdefault(topic.id, topic)
+            self._where[topic.id] = self._writers["weak"]
+
+    def _begin_ids(self, lost: bool) -> None:
+        """Where ids may have been given that are lost, new ones begin behind all that were allowed."""
+        highest = {}
+        jumps: list[Jump] = []
+        for topic in self._sound():
+            if topic.reserved is None:
+                continue
+            if topic.persistence == "transient":
+                self._place(topic, topic.reserved)
+            elif lost or (topic.persistence == "async" and not self._session.orderly):
+                jumps.append(Jump(topic.id, topic.reserved, threading.Event()))
+                self._writers["weak"].submit(jumps[-1])
+            else:
+                continue
+            highest[topic.id] = topic.reserved + RESERVED
+        for jump in jumps:
+            jump.context.wait()
+        if highest:
+            # Without space it is asked for again when ids are given.
+            with contextlib.suppress(StoreError):
+                self._reserve_now(highest)
+
+    def _note_damage(self) -> None:
+        """Tells of what was found damaged before."""
+        self._damaged: set[tuple[int, int, int]] = set()
+        for environment in (self._strong, self._weak):
+            with environment.read() as reading:
+                self._damaged.update(listed(reading))
+        known = [damage for damage in self._damaged if damage[0] in self._catalog.topics]
+        for topic_id, first, last in sorted(known):
+            name = self._catalog.topics[topic_id].name
+            self.findings.append(f"topic {name!r}: ids {first} to {last} are damaged, see DIR/quarantine")
+
+    # Ids that are allowed
+
+    def _reserve(self, topic: Topic, last: int) -> None:
+        """Called by a writer whose topic comes near to the end of what it may give."""
+        assert topic.reserved is not None
+        upto = max(topic.reserved, last) + RESERVED
+        if last > topic.reserved:
+            self._reserve_now({topic.id: upto})
+        elif self._reserving.get(topic.id, 0) < upto:
+            self._reserving[topic.id] = upto
+            self._writers["strong"].submit(Reserve({topic.id: upto}))
+
+    def _allowed(self, topic_id: int, last: int) -> bool:
+        """Whether a transient topic may give ids up to `last`; has more reserved when it comes near to the end."""
+        topic = self._catalog.topics.get(topic_id)
+        if topic is None or topic.reserved is None or last + RESERVED // 2 <= topic.reserved:
+            return True
+        if last > topic.reserved:
+            return False
+        self._reserve(topic, last)
+        return True
+
+    def _allow(self, topic_id: int, last: int) -> None:
+        """Has ids of a transient topic reserved, for which its writes wait; nobody else does."""
+        self._writers["strong"].submit(Allow({topic_id: last + RESERVED}))
+
+    def _reserve_now(self, highest: dict[int, int]) -> None:
+        """Reserves ids, and waits until that is durable."""
+        durable = threading.Event()
+        write = Reserve(highest, durable)
+        self._writers["strong"].submit(write)
+        durable.wait()
+        if write.error is not None:
+            raise write.error
+
+    # What writers hand back
+
+    def _done(self, writes: list[Write]) -> None:
+        """Called by each writer: sorts out what is the store's own, or has to go on elsewhere."""
+        rest = [write for write in writes if not self._take(write)] if self._special(writes) else writes
+        if rest:
+            self._notify(rest)
+
+    @staticmethod
+    def _special(writes: list[Write]) -> bool:
+        return any(type(write) not in PLAIN for write in writes)
+
+    def _take(self, write: Write) -> bool:
+        """Whether a write is not to be handed back, or not yet."""
+        if isinstance(write, OURS):
+            if isinstance(write, Reserve) and write.error is None:
+                for id, highest in write.highest.items():
+                    topic = self._catalog.topics.get(id)
+                    if topic is not None:
+                        topic.reserved = max(topic.reserved or 0, highest)
+            if isinstance(write, Quarantine):
+                self._keep_aside(write)
+            elif isinstance(write, Sweep):
+                if write.error is not None and not isinstance(write.error, UnknownTopic):
+                    self._unswept.add(write.topic_id)
+            elif isinstance(write, Allow):
+                self._tell(*self._memory.go_on(write.error))
+            elif write.context is not None:
+                write.context.set()
+            return True
+        if isinstance(write, Carried):
+            move: MoveToDeadLetter = write.context
+            if write.error is not None:
+                return self._hand_back(move, write.error)
+            move.first = write.first
+            self._to(move.topic_id, Carry(move.topic_id, [(move.id, move.id)], context=move))
+            return True
+        if isinstance(write, Carry):
+            return self._hand_back(write.context, write.error)
+        if isinstance(write, MakeTopic) and write.error is None and not write.found:
+            self._place(self._catalog.topics[write.topic_id])
+        elif isinstance(write, DeleteTopic):
+            if write.error is not None and threading.current_thread().name.endswith("weak"):
+                # The catalog does not have it any more, so it is deleted; what it leaves goes as soon as it can.
+                self._unswept.add(write.topic_id)
+                write.error = None
+            elif write.error is None or isinstance(write.error, Elsewhere):
+                where = self._where.pop(write.topic_id, None)
+                if where is not None and write.error is not None:
+                    return self._pass_on(write, where)
+        elif isinstance(write, CommitStages | AbortStage) and isinstance(write.error, Elsewhere):
+            # From the strong environment to the weak one, then to memory.
+            if threading.current_thread().name.endswith("strong"):
+                return self._pass_on(write, self._writers["weak"])
+            if self._in_memory(write):
+                return self._pass_on(write, self._memory)
+            write.error = None
+            if isinstance(write, CommitStages) and write.stages:
+                write.error = StageError("there is no stage {}", write.stages[0])
+        elif isinstance(write.error, Elsewhere):
+            write.error = UnknownTopic(str(write.error))
+        return False
+
+    def _has(self, key: bytes, *environments: Environment) -> bool:
+        """Whether there is a stage or a commit in some environments, or in memory."""
+        try:
+            for environment in environments:
+                with environment.read() as reading:
+                    if reading.get(key) is not None:
+                        return True
+        except lmdb.Error as error:
+            raise StoreError(f"LMDB: {error}") from error
+        has = self._memory.has_stage if key[:1] == b"G" else self._memory.has_commit
+        return has(key[1:])
+
+    def _in_memory(self, write: CommitStages | AbortStage) -> bool:
+        if isinstance(write, AbortStage):
+            return self._memory.has_stage(write.stage)
+        return self._memory.has_commit(write.commit) or any(map(self._memory.has_stage, write.stages))
+
+    def _pass_on(self, write: Write, where: Writer | MemoryTopics) -> bool:
+        write.error, write.done = None, False
+        if isinstance(where, Writer):
+            where.submit(write)
+            return True
+        self._tell(*where.apply((write,)))
+        return True
+
+    def _tell(self, writes: list[Write], grown: dict[int, int]) -> None:
+        """Hands back what was done in memory."""
+        if writes:
+            self._done(writes)
+        if grown:
+            self._appended(grown)
+
+    def _hand_back(self, write: Write, error: BaseException | None) -> bool:
+        write.error, write.done = error, True
+        self._notify([write])
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        """An environment takes no more writes: so does the other."""
+        with self._lock:
+            if self._broken is not None:
+                return
+            self._broken = error
+        for writer in self._writers.values():
+            writer.break_off(error)
+
+    # Log
+
+    @property
+    def broken(self) -> BaseException | None:
+        return self._broken
+
+    @property
+    def full(self) -> bool:
+        return self._writers["weak"].owing
+
+    def submit(self, write: Write) -> None:
+        with self._submitting:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            writer = self._writer_of(write)
+            if writer is not None:
+                writer.submit(write)
+                return
+        self._do_here([write])
+
+    def submit_many(self, writes: Iterable[Write]) -> None:
+        here = []
+        with self._submitting:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            for write in writes:
+                writer = self._writer_of(write)
+                if writer is not None:
+                    writer.submit(write)
+                else:
+                    here.append(write)
+        if here:
+            self._do_here(here)
+
+    def _writer_of(self, write: Write) -> Writer | None:
+        """The writer that a write is for; `None`: the store itself."""
+        if isinstance(write, MakeTopic | DeleteTopic | CommitStages | AbortStage):
+            return self._writers["strong"]
+        where = self._where.get(write.topic_id)  # type: ignore[attr-defined]
+        if isinstance(write, MoveToDeadLetter) and self._where.get(write.target_id, where) is not where:
+            return None
+        return where if isinstance(where, Writer) else None
+
+    def _do_here(self, writes: list[Write]) -> None:
+        """Does what concerns memory, hands back what nobody can do, and begins what concerns two."""
+        mine: list[Write] = []
+        lost: list[Write] = []
+        for write in writes:
+            topic_id = write.topic_id  # type: ignore[attr-defined]
+            where = self._where.get(topic_id)
+            if where is None:
+                write.error, write.done = UnknownTopic(f"there is no topic {topic_id}"), True
+                lost.append(write)
+            elif isinstance(write, MoveToDeadLetter) and self._where.get(write.target_id, where) is not where:
+                self._carry(write)
+            else:
+                mine.append(write)
+                if isinstance(write, Stage) and not self._memory.has_stage(write.stage):
+                    try:
+                        if self._has(b"G" + write.stage, self._strong, self._weak):
+                            write.error = StageError(ANOTHER_KIND, write.stage)
+                    except StoreError as error:
+                        write.error = error
+        done, grown = self._memory.apply(mine) if mine else ([], {})
+        self._tell(lost + done, grown)
+
+    def _carry(self, write: MoveToDeadLetter) -> None:
+        """Begins to move a dead letter to another environment: there it is appended once, then it is settled here."""
+        try:
+            first = self.topic(write.topic_id).first
+            record = self._record(write.topic_id, write.id)
+        except (StoreError, lmdb.Error) as error:
+            self._hand_back(write, error if isinstance(error, StoreError) else StoreError(f"LMDB: {error}"))
+            return
+        # What its topic has dropped comes here no more.
+        producer = DEAD_LETTERS + write.topic_id.to_bytes(4, "big")
+        self._to(write.target_id, Carried(write.target_id, record, 1, producer, write.id, min(first, write.id), write))
+
+    def _record(self, topic_id: int, id: int) -> bytes:
+        where = self._where[topic_id]
+        if isinstance(where, MemoryTopics):
+            with where.lock:
+                return where.record(where.topic(topic_id), id)
+        with where.environment.read() as reading:
+            return find_record(reading, topic_id, id, self.topic(topic_id).first)
+
+    def _to(self, topic_id: int, write: Append | Settle) -> None:
+        """Submits half of something."""
+        where = self._where.get(topic_id)
+        if isinstance(where, Writer):
+            where.submit(write)
+            return
+        if where is None:
+            write.error = UnknownTopic(f"there is no topic {topic_id}")
+            self._tell([write], {})
+        else:
+            self._tell(*where.apply((write,)))
+
+    def topics(self) -> list[TopicState]:
+        found = []
+        for id in sorted(self._where):
+            with contextlib.suppress(UnknownTopic):  # deleted meanwhile
+                found.append(self.topic(id))
+        return found
+
+    def topic(self, topic_id: int) -> TopicState:
+        where = self._at(topic_id)
+        if isinstance(where, MemoryTopics):
+            return where.state(topic_id)
+        try:
+            return where.ledger.topics[topic_id].state
+        except KeyError:
+            raise UnknownTopic(f"there is no topic {topic_id}") from None
+
+    def _at(self, topic_id: int) -> Writer | MemoryTopics:
+        where = self._where.get(topic_id)
+        if where is None:
+            raise UnknownTopic(f"there is no topic {topic_id}")
+        return where
+
+    def read(self, topic_id: int) -> AbstractContextManager[Reader]:
+        where = self._at(topic_id)
+        if isinstance(where, MemoryTopics):
+            return where.read(topic_id)
+        return LmdbReader(where.environment, topic_id, where.strong, self._damage)
+
+    def positions(self, topic_id: int) -> dict[str, int]:
+        where = self._at(topic_id)
+        if isinstance(where, MemoryTopics):
+            with where.lock:
+                return dict(where.topic(topic_id).positions)
+        found: dict[str, int] = {}
+        prefix = topic_key(b"o", topic_id)
+        with where.environment.read() as reading:
+            cursor = reading.cursor()
+            more = cursor.set_range(prefix)
+            while more and cursor.key()[: len(prefix)] == prefix:
+                key = bytes(cursor.key())
+                try:
+                    (position,) = NUMBER.unpack(opened(key, cursor.value()))
+                except (DamagedError, struct.error):
+                    position = -1
+                found[key[len(prefix) :].decode(errors="replace")] = position
+                more = cursor.next()
+            cursor.close()
+        return found
+
+    def settled(self, topic_id: int) -> Settled:
+        where = self._at(topic_id)
+        if isinstance(where, MemoryTopics):
+            with where.lock:
+                return where.topic(topic_id).settled.copy()
+        with where.environment.read() as reading:
+            return acknowledged.load(reading, topic_id)
+
+    def stats(self) -> Stats:
+        total = Stats(damaged=sorted(self._damaged))
+        for name, writer in self._writers.items():
+            stats = Stats(
+                *writer.environment.sizes(),
+                writer.commits,
+                writer.appended,
+                writer.appended_bytes,
+                writer.duplicates,
+                writer.full,
+            )
+            writer.latency.put(stats)
+            total.engines[name] = stats
+        memory = self._memory.stats
+        total.engines["memory"] = Stats(
+            used_bytes=sum(topic.bytes for topic in list(self._memory.topics.values())),
+            commits=memory.commits,
+            appended=memory.appended,
+            appended_bytes=memory.appended_bytes,
+            duplicates=memory.duplicates,
+        )
+        total.sum_up()
+        return total
+
+    def close(self) -> None:
+        with self._submitting:
+            if self._closed:
+                return
+            self._closed = True
+        # Each may pass something on to the other: the strong one is emptied first, and ends last.
+        with contextlib.suppress(StoreError):
+            self._reserve_now({})
+        self._flusher.stop()
+        self._writers["weak"].end()
+        synced = self._flusher.finish()
+        self._writers["strong"].end()
+        closed = [self._weak.close(), self._strong.close()]
+        # Where acknowledged messages are lost their ids must not be given again.
+        if synced and all(closed) and self._broken is None and not self._writers["weak"].lost:
+            directories = self._weak.directory, self._strong.directory
+            left = {directory.name: checksum(directory / "data.mdb") for directory in directories}
+            self._session.note(orderly=True, left=left)
+        self._session.end()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+    # Now and then
+
+    def _tick(self, hour: bool) -> None:
+        """Called every second."""
+        while self._unswept:
+            self._writers["weak"].submit(Sweep(self._unswept.pop()))
+        for writer in self._writers.values():
+            writer.environment.take_reserve()
+            topics = list(writer.ledger.topics.values())
+            if writer.owing or any(topic.settings.get("max_age") for topic in topics):
+                writer.submit(Retain())
+            if hour:
+                writer.submit(Clean())
+        if hour:
+            # Where the power is lost the clock goes on from here.
+            self._session.note(orderly=False)
+
+    def _keep_aside(self, write: Quarantine) -> None:
+        """Copies what is damaged: in the writer's thread, for whoever found it still reads, and may not begin again."""
+        where = self._where.get(write.topic_id)
+        if isinstance(where, Writer):
+            with contextlib.suppress(OSError, StoreError, lmdb.Error), where.environment.read() as reading:
+                keep_aside(self._session.directory / "quarantine", reading, (write.topic_id, write.first, write.last))
+
+    def _flush_failed(self, error: BaseException) -> None:
+        self._writers["weak"].break_off(error)
+
+    def _damage(self, error: DamagedError) -> None:
+        """Something damaged was read."""
+        damage = error.topic_id, error.first, error.last
+        with self._lock:
+            if damage in self._damaged:
+                return
+            self._damaged.add(damage)
+        log.error("%s", error)
+        where = self._where.get(error.topic_id)
+        if isinstance(where, Writer):
+            where.submit(Quarantine(*damage))

@@ -1,0 +1,344 @@
+"""The thread that writes an environment: what has gathered becomes one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Final
+
+import lmdb
+
+from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull
+from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
+from omq.store.internal import Clean, Owed, Retain
+from omq.store.lmdb.environment import NO_SPACE, Environment
+from omq.store.lmdb.ledger import Ledger
+
+log = logging.getLogger("omq.store")
+
+GROUP_WRITES: Final = 4096
+#: Bytes of a group: what the processor's cache holds is written at twice the rate. Where a sync takes long, more.
+GROUP_BYTES: Final = 1024 * 1024
+LARGEST_GROUP: Final = 16 * GROUP_BYTES
+QUICK_SYNC: Final = 0.002  # seconds of a commit of one such group
+OWED_AGAIN: Final = 0.1  # seconds until what found no space is tried again
+BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
+#: What takes space, and fails alone where there is none.
+GROWING: Final = (Append, Stage)
+
+
+class Latency:
+    """How long syncs took."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.buckets = [0] * len(BUCKETS)  # of each the syncs that took at most so long, and longer than the one before
+
+    def note(self, seconds: float) -> None:
+        """A sync took so long."""
+        self.count += 1
+        self.seconds += seconds
+        for i, limit in enumerate(BUCKETS):
+            if seconds <= limit:
+                self.buckets[i] += 1
+                break
+
+    def put(self, stats: Stats) -> None:
+        """Says it in statistics."""
+        stats.syncs += self.count
+        stats.sync_seconds += self.seconds
+        total = 0
+        for limit, number in zip(BUCKETS, self.buckets, strict=True):
+            total += number
+            stats.sync_buckets[limit] = stats.sync_buckets.get(limit, 0) + total
+
+
+class Writer:
+    """Writes an environment, in a thread of its own.
+
+    Args:
+        name: Of the thread.
+        environment: What it writes.
+        ledger: What writes do there.
+        strong: Commits wait for the disk.
+        notify: Gets what is done.
+        appended: Gets what has grown.
+        failed: Is told once, when the environment takes no more writes.
+
+    Attributes:
+        broken: Why it takes no more writes.
+        owed: Appends to async topics that are acknowledged and found no space. They are tried again before all else,
+            under the ids that were told. No more than one group: while there are any, others are acknowledged once
+            they are committed.
+        owing: There are some.
+        lost: Acknowledged writes that were never written.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        environment: Environment,
+        ledger: Ledger,
+        *,
+        strong: bool,
+        notify: Notify,
+        appended: Appended,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.environment = environment
+        self.ledger = ledger
+        self.broken: BaseException | None = None
+        self.owed: list[Owed] = []
+        self.owing = False
+        self.lost = 0
+        self.latency = Latency()
+        self.commits = self.full = self.appended = self.appended_bytes = self.duplicates = 0
+        self.strong = strong
+        self._notify = notify
+        self._appended = appended
+        self._failed = failed
+        self._queue: SimpleQueue[Write | None] = SimpleQueue()
+        self._ended = False  # nothing more is taken
+        self._group_bytes = GROUP_BYTES
+        self._helped = False  # the reserve was given for what is written now
+        self._owed_next = 0.0  # when what is owed is tried again
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def submit(self, write: Write) -> None:
+        """Takes a write."""
+        self._queue.put(write)
+
+    def end(self) -> None:
+        """Does what was submitted, then ends; returns once it has."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def break_off(self, error: BaseException) -> None:
+        """Takes no more writes, ever: something failed here or elsewhere."""
+        if self.broken is None:
+            self.broken = error
+            self._failed(error)
+
+    def _run(self) -> None:
+        while not self._ended:
+            group = self._gather()
+            if self.owed and (self._ended or time.monotonic() >= self._owed_next):
+                self._write_owed()
+            if group:
+                self._write(group)
+            if self.ledger.behind and self.broken is None:
+                self._queue.put(Retain())
+            if self.ledger.unclean and self.broken is None:
+                self.ledger.unclean = False
+                self._queue.put(Clean())
+        left = []
+        while True:
+            try:
+                write = self._queue.get_nowait()
+            except Empty:
+                break
+            if write is not None:
+                left.append(write)
+        self._give_up([*self.owed, *left], StoreClosed("the store is closed"))
+
+    def _gather(self) -> list[Write]:
+        """Waits for a write, and takes what has come with it."""
+        group: list[Write] = []
+        size = 0
+        get = self._queue.get
+        write = get()
+        try:
+            while True:
+                if write is None:
+                    self._ended = True
+                    break
+                group.append(write)
+                if isinstance(write, GROWING):
+                    size += len(write.records)
+                if size >= self._group_bytes or len(group) >= GROUP_WRITES:
+                    break
+                write = get(block=False)
+        except Empty:
+            pass
+        return group
+
+    def _write(self, group: list[Write]) -> None:
+        """Writes a group, in parts where it does not go as a whole."""
+        if self.broken is not None:
+            self._give_up(group, self._refusal())
+            return
+        try:
+            self._try(group)
+        except lmdb.MapFullError:
+            try:
+                self.environment.grow()
+            except (lmdb.Error, OSError, MemoryError) as error:
+                self._without_space(group, StoreFull(f"{self.environment.path}: the map cannot grow: {error}"))
+            else:
+                self._write(group)
+        except lmdb.Error as error:
+            code = getattr(error, "code", 0)
+            if code in NO_SPACE or (code == errno.EIO and self.environment.is_full()):
+                self.full += 1
+                reason = NO_SPACE.get(code) or self.environment.shortage()
+                self._without_space(group, StoreFull(f"{reason}: {self.environment.path}"))
+            elif isinstance(error, lmdb.TxnFullError) and len(group) > 1:
+                self._halve(group)
+            else:
+                self._break(group, error)
+        except OSError as error:
+            self._break(group, error)
+        except Exception as error:
+            # One write does not hinder others.
+            if len(group) > 1:
+                self._halve(group)
+            else:
+                log.exception("a write failed")
+                self._give_up(group, StoreError(f"{type(error).__name__}: {error}"))
+
+    def _halve(self, group: list[Write]) -> None:
+        """Writes a group in two: to find the one that cannot be written takes a commit or two for each doubling."""
+        middle = len(group) // 2
+        self._write(group[:middle])
+        self._write(group[middle:])
+
+    def _try(self, group: list[Write]) -> None:
+        """Writes a group in one transaction; where this raises, nothing of it is done."""
+        ledger = self.ledger
+        transaction = self.environment.begin()
+        try:
+            ledger.begin(transaction)
+            for write in group:
+                write.error = None
+                try:
+                    ledger.apply(write)
+                except StoreError as error:
+                    write.error = error
+            ledger.finish()
+            if not self.strong and not self.owed:
+                self._done(self._early(group))
+            began = time.perf_counter()
+            transaction.commit()
+        except BaseException:
+            with contextlib.suppress(lmdb.Error):
+                transaction.abort()
+            self._forget()
+            raise
+        if self.strong:
+            seconds = time.perf_counter() - began
+            self.latency.note(seconds)
+            if ledger.appended_bytes <= GROUP_BYTES:
+                self._group_bytes = min(LARGEST_GROUP, int(GROUP_BYTES * max(1.0, seconds / QUICK_SYNC)))
+        self.commits += 1
+        self.appended += ledger.appended
+        self.appended_bytes += ledger.appended_bytes
+        self.duplicates += ledger.duplicates
+        grown = ledger.committed()
+        if not self.strong:
+            self._owe([write for write in group if write.done and isinstance(write.error, StoreFull)])
+        self._done([write for write in group if not write.done])
+        if grown:
+            try:
+                self._appended(grown)
+            except Exception:
+                log.exception("whoever was told of appended messages has failed")
+
+    def _forget(self) -> None:
+        """What the ledger thinks is what is committed, as it was before the transaction."""
+        try:
+            with self.environment.read() as reading:
+                self.ledger.rollback(reading)
+        except Exception as error:
+            self.break_off(error)  # LMDB itself reads no more: it knows that its file is not what it should be
+
+    def _early(self, group: list[Write]) -> list[Write]:
+        """Acknowledges what waits for nothing: appends to async topics, once they have ids."""
+        topics = self.ledger.topics
+        return [
+            write
+            for write in group
+            if isinstance(write, Append)
+            and not write.done
+            and write.error is None
+            and topics[write.topic_id].persistence == "async"
+        ]
+
+    def _owe(self, writes: list[Write]) -> None:
+        """Keeps appends that were acknowledged and found no space."""
+        new = sum(not isinstance(write, Owed) for write in writes)
+        if new:
+            log.error(
+                "%s: %d acknowledged writes to async topics found no space; they are kept in memory until there is",
+                self.environment.directory,
+                new,
+            )
+        for write in writes:
+            if isinstance(write, Append):
+                self.owed.append(write if isinstance(write, Owed) else Owed(write))
+                self.ledger.owing.add(write.topic_id)
+                self.owing = True
+        self._owed_next = time.monotonic() + OWED_AGAIN
+
+    def _write_owed(self) -> None:
+        """Tries again to write what is owed."""
+        owed, self.owed = self.owed, []
+        self.ledger.owing.clear()
+        self._write(list(owed))
+        self.owing = bool(self.owed)
+        if not self.owing and self.broken is None:
+            log.warning("%s: %d writes to async topics found space after all", self.environment.directory, len(owed))
+
+    def _done(self, group: list[Write]) -> None:
+        """Hands writes back."""
+        for write in group:
+            write.done = True
+        if group:
+            try:
+                self._notify(group)
+            except Exception:
+                log.exception("whoever was told of writes has failed")
+
+    def _give_up(self, group: list[Write], error: BaseException) -> None:
+        """Hands writes back that are not done."""
+        lost = sum(write.done for write in group)
+        if lost:
+            self.lost += lost
+            log.error("%s: %d writes to async topics are lost: %s", self.environment.directory, lost, error)
+        group = [write for write in group if not write.done]
+        for write in group:
+            write.error = error
+        self._done(group)
+
+    def _refusal(self) -> StoreError:
+        return StoreFailed(f"the store takes no more writes, since one failed: {self.broken}")
+
+    def _without_space(self, group: list[Write], error: StoreFull) -> None:
+        """Fails what takes space, and keeps what of it is acknowledged; the rest may still go."""
+        growing = [write for write in group if isinstance(write, GROWING)]
+        self._owe([write for write in growing if write.done])
+        self._give_up([write for write in growing if not write.done], error)
+        rest = [write for write in group if not isinstance(write, GROWING)]
+        if rest and self._helped:
+            self._give_up(rest, error)
+        elif rest:
+            self.environment.give_reserve()
+            self._helped = True
+            self._write(rest)
+            self._group_bytes = GROUP_BYTES
+        self._helped = False
+
+    def _break(self, group: list[Write], error: BaseException) -> None:
+        """A write or a sync failed: what is on the disk is not known, and never tried again."""
+        log.critical("%s: a write failed, the store takes no more: %s", self.environment.directory, error)
+        self.break_off(error)
+        self._give_up(group, self._refusal())

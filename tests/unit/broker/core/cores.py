@@ -1,0 +1,93 @@
+"""A broker's core in memory, and a sink that keeps what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+from omq._core import blocks
+from omq.broker.core.broker import Broker
+from omq.broker.core.topic import Topic
+from omq.broker.errors import BrokerError
+
+
+@asynccontextmanager
+async def core(**options: Any) -> AsyncIterator[Broker]:
+    """A broker that keeps everything in memory."""
+    broker = Broker(None, **options)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def append(broker: Broker, topic: Topic, bodies: list[bytes], **producer: Any) -> int:
+    """Publishes; the first id."""
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(first: int, error: BrokerError | None) -> None:
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(first)
+
+    broker.append(topic, blocks.encode(bodies), len(bodies), done=done, **producer)
+    return await answer
+
+
+class Taker:
+    """A sink that decodes what it gets.
+
+    Attributes:
+        got: Id and body of each message.
+        counts: Which delivery each of them was.
+        errors: What `ended` was told.
+        left: Bytes that it still has room for.
+    """
+
+    door: Literal["zmtp", "sexp"] = "zmtp"
+    user = None
+    peer = "tcp://taker"
+
+    def __init__(self, left: int = 1 << 30) -> None:
+        self.got: list[tuple[int, bytes]] = []
+        self.counts: list[int] = []
+        self.errors: list[BrokerError | None] = []
+        self.blocks = 0
+        self.left = left
+        self.fault: Exception | None = None
+
+    def room(self) -> int:
+        return self.left
+
+    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+        if self.fault is not None:
+            raise self.fault
+        messages = blocks.decode(header, records, "t")
+        self.got += [(message.id, message.body) for message in messages]
+        flat = [int.from_bytes(counts[at : at + 4], "big") for at in range(0, len(counts), 4)]
+        self.counts += flat or [1] * len(messages)
+        self.blocks += 1
+        self.left = max(self.left - len(records), 0)
+
+    def ended(self, error: BrokerError | None) -> None:
+        self.errors.append(error)
+
+    @property
+    def ids(self) -> list[int]:
+        return [id for id, _ in self.got]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Waits for what no call waits for; the test's bound is its bound."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.0005)
+
+
+async def quiet(broker: Broker) -> None:
+    """Lets everything happen that is to happen by itself."""
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -1,0 +1,328 @@
+"""Subscriptions: where they begin, what bounds them, how they end, and the positions that have names."""
+
+import asyncio
+
+import pytest
+
+from omq._core import blocks
+from omq.broker.core.topic import TURN
+from omq.broker.errors import BrokerFailed, Damaged, Overrun, TopicError
+from omq.store.errors import DamagedError, StoreFull
+from omq.store.interface import Append, SetPosition
+from tests.unit.broker.core.cores import Taker, append, core, quiet, until
+
+
+async def prepared(broker, count=5, **options):
+    topic = await broker.create("t", persistence="weak", **options)
+    if count:
+        await append(broker, topic, [b"%d" % number for number in range(1, count + 1)])
+    return topic
+
+
+async def test_subscribers_at_many_places_get_small_blocks_some_at_a_turn():
+    async with core() as broker:
+        topic = await prepared(broker, count=0)
+        for number in range(200):
+            await append(broker, topic, [b"%d" % number])
+        takers = [Taker() for _ in range(100)]
+        for place, taker in enumerate(takers):
+            broker.subscribe(topic, place, taker)
+        before = 0
+        while any(len(taker.got) < 200 - place for place, taker in enumerate(takers)):
+            await asyncio.sleep(0)
+            now = sum(taker.blocks for taker in takers)
+            assert now - before <= TURN >> 10
+            before = now
+        assert [taker.ids for taker in takers] == [list(range(place + 1, 201)) for place in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("replay", "ids"),
+    [("beginning", [1, 2, 3, 4, 5, 6]), ("current", [6]), (0, [1, 2, 3, 4, 5, 6]), (3, [4, 5, 6]), (5, [6])],
+)
+async def test_a_subscription_begins_where_it_is_asked_to(replay, ids):
+    async with core() as broker:
+        topic = await prepared(broker)
+        taker = Taker()
+        subscription = broker.subscribe(topic, replay, taker)
+        await append(broker, topic, [b"6"])
+        await until(lambda: len(taker.got) == len(ids))
+        assert taker.got == [(id, b"%d" % id) for id in ids]
+        assert subscription.position == 6
+
+
+@pytest.mark.parametrize("replay", [6, 2**62, -1, "yesterday", None, True, 1.5])
+async def test_a_place_that_there_is_not_is_refused(replay):
+    async with core() as broker:
+        topic = await prepared(broker)
+        with pytest.raises(TopicError):
+            broker.subscribe(topic, replay, Taker())
+        assert topic.readers == 0
+
+
+async def test_ids_that_are_no_longer_kept_are_an_overrun_that_names_the_oldest():
+    async with core() as broker:
+        topic = await prepared(broker, settings={"max_messages": 2})
+        for number in range(6, 11):
+            await append(broker, topic, [b"%d" % number])
+        first = topic.state().first
+        assert first > 1
+        with pytest.raises(Overrun, match=str(first)) as raised:
+            broker.subscribe(topic, first - 2, Taker())
+        assert raised.value.first == first
+        taker = Taker()
+        broker.subscribe(topic, first - 1, taker)
+        await until(lambda: taker.got)
+        assert taker.ids[0] == first
+
+
+async def test_a_slow_subscriber_that_retention_overtakes_is_told():
+    async with core() as broker:
+        topic = await prepared(broker, settings={"max_messages": 2})
+        slow, fresh = Taker(left=1), Taker(left=0)
+        one = broker.subscribe(topic, topic.state().first - 1, slow)
+        other = broker.subscribe(topic, "beginning", fresh)
+        await until(lambda: slow.got)
+        for number in range(20):
+            await append(broker, topic, [b"%d" % number])
+        slow.left = fresh.left = 1 << 20
+        one.more()
+        other.more()
+        await until(lambda: slow.errors)
+        assert isinstance(slow.errors[0], Overrun)
+        # Who asked for the beginning and had nothing yet begins with the oldest one.
+        await until(lambda: fresh.got)
+        assert fresh.ids[0] == topic.state().first
+        assert fresh.errors == []
+
+
+async def test_a_subscriber_gets_no_more_than_it_has_room_for():
+    async with core() as broker:
+        topic = await prepared(broker, count=0)
+        for _ in range(50):
+            await append(broker, topic, [b"x" * 1000] * 10)
+        taker = Taker(left=1)
+        subscription = broker.subscribe(topic, "beginning", taker)
+        await quiet(broker)
+        assert taker.blocks == 1
+        while len(taker.got) < 500:
+            taker.left = 1
+            before = taker.blocks
+            subscription.more()
+            await quiet(broker)
+            assert taker.blocks == before + 1
+        assert taker.ids == list(range(1, 501))
+
+
+async def test_many_at_different_places_all_get_everything_in_order():
+    async with core() as broker:
+        topic = await prepared(broker, count=100)
+        takers = [Taker() for _ in range(20)]
+        for number, taker in enumerate(takers):
+            broker.subscribe(topic, number * 3, taker)
+        await append(broker, topic, [b"x"] * 100)
+        await until(lambda: all(taker.got and taker.ids[-1] == 200 for taker in takers))
+        for number, taker in enumerate(takers):
+            assert taker.ids == list(range(number * 3 + 1, 201))
+
+
+async def test_a_sink_that_raises_ends_alone():
+    async with core() as broker:
+        topic = await prepared(broker)
+        bad, good = Taker(), Taker()
+        bad.fault = RuntimeError("full of sand")
+        broker.subscribe(topic, "beginning", bad)
+        broker.subscribe(topic, "beginning", good)
+        await until(lambda: len(good.got) == 5)
+        assert isinstance(bad.errors[0], BrokerFailed)
+        assert topic.readers == 1
+
+
+async def test_deleting_ends_subscriptions_with_an_error():
+    async with core() as broker:
+        topic = await prepared(broker)
+        taker = Taker()
+        broker.subscribe(topic, "current", taker)
+        await broker.delete("t")
+        assert isinstance(taker.errors[0], TopicError)
+        with pytest.raises(TopicError):
+            broker.subscribe(topic, "current", Taker())
+
+
+async def test_a_subscription_that_ends_gets_nothing_more():
+    async with core() as broker:
+        topic = await prepared(broker)
+        taker = Taker()
+        subscription = broker.subscribe(topic, "beginning", taker)
+        subscription.end()
+        subscription.end()
+        subscription.more()
+        await append(broker, topic, [b"6"])
+        await quiet(broker)
+        assert taker.got == []
+        assert taker.errors == []
+
+
+async def test_damage_ends_a_subscription_with_its_ids(monkeypatch):
+    async with core() as broker:
+        topic = await prepared(broker)
+
+        def damaged(id):
+            raise DamagedError("messages 2 to 3 are damaged", topic.id, 2, 3)
+
+        monkeypatch.setattr(broker.journal.store, "read", damaged)
+        taker = Taker()
+        broker.subscribe(topic, "beginning", taker)
+        await until(lambda: taker.errors)
+        error = taker.errors[0]
+        assert isinstance(error, Damaged)
+        assert (error.first, error.last) == (2, 3)
+
+
+async def test_a_name_has_one_holder_and_keeps_its_position():
+    async with core() as broker:
+        topic = await prepared(broker)
+        first = broker.subscribe(topic, 1, Taker(), name="n")
+        with pytest.raises(TopicError, match="already"):
+            broker.subscribe(topic, "current", Taker(), name="n")
+        first.move(3)
+        with pytest.raises(TopicError, match="future"):
+            first.move(6)
+        first.end()
+        taker = Taker()
+        second = broker.subscribe(topic, "beginning", taker, name="n")
+        await until(lambda: taker.got)
+        assert taker.ids == [4, 5]
+        second.move(5)
+        told = []
+        topic.flush(told.append)
+        await until(lambda: told)
+        assert told == [None]
+        assert broker.journal.store.positions(topic.id) == {"n": 5}
+
+
+async def test_where_a_name_begins_is_kept_at_once():
+    async with core() as broker:
+        topic = await prepared(broker)
+        broker.subscribe(topic, "current", Taker(), name="n")
+        await until(lambda: broker.journal.store.positions(topic.id) == {"n": 5})
+
+
+async def test_a_name_can_be_forgotten_unless_it_is_held():
+    async with core() as broker:
+        topic = await prepared(broker)
+        held = broker.subscribe(topic, 2, Taker(), name="n")
+        with pytest.raises(TopicError, match="subscribes"):
+            await topic.forget("n")
+        held.end()
+        await topic.forget("n")
+        assert topic.names() == []
+        assert broker.journal.store.positions(topic.id) == {}
+        with pytest.raises(TopicError, match="nobody"):
+            await topic.forget("n")
+
+
+async def test_without_a_name_there_is_no_position_to_move():
+    async with core() as broker:
+        topic = await prepared(broker)
+        with pytest.raises(TopicError, match="no name"):
+            broker.subscribe(topic, "current", Taker()).move(1)
+
+
+async def test_a_round_robin_topic_is_not_subscribed_to_nor_a_broadcast_topic_consumed():
+    async with core() as broker:
+        jobs = await broker.create("j", delivery="round-robin", persistence="weak")
+        topic = await prepared(broker)
+        with pytest.raises(TopicError, match="round-robin"):
+            broker.subscribe(jobs, "current", Taker())
+        with pytest.raises(TopicError, match="broadcast"):
+            broker.consume(topic, Taker())
+
+
+async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        store = broker.journal.store
+        submit, full = store.submit_many, [True]
+
+        def fails(writes):
+            for write in writes:
+                if full and isinstance(write, SetPosition) and write.name == "a":
+                    write.error = StoreFull("no space")
+                    broker.journal._notify([write])
+                else:
+                    submit([write])
+
+        monkeypatch.setattr(store, "submit_many", fails)
+        told = []
+        for name in ("a", "b"):
+            broker.subscribe(topic, "current", Taker(), name=name).end()
+        topic.flush(told.append)
+        await until(lambda: told)
+        assert told[0].code == "full"
+        assert not topic.knows("a")
+        assert topic.knows("b")
+        # The same again is no better as long as nothing is durable.
+        broker.subscribe(topic, "current", Taker(), name="a").end()
+        topic.flush(told.append)
+        await until(lambda: len(told) == 2)
+        assert told[1].code == "full"
+        full.clear()
+        topic.flush(told.append)
+        await until(lambda: len(told) == 3)
+        assert told[2] is None
+        assert topic.knows("a")
+        assert store.positions(topic.id) == {"a": 0, "b": 0}
+
+
+async def test_what_the_store_has_and_nobody_was_told_of_is_not_given_yet(monkeypatch):
+    async with core() as broker:
+        topic = await prepared(broker)
+        taker = Taker(left=0)
+        subscription = broker.subscribe(topic, "beginning", taker, name="n")
+        # A commit whose news have not reached the loop.
+        news = []
+        monkeypatch.setattr(broker.journal.store, "_notify", news.append)
+        monkeypatch.setattr(broker.journal.store, "_appended", news.append)
+        write = Append(topic.id, blocks.encode([b"6"]), 1, context=lambda write: None)
+        broker.journal._outstanding += 1
+        broker.journal.store.submit(write)
+        await until(lambda: len(news) == 2)
+        assert topic.state().last == 6
+        taker.left = 1 << 20
+        subscription.more()
+        await until(lambda: len(taker.got) == 5)
+        await quiet(broker)
+        assert taker.ids == [1, 2, 3, 4, 5]
+        assert subscription.position == 5
+        # Who has read it by range may begin behind it, and keep its id.
+        other = Taker()
+        broker.subscribe(topic, 6, other)
+        subscription.move(6)
+        with pytest.raises(TopicError, match="future"):
+            subscription.move(7)
+        monkeypatch.undo()
+        for one in news:
+            (broker.journal._notify if isinstance(one, list) else broker.journal._appended)(one)
+        await until(lambda: taker.ids == [1, 2, 3, 4, 5, 6])
+        assert other.got == []
+
+
+async def test_a_name_that_retention_has_overtaken_begins_anew_where_it_is_asked_to():
+    async with core() as broker:
+        topic = await prepared(broker, settings={"max_messages": 2})
+        broker.subscribe(topic, "beginning", Taker(), name="n").end()
+        before = topic.names()[0]["position"]
+        for _ in range(10):
+            await append(broker, topic, [b"x"])
+        first = topic.state().first
+        with pytest.raises(Overrun) as raised:
+            broker.subscribe(topic, "beginning", Taker(), name="n")
+        assert raised.value.first == first > before + 1
+        again = broker.subscribe(topic, "beginning", Taker(), name="n", reset=True)
+        assert again.position == first - 1
+        assert not topic.knows("n")
+        again.end()
+        # What is kept goes on where it was.
+        kept = broker.subscribe(topic, "current", Taker(), name="n", reset=True)
+        assert kept.position == first - 1

@@ -1,0 +1,255 @@
+"""Topics: how they are made, found and deleted, and what publishing to them answers."""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from omq._core import blocks
+from omq.broker.core.broker import MAX_WAITING, Broker
+from omq.broker.errors import BrokerFailed, Busy, TopicError
+from omq.broker.http.door import HttpDoor
+from omq.store.errors import StoreFailed, StoreFull
+from omq.store.interface import DeleteTopic
+from tests.unit.broker.core.cores import Taker, append, core, quiet, until
+
+
+async def test_a_topic_is_made_and_found_as_it_was_asked_for():
+    async with core() as broker:
+        made = await broker.create("t", persistence="weak", settings={"max_messages": 10, "max_age": None})
+        assert made.settings == {"max_messages": 10}
+        assert await broker.create("t", persistence="weak", settings={"max_messages": 10}) is made
+        assert broker.topic("t") is made
+        assert broker.topic_of(made.id) is made
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"delivery": "round-robin"}, "delivery"),
+        ({"persistence": "async"}, "persistence"),
+        ({"settings": {"max_messages": 11}}, "max_messages"),
+        ({}, "max_messages"),
+    ],
+)
+async def test_a_topic_with_other_settings_is_refused(options, text):
+    async with core() as broker:
+        await broker.create("t", persistence="weak", settings={"max_messages": 10})
+        with pytest.raises(TopicError, match=text):
+            await broker.create("t", **{"persistence": "weak", **options})
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "x" * 256, "ü" * 128, "\x7f", "\ud800"])
+async def test_names_that_do_not_fit_are_refused(name):
+    async with core() as broker:
+        with pytest.raises(TopicError, match="name"):
+            await broker.create(name, persistence="weak")
+
+
+@pytest.mark.parametrize(
+    ("delivery", "persistence", "settings"),
+    [
+        ("pair", "weak", {}),
+        ("broadcast", "eternal", {}),
+        ("broadcast", "strong", {}),  # not in memory
+        ("broadcast", "weak", {"colour": "red"}),
+        ("broadcast", "weak", {"max_messages": 0}),
+        ("broadcast", "weak", {"max_messages": True}),
+        ("broadcast", "weak", {"max_bytes": "1"}),
+        ("broadcast", "weak", {"max_age": 0}),
+        ("broadcast", "weak", {"max_age": float("nan")}),
+        ("broadcast", "weak", {"max_deliveries": 3}),
+        ("broadcast", "weak", {"dead_letter": "d"}),
+        ("round-robin", "weak", {"max_deliveries": 0}),
+        ("round-robin", "weak", {"dead_letter": "a/b"}),
+        ("round-robin", "weak", {"dead_letter": 7}),
+        ("round-robin", "weak", {"dead_letter": "t"}),
+    ],
+)
+async def test_settings_that_do_not_fit_are_refused(delivery, persistence, settings):
+    async with core() as broker:
+        with pytest.raises(TopicError):
+            await broker.create("t", delivery=delivery, persistence=persistence, settings=settings)
+        assert broker.topics == {}
+
+
+async def test_several_who_make_a_topic_at_once_get_the_same_one():
+    async with core() as broker:
+        made = await asyncio.gather(*(broker.create("t", persistence="weak") for _ in range(5)))
+        assert all(one is made[0] for one in made)
+
+
+async def test_publishing_answers_with_the_first_id_and_a_repetition_with_the_same():
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        assert await append(broker, topic, [b"a", b"b"], producer=b"p", sequence=1) == 1
+        assert await append(broker, topic, [b"c"], producer=b"p", sequence=2) == 3
+        assert await append(broker, topic, [b"a", b"b"], producer=b"p", sequence=1) == 1
+        assert topic.last == 3
+        assert topic.published == 3
+
+
+async def test_a_deleted_topic_takes_nothing_and_its_name_can_be_used_again_with_another_id():
+    async with core() as broker:
+        before = await broker.create("t", persistence="weak")
+        await append(broker, before, [b"a"])
+        await broker.delete("t")
+        with pytest.raises(TopicError, match="deleted"):
+            broker.append(before, b"", 1, done=lambda first, error: None)
+        with pytest.raises(TopicError, match="no topic"):
+            broker.topic("t")
+        with pytest.raises(TopicError):
+            await broker.delete("t")
+        after = await broker.create("t", persistence="weak")
+        assert after.id != before.id
+        assert await append(broker, after, [b"b"]) == 1
+
+
+async def test_what_waits_for_the_store_is_bounded():
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        broker.journal.waiting = MAX_WAITING
+        with pytest.raises(Busy):
+            broker.append(topic, b"x", 1, done=lambda first, error: None)
+        broker.journal.waiting = 0
+
+
+async def test_a_broker_that_ends_answers_what_it_took_and_takes_nothing_more():
+    answers = []
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        records = blocks.encode([b"x"])
+        for _ in range(3):
+            broker.append(topic, records, 1, done=lambda first, error: answers.append((first, error)))
+    assert answers == [(1, None), (2, None), (3, None)]
+    with pytest.raises(BrokerFailed, match="ends"):
+        broker.append(topic, records, 1, done=lambda first, error: None)
+    await broker.close()
+
+
+async def test_ending_tells_the_sinks_that_nothing_follows():
+    taker, worker = Taker(), Taker()
+    async with core() as broker:
+        broker.subscribe(await broker.create("t", persistence="weak"), "current", taker)
+        broker.consume(await broker.create("j", delivery="round-robin", persistence="weak"), worker)
+    assert taker.errors == [None]
+    assert worker.errors == [None]
+
+
+async def test_a_broker_that_was_never_started_can_be_closed():
+    broker = Broker(None)
+    await broker.close()
+    assert broker.topics == {}
+
+
+class Failing:
+    """A store that fails for a while."""
+
+    def __init__(self, store, error):
+        self.store, self.error = store, error
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def submit_many(self, writes):
+        if self.error is not None:
+            raise self.error
+        self.store.submit_many(writes)
+
+
+@pytest.mark.parametrize(("error", "code"), [(StoreFull("no space"), "full"), (StoreFailed("EIO"), "failed")])
+async def test_a_store_that_cannot_is_told_by_a_code_and_reading_goes_on(error, code, caplog):
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        await append(broker, topic, [b"a"])
+        store = broker.journal.store
+        broker.journal.store = Failing(store, error)
+        for _ in range(3):
+            with pytest.raises(Exception) as failed:
+                await append(broker, topic, [b"b"])
+            assert failed.value.code == code
+        assert [str(error) in told.getMessage() for told in caplog.records] == [True]
+        assert broker.journal.full == (code == "full")
+        taker = Taker()
+        broker.subscribe(topic, "beginning", taker)
+        await until(lambda: taker.got)
+        broker.journal.store = store
+        assert await append(broker, topic, [b"c"]) == 2
+
+
+async def test_a_store_that_is_full_is_told_as_such_also_before_a_write_is_refused(tmp_path, monkeypatch):
+    async with core() as broker:
+        http = HttpDoor(broker.stats)
+        url = await http.start("127.0.0.1:0")
+        try:
+            async with aiohttp.ClientSession() as session:
+
+                async def told() -> list[bool]:
+                    paths = ("/healthz", "/topics.json", "/metrics")
+                    health, topics, metrics = [await (await session.get(url + path)).text() for path in paths]
+                    return ["full" in health, json.loads(topics)["store"]["full"], "store_full 1.0" in metrics]
+
+                assert await told() == [False] * 3
+                monkeypatch.setattr(type(broker.journal.store), "full", True)
+                assert await told() == [True] * 3
+        finally:
+            await http.close()
+
+
+async def test_positions_and_acknowledgements_wait_for_room_on_the_disk(monkeypatch):
+    async with core() as broker:
+        monkeypatch.setattr(broker, "later", lambda seconds, call: broker.loop.call_later(0.001, call))
+        topic = await broker.create("t", persistence="weak")
+        await append(broker, topic, [b"a"] * 3)
+        named = broker.subscribe(topic, "beginning", Taker(), name="n")
+        await quiet(broker)
+        store = broker.journal.store
+        broker.journal.store = Failing(store, StoreFull("no space"))
+        named.move(2)
+        told = []
+        await quiet(broker)
+        topic.flush(told.append)
+        await until(lambda: told)
+        assert told[0].code == "full"
+        assert store.positions(topic.id) == {"n": 0}
+        broker.journal.store = store
+        await until(lambda: store.positions(topic.id) == {"n": 2})
+        told.clear()
+        topic.flush(told.append)
+        await until(lambda: told)
+        assert told == [None]
+
+
+async def test_the_statistics_tell_everything_that_is_there():
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        jobs = await broker.create("j", delivery="round-robin", persistence="weak", settings={"max_deliveries": 2})
+        await append(broker, topic, [b"abc"] * 5)
+        await append(broker, jobs, [b"abc"] * 5)
+        reader, worker = Taker(), Taker()
+        broker.subscribe(topic, 2, reader, name="n")
+        share = broker.consume(jobs, worker, credit=3)
+        await until(lambda: len(reader.got) == 3 and len(worker.got) == 3)
+        share.ack([(1, 1)])
+        await until(lambda: len(worker.got) == 4)
+        stats = broker.stats()
+        of_jobs, of_topic = stats["topics"]
+        assert (of_topic["published"], of_topic["delivered"], of_topic["last"]) == (5, 3, 5)
+        assert of_topic["names"] == [{"name": "n", "position": 2, "lag": 3, "held": True}]
+        assert of_topic["subscriptions"][0]["position"] == 5
+        assert of_topic["subscriptions"][0]["lag"] == 0
+        assert (of_jobs["backlog"], of_jobs["subscriptions"][0]["in_flight"]) == (1, 3)
+        assert of_jobs["settings"] == {"max_deliveries": 2}
+        assert stats["store"]["directory"] is None
+        assert stats["store"]["failed"] is None
+        assert topic.info()["subscribers"] == 1
+
+
+async def test_a_topic_that_the_store_has_forgotten_is_told_as_empty():
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak")
+        await append(broker, topic, [b"a"])
+        await broker.journal.do(DeleteTopic(topic.id))
+        assert (topic.info()["first"], topic.info()["last"], topic.info()["bytes"]) == (2, 1, 0)
+        assert broker.stats()["topics"][0]["first"] == 2

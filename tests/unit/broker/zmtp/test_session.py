@@ -1,0 +1,744 @@
+"""What a connection may say: every command, and every way in which a message can be wrong."""
+
+import asyncio
+import gc
+import json
+import random
+import struct
+import weakref
+
+import pytest
+
+from omq._core import blocks
+from omq.broker import protocol as p
+from omq.broker.core.broker import Broker
+from omq.broker.core.permissions import Permission, Permissions
+from omq.broker.zmtp import session as sessions
+from omq.broker.zmtp.session import Session
+from omq.store.lmdb.store import DEAD_LETTERS
+from tests.unit.broker.core.cores import core, quiet, until
+
+CLIENT = "0123456789abcdef" * 2
+RECORDS = blocks.encode([b"one", b"two"])
+
+
+class Outlet:
+    """A door without a socket; keeps what is sent to each session."""
+
+    def __init__(self, broker):
+        self.broker = broker
+        self.clients = {}
+        self.waiting = 0
+        self.tasks = []
+
+    def put(self, session, parts):
+        session.got.append([bytes(part) for part in parts])
+
+    def pending(self, session):
+        return self.waiting
+
+    def spawn(self, work):
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def session(self, user=None, hello=True, identity=b"a", client=CLIENT):
+        session = Session(self.broker, self, identity, user, "tcp://peer")
+        session.got = []
+        if hello:
+            session.handle([p.HELLO, b"h", p.pack_json({"version": 1, "client": client})])
+            assert session.got.pop(0)[0] == p.WELCOME
+        return session
+
+
+async def ask(session, *message):
+    """Says something, and returns the next thing that is answered."""
+    before = len(session.got)
+    session.handle(list(message))
+    await until(lambda: len(session.got) > before)
+    return session.got.pop(before)
+
+
+async def prepared(broker, name=b"t", delivery="broadcast", **settings):
+    await broker.create(name.decode(), delivery=delivery, persistence="weak", settings=settings)
+    return Outlet(broker).session()
+
+
+def j(**what):
+    return json.dumps(what).encode()
+
+
+WRONG = [
+    ("syntax", [b"NOTHING", b"1"]),
+    ("syntax", [b"", b"1"]),
+    ("syntax", [b"\xff\xfe", b"1"]),
+    ("syntax", [b"PING"]),
+    ("syntax", [b"PING", b"1", b"2"]),
+    ("syntax", [b"PING", b"x" * 17]),
+    ("syntax", [b"append", b"1", b"t", RECORDS]),
+    ("syntax", [b"HELLO", b"1"]),
+    ("syntax", [b"HELLO", b"1", b"{"]),
+    ("syntax", [b"HELLO", b"1", b"[" * 60_000]),
+    ("syntax", [b"HELLO", b"1", b"\xff"]),
+    ("syntax", [b"HELLO", b"1", b"[]"]),
+    ("version", [b"HELLO", b"1", j(version=2, client=CLIENT)]),
+    ("version", [b"HELLO", b"1", b""]),
+    ("syntax", [b"HELLO", b"1", j(version=1)]),
+    ("syntax", [b"HELLO", b"1", j(version=1, client="me")]),
+    ("syntax", [b"HELLO", b"1", j(version=1, client="g" * 32)]),
+    ("syntax", [b"HELLO", b"1", j(version=1, client=7)]),
+    ("state", [b"HELLO", b"1", j(version=1, client="f" * 32)]),
+    ("topic", [b"APPEND", b"1", b"nowhere", RECORDS]),
+    ("topic", [b"APPEND", b"1", b"", RECORDS]),
+    ("topic", [b"APPEND", b"1", b"a/b", RECORDS]),
+    ("topic", [b"APPEND", b"1", b"a\nb", RECORDS]),
+    ("topic", [b"APPEND", b"1", b"\xff", RECORDS]),
+    ("topic", [b"APPEND", b"1", b"x" * 10_240, RECORDS]),
+    ("syntax", [b"APPEND", b"1", b"t"]),
+    ("syntax", [b"APPEND", b"1", b"t", b""]),
+    ("syntax", [b"APPEND", b"1", b"t", b"junk"]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS[:-1]]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS + b"\0"]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS[:-1] + b"X"]),
+    ("syntax", [b"APPEND", b"1", b"t", b"\xff" * 100]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"producer"]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"producer", b"\0"]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"producer", p.u64(0)]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"", p.u64(1)]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"p" * 65, p.u64(1)]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"p", p.u64(1), b"1234"]),
+    ("syntax", [b"APPEND", b"1", b"t", RECORDS, b"p", p.u64(1), p.u64(1), b""]),
+    ("syntax", [b"PUBLISH", b"1", b"t", b"x", b"", b"[]"]),
+    ("syntax", [b"PUBLISH", b"1", b"t", b"x", b"", b'{"a": 1}']),
+    ("syntax", [b"PUBLISH", b"1", b"t", b"x", b"", b"", b"p"]),
+    ("topic", [b"PUBLISH", b"1", b"nowhere", b"x"]),
+    ("syntax", [b"STAGE", b"1", b"t", RECORDS, b""]),
+    ("syntax", [b"STAGE", b"1", b"t", RECORDS, b"s" * 256]),
+    ("syntax", [b"STAGE", b"1", b"t", b"junk", b"s"]),
+    ("syntax", [b"COMMIT", b"1", b"", b"[]"]),
+    ("syntax", [b"COMMIT", b"1", b"c", b"[]"]),
+    ("syntax", [b"COMMIT", b"1", b"c", b"{}"]),
+    ("syntax", [b"COMMIT", b"1", b"c", b"[1]"]),
+    ("syntax", [b"COMMIT", b"1", b"c", b'["*"]']),
+    ("syntax", [b"COMMIT", b"1", b"c", b'[""]']),
+    ("state", [b"COMMIT", b"1", b"c", b'["bm9uZQ=="]']),
+    ("topic", [b"SUBSCRIBE", b"1", b"nowhere", b"{}"]),
+    ("topic", [b"SUBSCRIBE", b"1", b"jobs", b"{}"]),
+    ("topic", [b"SUBSCRIBE", b"1", b"t", j(replay="yesterday")]),
+    ("topic", [b"SUBSCRIBE", b"1", b"t", j(replay=1)]),
+    ("topic", [b"SUBSCRIBE", b"1", b"t", j(replay=-1)]),
+    ("topic", [b"SUBSCRIBE", b"1", b"t", j(name="")]),
+    ("topic", [b"SUBSCRIBE", b"1", b"t", j(name="a/b")]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(replay=1.5)]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(name=7)]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(credit=-1)]),
+    ("syntax", [b"SUBSCRIBE", b"1", b"t", j(credit="lots")]),
+    ("topic", [b"CONSUME", b"1", b"t", b"{}"]),
+    ("syntax", [b"CONSUME", b"1", b"jobs", j(ack_timeout=0)]),
+    ("syntax", [b"CONSUME", b"1", b"jobs", j(ack_timeout=1e-9)]),
+    ("syntax", [b"CONSUME", b"1", b"jobs", j(ack_timeout=1e10)]),
+    ("syntax", [b"CONSUME", b"1", b"jobs", j(ack_timeout=True)]),
+    ("syntax", [b"CONSUME", b"1", b"jobs", j(ack_timeout="soon")]),
+    ("syntax", [b"CONSUME", b"1", b"jobs", b'{"ack_timeout": 1e400}']),
+    ("syntax", [b"CONSUME", b"1", b"jobs", b'{"ack_timeout": NaN}']),
+    ("syntax", [b"CONSUME", b"1", b"jobs", j(credit=True)]),
+    ("syntax", [b"CREDIT", b"1", b"7"]),
+    ("syntax", [b"POSITION", b"1", b"7"]),
+    ("syntax", [b"ACK", b"1", p.u64(1)]),
+    ("syntax", [b"ACK", b"1", p.u64(2), p.u64(1)]),
+    ("syntax", [b"ACK", b"1", p.u64(0), p.u64(1)]),
+    ("syntax", [b"ACK", b"1"]),
+    ("syntax", [b"NACK", b"1", b""]),
+    ("syntax", [b"READ", b"1", b"t", p.u64(1), p.u64(0), p.u64(100)]),
+    ("syntax", [b"READ", b"1", b"t", p.u64(1), p.u64(0)]),
+    ("topic", [b"READ", b"1", b"nowhere", p.u64(1), p.u64(0), p.u32(100)]),
+    ("syntax", [b"CREATE", b"1", j(name=7)]),
+    ("syntax", [b"CREATE", b"1", j(name="n", settings=[])]),
+    ("topic", [b"CREATE", b"1", j(name="n/n")]),
+    ("topic", [b"CREATE", b"1", j(name="n", delivery="both")]),
+    ("topic", [b"CREATE", b"1", j(name="n", delivery=["x"])]),
+    ("topic", [b"CREATE", b"1", j(name="n", settings={"max_age": "old"})]),
+    ("topic", [b"CREATE", b"1", j(name="t", persistence="async")]),
+    ("topic", [b"DELETE", b"1", b"nowhere"]),
+    ("topic", [b"TOPICS", b"1", b"nowhere"]),
+    ("topic", [b"NAMES", b"1", b"nowhere"]),
+    ("topic", [b"FORGET", b"1", b"t", b"nobody"]),
+    ("topic", [b"FORGET", b"1", b"jobs", b"nobody"]),
+    ("too-large", [b"HELLO", b"1", b" " * 65_537]),
+    ("too-large", [b"PUBLISH", b"1", b"t", b"x", b"", b" " * 65_537]),
+    ("too-large", [b"PUBLISH", b"1", b"t", b"x", bytes(80 << 20)]),
+    ("too-large", [b"SUBSCRIBE", b"1", b"t", b" " * 65_537]),
+    ("too-large", [b"CONSUME", b"1", b"jobs", b" " * 65_537]),
+    ("too-large", [b"CREATE", b"1", b" " * 65_537]),
+    ("too-large", [b"COMMIT", b"1", b"c", b" " * (1 << 20) + b"1"]),
+    ("too-large", [b"COMMIT", b"1", b"c", json.dumps(["czE="] * 4097).encode()]),
+    ("too-large", [b"ACK", b"1", p.u64(1) * 2 * 4097]),
+    ("too-large", [b"NACK", b"1", *[p.u64(1) * 4096] * 2, p.u64(1), p.u64(1)]),
+    ("topic", [b"FORGET", b"1", b"t", b"x" * 256]),
+    ("topic", [b"TOPICS", b"1", b"x" * 256]),
+]
+
+
+@pytest.mark.parametrize(("code", "message"), WRONG, ids=lambda one: repr(one)[:60])
+async def test_what_is_wrong_is_answered_and_the_next_message_is_done(code, message):
+    async with core() as broker:
+        await broker.create("jobs", delivery="round-robin", persistence="weak")
+        session = await prepared(broker)
+        answer = await ask(session, *message)
+        tag = message[1][:16] if len(message) > 1 else b""
+        assert answer[:3] == [b"ERROR", tag, code.encode()]
+        assert answer[3]
+        assert await ask(session, b"PING", b"2") == [b"PONG", b"2"]
+        assert session.tags == {}
+        assert sum(broker.refused.values()) == 1
+
+
+@pytest.mark.parametrize("command", [b"SUBSCRIBE", b"CONSUME"])
+async def test_hello_comes_first(command):
+    async with core() as broker:
+        await broker.create("t", persistence="weak")
+        session = Outlet(broker).session(hello=False)
+        assert (await ask(session, command, b"1", b"t", b"{}"))[2] == b"state"
+        assert (await ask(session, b"PUBLISH", b"1", b"t", b"x"))[0] == b"PUBLISHED"
+
+
+async def test_a_tag_that_is_in_use_ends_what_it_names():
+    async with core() as broker:
+        session = await prepared(broker)
+        assert (await ask(session, b"SUBSCRIBE", b"s", b"t", b""))[0] == b"SUBSCRIBED"
+        assert (await ask(session, b"SUBSCRIBE", b"s", b"t", b""))[2] == b"state"
+        assert broker.topic("t").readers == 0
+        assert (await ask(session, b"SUBSCRIBE", b"s", b"t", b""))[0] == b"SUBSCRIBED"
+
+
+@pytest.mark.parametrize(
+    "message", [[b"ACK", b"s", p.u64(1), p.u64(1)], [b"NACK", b"s", p.u64(1), p.u64(1)], [b"CREDIT", b"s", b"1"]]
+)
+async def test_an_error_with_the_tag_of_a_subscription_ends_it(message):
+    async with core() as broker:
+        session = await prepared(broker)
+        await ask(session, b"SUBSCRIBE", b"s", b"t", b"")
+        assert (await ask(session, *message))[:2] == [b"ERROR", b"s"]
+        assert broker.topic("t").readers == 0
+
+
+async def test_a_consumer_has_no_position():
+    async with core() as broker:
+        session = await prepared(broker, delivery="round-robin")
+        await ask(session, b"CONSUME", b"s", b"t", b"")
+        assert (await ask(session, b"POSITION", b"s", p.u64(1)))[2] == b"state"
+        assert broker.topic("t").readers == 0
+
+
+async def test_what_names_nothing_any_more_is_passed_over():
+    async with core() as broker:
+        session = await prepared(broker)
+        for command in (b"CREDIT", b"POSITION"):
+            session.handle([command, b"s", p.u64(1)])
+        for command in (b"ACK", b"NACK"):
+            session.handle([command, b"s", p.u64(1), p.u64(1)])
+        assert session.got == []
+        assert await ask(session, b"CANCEL", b"s") == [b"CANCELLED", b"s"]
+
+
+async def test_bodies_and_records_that_are_too_large(monkeypatch):
+    async with core() as broker:
+        session = await prepared(broker)
+        monkeypatch.setattr(p, "MAX_BODY", 10)
+        assert (await ask(session, b"PUBLISH", b"1", b"t", b"x" * 11))[2] == b"too-large"
+        assert (await ask(session, b"APPEND", b"1", b"t", blocks.encode([b"x" * 11])))[2] == b"too-large"
+        assert (await ask(session, b"PUBLISH", b"1", b"t", b"x" * 10))[0] == b"PUBLISHED"
+        monkeypatch.setattr(p, "MAX_APPEND", 30)
+        assert (await ask(session, b"APPEND", b"1", b"t", blocks.encode([b"x"] * 4)))[2] == b"too-large"
+        monkeypatch.setattr(p, "MAX_RECORDS", 1)
+        assert (await ask(session, b"APPEND", b"1", b"t", RECORDS))[2] == b"syntax"
+
+
+async def test_too_much_without_an_answer_is_busy_and_goes_on_later(monkeypatch):
+    async with core() as broker:
+        session = await prepared(broker)
+        monkeypatch.setattr(p, "WINDOW", len(RECORDS) * 2)
+        for tag in (b"1", b"2", b"3"):
+            session.handle([b"APPEND", tag, b"t", RECORDS])
+        await until(lambda: len(session.got) == 3)
+        assert sorted((answer[1], answer[0]) for answer in session.got) == [
+            (b"1", b"PUBLISHED"),
+            (b"2", b"PUBLISHED"),
+            (b"3", b"ERROR"),
+        ]
+        assert session.got[0][2] == b"busy"
+        assert (await ask(session, b"APPEND", b"4", b"t", RECORDS))[0] == b"PUBLISHED"
+
+
+async def test_what_is_busy_is_not_overtaken_where_it_is_not_settled(monkeypatch):
+    async with core() as broker:
+        session = await prepared(broker)
+        large = blocks.encode([b"x" * 1000])
+        monkeypatch.setattr(p, "WINDOW", 1000)
+
+        def send(tag, records, sequence, settled=1):
+            session.handle([b"APPEND", tag, b"t", records, b"me", p.u64(sequence), p.u64(settled)])
+
+        send(b"1", RECORDS, 1)
+        send(b"2", large, 2)
+        send(b"3", RECORDS, 3)
+        await until(lambda: len(session.got) == 3)
+        codes = {answer[1]: answer[2] for answer in session.got if answer[0] == b"ERROR"}
+        assert codes == {b"2": b"busy", b"3": b"busy"}
+        session.got.clear()
+        send(b"2", large, 2, 2)
+        await until(lambda: session.got)
+        send(b"3", RECORDS, 3, 3)
+        await until(lambda: len(session.got) == 2)
+        assert [answer[:2] for answer in session.got] == [[b"PUBLISHED", b"2"], [b"PUBLISHED", b"3"]]
+
+
+async def test_a_handler_that_fails_costs_its_request_only(monkeypatch, caplog):
+    async with core() as broker:
+        session = await prepared(broker)
+
+        def fails(*_):
+            raise RuntimeError("a bug")
+
+        monkeypatch.setitem(Session._HANDLERS, b"PING", (fails, 0, 0))
+        assert (await ask(session, b"PING", b"1"))[2] == b"failed"
+        assert "a bug" in caplog.text
+        monkeypatch.setattr(broker, "create", fails)
+        assert (await ask(session, b"CREATE", b"1", j(name="n")))[2] == b"failed"
+        assert (await ask(session, b"PUBLISH", b"1", b"t", b"x"))[0] == b"PUBLISHED"
+
+
+async def test_a_new_session_of_a_client_takes_over():
+    async with core() as broker:
+        await broker.create("t", persistence="weak")
+        outlet = Outlet(broker)
+        before = outlet.session()
+        await ask(before, b"SUBSCRIBE", b"s", b"t", j(name="n"))
+        after = outlet.session(identity=b"b")
+        assert before.got[-1][:3] == [b"ERROR", b"s", b"state"]
+        assert (await ask(after, b"SUBSCRIBE", b"s", b"t", j(name="n")))[0] == b"SUBSCRIBED"
+        assert (await ask(before, b"SUBSCRIBE", b"s", b"t", b""))[2] == b"state"
+        before.lost()
+        assert broker.topic("t").readers == 1
+        assert outlet.clients == {(None, CLIENT): after}
+
+
+async def test_the_client_id_of_another_user_is_another_one():
+    async with core() as broker:
+        await broker.create("t", persistence="weak")
+        outlet = Outlet(broker)
+        mine = outlet.session(user="me")
+        await ask(mine, b"SUBSCRIBE", b"s", b"t", b"")
+        outlet.session(user="you", identity=b"b")
+        assert broker.topic("t").readers == 1
+
+
+async def test_a_session_that_is_lost_gives_back_what_it_holds():
+    async with core() as broker:
+        await broker.create("j", delivery="round-robin", persistence="weak")
+        await broker.create("t", persistence="weak")
+        outlet = Outlet(broker)
+        one, other = outlet.session(), outlet.session(identity=b"b", client="f" * 32)
+        await ask(one, b"APPEND", b"1", b"j", RECORDS)
+        await ask(one, b"CONSUME", b"c", b"j", b"")
+        await until(lambda: one.got and one.got[-1][0] == b"JOBS")
+        await ask(one, b"SUBSCRIBE", b"s", b"t", b"")
+        one.lost()
+        assert broker.topic("t").readers == 0
+        await ask(other, b"CONSUME", b"c", b"j", b"")
+        await until(lambda: other.got)
+        command, tag, header, records, counts = other.got[0]
+        assert (command, tag, records, counts) == (b"JOBS", b"c", RECORDS, p.u32(2) * 2)
+        assert blocks.read_header(header)[:2] == (1, 2)
+        answers = len(one.got)
+        one.handle([b"PUBLISH", b"1", b"t", b"x"])
+        await until(lambda: broker.topic("t").last == 1)
+        assert len(one.got) == answers
+
+
+async def test_bye_ends_the_session_and_hello_begins_another():
+    async with core() as broker:
+        session = await prepared(broker)
+        await ask(session, b"SUBSCRIBE", b"s", b"t", b"")
+        assert await ask(session, b"BYE", b"b") == [b"BYE", b"b"]
+        assert broker.topic("t").readers == 0
+        assert (await ask(session, b"SUBSCRIBE", b"s", b"t", b""))[2] == b"state"
+        assert (await ask(session, b"HELLO", b"h", j(version=1, client="f" * 32)))[0] == b"WELCOME"
+
+
+async def test_a_subscription_has_no_more_than_its_credit():
+    async with core() as broker:
+        session = await prepared(broker)
+        for _ in range(5):
+            await ask(session, b"APPEND", b"1", b"t", blocks.encode([b"x" * 100]))
+        assert (await ask(session, b"SUBSCRIBE", b"s", b"t", j(replay="beginning", credit=0)))[0] == b"SUBSCRIBED"
+        size = len(blocks.encode([b"x" * 100]))
+        session.handle([b"CREDIT", b"s", p.u64(1)])
+        for expected in range(1, 6):
+            await until(lambda: session.got)
+            block = session.got.pop(0)
+            assert block[:2] == [b"BLOCK", b"s"]
+            assert blocks.read_header(block[2])[0] == expected
+            await quiet(broker)
+            assert session.got == []
+            session.handle([b"CREDIT", b"s", p.u64(size - 1)])  # what was too much is owed
+            await quiet(broker)
+            assert session.got == []
+            session.handle([b"CREDIT", b"s", p.u64(1)])
+
+
+async def test_a_peer_that_does_not_read_gets_nothing_until_it_does():
+    async with core() as broker:
+        session = await prepared(broker)
+        outlet = session._outlet
+        await ask(session, b"APPEND", b"1", b"t", RECORDS)
+        outlet.waiting = sessions.MAX_PENDING
+        await ask(session, b"SUBSCRIBE", b"s", b"t", j(replay="beginning"))
+        session.handle([b"READ", b"r", b"t", p.u64(1), p.u64(0), p.u32(1000)])
+        assert await ask(session, b"PING", b"1") == [b"PONG", b"1"]
+        outlet.waiting = 0
+        session.resume()
+        await until(lambda: len(session.got) == 2)
+        assert {answer[0] for answer in session.got} == {b"RANGE", b"BLOCK"}
+
+
+async def test_reads_are_answered_block_by_block():
+    async with core() as broker:
+        session = await prepared(broker, max_messages=8)
+        for number in range(10):
+            await ask(session, b"APPEND", b"1", b"t", blocks.encode([b"%d" % number]))
+        first = broker.topic("t").state().first
+        start, bodies, answers = 0, [], 0
+        while True:
+            command, tag, following, oldest, *parts = await ask(
+                session, b"READ", b"r", b"t", p.u64(start), p.u64(0), p.u32(25)
+            )
+            assert (command, tag, p.number(oldest)) == (b"RANGE", b"r", first)
+            assert parts
+            for header, records in zip(parts[::2], parts[1::2], strict=True):
+                bodies += [(message.id, message.body) for message in blocks.decode(header, records, "t")]
+            answers += 1
+            start = p.number(following)
+            if not start:
+                break
+        assert bodies == [(id, b"%d" % (id - 1)) for id in range(first, 11)]
+        assert answers > 1
+        nothing = [b"RANGE", b"r", p.u64(0), p.u64(first)]
+        assert await ask(session, b"READ", b"r", b"t", p.u64(11), p.u64(0), p.u32(100)) == nothing
+        assert await ask(session, b"READ", b"r", b"t", p.u64(9), p.u64(9), p.u32(100)) == nothing
+        one = await ask(session, b"READ", b"r", b"t", p.u64(9), p.u64(10), p.u32(0))
+        assert one[2] == p.u64(0)
+        assert blocks.read_header(one[4])[:2] == (9, 1)
+
+
+async def test_stages_are_published_at_once_and_a_commit_counts_once():
+    async with core() as broker:
+        await broker.create("u", persistence="weak")
+        session = await prepared(broker)
+        assert await ask(session, b"STAGE", b"1", b"t", RECORDS, b"s1", p.u64(1)) == [b"STAGED", b"1"]
+        assert await ask(session, b"STAGE", b"1", b"t", RECORDS, b"s1", p.u64(1)) == [b"STAGED", b"1"]
+        assert await ask(session, b"STAGE", b"1", b"u", RECORDS, b"s2") == [b"STAGED", b"1"]
+        assert broker.topic("t").last == 0
+        expected = [
+            {"stage": "czE=", "topic": "t", "first": 1, "count": 2},
+            {"stage": "czI=", "topic": "u", "first": 1, "count": 2},
+        ]
+        for _ in range(2):
+            command, tag, answer = await ask(session, b"COMMIT", b"2", b"c", b'["czE=", "czI="]')
+            assert (command, tag, json.loads(answer)) == (b"COMMITTED", b"2", expected)
+        await until(lambda: broker.topic("t").readable == 2)
+        await ask(session, b"STAGE", b"1", b"t", RECORDS, b"s3")
+        assert await ask(session, b"ABORT", b"3", b"s3") == [b"ABORTED", b"3"]
+        assert (await ask(session, b"COMMIT", b"4", b"d", b'["czM="]'))[2] == b"state"
+
+
+async def test_the_stages_of_another_user_are_others():
+    async with core() as broker:
+        await broker.create("t", persistence="weak")
+        outlet = Outlet(broker)
+        one, other = outlet.session("one"), outlet.session("other", identity=b"b")
+        assert await ask(one, b"STAGE", b"1", b"t", RECORDS, b"s") == [b"STAGED", b"1"]
+        assert (await ask(other, b"COMMIT", b"2", b"c", b'["cw=="]'))[2] == b"state"
+        assert await ask(other, b"ABORT", b"3", b"s") == [b"ABORTED", b"3"]
+        (_, _, answer) = await ask(one, b"COMMIT", b"2", b"c", b'["cw=="]')
+        assert json.loads(answer) == [{"stage": "cw==", "topic": "t", "first": 1, "count": 2}]
+
+
+@pytest.mark.parametrize("persistence", ["strong", "transient"])
+async def test_a_settled_sequence_is_no_publication(tmp_path, persistence):
+    broker = Broker(tmp_path)
+    await broker.start()
+    await broker.create("t", persistence=persistence)
+    session = Outlet(broker).session()
+
+    async def append(sequence, settled):
+        return await ask(session, b"APPEND", b"a", b"t", RECORDS, b"p", p.u64(sequence), p.u64(settled))
+
+    for sequence in (1, 2, 4):
+        assert (await append(sequence, sequence))[0] == b"PUBLISHED"
+    for sequence in (3, 2):  # one that was never stored, and one that was
+        assert (await append(sequence, sequence))[:3] == [b"ERROR", b"a", b"settled"]
+    assert await append(4, 4) == [b"PUBLISHED", b"a", p.u64(5)]
+    assert broker.topics["t"].last == 6
+    await broker.close()
+
+
+@pytest.mark.parametrize("persistence", ["strong", "transient"])
+async def test_a_commit_asks_again_whether_its_user_may_publish(tmp_path, persistence):
+    broker = Broker(tmp_path)
+    await broker.start()
+    for name in ("t", "u"):
+        await broker.create(name, persistence=persistence)
+    session = Outlet(broker).session("alice")
+    for name in (b"t", b"u"):
+        assert (await ask(session, b"STAGE", b"s", name, RECORDS, b"s" + name))[0] == b"STAGED"
+    stages = p.pack_json(["c3Q=", "c3U="])
+    broker.permissions = Permissions([Permission("alice", "t", ["publish"])])
+    answer = await ask(session, b"COMMIT", b"c", b"c", stages)
+    assert answer == [b"ERROR", b"c", b"permission", b"alice may not publish 'u'"]
+    assert [broker.topics[name].state().last for name in ("t", "u")] == [0, 0]
+    broker.permissions = Permissions([Permission("alice", "*", ["publish"])])
+    assert (await ask(session, b"COMMIT", b"c", b"c", stages))[0] == b"COMMITTED"
+    assert [broker.topics[name].state().last for name in ("t", "u")] == [2, 2]
+    await broker.close()
+
+
+async def test_the_producers_of_another_user_are_others():
+    async with core() as broker:
+        await broker.create("t", persistence="weak")
+        outlet = Outlet(broker)
+        ids = {}
+        for user in ("one", "other", None, "-"):
+            session = outlet.session(user, client=(user or "nobody").encode().hex().ljust(32, "0"))
+            appended = await ask(session, b"APPEND", b"1", b"t", RECORDS, b"p", p.u64(1))
+            again = await ask(session, b"PUBLISH", b"1", b"t", b"x", b"", b"", b"p", p.u64(1))
+            assert appended == again
+            ids[user] = appended[2]
+        assert len(set(ids.values())) == 4
+
+
+async def test_no_client_takes_the_place_of_a_topics_dead_letters(tmp_path):
+    broker = Broker(tmp_path)
+    await broker.start()
+    try:
+        dead = await broker.create("dead", persistence="strong")
+        jobs = await broker.create(
+            "jobs",
+            delivery="round-robin",
+            persistence="weak",
+            settings={"max_deliveries": 1, "dead_letter": "dead"},
+        )
+        for user in (None, "one"):
+            session = Outlet(broker).session(user)
+            for sequence in (1, 2):
+                await ask(
+                    session,
+                    *(b"APPEND", b"1", b"dead", RECORDS, DEAD_LETTERS + jobs.id.to_bytes(4, "big")),
+                    *(p.u64(sequence), p.u64(2**63)),
+                )
+        before = dead.last
+        await ask(session, b"APPEND", b"1", b"jobs", RECORDS)
+        assert (await ask(session, b"CONSUME", b"c", b"jobs", b""))[0] == b"CONSUMING"
+        await until(lambda: session.got)
+        session.handle([b"NACK", b"c", p.u64(1), p.u64(2)])
+        await until(lambda: jobs.dead_lettered == 2)
+        await until(lambda: dead.readable == before + 2)
+    finally:
+        await broker.close()
+
+
+async def test_a_stage_is_called_by_the_name_that_the_client_gave_it(tmp_path):
+    for broker in (Broker(None), Broker(tmp_path)):
+        await broker.start()
+        try:
+            for name in ("t", "u"):
+                await broker.create(name, persistence="weak")
+            session = Outlet(broker).session("someone")
+            await ask(session, b"STAGE", b"1", b"t", RECORDS, b"st")
+            for message in (
+                [b"STAGE", b"1", b"u", RECORDS, b"st"],
+                [b"COMMIT", b"1", b"c", b'["eHg="]'],
+                [b"COMMIT", b"1", b"c", b'["c3Q=", "eHg="]'],
+            ):
+                answer = await ask(session, *message)
+                assert answer[2] == b"state"
+                assert b"stage b'st'" in answer[3] or b"stage b'xx'" in answer[3]
+        finally:
+            await broker.close()
+
+
+GRANTED = [
+    ("publish", [b"APPEND", b"1", b"t", RECORDS]),
+    ("publish", [b"PUBLISH", b"1", b"t", b"x"]),
+    ("publish", [b"STAGE", b"1", b"t", RECORDS, b"s"]),
+    ("subscribe", [b"SUBSCRIBE", b"1", b"t", b"{}"]),
+    ("subscribe", [b"READ", b"1", b"t", p.u64(1), p.u64(0), p.u32(9)]),
+    ("subscribe", [b"NAMES", b"1", b"t"]),
+    ("consume", [b"CONSUME", b"1", b"j", b"{}"]),
+    ("create", [b"CREATE", b"1", j(name="t", persistence="weak")]),
+    ("delete", [b"DELETE", b"1", b"t"]),
+]
+
+
+@pytest.mark.parametrize(("action", "message"), GRANTED, ids=lambda one: repr(one)[:40])
+async def test_each_command_needs_its_permission(action, message):
+    permissions = [Permission("alice", "*", [action]), Permission("bob", "*", {"publish", "subscribe"} - {action})]
+    async with core(permissions=permissions) as broker:
+        await broker.create("t", persistence="weak")
+        await broker.create("j", delivery="round-robin", persistence="weak")
+        outlet = Outlet(broker)
+        for user in ("bob", None, "*"):
+            answer = await ask(outlet.session(user), *message)
+            assert answer[:3] == [b"ERROR", b"1", b"permission"], user
+        assert (await ask(outlet.session("alice"), *message))[0] != b"ERROR"
+
+
+@pytest.mark.parametrize(
+    "name", [b"x" * 256, b"x" * (16 << 20), b"a/b", b"a\nb", b"", b"\xff"], ids=lambda one: repr(one)[:8]
+)
+async def test_a_name_that_no_topic_has_never_reaches_the_permissions(name):
+    async with core(permissions=[Permission("*", "*", ["subscribe", "create"])]) as broker:
+        session = Outlet(broker).session()
+        assert (await ask(session, b"NAMES", b"1", name))[2] == b"topic"
+        assert (await ask(session, b"READ", b"1", name, p.u64(1), p.u64(0), p.u32(9)))[2] == b"topic"
+        assert broker.permissions._known == {}
+
+
+async def test_topics_are_those_that_a_client_may_do_something_with():
+    async with core(permissions=[Permission("alice", "a*", ["subscribe"])]) as broker:
+        for name in ("a2", "a1", "b"):
+            await broker.create(name, persistence="weak")
+        outlet = Outlet(broker)
+        (_, _, told) = await ask(outlet.session("alice"), b"TOPICS", b"1")
+        assert [topic["name"] for topic in json.loads(told)] == ["a1", "a2"]
+        assert (await ask(outlet.session("alice"), b"TOPICS", b"1", b"b"))[2] == b"permission"
+        # Whether there is a topic is nobody's business who may not use it.
+        assert (await ask(outlet.session("alice"), b"APPEND", b"1", b"none", RECORDS))[2] == b"permission"
+
+
+async def test_many_lists_of_many_topics_leave_turns_to_others():
+    async with core() as broker:
+        for number in range(400):
+            await broker.create(f"t{number:03}", persistence="transient")
+        session = Outlet(broker).session()
+        for number in range(5):
+            session.handle([b"TOPICS", b"%d" % number])
+        assert await ask(session, b"PING", b"p") == [b"PONG", b"p"]
+        seen = set()
+        while sum(answer[0] == b"TOPICS" for answer in session.got) < 5:
+            seen.add(sum(answer[0] == b"TOPICS" for answer in session.got))
+            await asyncio.sleep(0)
+        assert seen == {0, 1, 2, 3, 4}
+        names = [[topic["name"] for topic in json.loads(answer[2])] for answer in session.got]
+        assert names == [[f"t{number:03}" for number in range(400)]] * 5
+
+
+async def test_lists_of_topics_are_told_to_one_connection_after_the_other():
+    async with core() as broker:
+        for number in range(200):
+            await broker.create(f"t{number:03}", persistence="transient")
+        outlet = Outlet(broker)
+        greedy, gone, other = outlet.session(), outlet.session(), outlet.session()
+        for number in range(100):
+            greedy.handle([b"TOPICS", b"%d" % number])
+            gone.handle([b"TOPICS", b"%d" % number])
+        gone.lost()
+        await ask(other, b"TOPICS", b"o")
+        assert len(greedy.got) <= 2
+        await asyncio.gather(*outlet.tasks)
+        assert len(greedy.got) == 100
+        assert not gone.got
+
+
+async def test_a_connection_keeps_no_topics_that_are_gone():
+    async with core() as broker:
+        session = Outlet(broker).session()
+        topics = []
+        for _ in range(200):
+            topic = weakref.ref(await broker.create("t", persistence="transient"))
+            await ask(session, b"SUBSCRIBE", b"s", b"t")
+            await ask(session, b"CANCEL", b"s")
+            await ask(session, b"DELETE", b"d", b"t")
+            topics.append(topic)
+        gc.collect()
+        assert sum(topic() is not None for topic in topics) <= 64
+
+
+async def test_random_messages_are_answered_or_passed_over():
+    drawn = random.Random(7)
+    commands = [*Session._HANDLERS, b"", b"X"]
+    parts = [b"", b"t", b"j", b"s", RECORDS, p.u64(1), p.u64(0), p.u32(1), b"{}", b"[]"]
+    parts += [j(replay="beginning"), b"\xff" * 9]
+    async with core() as broker:
+        await broker.create("j", delivery="round-robin", persistence="weak")
+        session = await prepared(broker)
+        for _ in range(3000):
+            message = [drawn.choice(commands), *drawn.choices(parts, k=drawn.randrange(7))]
+            session.handle(message)
+        await asyncio.gather(*session._outlet.tasks)
+        assert not [answer for answer in session.got if answer[0] == b"ERROR" and answer[2] == b"failed"]
+        assert (await ask(session, b"PING", b"done"))[0] is not None
+
+
+def test_numbers_are_big_endian():
+    assert p.u64(258) == struct.pack("!Q", 258)
+    assert p.ranges([p.u64(1), p.u64(2), p.u64(5), p.u64(5)]) == [(1, 2), (5, 5)]
+    assert p.ranges([p.pack_ranges([(1, 2), (5, 5)])]) == [(1, 2), (5, 5)]
+    assert p.packed_ranges([]) == []
+    many = [(id, id) for id in range(1, 2 * p.MAX_PAIRS + 2, 1)]
+    parts = p.packed_ranges(many)
+    assert [len(part) // 16 for part in parts] == [p.MAX_PAIRS, p.MAX_PAIRS, 1]
+    assert [pair for part in parts for pair in p.ranges([part])] == many
+
+
+async def test_jobs_are_returned_and_a_subscription_has_none():
+    async with core() as broker:
+        session = await prepared(broker, b"j", "round-robin")
+        await broker.create("t", persistence="weak")
+        await ask(session, b"APPEND", b"1", b"j", RECORDS)
+        assert (await ask(session, b"CONSUME", b"c", b"j", b"{}"))[0] == b"CONSUMING"
+        await until(lambda: session.got)
+        session.got.clear()
+        session.handle([b"RETURN", b"c", p.u64(1), p.u64(2)])
+        await until(lambda: broker.topic("j").backlog == 2)
+        session.handle([b"CREDIT", b"c", p.u64(5)])
+        await until(lambda: session.got)
+        assert session.got.pop()[-1] == b""  # each for the first time
+        await ask(session, b"SUBSCRIBE", b"s", b"t", b"{}")
+        assert (await ask(session, b"RETURN", b"s", p.u64(1), p.u64(2)))[2] == b"state"
+        assert (await ask(session, b"SUBSCRIBE", b"r", b"t", j(reset=1)))[2] == b"syntax"
+
+
+@pytest.mark.parametrize("settings", [{"dead_letter": "secret"}, {"dead_letter": "made"}, {"max_deliveries": 1}])
+async def test_dead_letters_go_where_their_maker_may_publish_and_create(settings):
+    permissions = [Permission("eve", "q", ["create"]), Permission("eve", "q*", ["publish", "create"])]
+    async with core(permissions=permissions[:1]) as broker:
+        await broker.create("secret", persistence="weak")
+        about = {"name": "q", "delivery": "round-robin", "persistence": "weak", "settings": settings}
+        session = Outlet(broker).session("eve")
+        assert (await ask(session, b"CREATE", b"1", j(**about)))[2] == b"permission"
+        assert "q" not in broker.topics
+    async with core(permissions=permissions) as broker:
+        about["settings"] = {"dead_letter": "q2", "max_deliveries": 1}
+        assert (await ask(Outlet(broker).session("eve"), b"CREATE", b"1", j(**about)))[0] == b"CREATED"
+
+
+async def test_what_another_session_acknowledged_is_settled_where_the_topic_is_the_same():
+    async with core() as broker:
+        session = await prepared(broker, b"j", "round-robin")
+        await ask(session, b"APPEND", b"1", b"j", RECORDS)
+        await ask(session, b"CONSUME", b"c", b"j", b"{}")
+        await until(lambda: session.got)
+        topic = broker.topic("j")
+        again = session._outlet.session(identity=b"b")  # the same client
+        assert topic.backlog == 2
+        assert (await ask(again, b"SETTLE", b"1", b"j", p.u64(topic.id + 1), p.u64(1), p.u64(2)))[2] == b"topic"
+        assert topic.backlog == 2
+        assert await ask(again, b"SETTLE", b"2", b"j", p.u64(topic.id), p.u64(1), p.u64(1)) == [b"SETTLED", b"2"]
+        assert broker.journal.store.settled(topic.id).watermark == 1
+        await ask(again, b"CONSUME", b"c", b"j", b"{}")
+        await until(lambda: again.got)
+        assert blocks.read_header(again.got.pop()[2])[:2] == (2, 1)
+        # Also what was delivered again in this session.
+        assert (await ask(again, b"SETTLE", b"3", b"j", p.u64(topic.id), p.u64(2), p.u64(2)))[0] == b"SETTLED"
+        assert broker.journal.store.settled(topic.id).watermark == 2
+        nobody = session._outlet.session(identity=b"n", hello=False)
+        assert (await ask(nobody, b"SETTLE", b"4", b"j", p.u64(topic.id), p.u64(1), p.u64(1)))[2] == b"state"
