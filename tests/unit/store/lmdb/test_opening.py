@@ -1,0 +1,152 @@
+"""What the store on disk finds when it is opened."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from omq._core import blocks
+from omq.store.errors import DamagedError, StoreError, StoreLocked
+from omq.store.interface import Append, MakeTopic
+from omq.store.lmdb import session
+from omq.store.lmdb.store import Store
+from tests.unit.store.opened import Opened
+
+Again = Callable[..., Opened]
+
+
+def test_a_second_opener_is_refused(again: Again, directory: Path) -> None:
+    again()
+    with pytest.raises(StoreLocked, match=str(os.getpid())):
+        Store(directory, notify=print)
+    code = "import sys; from omq.store.lmdb.store import Store; Store(sys.argv[1], notify=print)"
+    other = subprocess.run([sys.executable, "-c", code, directory], capture_output=True, text=True, check=False)
+    assert "StoreLocked" in other.stderr
+
+
+def test_a_directory_of_something_else_is_refused(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "format").write_text("something else")
+    with pytest.raises(DamagedError, match="format"):
+        Store(directory, notify=print)
+    (directory / "format").write_text('{"omq-store": 99, "id": "x"}')
+    with pytest.raises(StoreError, match="version 99"):
+        Store(directory, notify=print)
+
+
+KILLED = """
+import os, signal, sys
+from omq._core import blocks
+from omq.store.interface import Append, MakeTopic
+sys.path.insert(0, sys.argv[2])
+from tests.unit.store.opened import Opened
+log = Opened.on_disk(sys.argv[1])
+for kind in ("strong", "weak", "async"):
+    topic = log.make(kind, persistence=kind)
+    log.append(topic, b"a", b"b")
+    log.wait_grown(topic, 2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed(directory: Path) -> None:
+    """A store whose process was killed."""
+    root = Path(__file__).parents[3]
+    died = subprocess.run([sys.executable, "-c", KILLED, directory, root], check=False, timeout=60)
+    assert died.returncode == -signal.SIGKILL
+
+
+def test_after_a_kill_all_is_there(again: Again, directory: Path) -> None:
+    killed(directory)
+    log = again()
+    assert log.log.findings == ["the store was not closed in order"]
+    for topic, kind in ((1, "strong"), (2, "weak"), (3, "async")):
+        assert log.read(topic) == [(1, b"a"), (2, b"b")]
+        assert (log.append(topic, b"c").first == 3) == (kind != "async")  # others might have been given
+
+
+def test_after_a_loss_of_power_weak_topics_are_as_synced(again: Again, directory: Path, monkeypatch) -> None:
+    killed(directory)
+    monkeypatch.setattr(session.Session, "_boot", lambda self: "another")
+    log = again()
+    assert "as at the last sync" in log.log.findings[1]
+    assert log.read(1) == [(1, b"a"), (2, b"b")]
+    for topic in (2, 3):
+        assert log.read(topic) in ([], [(1, b"a"), (2, b"b")])
+        appended = log.append(topic, b"c").first
+        assert appended > 3
+        log.wait_grown(topic, appended)  # of an async topic it is acknowledged before it can be read
+        assert log.read(topic)[-1][1] == b"c"
+    log = again()
+    assert log.log.findings == []
+    assert [log.read(topic)[-1][1] for topic in (1, 2, 3)] == [b"b", b"c", b"c"]
+
+
+def test_many_topics_are_opened_quickly(again: Again) -> None:
+    log = again()
+    writes = [MakeTopic(f"t{i}", "broadcast", "strong") for i in range(500)]
+    log.try_(*writes)
+    log.try_(*[Append(write.topic_id, blocks.encode([b"x"] * 50), 50) for write in writes])
+    began = time.monotonic()
+    log = again()
+    assert time.monotonic() - began < 5
+    assert len(log.log.topics()) == 500
+
+
+def test_without_its_files_a_weak_topic_begins_anew_and_gives_no_id_twice(again: Again, directory: Path) -> None:
+    log = again()
+    strong, weak = log.make("t"), log.make("u", persistence="weak")
+    log.append(strong, b"a")
+    last = log.append(weak, b"b", b"c").first + 1
+    log.log.close()
+    shutil.rmtree(directory / "weak")
+    log = again()
+    assert "weak and async topics begin anew" in log.log.findings[0]
+    assert log.read(strong) == [(1, b"a")]
+    assert log.append(weak, b"d").first > last
+
+
+def test_without_the_catalog_nothing_is_opened(again: Again, directory: Path) -> None:
+    log = again()
+    log.append(log.make("u", persistence="weak"), b"b")
+    log.log.close()
+    (directory / "strong").rename(directory / "aside")
+    with pytest.raises(DamagedError, match="is missing"):
+        Store(directory, notify=print)
+    (directory / "aside").rename(directory / "strong")
+    assert again().log.findings == []
+
+
+@pytest.mark.parametrize("name", ["strong", "weak"])
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_data_file_that_is_lost_is_no_empty_store(again: Again, directory: Path, name: str, empty: bool) -> None:
+    log = again()
+    for kind in ("strong", "weak"):
+        log.append(log.make(kind, persistence=kind), b"a")
+    log.log.close()
+    path = directory / name / "data.mdb"
+    kept = path.read_bytes()
+    if empty:
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    for _ in range(2):
+        with pytest.raises(DamagedError, match="missing"):
+            Store(directory, notify=print)
+        assert path.exists() == empty
+    path.write_bytes(kept)
+    assert again().log.findings == []
+
+
+def test_a_store_that_was_never_opened_to_the_end_is_made(again: Again, directory: Path) -> None:
+    directory.mkdir()
+    session.Session(directory).end()
+    (directory / "strong").mkdir()
+    (directory / "strong" / "data.mdb").touch()
+    assert again().make("t") == 1

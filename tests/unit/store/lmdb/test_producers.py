@@ -1,0 +1,74 @@
+"""What the store on disk knows repetitions by, and when that is forgotten."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from omq._core import blocks
+from omq.store.interface import Append, MoveToDeadLetter
+from omq.store.internal import Clean
+from omq.store.lmdb import producers
+from tests.unit.store.opened import Opened
+
+Again = Callable[..., Opened]
+
+
+def rows(store: Opened, kind: bytes, environment: str = "strong") -> int:
+    """How many rows of a kind there are."""
+    with store.log._writers[environment].environment.read() as reading:
+        return sum(bytes(key[:1]) == kind for key, _ in reading.cursor())
+
+
+@pytest.mark.parametrize("kind", ["strong", "transient"])
+def test_of_a_producer_that_never_says_what_it_has_so_many_answers_are_kept(
+    again: Again, monkeypatch, kind: str
+) -> None:
+    for module in "memory", "lmdb.producers":
+        monkeypatch.setattr(f"omq.store.{module}.ANSWERS", 100)
+    log = again()
+    topic = log.make("t", persistence=kind)
+    one = blocks.encode([b"x"])
+    log.try_(*[Append(topic, one, 1, b"p", i + 1) for i in range(1000)])
+    assert log.append(topic, b"x", producer=b"p", sequence=950).duplicate
+    if kind == "strong":
+        assert 100 <= rows(log, b"d") <= 100 + producers.PRUNED
+        log = again()
+        log.try_(*[Append(topic, one, 1, b"p", i + 1) for i in range(1000, 1200)])
+        assert 100 <= rows(log, b"d") <= 100 + producers.PRUNED
+        assert log.append(topic, b"x", producer=b"p", sequence=1150).duplicate
+    else:
+        assert len(log.log._memory.topics[topic].producers[b"p"].answers) == 100
+
+
+def test_all_that_is_old_is_forgotten_bit_by_bit(store: Opened, monkeypatch) -> None:
+    monkeypatch.setattr("omq.store.lmdb.ledger.SWEPT", 50)
+    monkeypatch.setattr("omq.store.lmdb.producers.KNOWN", 10)
+    topic = store.make("t")
+    one = blocks.encode([b"x"])
+    writes: list[Any] = [Append(topic, one, 1, b"%d" % i, j + 1) for i in range(300) for j in range(3)]
+    writes += [Append(topic, one, 1, b"busy", i + 1) for i in range(200)]
+    store.try_(*writes)
+    writer = store.log._writers["strong"]
+    assert len(writer.ledger._producers._known) == 10
+    assert rows(store, b"p") == 301
+    now = writer.ledger._clock.now
+    monkeypatch.setattr(writer.ledger._clock, "now", lambda: now() + 26 * 3_600_000_000)
+    store.append(topic, b"x", producer=b"new", sequence=1)
+    before = writer.commits
+    writer.submit(Clean())
+    deadline = time.monotonic() + 20
+    while rows(store, b"p") > 1 or rows(store, b"d") > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert writer.commits - before > 10
+    assert store.append(topic, b"x", producer=b"new", sequence=1).duplicate
+
+
+def test_the_answers_of_dead_letters_are_forgotten_with_what_is_dropped(store: Opened) -> None:
+    jobs, dead = store.make("jobs", "round_robin"), store.make("dead", persistence="weak")
+    for i in range(300):
+        store.append(jobs, b"%d" % i)
+        store.do(MoveToDeadLetter(jobs, i + 1, dead))
+    assert rows(store, b"d", "weak") < 200

@@ -1,0 +1,100 @@
+"""What the store on disk drops, by its size and its age, and that its space is used again."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from omq.store import clock
+from omq.store.interface import BLOCK_SIZE, DeleteTopic, Trim
+from omq.store.lmdb import session
+from tests.unit.store.opened import Opened
+
+Again = Callable[..., Opened]
+
+
+def test_a_deleted_topic_gives_its_pages_back(store: Opened) -> None:
+    for kind in ("strong", "weak"):
+        topic = store.make(kind, persistence=kind)
+        for _ in range(40):
+            store.append(topic, bytes(300_000))
+        size = store.log.stats().engines[kind].used_bytes
+        store.do(DeleteTopic(topic))
+        other = store.make(kind + "2", persistence=kind)
+        store.append(other, b"")
+        store.log._flusher.flush()  # until the next sync the last one's pages are kept
+        for _ in range(35):
+            store.append(other, bytes(300_000))
+        assert store.log.stats().engines[kind].used_bytes < size * 1.3
+
+
+def test_retention_gives_pages_back(store: Opened) -> None:
+    topic = store.make("t", persistence="strong", max_bytes=2_000_000)
+    for _ in range(100):
+        store.append(topic, *[bytes(1000)] * 100)
+    stats = store.log.stats().engines["strong"]
+    assert store.log.topic(topic).bytes <= 2_000_000 + BLOCK_SIZE
+    assert stats.used_bytes < 5_000_000
+
+
+def test_old_messages_go_by_themselves(store: Opened) -> None:
+    topics = [store.make(kind, persistence=kind, max_age=0.3) for kind in ("strong", "weak", "transient")]
+    for topic in topics:
+        store.append(topic, b"a")
+    deadline = time.monotonic() + 20
+    while any(store.log.topic(topic).first == 1 for topic in topics):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [store.read(topic) for topic in topics] == [[], [], []]
+    assert [store.append(topic, b"b").first for topic in topics] == [2, 2, 2]
+
+
+def kept(log: Opened, topic: int) -> int:
+    """How many messages a topic has, once what is too old was dropped."""
+    log.log._tick(hour=False)
+    log.do(Trim(topic, 1))
+    state = log.log.topic(topic)
+    return state.last - state.first + 1
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak", "transient"])
+def test_what_is_done_to_the_time_of_the_system_makes_nothing_older(again: Again, monkeypatch, kind: str) -> None:
+    year = 365 * 86_400 * 10**9
+    real, off, slept = time.time_ns, [0], [0]
+    monkeypatch.setattr("omq.store.clock.time.time_ns", lambda: real() + off[0])
+    begun = clock.uptime()
+    monkeypatch.setattr(clock, "uptime", lambda: begun + slept[0])
+    monkeypatch.setattr("omq.store.memory.uptime", lambda: begun + slept[0])
+    monkeypatch.setattr("omq.store.lmdb.session.uptime", lambda: begun + slept[0])
+    log = again()
+    topic = log.make("t", persistence=kind, max_age=60.0)
+    timestamps = []
+    for jump in (0, year, -year, 0):
+        off[0] = jump
+        timestamps.append(log.append(topic, b"x").timestamp)
+        log.log._tick(hour=True)
+    assert kept(log, topic) == 4
+    assert timestamps[1] - timestamps[0] > 364 * 86_400_000_000
+    assert timestamps[2] < timestamps[0] <= timestamps[3]
+    if kind != "transient":
+        for jump in (year, -year):
+            off[0] = jump
+            log = again()
+            assert kept(log, topic) == 4
+    slept[0] += 61_000_000
+    log.append(topic, b"new")
+    assert kept(log, topic) == 1
+
+
+def test_time_in_which_the_system_was_off_makes_nothing_older(again: Again, monkeypatch) -> None:
+    log = again()
+    topic = log.make("t", max_age=60.0)
+    log.append(topic, b"x")
+    log.log.close()
+    monkeypatch.setattr("omq.store.lmdb.session.uptime", lambda: clock.uptime() + 61_000_000)
+    assert kept(again(), topic) == 0, "the broker was not running, the system was"
+    log = again()
+    log.append(topic, b"y")
+    monkeypatch.setattr(session.Session, "_boot", lambda self: "another")
+    monkeypatch.setattr("omq.store.clock.time.time_ns", lambda: 4 * 10**18)
+    assert kept(again(), topic) == 1

@@ -1,0 +1,140 @@
+"""The store on disk where a transaction fails: what is tried again, and what is not."""
+
+import errno
+import threading
+from typing import Any
+
+import lmdb
+import pytest
+
+from omq._core import blocks
+from omq.store.errors import StoreError, StoreFailed, StoreFull
+from omq.store.interface import Append, DeleteTopic, MakeTopic, Trim
+from omq.store.internal import Sweep
+from tests.unit.store.lmdb.faults import Failing
+from tests.unit.store.opened import Opened
+
+
+def test_a_write_that_fails_unexpectedly_harms_no_other(store: Opened, monkeypatch) -> None:
+    topic = store.make("t")
+    good = [Append(topic, blocks.encode([b"%d" % i]), 1) for i in range(3)]
+    bad = Append(topic, None, 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        len(bad.records)
+    bad.records = b""
+    bad.count = "many"  # type: ignore[assignment]
+    store.try_(good[0], bad, good[1], Trim(topic, 0), good[2])
+    assert isinstance(bad.error, StoreError)
+    assert sorted(write.first for write in good) == [1, 2, 3]
+    assert len(store.read(topic)) == 3
+
+
+@pytest.mark.parametrize("kind", ["async", "weak"])
+def test_what_is_tried_again_is_answered_once(store: Opened, monkeypatch, kind: str) -> None:
+    topic = store.make("t", persistence=kind)
+    environment = store.log._writers["weak"].environment
+    begin, armed = environment.begin, [True]
+    grown: list[int] = []
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), lmdb.MapFullError("small"), armed))
+    monkeypatch.setattr(environment, "grow", lambda: grown.append(1))
+    writes = [Append(topic, blocks.encode([b"%d" % i]), 1) for i in range(3)]
+    store.log.submit_many(writes)
+    store.wait(writes)
+    store.wait_grown(topic, 3)
+    store.do(Trim(topic, 1))
+    assert grown
+    assert [sum(one is write for one in store.done) for write in writes] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak", "transient"])
+def test_a_deletion_that_fails_leaves_the_topic(store: Opened, monkeypatch, kind: str) -> None:
+    topic = store.make("t", persistence=kind)
+    store.append(topic, b"a")
+    environment = store.log._writers["strong"].environment
+    begin, armed, errors = environment.begin, [True], [lmdb.TxnFullError("too much")]
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), errors[0], armed))
+    write = DeleteTopic(topic)
+    store.try_(write, MakeTopic("other", "broadcast", "strong"))
+    # Together they are tried again one by one.
+    assert write.error is None
+    armed.append(True)
+    errors[0] = OSError(errno.EIO, "it failed")
+    made = MakeTopic("more", "broadcast", kind)
+    store.try_(made)
+    assert store.log.broken is not None
+    assert isinstance(made.error, StoreFailed)
+    assert [state.name for state in store.log.topics()] == ["other"]
+
+
+def test_what_the_catalog_has_forgotten_is_deleted_even_where_its_rows_cannot_go_yet(
+    store: Opened, monkeypatch
+) -> None:
+    topic = store.make("t", persistence="weak")
+    store.append(topic, b"a")
+    writer = store.log._writers["weak"]
+    delete, full, swept = writer.ledger._does[DeleteTopic], [True], threading.Event()
+
+    def fails(write: DeleteTopic) -> None:
+        if full:
+            raise StoreFull("no space")
+        delete(write)
+        swept.set()
+
+    for kind in (DeleteTopic, Sweep):
+        monkeypatch.setitem(writer.ledger._does, kind, fails)
+    assert store.do(DeleteTopic(topic)).error is None
+    assert store.log.topics() == []
+    other = store.make("t", persistence="weak")
+    assert other != topic
+    store.log._tick(hour=False)
+    store.append(other, b"b")
+    assert store.read(other) == [(1, b"b")]
+    assert topic in writer.ledger.topics
+    full.clear()
+    store.log._tick(hour=False)
+    assert swept.wait(30)
+    assert topic not in writer.ledger.topics
+    assert store.read(other) == [(1, b"b")]
+
+
+def test_a_failed_commit_ends_all_writing_and_no_reading(store: Opened, monkeypatch) -> None:
+    strong, weak = store.make("t"), store.make("u", persistence="weak")
+    store.append(strong, b"a")
+    store.append(weak, b"b")
+    environment = store.log._writers["strong"].environment
+    begin, armed = environment.begin, [True]
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), OSError(errno.EIO, "it failed"), armed))
+    for topic in (strong, strong, weak):
+        with pytest.raises(StoreFailed):
+            store.append(topic, b"c")
+    assert "it failed" in str(store.log.broken)
+    assert store.read(strong) == [(1, b"a")]
+    assert store.read(weak) == [(1, b"b")]
+    assert store.log.topic(strong).last == 1
+
+
+def test_one_write_that_cannot_be_written_costs_the_others_few_commits(store: Opened) -> None:
+    topic = store.make("t")
+    good = [Append(topic, blocks.encode([b"x"]), 1) for _ in range(300)]
+    bad = Append(topic, b"", 1)
+    bad.count = "many"  # type: ignore[assignment]
+    writer = store.log._writers["strong"]
+    before = writer.commits
+    begin, gathered, told = writer.environment.begin, threading.Event(), threading.Event()
+
+    def held() -> Any:
+        told.set()
+        assert gathered.wait(20)
+        return begin()
+
+    writer.environment.begin = held  # type: ignore[method-assign]
+    first = Append(topic, blocks.encode([b"x"]), 1)
+    store.log.submit(first)
+    assert told.wait(20)
+    writes = [*good[:150], bad, *good[150:]]
+    store.log.submit_many(writes)
+    gathered.set()
+    store.wait([first, *writes])
+    assert isinstance(bad.error, StoreError)
+    assert sorted(write.first for write in good) == list(range(2, 302))
+    assert writer.commits - before < 20

@@ -1,0 +1,149 @@
+"""The store on disk where there is no space for what it is to write."""
+
+import resource
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from omq._core import blocks
+from omq.store.errors import StoreFull
+from omq.store.interface import Append, MoveToDeadLetter, Settle
+from tests.unit.store.lmdb.faults import NoRoom
+from tests.unit.store.opened import Opened
+
+Again = Callable[..., Opened]
+
+
+def test_the_map_grows(directory: Path, monkeypatch) -> None:
+    monkeypatch.setattr("omq.store.lmdb.environment.LARGEST_MAP", 1 << 20)
+    with Opened.on_disk(directory) as log:
+        for kind in ("strong", "weak"):
+            topic = log.make(kind, persistence=kind)
+            for i in range(40):
+                log.append(topic, bytes([i]) * 100_000)
+            assert [body[0] for _, body in log.read(topic)] == list(range(40))
+
+
+def test_without_space_appends_fail_and_the_rest_goes_on(store: Opened, monkeypatch) -> None:
+    jobs = store.make("t", "round_robin")
+    store.append(jobs, b"a", b"b")
+    writer = store.log._writers["strong"]
+    begin = writer.environment.begin
+    full = threading.Event()
+    full.set()
+
+    class Full:
+        def __init__(self, real):
+            self._real = real
+            self._puts = 0
+
+        def __getattr__(self, name):
+            return getattr(self._real, name)
+
+        def put(self, key, value):
+            if full.is_set() and key[:1] == b"b":
+                error = lmdb.DiskError("no space")
+                error.code = 28
+                raise error
+            return self._real.put(key, value)
+
+    monkeypatch.setattr(writer.environment, "begin", lambda: Full(begin()))
+    append, settle = Append(jobs, blocks.encode([b"c"]), 1), Settle(jobs, [(1, 1)])
+    store.try_(append, settle)
+    assert isinstance(append.error, StoreFull)
+    assert settle.error is None
+    assert 1 in store.log.settled(jobs)
+    assert store.log.broken is None
+    full.clear()
+    assert store.append(jobs, b"c").first == 3
+
+
+def test_what_was_acknowledged_early_is_written_once_there_is_space(again: Again, monkeypatch, caplog) -> None:
+    store = again()
+    topic, other = store.make("t", persistence="async"), store.make("other", persistence="async")
+    jobs = store.make("jobs", "round_robin", "weak")
+    store.append(topic, b"1")
+    store.append(jobs, b"job")
+    room = NoRoom(store.log._writers["weak"].environment, monkeypatch)
+    room.full.set()
+    # It cannot be known yet.
+    early = store.append(topic, b"2", b"3", producer=b"p", sequence=1)
+    assert early.first == 2
+    with pytest.raises(StoreFull, match=r"the disk is full: .*written first"):
+        store.append(topic, b"no")
+    assert store.log.full
+    with pytest.raises(StoreFull, match=r"the disk is full: .*weak/data.mdb"):
+        store.append(other, b"no")
+    for write in MoveToDeadLetter(jobs, 1, topic), Append(jobs, blocks.encode([b"no"]), 1):
+        with pytest.raises(StoreFull):
+            store.do(write)
+    store.do(Settle(jobs, [(1, 1)]))
+    assert store.read(topic) == [(1, b"1")]
+    room.full.clear()
+    store.wait_grown(topic, 3)
+    assert store.append(topic, b"4").first == 4
+    assert store.append(topic, b"2", b"3", producer=b"p", sequence=1).first == 2
+    assert not store.log.full
+    store.append(other, b"yes")
+    store.wait_grown(other, 1)
+    store.wait_grown(topic, 4)
+    assert store.read(topic) == [(1, b"1"), (2, b"2"), (3, b"3"), (4, b"4")]
+    said = [record.levelname for record in caplog.records if "async" in record.message]
+    assert said == ["ERROR", "WARNING"]
+    assert again().read(topic)[-1] == (4, b"4")
+
+
+def test_what_is_acknowledged_and_finds_no_space_until_the_end_is_said(again: Again, monkeypatch, caplog) -> None:
+    store = again()
+    topic = store.make("t", persistence="async")
+    store.append(topic, b"1")
+    store.wait_grown(topic, 1)
+    room = NoRoom(store.log._writers["weak"].environment, monkeypatch)
+    room.full.set()
+    store.append(topic, b"2")
+    store.log.close()
+    assert "1 writes to async topics are lost" in caplog.text
+    # Its id was told, and is not given again.
+    store = again()
+    assert store.log.findings
+    assert store.read(topic) == [(1, b"1")]
+    assert store.append(topic, b"3").first > 2
+
+
+def test_a_limit_within_a_write_is_no_broken_disk(tmp_path: Path) -> None:
+    size = lambda path: (path / "strong" / "data.mdb").stat().st_size  # noqa: E731
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    with Opened.on_disk(tmp_path / "store", flush_interval=1000.0) as log:
+        topic = log.make("t")
+        log.append(topic, b"a")
+        limit = (size(tmp_path / "store") + 4095) // 4096 * 4096 + 100_000
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            with pytest.raises(StoreFull):
+                log.append(topic, bytes(3_000_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert log.append(topic, b"b").first == 2
+
+
+def test_an_async_topic_at_a_limit_of_the_process(tmp_path: Path) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    with Opened.on_disk(tmp_path / "store", flush_interval=0.02) as log:
+        topic = log.make("t", persistence="async")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # `synced` is larger
+        try:
+            told = log.append(topic, b"told")
+            with pytest.raises(StoreFull):
+                log.append(topic, b"refused")
+            log.log._flusher.flush()
+            assert log.log.full
+            assert log.log.broken is None
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        log.wait_grown(topic, told.first)
+        assert log.append(topic, b"b").first == told.first + 1
+        log.log._flusher.flush()
+        assert log.log.broken is None

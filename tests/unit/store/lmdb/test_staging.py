@@ -1,0 +1,42 @@
+"""Stages of the store on disk that have the same names in several environments."""
+
+import pytest
+
+from omq._core import blocks
+from omq.store.errors import StageError
+from omq.store.interface import AbortStage, CommitStages, Stage
+from tests.unit.store.opened import Opened
+
+
+@pytest.mark.parametrize(
+    "kinds", [("strong", "weak"), ("weak", "strong"), ("strong", "transient"), ("transient", "weak")]
+)
+def test_a_stage_and_a_commit_have_one_name_in_the_whole_store(store: Opened, kinds: tuple[str, str]) -> None:
+    one, two = (store.make(kind, persistence=kind) for kind in kinds)
+    record = blocks.encode([b"x"])
+    store.do(Stage(one, record, 1, b"s", 1))
+    with pytest.raises(StageError, match="another persistence"):
+        store.do(Stage(two, record, 1, b"s", 1))
+    first = store.do(CommitStages(b"c", [b"s"]))
+    assert first.published == [(b"s", one, 1, 1)]
+    # The name of the stage is free again, that of the commit is not.
+    store.do(Stage(two, record, 1, b"s", 1))
+    again = store.do(CommitStages(b"c", [b"s"]))
+    assert (again.published, again.repeated) == (first.published, True)
+    store.do(Stage(one, record, 1, b"t", 1))
+    with pytest.raises(StageError):
+        store.do(CommitStages(b"d", [b"s", b"t"]))
+    assert store.log.topic(two).last == 0
+
+
+def test_a_stage_that_is_there_twice_is_not_committed_by_half(store: Opened, monkeypatch) -> None:
+    one, two = store.make("one"), store.make("two", persistence="weak")
+    for writer in store.log._writers.values():
+        monkeypatch.setattr(writer.ledger, "_elsewhere", lambda key: False)
+    for topic in one, two:
+        store.do(Stage(topic, blocks.encode([b"x"]), 1, b"s", 1))
+    monkeypatch.undo()
+    with pytest.raises(StageError, match="twice"):
+        store.do(CommitStages(b"c", [b"s"]))
+    store.do(AbortStage(b"s"))
+    assert store.do(CommitStages(b"c", [b"s"])).published == [(b"s", two, 1, 1)]
