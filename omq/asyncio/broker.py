@@ -27,6 +27,7 @@ from omq.broker.client.async_streams import leave
 from omq.broker.client.checks import (
     check_bodies,
     check_headers,
+    check_in_flight,
     check_reading,
     check_sequence,
     check_share,
@@ -46,7 +47,7 @@ from omq.broker.client.client_core import (
     write_stages,
 )
 from omq.broker.client.feeds import CREDIT_BYTES
-from omq.broker.client.packing import check_body, pack
+from omq.broker.client.packing import check_body, pack, turn
 from omq.broker.client.range_reader import RangeReader
 from omq.broker.errors import (
     BrokerError,
@@ -186,16 +187,23 @@ class Client:
             await caller.flush(flush)
         return read_first(request)
 
-    async def publish_many(self, topic: str, bodies: Iterable[Buffer | Record]) -> list[int]:
+    async def publish_many(
+        self, topic: str, bodies: Iterable[Buffer | Record], *, in_flight: int | None = None
+    ) -> list[int]:
         """Publishes messages, many on their way at once; see `omq.broker.Client.publish_many`."""
         check_bodies(bodies)
+        check_in_flight(in_flight)
         protocol.check_name(topic)
-        asked = await self._ask_all(bodies, partial(self._caller.core.append, topic), read_first)
+        asked = await self._ask_all(bodies, partial(self._caller.core.append, topic), read_first, in_flight)
         await self._caller.flush()
         return [number for first, count in asked for number in range(first, first + count)]
 
     async def _ask_all(
-        self, bodies: Iterable[Buffer | Record], ask: Callable[[bytes], Request], read: Callable[[Request], _Read]
+        self,
+        bodies: Iterable[Buffer | Record],
+        ask: Callable[[bytes], Request],
+        read: Callable[[Request], _Read],
+        in_flight: int | None = None,
     ) -> list[tuple[_Read, int]]:
         """Makes requests of bodies, many on their way at once; what their answers say, and what is in each."""
         caller = self._caller
@@ -204,8 +212,8 @@ class Client:
         asked: deque[tuple[Request, int]] = deque()
         answers: list[tuple[_Read, int]] = []
         try:
-            for records, count in pack(bodies, core.max_body):
-                may_append = partial(core.has_turn, len(records))
+            for records, count in pack(bodies, core.max_body, in_flight):
+                may_append = turn(core, len(records), count, asked, in_flight)
                 if not may_append():
                     await caller.wait_for(may_append, "an answer to what was published")
                 while asked and asked[0][0].done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 from bench.broker.drivers import PATIENCE, TOPIC, Job
@@ -15,7 +16,6 @@ class Client:
 
     def __init__(self, job: Job) -> None:
         self._depth, self._body, self._options = job.depth, job.body(), job.options
-        self._bodies = [self._body] * job.depth
         self._broker: Any = Broker(job.endpoint, timeout=PATIENCE)
         self._jobs: Any = None
 
@@ -25,9 +25,7 @@ class Client:
         self._broker.create(FENCE, persistence="transient")
 
     def publish(self, count: int) -> None:
-        while count > 0:
-            self._broker.publish_many(TOPIC, self._bodies if count >= self._depth else self._bodies[:count])
-            count -= self._depth
+        self._broker.publish_many(TOPIC, repeat(self._body, count), in_flight=self._depth)
 
     def trip(self) -> None:
         self._broker.publish(TOPIC, self._body)

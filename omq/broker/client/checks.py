@@ -109,6 +109,16 @@ def check_stages(stages: Iterable[str]) -> Iterable[str]:
     return stages
 
 
+def check_in_flight(number: int | None) -> None:
+    """Raises for a number of messages that cannot be on their way at once.
+
+    Raises:
+        ValueError: It is neither `None` nor a whole number of 1 or more.
+    """
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+        raise ValueError(f"in_flight={number!r}: must be a whole number, 1 or more, or None")
+
+
 def check_bodies(bodies: object) -> None:
     """Raises where one body was given for several; iterating over it would give numbers."""
     if isinstance(bodies, str | bytes | bytearray | memoryview | Record):

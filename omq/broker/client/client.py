@@ -15,6 +15,7 @@ from omq.broker.client.caller import Caller
 from omq.broker.client.checks import (
     check_bodies,
     check_headers,
+    check_in_flight,
     check_reading,
     check_sequence,
     check_share,
@@ -34,7 +35,7 @@ from omq.broker.client.client_core import (
     write_stages,
 )
 from omq.broker.client.feeds import CREDIT_BYTES
-from omq.broker.client.packing import check_body, pack
+from omq.broker.client.packing import check_body, pack, turn
 from omq.broker.client.range_reader import RangeReader
 from omq.broker.client.streams import Consumer, Subscription
 from omq.broker.errors import BrokerTimeout
@@ -189,33 +190,38 @@ class Client:
             caller.flush(until, flush)
         return read_first(request)
 
-    def publish_many(self, topic: str, bodies: Iterable[Buffer | Record]) -> list[int]:
+    def publish_many(self, topic: str, bodies: Iterable[Buffer | Record], *, in_flight: int | None = None) -> list[int]:
         """Publishes messages, many on their way at once, and waits until the topic's persistence holds for all.
 
         They are stored in their order. After an error some of them may be published, not always the first ones.
 
         Args:
             topic: The topic's name.
-            bodies: Their contents; see `publish`. A `Record` has a key and headers, too.
+            bodies: Their contents; see `publish`. A `Record` has a key and headers, too. They are taken one after the
+                other while earlier ones are answered, so that a generator may give any number of them.
+            in_flight: How many messages may wait for their answers at once: what is in doubt at most if the program
+                dies. None: 8 MiB of them.
 
         Returns:
             Their ids.
 
         Raises:
             Exception: As `publish`; the client's `timeout` counts from one answer to the next.
+            ValueError: *in_flight* is below 1.
         """
         caller = self._caller
         check_bodies(bodies)
+        check_in_flight(in_flight)
         protocol.check_name(topic)
         numbers: list[int] = []
-        for request, count in self._ask_all(bodies, partial(caller.core.append, topic)):
+        for request, count in self._ask_all(bodies, partial(caller.core.append, topic), in_flight):
             first = read_first(request)
             numbers.extend(range(first, first + count))
         caller.flush(caller.until())
         return numbers
 
     def _ask_all(
-        self, bodies: Iterable[Buffer | Record], ask: Callable[[bytes], Request]
+        self, bodies: Iterable[Buffer | Record], ask: Callable[[bytes], Request], in_flight: int | None = None
     ) -> Iterator[tuple[Request, int]]:
         """Makes requests of bodies, many on their way at once; the answered ones in order, with their counts."""
         caller = self._caller
@@ -224,8 +230,8 @@ class Client:
         asked: deque[tuple[Request, int]] = deque()
         caller.settle_dropped()
         try:
-            for records, count in pack(bodies, core.max_body):
-                may_append = partial(core.has_turn, len(records))
+            for records, count in pack(bodies, core.max_body, in_flight):
+                may_append = turn(core, len(records), count, asked, in_flight)
                 if not may_append():
                     caller.wait_for(may_append, caller.until(), "an answer to what was published")
                 while asked and asked[0][0].done:

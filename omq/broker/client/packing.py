@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -14,28 +15,55 @@ from omq.broker.types import Record
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-BLOCK_BYTES: Final = 64 << 10  #: What is put into one request of many, about.
+    from omq.broker.client.client_core import ClientCore, Request
+
+BLOCK_BYTES: Final = 128 << 10  #: What is put into one request of many, about.
 BLOCK_RECORDS: Final = 256  #: At most so many records.
 
 
-def pack(bodies: Iterable[Buffer | Record], limit: int) -> Iterator[tuple[bytes, int]]:
+def pack(bodies: Iterable[Buffer | Record], limit: int, in_flight: int | None = None) -> Iterator[tuple[bytes, int]]:
     """Makes records of bodies, and requests of records: what is in each, and how many.
+
+    Args:
+        bodies: The bodies.
+        limit: Bytes that a body may have.
+        in_flight: How many records may wait for an answer; a request has a quarter of them at most. None: any number.
 
     Raises:
         TooLarge: A body has more than *limit* bytes; what came before was given.
         TypeError: A body is none.
     """
     rest = iter(bodies)
-    number = BLOCK_RECORDS // 4
+    most = BLOCK_RECORDS if in_flight is None else min(max(in_flight // 4, 1), BLOCK_RECORDS)
+    number = min(BLOCK_RECORDS // 4, most)
     while some := list(islice(rest, number)):
-        sizes = [_size(one, limit) for one in some]
+        sizes = _sizes(some, limit)
         total = sum(sizes)
         if total <= 2 * BLOCK_BYTES:
             yield _encode(some), len(some)
         else:
             for start, stop in _cuts(sizes):
                 yield _encode(some[start:stop]), stop - start
-        number = min(max(BLOCK_BYTES * len(some) // max(total, 1), 1), BLOCK_RECORDS)
+        number = min(max(BLOCK_BYTES * len(some) // max(total, 1), 1), most)
+
+
+def turn(
+    core: ClientCore, size: int, count: int, asked: Collection[tuple[Request, int]], in_flight: int | None
+) -> Callable[[], bool]:
+    """What says whether one request of many more may be on its way.
+
+    Args:
+        core: Whose.
+        size: Bytes of its records.
+        count: How many they are.
+        asked: The earlier ones, and how many records are in each.
+        in_flight: How many records may wait for an answer; see `pack`.
+    """
+    has_turn = partial(core.has_turn, size)
+    if in_flight is None:
+        return has_turn
+    room = max(in_flight - count, 0)
+    return lambda: sum(some for request, some in asked if not request.done) <= room and has_turn()
 
 
 def check_body(body: Buffer, limit: int) -> int:
@@ -53,6 +81,15 @@ def check_body(body: Buffer, limit: int) -> int:
     if size > limit:
         raise TooLarge(f"a body of {size} bytes: the broker takes {limit} at most")
     return size
+
+
+def _sizes(some: list[Buffer | Record], limit: int) -> list[int]:
+    """About the sizes of records; raises as `check_body`."""
+    if set(map(type, some)) == {bytes}:  # as nearly always, and much sooner done
+        sizes = list(map(len, some))  # type: ignore[arg-type]
+        if max(sizes) <= limit:
+            return sizes
+    return [_size(one, limit) for one in some]
 
 
 def _size(one: Buffer | Record, limit: int) -> int:
