@@ -9,7 +9,12 @@ import pytest
 
 from omq.broker.core.journal import Journal
 from omq.store.errors import StagesFull, StoreFull, UnknownTopic
-from omq.store.memory import MemoryStore
+
+
+class Store:
+    """Says whether its disk is full."""
+
+    full = False
 
 
 def test_a_full_disk_is_told_once_and_so_is_its_end(
@@ -19,7 +24,7 @@ def test_a_full_disk_is_told_once_and_so_is_its_end(
     monkeypatch.setattr("omq.broker.core.journal.time.monotonic", lambda: now[0])
     journal: Any = Journal.__new__(Journal)
     journal.full = journal._failed = False
-    journal.store = MemoryStore(notify=lambda writes: None)
+    store = journal.store = Store()
     with caplog.at_level(logging.WARNING):
         for error in (None, StoreFull("no space"), StoreFull("no space"), UnknownTopic("t"), StoreFull("no space")):
             journal._note(error)
@@ -36,6 +41,10 @@ def test_a_full_disk_is_told_once_and_so_is_its_end(
         journal._note(None)
         assert journal.full
         now[0] += 2
+        store.full = True  # it keeps what it has acknowledged and not written
+        journal._note(None)
+        assert journal.full
+        store.full = False
         journal._note(None)
         journal._note(None)
         assert not journal.full

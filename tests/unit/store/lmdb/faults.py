@@ -2,16 +2,27 @@
 
 import errno
 import threading
+from collections.abc import Callable
 
 import lmdb
 
 
 class NoRoom:
-    """Whether the commits of an environment find space; it is to be installed with `monkeypatch`."""
+    """Whether the commits of an environment find space.
+
+    Args:
+        environment: The environment.
+        monkeypatch: Puts this in its place.
+
+    Attributes:
+        full: They find none.
+        refused: Called where one finds none, in the thread that writes.
+    """
 
     def __init__(self, environment, monkeypatch) -> None:
         self.full = full = threading.Event()
-        begin = environment.begin
+        self.refused: Callable[[], None] = lambda: None
+        room, begin = self, environment.begin
         error = lmdb.DiskError("mdb_txn_commit: No space left on device")
         error.code = errno.ENOSPC
 
@@ -29,6 +40,7 @@ class NoRoom:
 
             def commit(self) -> None:
                 if full.is_set() and self._grows:
+                    room.refused()
                     raise error
                 self._real.commit()
 
@@ -36,20 +48,47 @@ class NoRoom:
 
 
 class Failing:
-    """A transaction whose commit fails, the first time."""
+    """A transaction whose commit may fail.
 
-    def __init__(self, real, error: Exception, armed: list[bool]) -> None:
+    Args:
+        real: The transaction.
+        errors: What the commits of all with this list raise, one by one; `None`: that one succeeds.
+    """
+
+    def __init__(self, real, errors: list[Exception | None]) -> None:
         self._real = real
-        self._error = error
-        self._armed = armed
+        self._errors = errors
 
     def __getattr__(self, name: str):
         return getattr(self._real, name)
 
     def commit(self) -> None:
-        if not self._armed:
-            self._real.commit()
-            return
-        self._armed.clear()
-        self._real.abort()
-        raise self._error
+        error = self._errors.pop(0) if self._errors else None
+        if error is not None:
+            self._real.abort()
+            raise error
+        self._real.commit()
+
+
+class Held:
+    """Holds the next transactions of an environment back, so that writes gather.
+
+    Args:
+        environment: The environment.
+        monkeypatch: Puts this in its place.
+
+    Attributes:
+        asked: A transaction was to begin.
+        go_on: It may.
+    """
+
+    def __init__(self, environment, monkeypatch) -> None:
+        self.asked, self.go_on = threading.Event(), threading.Event()
+        begin = environment.begin
+
+        def held():
+            self.asked.set()
+            assert self.go_on.wait(20)
+            return begin()
+
+        monkeypatch.setattr(environment, "begin", held)

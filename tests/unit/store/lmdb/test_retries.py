@@ -2,7 +2,6 @@
 
 import errno
 import threading
-from typing import Any
 
 import lmdb
 import pytest
@@ -11,17 +10,14 @@ from omq._core import blocks
 from omq.store.errors import StoreError, StoreFailed, StoreFull
 from omq.store.interface import Append, DeleteTopic, MakeTopic, Trim
 from omq.store.internal import Sweep
-from tests.unit.store.lmdb.faults import Failing
+from tests.unit.store.lmdb.faults import Failing, Held
 from tests.unit.store.opened import Opened
 
 
 def test_a_write_that_fails_unexpectedly_harms_no_other(store: Opened, monkeypatch) -> None:
     topic = store.make("t")
     good = [Append(topic, blocks.encode([b"%d" % i]), 1) for i in range(3)]
-    bad = Append(topic, None, 1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        len(bad.records)
-    bad.records = b""
+    bad = Append(topic, b"", 1)
     bad.count = "many"  # type: ignore[assignment]
     store.try_(good[0], bad, good[1], Trim(topic, 0), good[2])
     assert isinstance(bad.error, StoreError)
@@ -33,9 +29,9 @@ def test_a_write_that_fails_unexpectedly_harms_no_other(store: Opened, monkeypat
 def test_what_is_tried_again_is_answered_once(store: Opened, monkeypatch, kind: str) -> None:
     topic = store.make("t", persistence=kind)
     environment = store.log._writers["weak"].environment
-    begin, armed = environment.begin, [True]
+    begin, errors = environment.begin, [lmdb.MapFullError("small")]
     grown: list[int] = []
-    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), lmdb.MapFullError("small"), armed))
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), errors))
     monkeypatch.setattr(environment, "grow", lambda: grown.append(1))
     writes = [Append(topic, blocks.encode([b"%d" % i]), 1) for i in range(3)]
     store.log.submit_many(writes)
@@ -51,14 +47,13 @@ def test_a_deletion_that_fails_leaves_the_topic(store: Opened, monkeypatch, kind
     topic = store.make("t", persistence=kind)
     store.append(topic, b"a")
     environment = store.log._writers["strong"].environment
-    begin, armed, errors = environment.begin, [True], [lmdb.TxnFullError("too much")]
-    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), errors[0], armed))
+    begin, errors = environment.begin, [lmdb.TxnFullError("too much")]
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), errors))
     write = DeleteTopic(topic)
     store.try_(write, MakeTopic("other", "broadcast", "strong"))
     # Together they are tried again one by one.
     assert write.error is None
-    armed.append(True)
-    errors[0] = OSError(errno.EIO, "it failed")
+    errors.append(OSError(errno.EIO, "it failed"))
     made = MakeTopic("more", "broadcast", kind)
     store.try_(made)
     assert store.log.broken is not None
@@ -102,8 +97,8 @@ def test_a_failed_commit_ends_all_writing_and_no_reading(store: Opened, monkeypa
     store.append(strong, b"a")
     store.append(weak, b"b")
     environment = store.log._writers["strong"].environment
-    begin, armed = environment.begin, [True]
-    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), OSError(errno.EIO, "it failed"), armed))
+    begin, errors = environment.begin, [OSError(errno.EIO, "it failed")]
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), errors))
     for topic in (strong, strong, weak):
         with pytest.raises(StoreFailed):
             store.append(topic, b"c")
@@ -113,28 +108,44 @@ def test_a_failed_commit_ends_all_writing_and_no_reading(store: Opened, monkeypa
     assert store.log.topic(strong).last == 1
 
 
-def test_one_write_that_cannot_be_written_costs_the_others_few_commits(store: Opened) -> None:
+def test_one_write_that_cannot_be_written_costs_the_others_few_commits(store: Opened, monkeypatch) -> None:
     topic = store.make("t")
     good = [Append(topic, blocks.encode([b"x"]), 1) for _ in range(300)]
     bad = Append(topic, b"", 1)
     bad.count = "many"  # type: ignore[assignment]
     writer = store.log._writers["strong"]
     before = writer.commits
-    begin, gathered, told = writer.environment.begin, threading.Event(), threading.Event()
-
-    def held() -> Any:
-        told.set()
-        assert gathered.wait(20)
-        return begin()
-
-    writer.environment.begin = held  # type: ignore[method-assign]
+    held = Held(writer.environment, monkeypatch)
     first = Append(topic, blocks.encode([b"x"]), 1)
     store.log.submit(first)
-    assert told.wait(20)
+    assert held.asked.wait(20)
     writes = [*good[:150], bad, *good[150:]]
     store.log.submit_many(writes)
-    gathered.set()
+    held.go_on.set()
     store.wait([first, *writes])
     assert isinstance(bad.error, StoreError)
     assert sorted(write.first for write in good) == list(range(2, 302))
     assert writer.commits - before < 20
+
+
+def test_a_write_that_is_tried_again_repeats_nothing_that_was_not_stored(store: Opened, monkeypatch) -> None:
+    topic = store.make("t")
+    writer = store.log._writers["strong"]
+    no_space = lmdb.DiskError("no space")
+    no_space.code = errno.ENOSPC
+    # What has gathered does not go as a whole, and then the first of it finds no space.
+    begin, errors = writer.environment.begin, [None, lmdb.TxnFullError("too much"), no_space]
+    monkeypatch.setattr(writer.environment, "begin", lambda: Failing(begin(), errors))
+    held = Held(writer.environment, monkeypatch)
+    first = Append(topic, blocks.encode([b"first"]), 1)
+    store.log.submit(first)
+    assert held.asked.wait(20)
+    one, same = (Append(topic, blocks.encode([b"x"]), 1, b"p", 7) for _ in range(2))
+    store.log.submit_many([one, same])
+    held.go_on.set()
+    store.wait([first, one, same])
+    assert errors == []
+    assert isinstance(one.error, StoreFull)
+    assert (same.error, same.first, same.duplicate) == (None, 2, False)
+    assert writer.duplicates == 0
+    assert store.read(topic) == [(1, b"first"), (2, b"x")]

@@ -82,6 +82,18 @@ def test_what_was_acknowledged_early_is_written_once_there_is_space(again: Again
             store.do(write)
     store.do(Settle(jobs, [(1, 1)]))
     assert store.read(topic) == [(1, b"1")]
+    # Until there is space the store is full: also while what it owes is being tried again.
+    told: list[bool] = []
+    enough = threading.Event()
+
+    def refused() -> None:
+        told.append(store.log.full)
+        if len(told) == 3:
+            enough.set()
+
+    room.refused = refused
+    assert enough.wait(20)
+    assert all(told)
     room.full.clear()
     store.wait_grown(topic, 3)
     assert store.append(topic, b"4").first == 4

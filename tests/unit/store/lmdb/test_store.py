@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import lmdb
 import pytest
@@ -25,7 +24,7 @@ from omq.store.interface import (
 from omq.store.lmdb import data_file, reader
 from omq.store.lmdb.offline import Offline
 from omq.store.lmdb.store import Store
-from tests.unit.store.lmdb.faults import Failing
+from tests.unit.store.lmdb.faults import Failing, Held
 from tests.unit.store.opened import Opened
 
 Again = Callable[..., Opened]
@@ -155,22 +154,14 @@ def test_whoever_fails_to_listen_stops_nothing(directory: Path, caplog) -> None:
 def test_nobody_waits_for_ids_of_a_transient_topic_under_its_lock(store: Opened, monkeypatch) -> None:
     transient, dead = store.make("t", "round_robin", "transient"), store.make("dead")
     store.append(transient, b"job")
-    environment = store.log._writers["strong"].environment
-    begin, asked, go_on = environment.begin, threading.Event(), threading.Event()
-
-    def held() -> Any:
-        asked.set()
-        assert go_on.wait(20)
-        return begin()
-
-    monkeypatch.setattr(environment, "begin", held)
+    held = Held(store.log._writers["strong"].environment, monkeypatch)
     # More than was reserved: the strong writer, which allows ids, has to settle a dead letter in memory beside.
     many = [Append(transient, blocks.encode([b""] * 65536), 65536) for _ in range(40)]
     writes = [MoveToDeadLetter(transient, 1, dead), *many, SetPosition(transient, "n", 5)]
     store.log.submit_many(writes)
-    assert asked.wait(20)
+    assert held.asked.wait(20)
     assert store.log.topic(transient).last < 1 << 20
-    go_on.set()
+    held.go_on.set()
     store.wait(writes)
     assert [write.error for write in writes] == [None] * len(writes)
     assert [write.first for write in many] == [2 + 65536 * i for i in range(40)]
@@ -183,7 +174,7 @@ def test_without_ids_to_give_a_transient_topic_says_so(store: Opened, monkeypatc
     environment = store.log._writers["strong"].environment
     begin = environment.begin
     error = OSError(errno.EIO, "it failed")
-    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), error, [True]))
+    monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), [error]))
     large = Append(topic, blocks.encode([b""] * 2_000_000), 2_000_000)
     store.try_(large, SetPosition(topic, "n", 0))
     assert isinstance(large.error, StoreFailed)
