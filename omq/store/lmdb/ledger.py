@@ -166,6 +166,7 @@ class Ledger:
         """The transaction is not committed; `transaction` reads what is."""
         self._transaction = None
         self._swept.clear()
+        self.behind = False  # in a second again: where there is no space the next attempt would fail as well
         self.unclean = False  # in an hour again
         self._producers.rollback()
         touched = list(self.touched)
@@ -179,6 +180,11 @@ class Ledger:
                 self.topics.pop(topic.id, None)
             self._deleted.discard(topic.id)
         self.touched.clear()
+
+    @property
+    def owes_deletions(self) -> bool:
+        """Whether rows of topics that were deleted are still there."""
+        return bool(self._deleted)
 
     def load(self, transaction: Any, topic: Topic) -> None:
         """Reads where a topic stands."""

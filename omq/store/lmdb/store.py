@@ -627,8 +627,9 @@ class Store:
             self._writers["weak"].submit(Sweep(self._unswept.pop()))
         for writer in self._writers.values():
             writer.environment.take_reserve()
-            topics = list(writer.ledger.topics.values())
-            if writer.owing or any(topic.settings.get("max_age") for topic in topics):
+            ledger = writer.ledger
+            topics = list(ledger.topics.values())
+            if writer.owing or ledger.owes_deletions or any(topic.settings.get("max_age") for topic in topics):
                 writer.submit(Retain())
             if hour:
                 writer.submit(Clean())

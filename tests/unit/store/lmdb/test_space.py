@@ -1,7 +1,9 @@
 """The store on disk where there is no space for what it is to write."""
 
+import errno
 import resource
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from omq._core import blocks
 from omq.store.errors import StoreFull
-from omq.store.interface import Append, MoveToDeadLetter, Settle
+from omq.store.interface import Append, DeleteTopic, MoveToDeadLetter, Settle
 from tests.unit.store.lmdb.faults import NoRoom
 from tests.unit.store.opened import Opened
 
@@ -159,3 +161,45 @@ def test_an_async_topic_at_a_limit_of_the_process(tmp_path: Path) -> None:
         assert log.append(topic, b"b").first == told.first + 1
         log.log._flusher.flush()
         assert log.log.broken is None
+
+
+def test_while_nothing_can_be_written_what_is_deleted_is_tried_again_in_peace(store: Opened, monkeypatch) -> None:
+    """The disk has no room even for what makes room: the writer's thread does not spin on it."""
+    monkeypatch.setattr("omq.store.lmdb.ledger.SWEPT", 1)
+    topic = store.make("t")
+    for _ in range(20):
+        store.append(topic, bytes(300_000))
+    environment = store.log._writers["strong"].environment
+    begin, full, tried = environment.begin, threading.Event(), threading.Semaphore(0)
+    error = lmdb.DiskError("mdb_txn_commit: No space left on device")
+    error.code = errno.ENOSPC
+
+    class Full:
+        def __init__(self) -> None:
+            self._real = begin()
+
+        def __getattr__(self, name: str):
+            return getattr(self._real, name)
+
+        def commit(self) -> None:
+            if full.is_set():
+                tried.release()
+                raise error
+            self._real.commit()
+            full.set()  # the topic is deleted, its rows are not
+
+    monkeypatch.setattr(environment, "begin", Full)
+    store.try_(DeleteTopic(topic))
+    assert tried.acquire(timeout=20)
+    again = 0
+    end = time.monotonic() + 0.5
+    while tried.acquire(timeout=max(0.0, end - time.monotonic())):
+        again += 1
+    assert again <= 6
+    monkeypatch.setattr(environment, "begin", begin)
+    end = time.monotonic() + 20
+    while store.log._writers["strong"].ledger.owes_deletions:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    with environment.read() as reading:
+        assert not any(bytes(key[:1]) == b"b" for key, _ in reading.cursor())
