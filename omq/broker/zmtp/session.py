@@ -15,7 +15,7 @@ from omq.broker import protocol as p
 from omq.broker.core.broadcast import BroadcastTopic
 from omq.broker.core.broker import Broker
 from omq.broker.core.journal import broker_error
-from omq.broker.core.round_robin import RoundRobinTopic
+from omq.broker.core.round_robin import RoundRobinTopic, Share
 from omq.broker.core.topic import Topic
 from omq.broker.errors import (
     BrokerError,
@@ -514,27 +514,27 @@ class Session:
 
     def _ack(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
-        held = self.tags.get(tag)
-        if isinstance(held, Working):
-            held.share.ack(ranges)
-        elif held is not None:
-            raise WrongState("a subscription has nothing to acknowledge: it moves its position")
+        if share := self._share(tag, "a subscription has nothing to acknowledge: it moves its position"):
+            share.ack(ranges)
 
     def _nack(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
-        held = self.tags.get(tag)
-        if isinstance(held, Working):
-            held.share.nack(ranges)
-        elif held is not None:
-            raise WrongState("a subscription has nothing to give back")
+        if share := self._share(tag, "a subscription has nothing to give back"):
+            share.nack(ranges)
 
     def _return(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
+        if share := self._share(tag, "a subscription has nothing to give back"):
+            share.give_back(ranges)
+
+    def _share(self, tag: bytes, otherwise: str) -> Share | None:
+        """The share of a tag; `None` where it is over, and *otherwise* says what is wrong with a subscription's tag."""
         held = self.tags.get(tag)
-        if isinstance(held, Working):
-            held.share.give_back(ranges)
-        elif held is not None:
-            raise WrongState("a subscription has nothing to give back")
+        if held is None:
+            return None
+        if not isinstance(held, Working):
+            raise WrongState(otherwise)
+        return held.share
 
     def _settle(self, tag: bytes, message: list[bytes]) -> None:
         """Settles what the client acknowledged in another session, of which this broker may not have heard."""

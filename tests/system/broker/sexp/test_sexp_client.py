@@ -142,7 +142,7 @@ def test_a_busy_program_stays_connected():
 
 
 def test_a_slow_program_holds_up_the_server_and_loses_nothing(stage, monkeypatch):
-    monkeypatch.setattr("omq.broker.sexp.client.BACKLOG", 1 << 20)
+    monkeypatch.setattr("omq.broker.sexp.link.BACKLOG", 1 << 20)
     stage.create("t")
     body = bytes(64 << 10)
     with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
