@@ -7,6 +7,7 @@ close upon the other, a thread that says the last of them where no call follows.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -15,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+from weakref import WeakSet
 
 import omq
 from omq.broker import protocol
@@ -33,6 +35,7 @@ _FULL_NAP: Final = 0.005  # seconds, while the socket takes nothing
 _DENSE: Final = 0.001  # seconds between acknowledgements that are said together
 _LATE: Final = 0.02  # seconds after which they are said in any case
 _IDLE: Final = 25  # times that the thread which says them finds none before it ends
+_FAREWELL: Final = 1.0  # seconds that a program's end waits for what was acknowledged, at most
 _AT_ONCE: Final = 64  # messages that are taken from the socket in one turn
 
 
@@ -91,6 +94,7 @@ class Caller:
         self._socket: omq.DEALER | None = None
         self._watch: Watch
         self._open()
+        _callers.add(self)
 
     # ------------------------------------------------------------------ life
 
@@ -126,6 +130,12 @@ class Caller:
             self.send_out()
         with contextlib.suppress(BrokerTimeout):
             self.finish(bye, self.until())
+
+    def leave(self, until: float) -> None:
+        """The program ends without `close`: flushes what was acknowledged, where the broker is there."""
+        if not self.closed and not self.inherited and self.core.state is State.UP:
+            with contextlib.suppress(OmqError):
+                self.flush(until)
 
     def drop(self, one: Feed | Request) -> None:
         """A feed or a request has lost its holder. Locks nothing: who reads the socket sees to it, or the next call.
@@ -412,3 +422,16 @@ class Caller:
             self.wake_ready()
         if socket is not None:
             socket.stop()
+
+
+_callers: WeakSet[Caller] = WeakSet()
+
+
+def _leave_all() -> None:
+    until = time.monotonic() + _FAREWELL
+    for caller in list(_callers):
+        caller.leave(until)
+
+
+# The contexts end after this, for theirs was registered before.
+atexit.register(_leave_all)

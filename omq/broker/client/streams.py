@@ -59,17 +59,31 @@ class Stream(Generic[_Message]):
         until = _deadline(timeout)
         while True:
             for message in self._batch:
-                if self._counts(message):
-                    return message
+                try:
+                    if self._counts(message):
+                        return message
+                except BaseException:
+                    self._put_back([message])
+                    raise
             self._load(until)
 
     def recv_many(self, *, timeout: float | None = None) -> list[_Message]:
         """Takes what is there of the next block of messages, at least one; see `recv`."""
         until = _deadline(timeout)
         while True:
-            if messages := [message for message in self._batch if self._counts(message)]:
-                return messages
+            taken = [*self._batch]  # no signal handler runs before this stands where it is put back from
+            try:
+                if messages := [message for message in taken if self._counts(message)]:
+                    return messages
+            except BaseException:
+                self._put_back(taken)
+                raise
             self._load(until)
+
+    def _put_back(self, messages: list[_Message]) -> None:
+        """A signal handler has raised before these were handed out: the next call hands them out."""
+        with self._caller.lock:
+            self._batch = iter([*messages, *self._batch])
 
     def __iter__(self) -> Iterator[_Message]:
         # A generator that hands out what stands in a list: next to no Python code for a message.
@@ -268,7 +282,12 @@ class Consumer(Stream[Delivery]):
     def __iter__(self) -> Iterator[Delivery]:
         while True:
             for delivery in self._batch:
-                if self._counts(delivery):
+                try:
+                    counts = self._counts(delivery)
+                except BaseException:
+                    self._put_back([delivery])
+                    raise
+                if counts:
                     yield delivery
             try:
                 self._load(None)

@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -295,6 +296,26 @@ def test_acknowledgements_leave_though_no_call_follows(server, request):
         other._caller._socket.stop()  # what is held is given back
         with client.consume(name) as rest:
             assert [rest.recv(timeout=10.0).id] == [1000]
+        client.delete(name)
+
+
+def test_what_a_program_acknowledged_is_known_though_it_ends_without_close(server, request):
+    name = request.node.name
+    program = (
+        "import omq.broker, sys\n"
+        "client = omq.broker.Client(sys.argv[1])\n"
+        "jobs = client.consume(sys.argv[2])\n"
+        "got = [jobs.recv(timeout=10) for _ in range(100)]\n"
+        "for job in got: job.ack()\n"
+    )
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        client.create(name, delivery="round-robin", persistence="transient")
+        for _ in range(3):
+            client.publish_many(name, [b"x"] * 100)
+            subprocess.run([sys.executable, "-c", program, server.endpoints["zmtp"], name], check=True, timeout=60)
+        last = client.publish(name, b"last")
+        with client.consume(name) as rest:
+            assert [rest.recv(timeout=10.0).id] == [last]
         client.delete(name)
 
 
@@ -764,4 +785,36 @@ def test_an_exception_amid_the_taking_of_a_block_costs_no_message(server, reques
             if not raised:
                 break
         assert place > 10
+        client.delete(name)
+
+
+@pytest.mark.parametrize("way", ["recv", "recv_many", "iterate"])
+def test_an_exception_amid_the_handing_out_costs_no_message(server, monkeypatch, way):
+    name = f"amid the handing out: {way}"
+    real, steps = omq.broker.Consumer._counts, itertools.count()
+
+    def counts(self: Any, message: Any) -> bool:
+        if next(steps) == 7:
+            raise _Raised
+        return real(self, message)
+
+    def take(jobs: Any, found: list[bytes]) -> None:
+        while len(found) < 20:
+            if way == "recv":
+                found.append(jobs.recv(timeout=5).body)
+            elif way == "recv_many":
+                found += [job.body for job in jobs.recv_many(timeout=5)]
+            else:
+                found.append(next(iter(jobs)).body)
+
+    monkeypatch.setattr(omq.broker.Consumer, "_counts", counts)
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        client.create(name, delivery="round-robin", persistence="transient")
+        client.publish_many(name, [b"%d" % number for number in range(20)])
+        found: list[bytes] = []
+        with client.consume(name) as jobs:
+            with pytest.raises(_Raised):
+                take(jobs, found)
+            take(jobs, found)
+        assert found == [b"%d" % number for number in range(20)]
         client.delete(name)
