@@ -14,8 +14,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 import omq
@@ -28,6 +28,8 @@ from omq.broker.errors import BrokerTimeout, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
 
 log = logging.getLogger("omq")
+
+_Asked = TypeVar("_Asked")
 
 _FIRST_NAP: Final = 0.02  # seconds of a first look at the socket; a lost connection is noticed in between
 _LAST_NAP: Final = 0.25  # seconds of the longest
@@ -171,20 +173,46 @@ class Caller:
         """When the time of a call is up."""
         return None if self.timeout is None else time.monotonic() + self.timeout
 
-    @contextlib.contextmanager
-    def asking(self) -> Iterator[None]:
-        """Under the lock, for what makes requests; they leave at its end."""
+    def ask(self, command: bytes, *parts: bytes) -> list[bytes]:
+        """Makes a request, and waits for its answer."""
+        (request,) = self.answered(lambda: [self.core.request(command, *parts)], self.until())
+        return request.result()
+
+    def make(self, ask: Callable[[], _Asked]) -> _Asked:
+        """Calls what makes requests, under the lock; they leave. What has raised has made none.
+
+        No context manager does: a signal handler may raise on the way into its end, which is then not reached.
+        """
         self.refuse()
         self.settle_dropped()
         with self.lock:
             self._refuse_closed()
-            yield
-            self.send_out()
+            mark = self.core.mark()
+            try:
+                asked = ask()
+                self.send_out()
+                return asked
+            except BaseException:
+                self.core.give_up_since(mark)
+                raise
 
-    def ask(self, command: bytes, *parts: bytes) -> list[bytes]:
-        with self.asking():
-            request = self.core.request(command, *parts)
-        return self.finish(request, self.until())
+    def answered(self, ask: Callable[[], list[Request]], until: float | None) -> list[Request]:
+        """Calls what makes requests, and waits for an answer to the first of them.
+
+        Where anything raises, also a signal handler, they are given up: else they would be made in the next connection,
+        behind what was asked for later.
+        """
+        asked: list[Request] = []
+        try:
+            self.make(lambda: asked.extend(ask()))
+            self.finish(asked[0], until)
+        except BaseException:
+            with self.lock:
+                for request in asked:
+                    self.core.give_up(request)
+                self.send_out()
+            raise
+        return asked
 
     def finish(self, request: Request, until: float | None) -> list[bytes]:
         """Waits for an answer."""
@@ -217,9 +245,9 @@ class Caller:
         """
         while flush is not None or self.core.dirty:
             if flush is None:
-                with self.asking():
-                    flush = self.core.flush()
-            self.finish(flush, until)
+                (flush,) = self.answered(lambda: [self.core.flush()], until)
+            else:
+                self.finish(flush, until)
             # What goes on after a lost connection is settled again, and may say a position again.
             self.wait_for(lambda: not self.core.resuming, until, "an answer to what went on")
             if flush.session == self.core.session:

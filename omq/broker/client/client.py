@@ -169,24 +169,15 @@ class Client:
         check_headers(headers)
         records = encode_record(body, key, headers)
         until = caller.until()
-        caller.settle_dropped()
-        flush = None
         if not caller.core.has_room(len(records)):
             caller.wait_for(partial(caller.core.has_room, len(records)), until, "room for a message")
-        with caller.lock:
-            caller.refuse()
+
+        def ask() -> list[Request]:
             request = caller.core.append(topic, records)
-            if caller.core.dirty:
-                flush = caller.core.flush()
-            caller.send_out()
-        try:
-            caller.finish(request, until)
-        except BaseException:
-            if flush is not None:
-                with caller.lock:
-                    caller.core.give_up(flush)
-            raise
-        if flush is not None:
+            return [request, caller.core.flush()] if caller.core.dirty else [request]
+
+        request, *flushes = caller.answered(ask, until)
+        for flush in flushes:
             caller.flush(until, flush)
         return read_first(request)
 
@@ -236,10 +227,7 @@ class Client:
                     caller.wait_for(may_append, caller.until(), "an answer to what was published")
                 while asked and asked[0][0].done:
                     yield asked.popleft()
-                with caller.lock:
-                    caller.refuse()
-                    asked.append((ask(records), count))
-                    caller.send_out()
+                caller.make(lambda: asked.append((ask(records), count)))  # noqa: B023 - called at once
             while asked:
                 caller.finish(asked[0][0], caller.until())
                 yield asked.popleft()
@@ -324,11 +312,15 @@ class Client:
         """
         caller = self._caller
         check_subscription(replay, name, credit)
-        with caller.asking():
+        opened: list[Subscription] = []
+
+        def ask() -> list[Request]:
             feed, request = caller.core.subscribe(topic, replay, name, credit)
-        subscription = Subscription(caller, feed)
-        caller.finish(request, caller.until())
-        return subscription
+            opened.append(Subscription(caller, feed))
+            return [request]
+
+        caller.answered(ask, caller.until())
+        return opened[0]
 
     def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> Consumer:
         """Takes a share of a round-robin topic, and returns once it is in force.
@@ -347,11 +339,15 @@ class Client:
         """
         caller = self._caller
         check_share(ack_timeout, credit)
-        with caller.asking():
+        opened: list[Consumer] = []
+
+        def ask() -> list[Request]:
             feed, request = caller.core.consume(topic, ack_timeout, credit)
-        consumer = Consumer(caller, feed)
-        caller.finish(request, caller.until())
-        return consumer
+            opened.append(Consumer(caller, feed))
+            return [request]
+
+        caller.answered(ask, caller.until())
+        return opened[0]
 
     def read(
         self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
@@ -376,13 +372,11 @@ class Client:
     def _read(self, topic: str, start: int | None, stop: int | None, limit: int | None) -> Iterator[Message]:
         caller = self._caller
         (info,) = read_topics(caller.ask(protocol.TOPICS, topic.encode()))
-        with caller.asking():
-            reader = RangeReader(caller.core, info, start, stop, limit)
+        reader = caller.make(lambda: RangeReader(caller.core, info, start, stop, limit))
         try:
             while (request := reader.request) is not None:
                 caller.finish(request, caller.until())
-                with caller.asking():
-                    blocks = reader.blocks()
+                blocks = caller.make(reader.blocks)
                 for header, records in zip(blocks[::2], blocks[1::2], strict=True):
                     yield from reader.messages(header, records)
         finally:

@@ -305,7 +305,6 @@ class ClientCore:
         """
         request = Request(protocol.APPEND, self._tag(), (protocol.check_name(topic).encode(), records, self.client))
         request.sequence, request.size = next(self._sequences), len(records)
-        self._appends[request.sequence] = request
         return self._enter_laden(request)
 
     def stage(self, topic: str, records: bytes, stage: bytes, sequence: int) -> Request:
@@ -316,6 +315,10 @@ class ClientCore:
         return self._enter_laden(request)
 
     def _enter_laden(self, request: Request) -> Request:
+        # Together, for a signal handler may raise where anything is called: see `give_up_since`.
+        self._requests[request.tag] = request
+        if request.sequence:
+            self._appends[request.sequence] = request
         self.flight += request.size
         self._laden += 1
         return self._enter(request)
@@ -375,6 +378,18 @@ class ClientCore:
             self._drop(request)
             self._come_to_nothing(request)
             self.out = deque(message for message in self.out if message[1] != request.tag)
+
+    def give_up_since(self, mark: bytes) -> None:
+        """Gives up what was asked after a `mark`."""
+        for request in list(self._requests.values()):
+            if request.tag > mark:
+                self.give_up(request)
+        for tag in [tag for tag in self._feeds if tag > mark]:
+            self.cancel(self._feeds[tag])
+
+    def mark(self) -> bytes:
+        """What is asked from now on is behind this."""
+        return self._tag()
 
     # ------------------------------------------------------------------ subscriptions and shares
 
@@ -606,14 +621,17 @@ class ClientCore:
             self.out.append(message)
 
     def _drop(self, request: Request) -> None:
-        if self._requests.pop(request.tag, None) is None:
+        if request.tag not in self._requests:
             return
-        self._busy.discard(request.tag)
-        self._claims.discard(request.tag)
+        # Together, as they are entered.
+        del self._requests[request.tag]
         if request.size:
             self.flight -= request.size
             self._laden -= 1
-            self._appends.pop(request.sequence, None)
+            if request.sequence:
+                del self._appends[request.sequence]
+        self._busy.discard(request.tag)
+        self._claims.discard(request.tag)
 
     def _finish(self, request: Request, answer: list[bytes], error: OmqError | None = None) -> None:
         self._drop(request)

@@ -818,3 +818,40 @@ def test_an_exception_amid_the_handing_out_costs_no_message(server, monkeypatch,
             take(jobs, found)
         assert found == [b"%d" % number for number in range(20)]
         client.delete(name)
+
+
+def _raising_in(files: tuple[str, ...], place: int) -> Any:
+    """A trace function that raises behind the *place*-th call in these files."""
+    steps = itertools.count()
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.endswith(files):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_lasti in _behind_calls(frame.f_code) and next(steps) == place:
+            sys.settrace(None)
+            raise _Raised
+        return trace
+
+    return trace
+
+
+def test_a_publish_that_an_exception_leaves_is_not_made_later(server, request):
+    name = request.node.name
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        client.create(name, persistence="transient")
+        core = client._caller.core
+        before = sys.gettrace()
+        for place in range(60):
+            sys.settrace(_raising_in(("client/caller.py", "client/client.py", "client/client_core.py"), place))
+            try:
+                client.publish(name, b"interrupted")
+            except _Raised:
+                pass
+            finally:
+                sys.settrace(before)
+            assert not core._requests, place
+            assert not core._appends, place
+            assert (core.flight, core._laden) == (0, 0), place
+            client.publish(name, b"later")
+        client.delete(name)
