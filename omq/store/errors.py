@@ -1,5 +1,7 @@
 """What can go wrong in a store."""
 
+from typing import TypeVar
+
 from omq.errors import OmqError
 
 
@@ -87,3 +89,18 @@ class DamagedError(StoreError):
         self.topic_id = topic_id
         self.first = first
         self.last = last
+
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def bare(error: _Error) -> _Error:
+    """An error without its tracebacks, and those of the errors behind it.
+
+    Whoever keeps an error would else keep what its frames have read, and the transactions that they have read in.
+    """
+    behind: BaseException | None = error
+    while behind is not None and behind.__traceback__ is not None:
+        behind.__traceback__ = None
+        behind = behind.__cause__ or behind.__context__
+    return error

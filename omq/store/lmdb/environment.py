@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -192,7 +193,7 @@ class Environment:
                 raise StoreClosed("the store is closed")
             self._readers += 1
         try:
-            return self._lmdb.begin(buffers=True)
+            return self._begin_read(buffers=True)
         except lmdb.PanicError:
             pass
         except BaseException:
@@ -209,7 +210,15 @@ class Environment:
                 self._gate.wait()
             if self._shut is not None:
                 raise StoreClosed("the store is closed")
-            return self._lmdb.begin()
+            return self._begin_read()
+
+    def _begin_read(self, buffers: bool = False) -> Any:
+        try:
+            return self._lmdb.begin(buffers=buffers)
+        except lmdb.ReadersFullError:
+            # One that is over keeps its place among the readers until its object goes, which may lie in a circle.
+            gc.collect()
+            return self._lmdb.begin(buffers=buffers)
 
     def end_read(self, transaction: Any) -> None:
         """Ends a read transaction."""

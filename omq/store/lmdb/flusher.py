@@ -110,6 +110,8 @@ class Flusher:
                 return
             try:
                 self._flush(self._environment)
+            except lmdb.ReadersFullError as error:
+                log.error("%s: not synced, which is tried again: too many read at once: %s", self._data, error)
             except (lmdb.Error, OSError, StoreError) as error:
                 self._broken = True
                 log.critical("%s: a sync failed: %s", self._data, error)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import lmdb
 
-from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic
+from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic, bare
 from omq.store.interface import (
     AbortStage,
     Append,
@@ -401,7 +401,7 @@ class Store:
             self._appended(grown)
 
     def _hand_back(self, write: Write, error: BaseException | None) -> bool:
-        write.error, write.done = error, True
+        write.error, write.done = error and bare(error), True
         self._notify([write])
         return True
 
@@ -476,7 +476,7 @@ class Store:
                         if self._has(b"G" + write.stage, self._strong, self._weak):
                             write.error = StageError(ANOTHER_KIND, write.stage)
                     except StoreError as error:
-                        write.error = error
+                        write.error = bare(error)
         done, grown = self._memory.apply(mine) if mine else ([], {})
         self._tell(lost + done, grown)
 

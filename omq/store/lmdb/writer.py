@@ -13,7 +13,7 @@ from typing import Final
 
 import lmdb
 
-from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull
+from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull, bare
 from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
 from omq.store.internal import Clean, Owed, Retain
 from omq.store.lmdb.environment import NO_SPACE, Environment
@@ -223,7 +223,7 @@ class Writer:
                 try:
                     ledger.apply(write)
                 except StoreError as error:
-                    write.error = error
+                    write.error = bare(error)
             ledger.finish()
             if not self.strong and not self.owed:
                 self._done(self._early(group))

@@ -1,0 +1,42 @@
+"""Places among LMDB's readers: 256 for all that read at once."""
+
+import lmdb
+
+from omq.store.errors import Gone
+from omq.store.interface import MoveToDeadLetter, Trim
+from omq.store.lmdb import environment
+from tests.unit.store.opened import Opened
+
+
+def test_moves_that_fail_keep_no_place(store: Opened) -> None:
+    """Dead letters for the other environment that retention has dropped: what is told of each is kept."""
+    jobs, dead = store.make("jobs", "round_robin", "weak"), store.make("dead", persistence="strong")
+    count = 2 * environment.READERS
+    store.append(jobs, *[b"x"] * count)
+    store.do(Trim(jobs, count + 1))
+    moves = [MoveToDeadLetter(jobs, id + 1, dead) for id in range(count)]
+    store.try_(*moves)
+    assert all(isinstance(move.error, Gone) for move in moves)
+    store.log._flusher.flush()
+    assert store.log.broken is None
+    assert store.append(jobs, b"y").first == count + 1
+
+
+def test_where_all_places_are_taken_the_next_sync_is_a_second_later(store: Opened, caplog) -> None:
+    topic = store.make("t", persistence="weak")
+    store.append(topic, b"x")
+    weak = store.log._writers["weak"].environment
+    readers = []
+    while len(readers) < 2 * environment.READERS:
+        try:
+            readers.append(weak.begin_read())
+        except lmdb.ReadersFullError:
+            break
+    store.append(topic, b"y")
+    store.log._flusher.flush()
+    assert "tried again" in caplog.text
+    assert store.log.broken is None
+    while readers:
+        weak.end_read(readers.pop())
+    store.log._flusher.flush()
+    assert store.append(topic, b"z").first == 3
