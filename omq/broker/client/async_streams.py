@@ -181,7 +181,7 @@ class AsyncSubscription(AsyncStream[Message]):
         with self._caller.asking() as core:
             if self._feed.ended:
                 raise ClosedError(f"the subscription of {self.topic!r} is closed")
-            core.move(self._feed, message if isinstance(message, int) else message.id)
+            core.move(self._feed, message)
 
     def _decode(self, block: Block) -> list[Message]:
         return messages_of(self._feed, block)

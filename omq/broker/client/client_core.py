@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from omq.broker import protocol
 from omq.broker.client.connection import Retreat
-from omq.broker.client.feeds import Acked, Feed, ShareFeed, SubscriptionFeed
+from omq.broker.client.feeds import Acked, Block, Feed, LaterMessage, ShareFeed, SubscriptionFeed
 from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicError, VersionFault, error_for
 from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
-from omq.broker.types import Committed, NameInfo, TopicInfo
+from omq.broker.types import Committed, Message, NameInfo, TopicInfo
 from omq.errors import ClosedError, OmqError
 
 FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` and `stage` that wait for their answers.
@@ -409,8 +409,8 @@ class ClientCore:
         feed = ShareFeed(self._tag(), protocol.check_name(topic), ack_timeout, credit)
         return feed, self._open(feed)
 
-    def take(self, feed: Feed) -> tuple[bytes, bytes, bytes, int] | None:
-        """The next block of a feed, if there is one: header, records, counts, and how many records to pass over."""
+    def take(self, feed: Feed) -> Block | None:
+        """The next block of a feed, if there is one."""
         if not feed.queue:
             return None
         block = feed.queue.popleft()
@@ -526,9 +526,10 @@ class ClientCore:
             self._changed = True  # the next one is for what this one was for, too
             self._unsure += request.acked
 
-    def move(self, feed: SubscriptionFeed, position: int) -> None:
-        """Moves the position that the broker keeps under a name."""
-        if feed.since and position > feed.last:
+    def move(self, feed: SubscriptionFeed, done: Message | int) -> None:
+        """Moves the position that the broker keeps under a name to a message, or an id."""
+        position = done if isinstance(done, int) else done.id
+        if feed.since and (position > feed.last or (isinstance(done, Message) and _store(done) != feed.since)):
             return  # of a store that the broker has no more
         feed.position = position
         self._changed = True
@@ -643,6 +644,11 @@ class ClientCore:
 def read_first(request: Request) -> int:
     """The first id that an APPEND was given; raises what the broker refuses with."""
     return protocol.number(request.result()[0])
+
+
+def _store(message: Message) -> int:
+    """The first connection whose ids are those of a subscription's message."""
+    return message.store if isinstance(message, LaterMessage) else 0
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:

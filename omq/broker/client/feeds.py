@@ -24,13 +24,26 @@ CREDIT_BYTES: Final = 8 << 20  #: What a subscription lets the broker send ahead
 
 _GATHERED: Final = 256  #: Acknowledgements that are said in one message, at most.
 
-#: A block that has arrived: header, records, counts, and how many of the records are known already.
-Block = tuple[bytes, bytes, bytes, int]
+#: A block that has arrived: header, records, counts, how many of the records are known already, and the first connection
+#: whose ids are those of the block.
+Block = tuple[bytes, bytes, bytes, int, int]
 
 #: What was acknowledged: topic, its id, ids of messages.
 Acked = tuple[str, int, list[int]]
 
 _Message = TypeVar("_Message", bound=Message)
+
+
+class LaterMessage(Message):
+    """A message of a store that the broker had not when the subscription was made.
+
+    Attributes:
+        store: The first connection whose ids are those of this message.
+    """
+
+    __slots__ = ("store",)
+
+    store: int
 
 
 class Reader(Protocol):
@@ -197,7 +210,7 @@ class SubscriptionFeed(Feed):
         if known >= number:  # the broker goes on where a name's position is, which may be further back
             return self._owe(len(records))
         self.last = last
-        self.queue.append((header, records, b"", known))
+        self.queue.append((header, records, b"", known, self.since))
         self._queued += len(records)
         self.stir()
         return None
@@ -245,7 +258,7 @@ class ShareFeed(Feed):
         return []
 
     def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
-        self.queue.append((header, records, counts, 0))
+        self.queue.append((header, records, counts, 0, self.since))
         self.stir()
         return None
 
@@ -303,14 +316,20 @@ def messages_of(feed: Feed, block: Block) -> list[Message]:
     Raises:
         BrokerFailed: They are not what was published.
     """
-    header, records, _, known = block
-    found = decoded(header, records, feed.topic, Message)
+    header, records, _, known, store = block
+    found: list[Message]
+    if store:  # its ids may be those of messages of another store, which are acknowledged, too
+        found = [*(later := decoded(header, records, feed.topic, LaterMessage))]
+        for message in later:
+            message.store = store
+    else:
+        found = decoded(header, records, feed.topic, Message)
     return found[known:] if known else found
 
 
 def deliveries_of(feed: Feed, block: Block, holder: Holder, session: int) -> list[Delivery]:
     """The deliveries of a share's block; raises as `messages_of`."""
-    header, records, counts, _ = block
+    header, records, counts, *_ = block
     found = decoded(header, records, feed.topic, Delivery)
     numbers = struct.unpack(f"!{len(found)}I", counts) if counts else repeat(1)
     for delivery, number in zip(found, numbers, strict=False):

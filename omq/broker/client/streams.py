@@ -227,13 +227,12 @@ class Subscription(Stream[Message]):
         """
         if self._feed.name is None:
             raise StateError(f"this subscription of {self.topic!r} has no name to keep a position under")
-        position = message if isinstance(message, int) else message.id
         caller = self._caller
         caller.refuse()
         with caller.lock:
             if self._feed.ended:
                 raise ClosedError(f"the subscription of {self.topic!r} is closed")
-            caller.core.move(self._feed, position)
+            caller.core.move(self._feed, message)
             caller.send_out()
 
     def _decode(self, block: Block, session: int) -> list[Message]:

@@ -626,6 +626,31 @@ def test_another_store_is_read_from_its_beginning():
     assert core.take(feed) is not None
 
 
+def test_messages_of_a_store_that_is_gone_move_no_position_of_another():
+    core = ready()
+    feed, begin = core.subscribe("t", "beginning", "n", 1000)
+    core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 0}'])
+    core.receive([protocol.BLOCK, feed.tag, *block(1, [b"old 1", b"old 2"])])
+    old = messages_of(feed, core.take(feed))
+    core.receive([protocol.BLOCK, feed.tag, *block(3, [b"old 3"])])
+    for store in (b"another", b"a third"):
+        core.lost()
+        core.connected()
+        core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "%s"}' % store])
+        core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 0}'])
+        core.receive([protocol.BLOCK, feed.tag, *block(1, [b"new %d" % number for number in range(5)])])
+        core.out.clear()
+        while len(feed.queue) > 1:
+            old += messages_of(feed, core.take(feed))
+        core.out.clear()
+        for message in old:
+            core.move(feed, message)
+        assert not core.out
+        old = messages_of(feed, core.take(feed))
+        core.move(feed, old[1])
+        assert core.out[-1] == [protocol.POSITION, feed.tag, u64(2)]
+
+
 @pytest.mark.parametrize(("persistence", "ended"), [("strong", True), ("transient", False)])
 def test_what_was_dropped_meanwhile_ends_a_subscription_unless_it_is_transient(persistence, ended):
     core = ready()
