@@ -172,8 +172,7 @@ class AsyncCaller:
             if self.core.state is State.UP:
                 raise BrokerTimeout(f"{self.endpoint}: {what} has not come within {self.timeout} s") from None
             self._watch.is_over()
-            trouble = f"; last failure: {self._watch.trouble}" if self._watch.trouble else ""
-            raise BrokerTimeout(f"{self.endpoint}: no broker is there within {self.timeout} s{trouble}") from None
+            raise BrokerTimeout(self._watch.failure(self.endpoint, self.timeout)) from None
 
     async def flush(self, flush: Request | None = None) -> None:
         """Waits until what was acknowledged is durable.
@@ -271,7 +270,9 @@ class AsyncCaller:
         """Waits for the connection's end, and stops the socket then."""
         with contextlib.suppress(ClosedError, SyntaxFault):
             while not watch.takes(await monitor.recv()):
-                pass
+                if (refusal := watch.refusal(self.endpoint)) is not None and self.core.fault is None:
+                    self.core.fail(refusal)
+                    self._changed()
             # What has arrived is taken yet: an answer means that its request is not made again.
             with contextlib.suppress(ReceiveTimeout):
                 while self._up:

@@ -233,8 +233,7 @@ class Caller:
             raise BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time")
         if self.core.state is State.UP:
             raise BrokerTimeout(f"{self.endpoint}: the broker gave no sign in time: {what} has not come")
-        trouble = f"; last failure: {self._watch.trouble}" if self._watch.trouble else ""
-        raise BrokerTimeout(f"{self.endpoint}: no broker is there within {self.timeout} s{trouble}")
+        raise BrokerTimeout(self._watch.failure(self.endpoint, self.timeout))
 
     def flush(self, until: float | None, flush: Request | None = None) -> None:
         """Waits until what was acknowledged is durable.
@@ -413,6 +412,11 @@ class Caller:
         """Nothing has come: is the connection lost?"""
         if self._watch.is_over():
             self._lose()
+            return True
+        if (refusal := self._watch.refusal(self.endpoint)) is not None and self.core.fault is None:
+            with self.lock:
+                self.core.fail(refusal)
+                self.wake_ready()
             return True
         return False
 

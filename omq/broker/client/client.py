@@ -110,7 +110,7 @@ class Client:
 
         Raises:
             TopicError: It is there with other settings; or the name or a setting does not fit.
-            PermissionDenied: This client may not.
+            PermissionDenied: This client may not; or, in every call, the broker refuses its key, user or password.
             BrokerTimeout: The broker is not there, or has not answered.
             ClosedError: The client is closed.
         """

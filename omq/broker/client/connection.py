@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any, Final, Protocol
 
+from omq.broker.errors import PermissionDenied
 from omq.errors import ClosedError
-from omq.event import Event, EventKind
+from omq.event import Event, EventKind, HandshakeFailure
 
 #: Options of a client's socket: it dials until it is connected, and then not again, because a new connection is a new
 #: session. What it has not sent then is sent in the new one.
@@ -34,10 +35,14 @@ class Watch:
 
     Attributes:
         trouble: Why the last attempt to connect failed; empty if none did.
+        refused: Whether the broker has refused this client's key or password: no attempt leads further.
+        unwelcome: Whether the last attempt reached a peer, and its handshake failed.
     """
 
     def __init__(self, monitor: Events) -> None:
         self.trouble = ""
+        self.refused = False
+        self.unwelcome = False
         self._monitor = monitor
         self._connected = False
         self._over = False
@@ -55,14 +60,33 @@ class Watch:
                 self._over = self.takes(event)
         return self._over
 
+    def refusal(self, endpoint: str) -> PermissionDenied | None:
+        """Why no attempt leads further, if that is so."""
+        if not self.refused:
+            return None
+        return PermissionDenied(
+            f"{endpoint}: the broker does not let this client in: its key, user or password is wrong"
+        )
+
+    def failure(self, endpoint: str, timeout: float | None) -> str:
+        """Why there is no connection in time."""
+        if self.unwelcome:
+            return f"{endpoint}: the handshake fails, for {timeout} s: {self.trouble}"
+        trouble = f"; last failure: {self.trouble}" if self.trouble else ""
+        return f"{endpoint}: no broker is there within {timeout} s{trouble}"
+
     def takes(self, event: Event) -> bool:
         """Takes an event in. Gives whether it is the end of the connection."""
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
-            self._connected, self.trouble = True, ""
+            self._connected, self.trouble, self.unwelcome = True, "", False
         elif event.kind is EventKind.DISCONNECTED and self._connected:
             return True
         elif event.kind in (EventKind.CONNECT_FAILED, EventKind.HANDSHAKE_FAILED):
             self.trouble = event.reason or str(event.error)
+            self.unwelcome = event.kind is EventKind.HANDSHAKE_FAILED
+            # An ERROR with this status (RFC 27); 300 and 500 may pass.
+            if event.category is HandshakeFailure.AUTHENTICATION and self.trouble.endswith("'400'"):
+                self.refused = True
         return event.kind is EventKind.MONITOR_STOPPED
 
 

@@ -24,8 +24,8 @@ CREDIT_BYTES: Final = 8 << 20  #: What a subscription lets the broker send ahead
 
 _GATHERED: Final = 256  #: Acknowledgements that are said in one message, at most.
 
-#: A block that has arrived: header, records, counts, how many of the records are known already, and the first connection
-#: whose ids are those of the block.
+#: A block that has arrived: header, records, counts, how many of the records are known already, and the first
+#: connection whose ids are those of the block.
 Block = tuple[bytes, bytes, bytes, int, int]
 
 #: What was acknowledged: topic, its id, ids of messages.

@@ -19,7 +19,7 @@ import pytest
 import omq
 import omq.broker
 from omq.broker import Committed, Server
-from omq.broker.errors import BrokerError, BrokerTimeout, Busy, Overrun, TooLarge, TopicError
+from omq.broker.errors import BrokerError, BrokerTimeout, Busy, Overrun, PermissionDenied, TooLarge, TopicError
 from omq.broker.zmtp.session import Session
 from tests.system.broker.clients import TWINS, twins
 from tests.waits import until
@@ -503,10 +503,19 @@ def test_a_secured_broker_lets_in_who_has_a_key(twin):
         twin.wait(client.create("t", persistence="transient"))
         assert twin.wait(client.publish("t", b"a" * 100_000)) == 1
         twin.wait(client.close())
-        stranger = twin.Client(server.endpoints["zmtp"], timeout=0.5, security=omq.CurveClient(public))
-        with pytest.raises(BrokerTimeout):
-            twin.wait(stranger.topics())
-        twin.wait(stranger.close())
+        for timeout in (20.0, None):
+            stranger = twin.Client(server.endpoints["zmtp"], timeout=timeout, security=omq.CurveClient(public))
+            start = time.monotonic()
+            with pytest.raises(PermissionDenied, match="does not let this client in"):
+                twin.wait(stranger.topics())
+            with pytest.raises(PermissionDenied):
+                twin.wait(stranger.subscribe("t"))
+            assert time.monotonic() - start < 10.0
+            twin.wait(stranger.close())
+        other = twin.Client(server.endpoints["zmtp"], timeout=0.5)  # without security
+        with pytest.raises(BrokerTimeout, match="the handshake fails"):
+            twin.wait(other.topics())
+        twin.wait(other.close())
 
 
 def test_a_forked_child_is_told_so(twin, client, topic):
