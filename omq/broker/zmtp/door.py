@@ -34,6 +34,8 @@ _CHOKED: Final = 192 << 20
 _AGAIN: Final = 0.005
 #: Batches that the parting of a session waits for, where messages never end.
 _PARTING: Final = 64
+#: Seconds after which the loop gets a turn between two batches.
+_TURN: Final = 0.002
 _EVENTS: Final = 1 << 20
 _HEARTBEAT: Final = 10.0
 _SILENCE: Final = 30.0
@@ -59,7 +61,7 @@ class ZmtpDoor:
         self._wanted = tuple(endpoints)
         self._security = security
         self._leaving: dict[bytes, int] = {}  # batches since the connection was over
-        self._heirs: dict[bytes, list[str]] = {}  # where peers are that wait until their identity is free
+        self._heirs: dict[bytes, list[tuple[str, float]]] = {}  # where peers are that wait until their identity is free
         self._full: dict[Session, None] = {}  # those that had no room when they were asked
         self._watching: asyncio.TimerHandle | None = None
         self._next_look = 0.0
@@ -132,7 +134,12 @@ class ZmtpDoor:
         """Takes messages, many at once, and does what they say."""
         socket = self._socket
         sessions = self.sessions
+        turned = time.monotonic()
         while True:
+            # What is there is taken without a turn of the loop, and some peers always have more.
+            if time.monotonic() - turned > _TURN:
+                await asyncio.sleep(0)
+                turned = time.monotonic()
             try:
                 batch: list[Any] = await socket.recv_many(BATCH)
             except ClosedError:
@@ -174,15 +181,15 @@ class ZmtpDoor:
     def _happened(self, event: Event) -> None:
         peer = event.peer
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED and peer is not None:
-            self._come(peer.identity, peer.user_id, event.remote_address)
+            self._come(peer.identity, peer.user_id, event.remote_address, peer.since)
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
-            self._go(peer.identity, event.remote_address)
+            self._go(peer.identity, event.remote_address, peer.since)
         elif event.kind is EventKind.HANDSHAKE_FAILED:
             log.info("%s: no handshake: %s", event.remote_address, event.reason)
         elif event.kind is EventKind.MISSED:
             self._count_anew()
 
-    def _come(self, identity: bytes, user: str | None, address: str) -> None:
+    def _come(self, identity: bytes, user: str | None, address: str, since: float) -> None:
         before = self.sessions.get(identity)
         if before is not None:
             # Peers choose their identities, if they want to. The socket reads the second one when the first is gone.
@@ -192,35 +199,36 @@ class ZmtpDoor:
                     "%s of %s has the identity of %s of %s: it is not served", address, user, before.peer, before.user
                 )
             elif identity in self._leaving:
-                self._replace(before, address)
+                self._replace(before, address, since)
             else:
-                self._heirs.setdefault(identity, []).append(address)
+                self._heirs.setdefault(identity, []).append((address, since))
             return
-        self.sessions[identity] = Session(self._broker, self, identity, user, address)
+        self.sessions[identity] = Session(self._broker, self, identity, user, address, since)
         self._broker.connections["zmtp"] = len(self.sessions)
 
-    def _go(self, identity: bytes, address: str) -> None:
+    def _go(self, identity: bytes, address: str, since: float) -> None:
         """A connection is over."""
         session = self.sessions.get(identity)
         heirs = self._heirs.get(identity, [])
         if session is None:
             return
-        if session.peer != address:
-            if address in heirs:
-                heirs.remove(address)
+        # On ipc all addresses are alike.
+        if (session.peer, session.since) != (address, since):
+            if (address, since) in heirs:
+                heirs.remove((address, since))
         elif heirs:
-            self._replace(session, heirs.pop(0))
+            self._replace(session, *heirs.pop(0))
         else:
             self._leaving[identity] = 0  # what it sent before is done first
         if not heirs:
             self._heirs.pop(identity, None)
 
-    def _replace(self, before: Session, address: str) -> None:
+    def _replace(self, before: Session, address: str, since: float) -> None:
         """The next peer of an identity is read from now on."""
         self._leaving.pop(before.identity, None)
         self._full.pop(before, None)
         before.lost()
-        self.sessions[before.identity] = Session(self._broker, self, before.identity, before.user, address)
+        self.sessions[before.identity] = Session(self._broker, self, before.identity, before.user, address, since)
 
     def _part(self) -> None:
         """Ends the sessions whose connections are over, once their last messages are done."""
@@ -258,7 +266,7 @@ class ZmtpDoor:
                 self._leaving[identity] = 0
         for identity, peer in peers.items():
             if identity not in self.sessions:
-                self._come(identity, peer.user_id, peer.endpoint)
+                self._come(identity, peer.user_id, peer.endpoint, peer.since)
 
     # ------------------------------------------------------------------ out
 

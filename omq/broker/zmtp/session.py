@@ -80,6 +80,7 @@ class Session:
         identity: What the ROUTER calls the peer.
         user: Its user id; `None` for none.
         peer: Where it is.
+        since: When its handshake was done: seconds since the epoch.
 
     Attributes:
         tags: What is delivered to it.
@@ -90,10 +91,13 @@ class Session:
         listing: Held by its list of all topics.
     """
 
-    def __init__(self, broker: Broker, outlet: Outlet, identity: bytes, user: str | None, peer: str) -> None:
+    def __init__(
+        self, broker: Broker, outlet: Outlet, identity: bytes, user: str | None, peer: str, since: float = 0.0
+    ) -> None:
         self.identity = identity
         self.user = user
         self.peer = peer
+        self.since = since
         self.tags: dict[bytes, Reading | Working] = {}
         self.sent = self.left = self.looked = 0
         self.alive = True

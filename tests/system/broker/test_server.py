@@ -4,7 +4,10 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -241,6 +244,47 @@ def test_a_client_that_chooses_its_identity_may_come_back(server):
             assert named.answer(b"c")[0] == b"CONSUMING"
             named.close()
         until(lambda: json.loads(client.ask(b"TOPICS", b"j")[0])[0]["subscribers"] == 0)
+
+
+def test_peers_of_one_identity_are_told_apart_where_all_addresses_are_alike(tmp_path):
+    with Server(memory=True, topics=["t:broadcast:transient"], bind=f"ipc://{tmp_path}/broker") as server:
+        endpoint = server.endpoints["zmtp"]
+        with raw(endpoint) as client, raw(endpoint, identity=b"me") as first:
+            first.say(b"SUBSCRIBE", b"s", b"t", {"credit": 1 << 20})
+            assert first.answer(b"s")[0] == b"SUBSCRIBED"
+            second = RawClient(endpoint, identity=b"me", hello=False)
+            second.say(b"PING", b"1")
+            heirs = server._server._zmtp._heirs
+            until(lambda: b"me" in heirs)
+            second.close()
+            until(lambda: b"me" not in heirs)
+            client.ask(b"PUBLISH", b"t", b"still there", expect=b"PUBLISHED")
+            assert first.blocks(b"s", 1)[0][1] == b"still there"
+
+
+FLOOD = """
+import sys, omq
+with omq.DEALER(connect=sys.argv[1], send_hwm=0) as flood:
+    while True:
+        flood.send_many([b"PING"] * 10_000)
+"""
+
+
+def test_who_talks_without_end_leaves_the_others_their_turns(server):
+    with raw(server.endpoints["zmtp"]) as client:
+        flood = subprocess.Popen([sys.executable, "-c", FLOOD, server.endpoints["zmtp"]])
+        try:
+            door = server._server._zmtp
+            until(lambda: any(one.sent > 1 << 20 for one in tuple(door.sessions.values())))
+            took = []
+            for _ in range(10):
+                began = time.monotonic()
+                client.ask(b"PUBLISH", b"t", b"x", expect=b"PUBLISHED")
+                took.append(time.monotonic() - began)
+        finally:
+            flood.kill()
+            flood.wait()
+    assert sorted(took)[5] < 0.25
 
 
 # Security
