@@ -85,6 +85,9 @@ class Caller:
         self._context = context
         self._options = {**SESSION_OPTIONS, **options}
         self._pid = os.getpid()
+        self._waiting: set[int] = set()  # threads in which a call waits
+        self._to_close = False  # a signal handler has asked the call that it interrupts to close this
+        self._closing = False
         self._leader: _Waiter | None = None  # whose thread reads the socket
         self._waiters: list[_Waiter] = []
         self._dropped: deque[Feed | Request] = deque()  # whose holders are gone
@@ -111,6 +114,11 @@ class Caller:
         Raises:
             BrokerTimeout: The broker has not said that what was acknowledged is durable.
         """
+        if self.nested:
+            self._to_close = not self._closing
+            self.wake_all()
+            return
+        self._to_close, self._closing = False, True
         try:
             self.flush(self.until())
             self._say_goodbye()
@@ -132,6 +140,11 @@ class Caller:
             self.send_out()
         with contextlib.suppress(BrokerTimeout):
             self.finish(bye, self.until())
+
+    @property
+    def nested(self) -> bool:
+        """Whether this is in a signal handler that has interrupted a call which waits: nothing can be waited for."""
+        return threading.get_ident() in self._waiting
 
     def leave(self, until: float) -> None:
         """The program ends without `close`: flushes what was acknowledged, where the broker is there."""
@@ -169,6 +182,10 @@ class Caller:
         if self.closed:
             raise ClosedError(f"the client of {self.endpoint} is closed")
 
+    def _refuse_nested(self) -> None:
+        if self.nested:
+            raise StateError("a signal handler cannot wait for the broker amid a call of its thread that does")
+
     def until(self) -> float | None:
         """When the time of a call is up."""
         return None if self.timeout is None else time.monotonic() + self.timeout
@@ -202,6 +219,7 @@ class Caller:
         Where anything raises, also a signal handler, they are given up: else they would be made in the next connection,
         behind what was asked for later.
         """
+        self._refuse_nested()
         asked: list[Request] = []
         try:
             self.make(lambda: asked.extend(ask()))
@@ -262,6 +280,7 @@ class Caller:
                     self.core.give_up(one)
                 elif not one.ended:
                     self.core.cancel(one)
+                    self.wake_ready()
 
     # ------------------------------------------------------------------ acknowledgements
 
@@ -302,6 +321,19 @@ class Caller:
 
     def wait(self, ready: Callable[[], bool], until: float | None) -> bool:
         """Waits until something has come; reads the socket if no other thread does. Gives whether it has come."""
+        self._refuse_nested()
+        thread = threading.get_ident()
+        try:
+            self._waiting.add(thread)
+            come = self._wait(ready, until)
+        finally:
+            self._waiting.discard(thread)
+        if self._to_close:
+            self.close()
+            self._refuse_closed()
+        return come
+
+    def _wait(self, ready: Callable[[], bool], until: float | None) -> bool:
         me = _Waiter(ready)
         nap = _FIRST_NAP
         try:
@@ -310,6 +342,8 @@ class Caller:
                     self._refuse_closed()
                     if ready():
                         return True
+                    if self._to_close:
+                        return False
                     if self._leader is None:
                         self._leader = me
                     elif self._leader is not me and me not in self._waiters:

@@ -164,6 +164,9 @@ class Stream(Generic[_Message]):
         caller = self._caller
         if caller.closed or caller.inherited:
             return
+        if caller.nested:
+            caller.drop(self._feed)  # in a signal handler: the call that it has interrupted, or the next one, ends it
+            return
         with caller.lock:
             if self._feed.ended:
                 self._batch = iter(())

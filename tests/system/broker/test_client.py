@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -863,4 +864,38 @@ def test_a_publish_that_an_exception_leaves_is_not_made_later(server, request):
             assert not core._appends, place
             assert (core.flight, core._laden) == (0, 0), place
             client.publish(name, b"later")
+        client.delete(name)
+
+
+@pytest.mark.parametrize("how", ["consumer", "client"])
+def test_a_signal_handler_closes_what_its_thread_waits_for(server, how):
+    name = f"a handler closes the {how}"
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        client.create(name, delivery="round-robin", persistence="transient")
+        client.publish_many(name, [b"x"] * 3)
+        other = omq.broker.Client(server.endpoints["zmtp"], timeout=None)
+        jobs = other.consume(name)
+        said: list[str] = []
+
+        def handle(number: int, frame: object) -> None:
+            with pytest.raises(omq.StateError, match="signal handler"):
+                other.publish(name, b"going down")
+            (jobs if how == "consumer" else other).close()
+            said.append("closed")
+
+        before = signal.signal(signal.SIGALRM, handle)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            start = time.monotonic()
+            for job in jobs:
+                job.ack()
+            assert time.monotonic() - start < 10.0
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert said == ["closed"]
+        assert other.closed is (how == "client")
+        other.close()
+        last = client.publish(name, b"last")
+        with client.consume(name) as rest:
+            assert [rest.recv(timeout=10.0).id] == [last]
         client.delete(name)
