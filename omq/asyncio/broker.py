@@ -243,6 +243,9 @@ class Client:
     async def commit(self, commit: str, stages: Iterable[str]) -> list[Committed]:
         """Publishes stages at once; see `omq.broker.Client.commit`."""
         name, names = check_stage(commit, "a commit's name"), [check_stage(stage) for stage in check_stages(stages)]
+        if not names:
+            self._caller.refuse()
+            return []
         return read_committed(await self._caller.ask(protocol.COMMIT, name, write_stages(names)))
 
     async def abort(self, stage: str) -> None:

@@ -186,7 +186,10 @@ def check_name(name: str, what: str = "a topic's name") -> str:
 
     Raises:
         TopicError: It is empty, longer than 255 bytes, or has a slash or a control character in it.
+        TypeError: It is no string.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is a string, unlike {name!r:.80}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

@@ -81,7 +81,10 @@ def check_stage(name: str, what: str = "a stage's name") -> bytes:
 
     Raises:
         ValueError: It is empty, or has more than 255 bytes.
+        TypeError: It is no string.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is a string, unlike {name!r:.80}")
     encoded = name.encode()
     if not 1 <= len(encoded) <= protocol.MAX_NAME:
         raise ValueError(f"{what} has 1 to {protocol.MAX_NAME} bytes, not {len(encoded)}: {name[:40]!r}")

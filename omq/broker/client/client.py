@@ -251,10 +251,11 @@ class Client:
                 kept again: a call may be repeated with the same bodies and the same number, also by another client.
 
         Returns:
-            The number with which the next call for this stage goes on.
+            The number with which the next call for this stage goes on. Without bodies that is *sequence*, and no
+            stage is made: `commit` is not to name it.
 
         Raises:
-            BrokerError: As `publish`, and where the stage is another topic's, or published already.
+            BrokerError: As `publish`, and where the stage is another topic's.
         """
         core, name = self._caller.core, check_stage(stage)
         check_bodies(bodies)
@@ -274,12 +275,15 @@ class Client:
             stages: The stages' names, 4,096 at most.
 
         Returns:
-            What was published, in the order of the stages.
+            What was published, in the order of the stages. Without stages that is nothing, and the broker is not asked.
 
         Raises:
             BrokerError: As `publish`, and where a stage is not there: then nothing is published.
         """
         name, names = check_stage(commit, "a commit's name"), [check_stage(stage) for stage in check_stages(stages)]
+        if not names:
+            self._caller.refuse()
+            return []
         return read_committed(self._caller.ask(protocol.COMMIT, name, write_stages(names)))
 
     def abort(self, stage: str) -> None:

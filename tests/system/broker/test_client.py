@@ -899,3 +899,31 @@ def test_a_signal_handler_closes_what_its_thread_waits_for(server, how):
         with client.consume(name) as rest:
             assert [rest.recv(timeout=10.0).id] == [last]
         client.delete(name)
+
+
+def test_nothing_is_staged_and_committed_without_a_word(twin, client, topic):
+    assert twin.wait(client.stage(topic, [], "nothing")) == 1
+    assert twin.wait(client.stage(topic, [], "nothing", sequence=7)) == 7
+    assert twin.wait(client.commit("of nothing", [])) == []
+
+
+@pytest.mark.parametrize("name", [b"bytes", None, 3])
+def test_a_name_that_is_no_string_is_named(twin, client, topic, name):
+    calls = [
+        lambda: client.create(name),
+        lambda: client.delete(name),
+        lambda: client.names(name),
+        lambda: client.forget(topic, name),
+        lambda: client.publish(name, b"x"),
+        lambda: client.publish_many(name, [b"x"]),
+        lambda: client.subscribe(name),
+        lambda: client.consume(name),
+        lambda: client.stage(topic, [b"x"], name),
+        lambda: client.stage(name, [b"x"], "stage"),
+        lambda: client.commit(name, ["stage"]),
+        lambda: client.commit("commit", [name]),
+        lambda: client.abort(name),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=f"name is a string, unlike {name!r}"):
+            twin.wait(call())
