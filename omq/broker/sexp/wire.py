@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import deque
 from itertools import islice
 from typing import Final, Protocol
 
 __all__ = ["Owner", "Wire"]
 
-READ: Final = 32 << 10  # bytes of one read: the commands in it are one connection's turn
+READ: Final = 32 << 10  # bytes of one read, at most: the commands in it are one connection's turn
+_LEAST_READ: Final = 512  # bytes
+_LONG: Final = 0.002  # seconds of a turn after which the next one is half as large
 _TURN: Final = 1 << 20  # bytes written before others have their turn
 _VECTOR: Final = 256  # pieces of one call
 
@@ -56,6 +59,7 @@ class Wire:
         "_owner",
         "_pieces",
         "_reading",
+        "_size",
         "_sock",
         "_timer",
         "_writing",
@@ -67,6 +71,7 @@ class Wire:
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, owner: Owner) -> None:
         self._loop = loop
         self._sock = sock
+        self._size = READ
         self._owner = owner
         self._pieces: deque[bytes | memoryview] = deque()
         self._flushing: asyncio.Handle | None = None  # a flush at the end of this turn
@@ -148,7 +153,7 @@ class Wire:
 
     def _readable(self) -> None:
         try:
-            data = self._sock.recv(READ)
+            data = self._sock.recv(self._size)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -158,7 +163,14 @@ class Wire:
             if not data:
                 self.close()
         elif data:
+            began = time.perf_counter()
             self._owner.received(data)
+            took = time.perf_counter() - began
+            # Thousands of small commands are more work than as many bytes of one message.
+            if took > _LONG:
+                self._size = max(_LEAST_READ, self._size // 2)
+            elif took < _LONG / 4:
+                self._size = min(READ, self._size * 2)
         else:
             self._read(False)
             self._owner.ended()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import time
 
 import pytest
 import uvloop
@@ -196,3 +197,28 @@ def test_a_door_without_descriptors_looks_again_later():
     assert listener.calls == 1
     assert loop.removed == [listener]
     assert loop.later[0][0] > 0
+
+
+def test_who_takes_long_over_what_came_gets_less_at_once(run):
+    async def test(wire, owner, there) -> None:
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        sizes: list[int] = []
+        slow = True
+
+        def received(data: bytes) -> None:
+            sizes.append(len(data))
+            end = time.perf_counter() + (0.005 if slow else 0)
+            while time.perf_counter() < end:
+                pass
+            owner.changed.set()
+
+        owner.received = received
+        sending = asyncio.create_task(asyncio.to_thread(there.sendall, bytes(1 << 19)))
+        wire.read(True)
+        await owner.until(lambda: sizes and sizes[-1] <= 1024)
+        slow = False
+        await owner.until(lambda: max(sizes[-3:]) >= 8192)
+        await owner.until(lambda: sum(sizes) == 1 << 19)
+        await sending
+
+    run(test)
