@@ -189,6 +189,8 @@ def reread(server: AsyncServer, admission: Admission, read: Callable[[], tuple[C
     """Reads users, keys and permissions anew; where anything does not fit, everything stays."""
     try:
         config, now = read()
+        if server.broker.permissions and not config.permissions:
+            raise ConfigError("no permission is there any more, so that everybody might do everything")
         admission.become(now)
     except UsageError as fault:
         LOG.error("SIGHUP: %s; what was read before stays", fault)

@@ -54,13 +54,17 @@ class StageError(StoreError):
     """
 
     def __init__(self, text: str, stage: bytes = b"") -> None:
-        super().__init__(text.replace("{}", repr(stage)))
+        super().__init__(text.replace("{}", _shown(stage)))
         self.text = text
         self.stage = stage
 
     def without(self, prefix: bytes) -> str:
         """What is wrong, where whoever is told knows the stage by a shorter name."""
-        return self.text.replace("{}", repr(self.stage.removeprefix(prefix)))
+        return self.text.replace("{}", _shown(self.stage.removeprefix(prefix)))
+
+
+def _shown(stage: bytes) -> str:
+    return repr(stage.decode(errors="backslashreplace"))
 
 
 class Gone(StoreError):
@@ -99,8 +103,12 @@ def bare(error: _Error) -> _Error:
 
     Whoever keeps an error would else keep what its frames have read, and the transactions that they have read in.
     """
-    behind: BaseException | None = error
-    while behind is not None and behind.__traceback__ is not None:
-        behind.__traceback__ = None
-        behind = behind.__cause__ or behind.__context__
+    behind: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while behind:
+        one = behind.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            behind += one.__cause__, one.__context__
     return error

@@ -80,7 +80,7 @@ class Caller:
         self.endpoint = endpoint
         self.timeout = patience(timeout)
         self.core = ClientCore(os.urandom(16))
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # nobody takes it twice: it tells a signal handler that its thread has it
         self.closed = False
         self._context = context
         self._options = {**SESSION_OPTIONS, **options}
@@ -118,6 +118,10 @@ class Caller:
             self._to_close = not self._closing
             self.wake_all()
             return
+        if self.amid:
+            # The call that was interrupted ends first; the program's end waits for the thread.
+            threading.Thread(target=self._close_later, name="omq-broker-close").start()
+            return
         self._to_close, self._closing = False, True
         try:
             self.flush(self.until())
@@ -130,6 +134,13 @@ class Caller:
                 self.wake_all()
             if socket is not None:
                 socket.stop()
+
+    def _close_later(self) -> None:
+        if not self.closed:
+            try:
+                self.close()
+            except OmqError as error:
+                log.warning("%s", error)
 
     def _say_goodbye(self) -> None:
         with self.lock:
@@ -145,6 +156,11 @@ class Caller:
     def nested(self) -> bool:
         """Whether this is in a signal handler that has interrupted a call which waits: nothing can be waited for."""
         return threading.get_ident() in self._waiting
+
+    @property
+    def amid(self) -> bool:
+        """Whether this is in a signal handler that has interrupted its thread while that has the lock."""
+        return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def leave(self, until: float) -> None:
         """The program ends without `close`: flushes what was acknowledged, where the broker is there."""
@@ -176,6 +192,8 @@ class Caller:
         """Raises where no call can be made: in a forked child, and once the client is closed."""
         if self.inherited:
             raise StateError("this client belongs to the parent process: make a new one after fork()")
+        if self.amid:
+            raise StateError("a signal handler cannot use the client amid a call of its thread, but for close()")
         self._refuse_closed()
 
     def _refuse_closed(self) -> None:

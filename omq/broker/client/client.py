@@ -397,8 +397,9 @@ class Client:
     def close(self) -> None:
         """Flushes what was acknowledged, gives back what is held, and ends; calls that wait raise. Idempotent.
 
-        In a signal handler that has interrupted a call which waits, that call does so; other calls that wait raise a
-        `StateError` there.
+        In a signal handler that has interrupted a call which waits, that call does so; where it has interrupted
+        anything else of this client, a thread does. Other calls that wait, or amid anything else, raise a `StateError`
+        there.
 
         Raises:
             BrokerTimeout: The broker has not said that what was acknowledged is durable: it may be delivered again.

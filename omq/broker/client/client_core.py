@@ -260,6 +260,8 @@ class ClientCore:
             self._disclaim()
         self.max_body = int(about.get("max_body", self.max_body))
         self._claim_again()
+        for request in [one for one in self._requests.values() if one.done]:
+            self._drop(request)
         waiting = [one for one in self._requests.values() if one.command not in (protocol.HELLO, protocol.SETTLE)]
         for feed in self._feeds.values():
             if feed.began and not feed.ended:
@@ -635,10 +637,11 @@ class ClientCore:
         self._claims.discard(request.tag)
 
     def _finish(self, request: Request, answer: list[bytes], error: OmqError | None = None) -> None:
-        self._drop(request)
         if error is not None:
             self._come_to_nothing(request)
+        # Before it is dropped: a signal handler may raise in between, and somebody may wait for it.
         request.finish(answer, error)
+        self._drop(request)
 
 
 def read_first(request: Request) -> int:

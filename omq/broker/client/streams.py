@@ -164,7 +164,7 @@ class Stream(Generic[_Message]):
         caller = self._caller
         if caller.closed or caller.inherited:
             return
-        if caller.nested:
+        if caller.nested or caller.amid:
             caller.drop(self._feed)  # in a signal handler: the call that it has interrupted, or the next one, ends it
             return
         with caller.lock:

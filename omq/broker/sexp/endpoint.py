@@ -18,5 +18,5 @@ def parse_endpoint(endpoint: str) -> tuple[str | None, int]:
     host = host.removeprefix("[").removesuffix("]")
     number = 0 if port == "*" else int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else -1
     if scheme != "tcp" or not host or not 0 <= number < 65536:
-        raise EndpointError(f"{endpoint!r} is not tcp://host:port")
+        raise EndpointError(f"endpoint {endpoint!r}: S-expressions go by tcp://host:port")
     return (None if host == "*" else host), number

@@ -50,6 +50,10 @@ from omq.store.settled import Settled
 
 SWEPT: Final = 1024  # blocks, or rows of a deleted topic, that one transaction deletes
 ANOTHER_KIND: Final = "the stage {} belongs to a topic of another persistence"
+APART: Final = (
+    "the stage {} cannot go into one commit with the others: strong topics, weak and async ones, and transient ones "
+    "are committed apart"
+)
 OF_TOPICS: Final = (b"b", b"n", b"d", b"p", b"w", b"s", b"r", b"o", b"q")  # the kinds of rows that a topic has
 
 
@@ -370,8 +374,11 @@ class Ledger:
         if not here:
             raise Elsewhere("there are no such stages")
         if len(here) < len(found):
-            stage = write.stages[found.index(None)]
-            raise StageError("there is no stage {} beside the others of this commit", stage)
+            missing = [stage for stage, one in zip(write.stages, found, strict=True) if one is None]
+            for stage in missing:
+                if self._elsewhere(b"G" + stage):
+                    raise StageError(APART, stage)
+            raise StageError("there is no stage {} beside the others of this commit", missing[0])
         if len(set(write.stages)) < len(write.stages):
             raise StageError("a stage is named twice")
         for stage in write.stages:

@@ -927,3 +927,38 @@ def test_a_name_that_is_no_string_is_named(twin, client, topic, name):
     for call in calls:
         with pytest.raises(TypeError, match=f"name is a string, unlike {name!r}"):
             twin.wait(call())
+
+
+def test_a_signal_handler_amid_anything_else_closes_and_is_refused_the_rest(server):
+    """A handler may strike while its own thread has the client's lock: nothing may wait for that thread then."""
+    name = "a handler amid a call"
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        client.create(name, delivery="round-robin", persistence="transient")
+        client.publish_many(name, [b"x"] * 3)
+        other = omq.broker.Client(server.endpoints["zmtp"], timeout=20.0)
+        jobs = other.consume(name)
+        job = jobs.recv(timeout=10.0)
+        said: list[str] = []
+
+        def handle(number: int, frame: object) -> None:
+            for what in (lambda: other.publish(name, b"going down"), job.ack, other.topics):
+                with pytest.raises(omq.StateError, match="signal handler"):
+                    what()
+            jobs.close()
+            other.close()
+            said.append("closed")
+
+        before = signal.signal(signal.SIGALRM, handle)
+        try:
+            with other._caller.lock:
+                signal.raise_signal(signal.SIGALRM)
+                assert said == ["closed"]
+                assert not other.closed
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        for thread in threading.enumerate():
+            if thread.name == "omq-broker-close":
+                thread.join(20.0)
+        assert other.closed
+        with client.consume(name) as rest:
+            assert sorted(rest.recv(timeout=10.0).id for _ in range(3)) == [1, 2, 3]

@@ -560,7 +560,7 @@ async def test_a_stage_is_called_by_the_name_that_the_client_gave_it(tmp_path):
             ):
                 answer = await ask(session, *message)
                 assert answer[2] == b"state"
-                assert b"stage b'st'" in answer[3] or b"stage b'xx'" in answer[3]
+                assert b"stage 'st'" in answer[3] or b"stage 'xx'" in answer[3]
         finally:
             await broker.close()
 

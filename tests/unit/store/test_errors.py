@@ -1,0 +1,30 @@
+"""Errors that are kept."""
+
+from omq.store.errors import bare
+
+
+def test_a_bare_error_keeps_no_frame_of_any_error_behind_it() -> None:
+    def fail() -> None:
+        try:
+            try:
+                raise KeyError("first")
+            except KeyError:
+                raise LookupError("second") from ValueError("never raised")
+        except LookupError as second:
+            second.__traceback__ = None
+            raise OSError("third") from second
+
+    try:
+        fail()
+    except OSError as error:
+        third = bare(error)
+    second = third.__cause__
+    assert second is not None
+    assert second.__context__ is not None
+    assert [one.__traceback__ for one in (third, second, second.__context__)] == [None, None, None]
+
+
+def test_errors_that_lie_in_a_circle_are_bared_too() -> None:
+    one, two = OSError("one"), OSError("two")
+    one.__context__, two.__context__ = two, one
+    assert bare(one) is one
