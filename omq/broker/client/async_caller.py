@@ -171,7 +171,6 @@ class AsyncCaller:
                 raise BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time") from None
             if self.core.state is State.UP:
                 raise BrokerTimeout(f"{self.endpoint}: {what} has not come within {self.timeout} s") from None
-            self._watch.is_over()
             raise BrokerTimeout(self._watch.failure(self.endpoint, self.timeout)) from None
 
     async def flush(self, flush: Request | None = None) -> None:
