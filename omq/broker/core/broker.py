@@ -386,12 +386,19 @@ class Broker:
         broken = store.broken
         return {
             "directory": None if self._directory is None else os.fspath(self._directory),
-            "free": None if self._directory is None else shutil.disk_usage(self._directory).free,
+            "free": None if self._directory is None else _free(self._directory),
             "full": self.journal.full or store.full,
             "failed": None if broken is None else str(broken) or type(broken).__name__,
             "findings": [*store.findings, *damaged],
             "environments": {name: _environment(one) for name, one in stats.engines.items()},
         }
+
+
+def _free(directory: Path) -> int | None:
+    try:
+        return shutil.disk_usage(directory).free
+    except OSError:
+        return None
 
 
 def _environment(stats: Stats) -> EnvironmentStats:

@@ -69,7 +69,7 @@ class StoreStats(TypedDict):
     """The store. `directory` is `None` where everything is kept in memory."""
 
     directory: str | None
-    free: int | None  # bytes that the file system still has
+    free: int | None  # bytes that the file system still has; `None`: in memory, or the directory is gone
     full: bool  # what is written finds no space; reads go on, writes are tried again
     failed: str | None  # an fsync failed, and nothing is acknowledged any more: what it said
     findings: list[str]  # what opening found, and what was quarantined since

@@ -67,15 +67,19 @@ def parse_meta(raw: bytes) -> Meta | None:
 def read_metas(path: Path) -> tuple[list[Meta | None], int]:
     """Both meta pages, and the size of the file."""
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        start = file.read(65536 + LOOKED_AT)
+        return metas_of(file.fileno()), os.fstat(file.fileno()).st_size
+
+
+def metas_of(descriptor: int) -> list[Meta | None]:
+    """Both meta pages of an open file."""
+    start = os.pread(descriptor, 65536 + LOOKED_AT, 0)
     found = parse_meta(start[:LOOKED_AT])
     sizes = [found.page_size] if found is not None else [2**power for power in range(9, 17)]
     for page_size in sizes:
         second = parse_meta(start[page_size : page_size + LOOKED_AT])
         if second is not None and second.page_size == page_size:
-            return [found, second], size
-    return [found, None], size
+            return [found, second]
+    return [found, None]
 
 
 def look(path: Path) -> Meta | None:
@@ -115,9 +119,9 @@ def checksum(path: Path) -> int:
         return 0
 
 
-def complete(path: Path) -> None:
+def complete(descriptor: int) -> None:
     """Gives a file that LMDB is done with the pages at its end that nobody uses: LMDB need not write them."""
-    metas, size = read_metas(path)
+    metas = metas_of(descriptor)
     needed = max((meta.last_page + 1) * meta.page_size for meta in metas if meta is not None and meta.transaction)
-    if size < needed:
-        os.truncate(path, needed)
+    if os.fstat(descriptor).st_size < needed:
+        os.truncate(descriptor, needed)

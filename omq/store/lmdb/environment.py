@@ -16,8 +16,8 @@ from typing import Any, Final
 import lmdb
 
 from omq.store.errors import StoreClosed, StoreError
-from omq.store.lmdb.data_file import complete, look
-from omq.store.lmdb.session import sync_directory
+from omq.store.lmdb.data_file import Meta, complete, look, metas_of
+from omq.store.lmdb.session import check_place, sync_directory
 
 LARGEST_MAP: Final = 1 << 40  # bytes of address space
 SMALLEST_MAP: Final = 1 << 24
@@ -74,7 +74,9 @@ class Environment:
             self._allocate_lock_table()
         self._lmdb: Any = self._open()
         #: Kept from the beginning: a sync tells each descriptor once of what went wrong before.
-        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = os.open(self.path, (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC)
+        self._link = f"/proc/self/fd/{self._descriptor}"
+        self._name = self._linked()
         if readonly:
             return
         keep_freed_memory()
@@ -156,20 +158,37 @@ class Environment:
 
     def _may_grow(self) -> bool:
         """Whether the data file may grow: a quota, or a limit of the process, ends where the disk still has space."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        size = os.fstat(self._descriptor).st_size
         try:
-            size = os.fstat(descriptor).st_size
-            try:
-                os.posix_fallocate(descriptor, size, NEARLY_FULL)
-            except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                return False
-            finally:
-                os.ftruncate(descriptor, size)
+            os.posix_fallocate(self._descriptor, size, NEARLY_FULL)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            return False
         finally:
-            os.close(descriptor)
+            os.ftruncate(self._descriptor, size)
         return True
+
+    def check_place(self) -> None:
+        """Raises `OSError` where the data file was moved, removed or replaced: what is written nobody will find."""
+        check_place(self.path, self._descriptor)
+
+    def look_at_place(self) -> None:
+        """The same, cheaply: it only looks further where the kernel calls the file by another name than before."""
+        name = self._linked()
+        if not name or name != self._name:
+            self.check_place()
+            self._name = name
+
+    def _linked(self) -> str:
+        try:
+            return os.readlink(self._link)
+        except OSError:
+            return ""
+
+    def metas(self) -> list[Meta | None]:
+        """The meta pages of the file that is open, whatever its path leads to now."""
+        return metas_of(self._descriptor)
 
     def begin(self) -> Any:
         """A write transaction. Values are views."""
@@ -240,9 +259,16 @@ class Environment:
         """After a failed write of its meta page LMDB does nothing any more: opened anew, to be read alone, it does."""
         with self.unpinned(True), self._alone():
             if not self._readonly:
+                self._still_there()
                 self._lmdb.close()
                 self._readonly = True
                 self._lmdb = self._open()
+
+    def _still_there(self) -> None:
+        try:
+            self.check_place()
+        except OSError as error:
+            raise StoreError(str(error)) from None
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -274,7 +300,7 @@ class Environment:
                 return 0, 0
             page = self._lmdb.stat()["psize"]
             used = (self._lmdb.info()["last_pgno"] + 1) * page
-        return self.path.stat().st_size, used
+            return os.fstat(self._descriptor).st_size, used
 
     def close(self, timeout: float = 10.0) -> bool:
         """Closes it once nobody reads; false where somebody still does after so many seconds: then it stays open."""
@@ -283,8 +309,8 @@ class Environment:
             if not self._gate.wait_for(lambda: not self._readers, timeout):
                 return False
         self._lmdb.close()
-        os.close(self._descriptor)
         if not self._readonly:
             with contextlib.suppress(OSError, ValueError):
-                complete(self.path)
+                complete(self._descriptor)
+        os.close(self._descriptor)
         return True

@@ -22,7 +22,7 @@ import lmdb
 
 from omq._core.blocks import crc32c
 from omq.store.errors import DamagedError, StoreError
-from omq.store.lmdb.data_file import LOOKED_AT, META, PAGE_HEADER, Meta, look, parse_meta, read_metas
+from omq.store.lmdb.data_file import LOOKED_AT, META, PAGE_HEADER, Meta, look, parse_meta
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.session import sync_directory
 from omq.store.lmdb.verify import UNSYNCED, check_structure
@@ -34,6 +34,7 @@ SLOT: Final = 4096  # bytes of each of the two places in the file
 ROW: Final = struct.Struct(f">QI{LOOKED_AT}s")  # transaction, checksum, meta page
 CLEAN_EVERY: Final = 3600.0  # seconds
 TICK: Final = 1.0
+TRIES: Final = 1000  # after so many the writer was not in between by chance
 
 
 class Flusher:
@@ -126,6 +127,7 @@ class Flusher:
             began = time.perf_counter()
             environment.sync()
             self._latency.note(time.perf_counter() - began)
+            environment.check_place()
             try:
                 self._keep(meta)
             except OSError as error:
@@ -143,15 +145,16 @@ class Flusher:
     @staticmethod
     def _snapshot(environment: Environment) -> tuple[Any, Meta]:
         """A read transaction, and the meta page that it began with."""
-        while True:
+        for _ in range(TRIES):
             pin = environment.pin()
             # The writer may have gone on, and be about to write this very page: then it reads differently.
-            for meta in read_metas(environment.path)[0]:
+            for meta in environment.metas():
                 if meta is not None and meta.transaction == pin.id():
-                    if meta in read_metas(environment.path)[0]:
+                    if meta in environment.metas():
                         return pin, meta
                     break
             pin.abort()
+        raise StoreError(f"{environment.path}: its meta pages are not those that LMDB reads")
 
     def _keep(self, meta: Meta) -> None:
         """Makes a meta page durable, beside the one before."""
@@ -208,6 +211,8 @@ class Flusher:
         with self._lock:
             if self._pin is not None and not kept:
                 with contextlib.suppress(OSError):
+                    if self._environment is not None:
+                        self._environment.check_place()
                     self.path.unlink()
                     sync_directory(self.path.parent)
                 self._synced = -1

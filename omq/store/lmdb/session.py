@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -33,6 +34,25 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def check_place(path: Path, descriptor: int) -> None:
+    """Looks whether an open file still is what its path leads to.
+
+    Not to be asked beside each write: Linux then gives the file a time of its own for each, which a sync has to write.
+
+    Raises:
+        OSError: It was moved, removed or replaced: nobody will find what is written to it.
+    """
+    here = os.fstat(descriptor)
+    try:
+        gone = not os.path.samestat(os.stat(path), here)
+    except PermissionError:
+        gone = not here.st_nlink  # the file may be there, and not be looked at
+    except OSError:
+        gone = True
+    if gone:
+        raise FileNotFoundError(errno.ENOENT, "moved, removed or replaced while it was open", os.fspath(path))
 
 
 class Session:
@@ -136,12 +156,20 @@ class Session:
         row |= {"clock": self.clock.now(), "uptime": uptime(), "left": left}
         path = self.directory / "session"
         try:
+            self.check_place()
+        except OSError:
+            return  # what is there now has another owner
+        try:
             write_durably(path, json.dumps(row).encode() + b"\n")
         except OSError:
             # No space: a store that says nothing was not closed in order.
             if self._last().get("orderly"):
                 path.unlink(missing_ok=True)
                 sync_directory(self.directory)
+
+    def check_place(self) -> None:
+        """Raises `OSError` where the directory is not held any more: its lock was moved, removed or replaced."""
+        check_place(self.directory / "lock", self._lock)
 
     def end(self) -> None:
         """Gives the directory back."""

@@ -35,12 +35,11 @@ from omq.store.interface import (
     Write,
 )
 from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
-from omq.store.lmdb import acknowledged
+from omq.store.lmdb import acknowledged, positions
 from omq.store.lmdb.catalog import RESERVED, Catalog
 from omq.store.lmdb.data_file import checksum
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
-from omq.store.lmdb.layout import NUMBER, opened, topic_key
 from omq.store.lmdb.ledger import ANOTHER_KIND, Ledger
 from omq.store.lmdb.quarantine import keep_aside, listed
 from omq.store.lmdb.reader import LmdbReader, find_record
@@ -545,21 +544,8 @@ class Store:
         if isinstance(where, MemoryTopics):
             with where.lock:
                 return dict(where.topic(topic_id).positions)
-        found: dict[str, int] = {}
-        prefix = topic_key(b"o", topic_id)
         with where.environment.read() as reading:
-            cursor = reading.cursor()
-            more = cursor.set_range(prefix)
-            while more and cursor.key()[: len(prefix)] == prefix:
-                key = bytes(cursor.key())
-                try:
-                    (position,) = NUMBER.unpack(opened(key, cursor.value()))
-                except (DamagedError, struct.error):
-                    position = -1
-                found[key[len(prefix) :].decode(errors="replace")] = position
-                more = cursor.next()
-            cursor.close()
-        return found
+            return positions.load(reading, topic_id)
 
     def settled(self, topic_id: int) -> Settled:
         where = self._at(topic_id)
@@ -572,16 +558,7 @@ class Store:
     def stats(self) -> Stats:
         total = Stats(damaged=sorted(self._damaged))
         for name, writer in self._writers.items():
-            stats = Stats(
-                *writer.environment.sizes(),
-                writer.commits,
-                writer.appended,
-                writer.appended_bytes,
-                writer.duplicates,
-                writer.full,
-            )
-            writer.latency.put(stats)
-            total.engines[name] = stats
+            total.engines[name] = writer.stats()
         memory = self._memory.stats
         total.engines["memory"] = Stats(
             used_bytes=sum(topic.bytes for topic in list(self._memory.topics.values())),
@@ -602,6 +579,7 @@ class Store:
         with contextlib.suppress(StoreError):
             self._reserve_now({})
         self._flusher.stop()
+        self._check_place()
         self._writers["weak"].end()
         synced = self._flusher.finish()
         self._writers["strong"].end()
@@ -623,6 +601,9 @@ class Store:
 
     def _tick(self, hour: bool) -> None:
         """Called every second."""
+        self._check_place()
+        if self._broken is not None:
+            return
         while self._unswept:
             self._writers["weak"].submit(Sweep(self._unswept.pop()))
         for writer in self._writers.values():
@@ -636,6 +617,18 @@ class Store:
         if hour:
             # Where the power is lost the clock goes on from here.
             self._session.note(orderly=False)
+
+    def _check_place(self) -> None:
+        """Gives the store up where its files are not on their paths any more, also where nobody writes."""
+        if self._broken is not None:
+            return
+        try:
+            self._session.check_place()
+            self._strong.check_place()
+            self._weak.check_place()
+        except OSError as error:
+            log.critical("the store takes no more writes: %s", error)
+            self._fail(error)
 
     def _keep_aside(self, write: Quarantine) -> None:
         """Copies what is damaged: in the writer's thread, for whoever found it still reads, and may not begin again."""

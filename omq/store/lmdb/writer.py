@@ -129,6 +129,13 @@ class Writer:
             self.broken = error
             self._failed(error)
 
+    def stats(self) -> Stats:
+        """What it did so far."""
+        sizes = self.environment.sizes()
+        stats = Stats(*sizes, self.commits, self.appended, self.appended_bytes, self.duplicates, self.full)
+        self.latency.put(stats)
+        return stats
+
     def _run(self) -> None:
         while not self._ended:
             group = self._gather()
@@ -227,6 +234,8 @@ class Writer:
             ledger.finish()
             if not self.strong and not self.owed:
                 self._done(self._early(group))
+            if self.strong:
+                self.environment.look_at_place()
             began = time.perf_counter()
             transaction.commit()
         except BaseException:

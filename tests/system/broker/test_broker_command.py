@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
+import urllib.error
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import omq
-from omq.broker import Client, PermissionDenied
+from omq.broker import BrokerFailed, Client, PermissionDenied
 from omq.cli.broker import broker as command
 from tests.system.broker.command import Command, broker, get
 from tests.waits import until
@@ -59,6 +62,30 @@ def test_a_signal_ends_it_in_an_orderly_way(tmp_path: Path, number: signal.Signa
             assert command.ended() == 0
         assert f"{number.name}: ending" in command.log
         assert "Traceback" not in command.log
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_directory_that_is_removed_under_it_is_told_at_once(tmp_path: Path, anew: bool) -> None:
+    (tmp_path / "other").mkdir()
+    with broker(tmp_path, tmp_path / "data", *EVERYWHERE, "--topic", "t:broadcast:strong") as command:
+        endpoints = command.serving()
+        with Client(endpoints["zmtp"], timeout=20) as client:
+            assert client.publish("t", b"a") == 1
+            shutil.rmtree(tmp_path / "data")
+            with contextlib.ExitStack() as stack:
+                if anew:
+                    other = stack.enter_context(broker(tmp_path / "other", tmp_path / "data", *EVERYWHERE))
+                    other.serving()
+                with pytest.raises(BrokerFailed):
+                    client.publish("t", b"b")
+                with pytest.raises(urllib.error.HTTPError) as refused:
+                    get(f"{endpoints['http']}/healthz")
+                assert (refused.value.code, b"moved, removed or replaced" in refused.value.read()) == (503, True)
+                assert json.loads(get(f"{endpoints['http']}/topics.json"))["store"]["failed"]
+                assert command.end() == 0
+                assert "Traceback" not in command.log
+                if anew:
+                    assert other.end() == 0
 
 
 def test_a_ready_file_that_was_left_says_nothing(tmp_path: Path) -> None:

@@ -216,8 +216,9 @@ def test_a_file_that_lmdb_left_shorter_than_it_says_is_made_whole(again: Again, 
     path = directory / "strong" / "data.mdb"
     size = path.stat().st_size
     os.truncate(path, size - 4096)
-    data_file.complete(path)
-    assert path.stat().st_size == size
-    data_file.complete(path)
+    with path.open("r+b") as file:
+        data_file.complete(file.fileno())
+        assert path.stat().st_size == size
+        data_file.complete(file.fileno())
     assert path.stat().st_size == size
     assert data_file.look(path) is not None
