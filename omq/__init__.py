@@ -49,6 +49,7 @@ from omq.socket import (
     Socket,
     wait,
 )
+from omq.transport import check_endpoint
 from omq.types import POLL_IN, POLL_OUT, SocketType
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "Socket",
     "SocketType",
     "__version__",
+    "check_endpoint",
     "curve_keypair",
     "curve_public",
     "load_certificate",

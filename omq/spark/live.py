@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 import omq
 from omq.spark import pool
 from omq.spark import settings as options
+from omq.spark.plain import plain_rows, plainly
 from omq.spark.settings import Settings
 from omq.spark.sink import BatchWriter, StreamWriter, checked
 
@@ -96,6 +97,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Any:
         return _partitions(self._settings)
 
+    @plain_rows
     def read(self, partition: Any) -> Iterator[Any]:
         return pool.read_once(self._settings, partition.endpoint)
 
@@ -117,6 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._draining = True
 
+    @plainly
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         number = _number(start) if start else 0
         if not self._draining:
@@ -126,11 +129,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._until = number + 1
         return _offset(max(self._until, number))
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
         if _number(start) > _number(end):
             raise omq.StateError(f"the checkpoint goes backwards, from {start} to {end}")
         return _partitions(self._settings, self._draining)
 
+    @plain_rows
     def read(self, partition: Any) -> Iterator[Any]:
         return pool.read(self._settings, partition.number, partition.endpoint, partition.drain)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import omq
 from omq.spark import relay
 from omq.spark import settings as options
+from omq.spark.meeting import Meeting
 from omq.spark.receive import Connection, Limits, Shape
 from omq.spark.settings import Settings
 
@@ -124,11 +125,16 @@ def connection(settings: Settings, endpoint: str) -> Connection:
     while True:
         try:
             # How much the socket may hold is known once the size of a message is.
-            return Connection(settings.open(endpoint, recv_hwm=1), endpoint, settings.batch_bytes, most)
+            sock = settings.open(endpoint, recv_hwm=1)
+            break
         except omq.BindError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+    # Who listens may wait for peers as long as it likes.
+    fails = settings.meeting_fails and endpoint in settings.connect
+    meeting = Meeting(sock, endpoint, settings.meeting_seconds, fails)
+    return Connection(sock, endpoint, settings.batch_bytes, most, meeting)
 
 
 def read_once(settings: Settings, endpoint: str) -> Iterator[pa.RecordBatch]:

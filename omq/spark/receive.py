@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 import omq
+from omq.spark.meeting import LOOK, Meeting
 
 log = logging.getLogger("omq.spark")
 
@@ -25,7 +26,7 @@ LARGE: Final = 65536  # mean bytes of a message from which on each message is re
 FEW: Final = 64  # messages that one call takes where they may have several parts
 WAKE: Final = 1.0  # seconds that one wait lasts at most
 COUNTING: Final = 0.2  # seconds that counting what is left in a socket may take
-CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer; quietSeconds if that is less
+CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer where there is no connectTimeout
 
 _TYPES: Final = {
     "value": pa.binary(),
@@ -178,13 +179,17 @@ class Connection:
         endpoint: The socket's only endpoint, as the user wrote it.
         ahead: Bytes that the socket may hold beside the batch that is read.
         most: Messages that the socket may hold, the user's recv_hwm; 0 for no bound.
+        meeting: The wait for its first peer; `None`: it may take any time.
 
     Attributes:
         sequence: The number of the next message.
     """
 
-    def __init__(self, socket: omq.Socket, endpoint: str, ahead: int, most: int) -> None:
+    def __init__(
+        self, socket: omq.Socket, endpoint: str, ahead: int, most: int, meeting: Meeting | None = None
+    ) -> None:
         self.socket = socket
+        self._meeting = meeting or Meeting(socket, endpoint, None, False)
         self.endpoint = endpoint
         self.sequence = 0
         self.ahead = ahead
@@ -224,8 +229,7 @@ class Connection:
         """Yields what arrives until a limit is reached; then pauses the socket."""
         read = _Read(limits)
         try:
-            if limits.quiet is not None:
-                self._await_peer(read)
+            self._await_peer(read, drains=limits.quiet is not None)
             while read.goes_on:
                 batch = self._messages(shape, read) if self._stash else self._columns(shape, read)
                 if batch is not None:
@@ -233,12 +237,14 @@ class Connection:
         finally:
             self.pause()
 
-    def _await_peer(self, read: _Read) -> None:
-        try:
-            self.socket.wait_connected(timeout=min(CONNECTING, read.left()))
-        except omq.Timeout:
-            log.warning("%s: nobody is connected", self.endpoint)
-        read.touched()
+    def _await_peer(self, read: _Read, drains: bool) -> None:
+        """Waits for the first peer: a drain for as long as one may be awaited, any other read until its end."""
+        if drains:
+            left = self._meeting.left
+            self._meeting.wait(CONNECTING if left == math.inf else max(left, 0) + LOOK)
+            read.touched()
+        else:
+            self._meeting.wait(read.left())
 
     def _columns(self, shape: Shape, read: _Read) -> pa.RecordBatch | None:
         """A batch of one-part messages, or of any if the first has several; `None` if no message comes in time."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,17 @@ COLUMNS: Final = {
 }
 #: Spark hands its own options of a streaming write to the sink, too.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+#: What Spark says of a table in its catalog.
+_TABLE: Final = "provider"
+#: Options of a socket that mean nothing on one side.
+_ELSEWHERE: Final = {
+    # A read ends at its bounds, not at a timeout, and it sends nothing.
+    "recv_timeout": _WRITES,
+    "send_hwm": _WRITES,
+    "send_timeout": _WRITES,
+    "linger": _WRITES,
+    "recv_hwm": _READS,
+}
 
 
 def _count(text: str) -> int:
@@ -54,6 +66,13 @@ def _seconds(text: str) -> float:
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.replace(",", " ").split() if word)
+
+
+def _endpoints(text: str) -> tuple[str, ...]:
+    found = _list(text)
+    if not found:
+        raise ValueError
+    return found
 
 
 def _prefixes(text: str) -> tuple[bytes, ...]:
@@ -105,8 +124,8 @@ class _Option:
 
 _OWN: Final = (
     _Option("socket", _ALL, str.upper, "a socket type"),
-    _Option("bind", _ALL, _list, "endpoints, separated by commas"),
-    _Option("connect", _ALL, _list, "endpoints, separated by commas"),
+    _Option("bind", _ALL, _endpoints, "an endpoint, or several, separated by commas"),
+    _Option("connect", _ALL, _endpoints, "an endpoint, or several, separated by commas"),
     _Option("partitions", _READS, _count, "a whole number above 0"),
     _Option("columns", _READS, _list, "names of columns, separated by commas"),
     _Option("batchBytes", _READS, _bytes, "bytes above 0 (16m is 16 MiB)"),
@@ -118,6 +137,8 @@ _OWN: Final = (
     _Option("triggerSeconds", frozenset({STREAM_READ}), _seconds, "seconds above 0"),
     _Option("quietSeconds", frozenset({STREAM_READ}), _seconds, "seconds above 0"),
     _Option("keepSeconds", frozenset({STREAM_READ, STREAM_WRITE}), _seconds, "seconds above 0"),
+    _Option("connectTimeout", _ALL, lambda text: _nullable(_seconds)(text), "seconds above 0, or none"),
+    _Option("failOnConnectTimeout", _ALL, _flag, "true or false"),
     _Option("topic", _WRITES, _octets, "text"),
     _Option("subscribers", _WRITES, _count, "a whole number above 0"),
     _Option("curveServerKeyFile", _ALL, Path, "the path of a file with the server's public key"),
@@ -131,8 +152,7 @@ def _socket_options() -> dict[str, _Option]:
     for one in dataclasses.fields(omq.Options):
         kind = str(one.type).removesuffix(" | None")
         if kind in _BY_TYPE:
-            # A read ends at its bounds, not at a timeout.
-            uses = _WRITES if one.name == "recv_timeout" else _ALL
+            uses = _ELSEWHERE.get(one.name, _ALL)
             found[one.name] = _Option(one.name, uses, _nullable(_BY_TYPE[kind]), f"a value of type {one.type}")
     return found
 
@@ -165,6 +185,8 @@ class Settings:
         max_seconds: Seconds that it reads at most.
         quiet_seconds: Seconds without a message after which `availableNow` has drained a source.
         keep_seconds: Seconds that a connection is kept without being used.
+        meeting_seconds: Seconds that nobody may be connected at the beginning; `None` for any time.
+        meeting_fails: Whether the query fails then; else that is logged.
         topic: The topic of every message that a PUB sends; `None` for the column `topic`, or for no topic.
         subscribers: Subscriptions that a PUB waits for before it sends.
         keys: The paths of CURVE keys by option.
@@ -183,6 +205,8 @@ class Settings:
     max_seconds: float | None = None
     quiet_seconds: float = 1.0
     keep_seconds: float = 60.0
+    meeting_seconds: float | None = 30.0
+    meeting_fails: bool = True
     topic: bytes | None = None
     subscribers: int = 0
     keys: tuple[tuple[str, str], ...] = ()
@@ -218,14 +242,35 @@ class Settings:
         return kind(bind=bind, connect=connect, **{"security": self.security(), **dict(self.options), **options})
 
 
-def known(use: str) -> str:
-    """The names of the options for a use, for messages."""
-    own = [option.name for option in _OWN if use in option.uses]
-    kinds = [omq.SocketType(name) for name in _TYPES[use]]
+def known(*uses: str) -> list[str]:
+    """The names of the options for any of some uses, for messages."""
+    own = [option.name for option in _OWN if not option.uses.isdisjoint(uses)]
+    kinds = [omq.SocketType(name) for use in uses for name in _TYPES[use]]
     fitting = [
-        name for name, option in _SOCKETS.items() if use in option.uses and any(_fits(kind, name) for kind in kinds)
+        name
+        for name, option in _SOCKETS.items()
+        if not option.uses.isdisjoint(uses) and any(_fits(kind, name) for kind in kinds)
     ]
-    return ", ".join([*own, *sorted(fitting)])
+    return [*own, *sorted(fitting)]
+
+
+def _listed(*uses: str) -> str:
+    return f"known are: {', '.join(known(*uses))}"
+
+
+def _unknown(name: str, uses: Iterable[str]) -> omq.OptionError:
+    """What is said of an option that is none of these uses."""
+    names = {one.lower(): one for one in known(*uses)}
+    option = _KNOWN.get(name.lower())
+    if option is None:
+        what = f"unknown option {name!r}"
+        close = get_close_matches(name.lower(), names, 1)
+    else:
+        what = f"not an option of {' or '.join(uses)}: {option.name!r}"
+        # A stream says `maxRowsPerTrigger` where a batch says `maxRows`.
+        close = [one for one in names if one.startswith(name.lower()) or name.lower().startswith(one)][:1]
+    meant = f"did you mean {names[close[0]]!r}? " if close else ""
+    return omq.OptionError(f"{what}; {meant}{_listed(*uses)}")
 
 
 def _fits(kind: omq.SocketType, name: str) -> bool:
@@ -254,8 +299,7 @@ def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settin
         if name.lower() in _SPARKS_OWN and use == STREAM_WRITE:
             continue
         if option is None or use not in option.uses:
-            what = "unknown option" if option is None else f"not an option of {use}:"
-            raise omq.OptionError(f"{what} {name!r}; known are: {known(use)}")
+            raise _unknown(name, (use,))
         try:
             value = option.parse(text)
         except (ValueError, KeyError):
@@ -273,8 +317,23 @@ def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settin
 
 
 def streams(given: Mapping[str, str]) -> bool:
-    """Whether there are options of a streaming read that a batch read does not have."""
-    found = [option.uses for name in given if (option := _KNOWN.get(name.lower()))]
+    """Whether there are options of a streaming read that a batch read does not have.
+
+    Raises:
+        OptionError: There is one that no read has.
+    """
+    found: list[frozenset[str]] = []
+    for name in given:
+        if name.lower() == _TABLE:
+            raise omq.OptionError(
+                "a table of Spark's catalog (CREATE TABLE ... USING omq) cannot be made: Spark hands a Python data"
+                " source no options of a table. Make a view:"
+                " spark.read.format('omq')....load().createOrReplaceTempView(name)"
+            )
+        option = _KNOWN.get(name.lower())
+        if option is None or option.uses.isdisjoint(_READS):
+            raise _unknown(name, (READ, STREAM_READ))
+        found.append(option.uses)
     return any(STREAM_READ in uses and READ not in uses for uses in found)
 
 
@@ -288,6 +347,8 @@ _FIELDS: Final = {
     "triggerSeconds": "max_seconds",
     "quietSeconds": "quiet_seconds",
     "keepSeconds": "keep_seconds",
+    "connectTimeout": "meeting_seconds",
+    "failOnConnectTimeout": "meeting_fails",
 }
 
 
@@ -300,9 +361,9 @@ def _require(use: str, own: dict[str, Any], options: dict[str, Any]) -> None:
     types = _TYPES[use]
     if own.get("socket") not in types:
         said = f"socket={own['socket']!r} does not fit" if "socket" in own else "option 'socket' is missing"
-        raise omq.OptionError(f"{said}: {use} takes {' or '.join(types)}; known are: {known(use)}")
+        raise omq.OptionError(f"{said}: {use} takes {' or '.join(types)}; {_listed(use)}")
     if "bind" not in own and "connect" not in own:
-        raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; known are: {known(use)}")
+        raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; {_listed(use)}")
     if own["socket"] == "SUB" and "subscribe" not in options:
         raise omq.OptionError("option 'subscribe' is missing: prefixes, separated by commas; empty for everything")
     if "curveAuthorizedKeysFile" in own and "curveServerKeyFile" in own:
@@ -318,6 +379,7 @@ def check(settings: Settings) -> None:
     """Raises if options do not go together."""
     kind = omq.SocketType(settings.socket)
     omq.Options.parse(kind, dict(settings.options))
+    _check_endpoints(settings)
     if settings.partitions and len(settings.bind + settings.connect) != 1:
         raise omq.OptionError("option 'partitions' is for a single endpoint: several have a partition each")
     if settings.partitions and settings.partitions > 1 and settings.bind:
@@ -329,6 +391,29 @@ def check(settings: Settings) -> None:
             raise omq.OptionError(f"columns={name!r}: known are {', '.join(COLUMNS)} (topic: for a SUB only)")
     if len(set(settings.columns)) < len(settings.columns):
         raise omq.OptionError("columns: a name stands there twice")
+
+
+def _check_endpoints(settings: Settings) -> None:
+    for option, endpoints in (("bind", settings.bind), ("connect", settings.connect)):
+        for endpoint in endpoints:
+            try:
+                omq.check_endpoint(endpoint, bind=option == "bind")
+            except omq.EndpointError as error:
+                raise omq.OptionError(f"option {option!r}: {error}") from None
+            if endpoint.startswith("inproc:"):
+                raise omq.OptionError(
+                    f"option {option}={endpoint!r}: inproc stays within a process, and Spark's tasks have several"
+                )
+            if endpoints.count(endpoint) > 1 and option == "bind":
+                raise omq.OptionError(f"option bind: {endpoint!r} stands there twice, and can be bound only once")
+            if endpoints.count(endpoint) > 1 and settings.socket == "SUB":
+                raise omq.OptionError(
+                    f"option connect: {endpoint!r} stands there twice: every message would come twice"
+                )
+    if settings.partitions and settings.partitions > 1 and settings.socket == "SUB":
+        raise omq.OptionError(
+            f"partitions={settings.partitions}: each connection of a SUB gets every message; it has one partition"
+        )
 
 
 def columns(settings: Settings) -> tuple[str, ...]:

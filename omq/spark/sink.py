@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from array import array
 from collections.abc import Iterable, Iterator
@@ -14,10 +15,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 import omq
 from omq.spark import pool, relay
+from omq.spark.meeting import LOOK, Meeting
+from omq.spark.plain import plainly
 from omq.spark.settings import STREAM_WRITE, Settings
+
+log = logging.getLogger("omq.spark")
 
 LARGE: Final = 32768  # mean bytes of a body from which on bodies are sent from Arrow's memory, without a copy
 LINGER: Final = 30.0  # seconds that the rows of a task may take to leave
+SENDING: Final = 120.0  # seconds that a PUSH may wait for room, until its peers take something
 _BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
 
 
@@ -72,14 +78,30 @@ class Sender:
 
     def __init__(self, settings: Settings) -> None:
         self._topic = settings.topic
-        linger = dict(settings.options).get("linger", LINGER)
-        self.socket = settings.open(linger=linger)
+        given = dict(settings.options)
+        linger = given.get("linger", LINGER)
+        sending = given.get("send_timeout", SENDING if settings.socket == "PUSH" else None)
+        self.socket = settings.open(linger=linger, send_timeout=sending)
+        try:
+            self._meet(settings)
+        except BaseException:
+            self.socket.stop()
+            raise
+
+    def _meet(self, settings: Settings) -> None:
+        """Waits until somebody is there who takes what is sent, or until nobody need be."""
+        seconds, fails = settings.meeting_seconds, settings.meeting_fails
+        if settings.connect and not settings.bind and seconds is not None:
+            Meeting(self.socket, ",".join(settings.connect), seconds, fails).wait(seconds + LOOK)
         if settings.subscribers:
             try:
-                self.socket.wait_subscribed(n=settings.subscribers, timeout=LINGER)
-            except omq.Timeout:
-                self.socket.stop()
-                raise
+                self.socket.wait_subscribed(n=settings.subscribers, timeout=seconds)
+            except omq.Timeout as error:
+                if fails:
+                    raise omq.Timeout(
+                        f"{error}: subscribers={settings.subscribers}, connectTimeout={seconds:g} s"
+                    ) from None
+                log.warning("%s", error)
 
     @property
     def closed(self) -> bool:
@@ -223,6 +245,7 @@ class _Writer:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
+    @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return send_through(self._settings, iterator)
 

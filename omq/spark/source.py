@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from omq.spark import live
+from omq.spark.plain import plainly
 
 
 class OmqDataSource(DataSource):
@@ -21,17 +22,22 @@ class OmqDataSource(DataSource):
     def name(cls) -> str:
         return "omq"
 
+    @plainly
     def schema(self) -> str:
         return live.schema(self.options)
 
+    @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         return live.reader(self.options, schema)
 
+    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return live.stream_reader(self.options, schema)
 
+    @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return live.writer(self.options, schema, overwrite)
 
+    @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         return live.stream_writer(self.options, schema, overwrite)

@@ -59,6 +59,19 @@ def parse_endpoint(text: str, *, bind: bool) -> Endpoint:
     return endpoint
 
 
+def check_endpoint(endpoint: str, *, bind: bool = False) -> None:
+    """Checks an endpoint where none is to be opened yet: what is configured here and used in another process.
+
+    Args:
+        endpoint: As `Socket.bind` and `Socket.connect` take it.
+        bind: It is to be bound; otherwise it is to be connected to.
+
+    Raises:
+        EndpointError: It cannot be understood, or is not for this use.
+    """
+    parse_endpoint(endpoint, bind=bind)
+
+
 def transport_of(endpoint: Endpoint) -> Transport[Any]:
     """The transport that has read an endpoint."""
     return TRANSPORTS[endpoint.scheme]

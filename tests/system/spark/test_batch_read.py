@@ -40,7 +40,10 @@ def test_a_batch_without_a_bound_is_an_error(spark: Any) -> None:
 
 
 def test_an_unknown_option_is_an_error_that_lists_the_known(spark: Any) -> None:
-    with pytest.raises(Exception, match=r"unknown option 'maxrow'; known are: socket, bind, .*maxRows.*recv_hwm"):
+    with pytest.raises(
+        Exception,
+        match=r"unknown option 'maxrow'; did you mean 'maxRows'. known are: socket, bind, .*maxRows.*recv_hwm",
+    ):
         read(spark, socket="PULL", connect="tcp://127.0.0.1:1", maxRow=5)
 
 
@@ -156,7 +159,6 @@ def test_the_options_of_a_socket_reach_it(spark: Any, feed: Feeder) -> None:
     feed.run(job)
     options = {
         "recv_hwm": "3",
-        "linger": "0",
         "identity": "reader",
         "reconnect_interval": "0.05,0.1",
         "reconnect_stop": "handshake failed",

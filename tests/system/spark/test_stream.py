@@ -127,8 +127,10 @@ def test_a_sink_that_raises_fails_the_query(spark: Any, feed: Feeder, tmp_path: 
 @pytest.mark.parametrize(
     ("columns", "options", "complaint"),
     [
-        (["value"], {"send_timeout": "0.2", "send_hwm": "1"}, "no room for the message"),
-        pytest.param(["value"], {"linger": "0.2"}, "within linger=0.2", marks=pytest.mark.slow),
+        (["value"], {"send_timeout": "0.2", "send_hwm": "1", "connectTimeout": "none"}, "no room for the message"),
+        pytest.param(
+            ["value"], {"linger": "0.2", "connectTimeout": "none"}, "within linger=0.2", marks=pytest.mark.slow
+        ),
         pytest.param(["NULLIF(value, value) AS value"], {}, "column 'value' has a null", marks=pytest.mark.slow),
         pytest.param(["value", "value AS topic"], {}, "column 'topic': it is for a PUB", marks=pytest.mark.slow),
     ],
@@ -173,3 +175,37 @@ def test_a_streaming_sink_that_binds_is_one_socket(spark: Any, feed: Feeder, sta
     query = frame.writeStream.format("omq").option("socket", "PUB").option("bind", out).option("subscribers", 1)
     started.append(query.option("topic", "t").option("checkpointLocation", f"{tmp_path}/checkpoint").start())
     assert [sub.recv_multipart(timeout=60) for _ in range(1000)] == [[b"t", b"%d" % n] for n in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"connect": "tcp://127.0.0.1:1"}, r"tcp://127.0.0.1:1: nobody is connected.*connection refused"),
+        ({"connect": "tcp://nowhere.invalid:1"}, "nobody is connected.*not known"),
+        pytest.param({"connect": "tcp://127.0.0.1:1", "trigger": "now"}, "nobody is connected", marks=pytest.mark.slow),
+    ],
+)
+def test_a_stream_of_nobody_fails_and_says_why(
+    spark: Any, options: dict[str, str], complaint: str, tmp_path: Any
+) -> None:
+    now = {"availableNow": True} if options.pop("trigger", "") else {"processingTime": "0 seconds"}
+    frame = stream(spark, socket="PULL", connectTimeout=1, triggerSeconds=0.3, **options)
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(**now).start()
+    with pytest.raises(Exception, match=complaint):
+        query.awaitTermination(60)
+
+
+def test_a_stream_may_begin_before_its_peer(spark: Any, feed: Feeder, started: list[Any], tmp_path: Any) -> None:
+    with omq.PUSH(bind="tcp://127.0.0.1:*") as found:
+        url = found.endpoints[0]
+    seen = Seen(100)
+    frame = stream(spark, socket="PULL", connect=url, connectTimeout=30, triggerSeconds=0.3)
+    query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start()
+    started.append(query)
+    deadline = time.monotonic() + 60
+    while not query.recentProgress:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    feed.open(omq.PUSH, bind=url).send_many([b"%d" % n for n in range(100)])
+    seen.wait()
+    assert seen.values == list(range(100))

@@ -10,6 +10,8 @@ from tests.system.spark.conftest import Feeder
 
 pytestmark = pytest.mark.timeout(120)
 
+ANY_TIME = {"connectTimeout": "none"}
+
 
 def write(frame: Any, **options: Any) -> None:
     writer = frame.write.format("omq").mode("append")
@@ -93,11 +95,16 @@ def test_a_socket_without_room_slows_the_task_down(spark: Any, feed: Feeder) -> 
         ("id", {}, "column 'id' of type bigint"),
         ("CAST(id AS STRING) AS value, CAST(id AS STRING) AS topic", {}, "it is for a PUB"),
         ("CAST(id AS STRING) AS topic", {"socket": "PUB"}, "one of the columns value and parts"),
-        ("CAST(id AS STRING) AS value", {"maxRows": "5"}, "not an option of write: 'maxrows'"),
+        ("CAST(id AS STRING) AS value", {"maxRows": "5"}, "not an option of write: 'maxRows'; known"),
         ("CAST(id AS STRING) AS value", {"socket": "PULL"}, "write takes PUSH or PUB"),
-        ("CAST(NULL AS STRING) AS value", {}, "has a null"),
-        ("CAST(id AS STRING) AS value", {"send_timeout": "0.2", "send_hwm": "1"}, "no room for the message"),
-        ("CAST(id AS STRING) AS value", {"linger": "0.2"}, "within linger=0.2"),
+        ("CAST(NULL AS STRING) AS value", ANY_TIME, "has a null"),
+        (
+            "CAST(id AS STRING) AS value",
+            {"send_timeout": "0.2", "send_hwm": "1", **ANY_TIME},
+            "no room for the message",
+        ),
+        ("CAST(id AS STRING) AS value", {"linger": "0.2", **ANY_TIME}, "within linger=0.2"),
+        ("CAST(id AS STRING) AS value", {"connectTimeout": "0.5"}, "connectTimeout=0.5 s; .*connection refused"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(

@@ -50,9 +50,13 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
     ("use", "given", "complaint"),
     [
         ("read", PULL, "a batch needs a bound"),
-        ("read", {**PULL, "maxrow": "1"}, "unknown option 'maxrow'; known are: socket, bind, connect.*maxSeconds"),
+        (
+            "read",
+            {**PULL, "maxrow": "1"},
+            "unknown option 'maxrow'; did you mean 'maxRows'. known are: socket, bind, connect.*maxSeconds",
+        ),
         ("read", {**PULL, "triggerSeconds": "1"}, "not an option of read: 'triggerSeconds'"),
-        ("readStream", {**PULL, "maxRows": "1"}, "not an option of readStream: 'maxRows'.*maxRowsPerTrigger"),
+        ("readStream", {**PULL, "maxRows": "1"}, "'maxRows'; did you mean 'maxRowsPerTrigger'"),
         ("read", {**PULL, "maxRows": "0"}, "option maxRows='0': must be a whole number above 0"),
         ("read", {**PULL, "maxRows": "1", "batchBytes": "x"}, "option batchBytes='x'"),
         ("read", {**PULL, "maxRows": "1", "recv_hwm": "x"}, "option recv_hwm='x': must be a value of type int"),
@@ -68,6 +72,29 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
         ("read", {**PULL, "maxRows": "1", "columns": "value,value"}, "twice"),
         ("read", {**PULL, "connect": "tcp://a:1,tcp://b:1", "maxRows": "1", "partitions": "2"}, "a single endpoint"),
         ("read", {"socket": "PULL", "bind": "tcp://a:1", "maxRows": "1", "partitions": "2"}, "bound only once"),
+        ("readStream", {**PULL, "connect": ""}, "option connect='': must be an endpoint"),
+        ("readStream", {**PULL, "connect": " , "}, "option connect=' , ': must be an endpoint"),
+        ("write", {"socket": "PUSH", "bind": ""}, "option bind='': must be an endpoint"),
+        ("readStream", {**PULL, "connect": "tcp://a"}, "option 'connect': endpoint 'tcp://a'"),
+        ("readStream", {**PULL, "connect": "tcp://a:1,b:2"}, "option 'connect': endpoint 'b:2'"),
+        ("readStream", {**PULL, "connect": "tcp://*:1"}, "option 'connect': endpoint"),
+        ("write", {"socket": "PUSH", "bind": "tcp://a:99999"}, "option 'bind': endpoint 'tcp://a:99999'"),
+        ("readStream", {**PULL, "connect": "inproc://a"}, "connect='inproc://a': inproc stays within a process"),
+        (
+            "readStream",
+            {"socket": "SUB", "subscribe": "", "connect": "tcp://a:1, tcp://a:1"},
+            "'tcp://a:1' stands there twice: every message would come twice",
+        ),
+        ("readStream", {"socket": "PULL", "bind": "tcp://a:1,tcp://a:1"}, "bound only once"),
+        ("readStream", {**PULL, "socket": "SUB", "subscribe": "", "partitions": "2"}, "each connection of a SUB gets"),
+        ("read", {**PULL, "maxRows": "1", "linger": "1"}, "not an option of read: 'linger'"),
+        ("write", {**PULL, "socket": "PUSH", "recv_hwm": "1"}, "not an option of write: 'recv_hwm'"),
+        (
+            "read",
+            {**PULL, "maxRows": "1", "connectTimeout": "0"},
+            "connectTimeout='0': must be seconds above 0, or none",
+        ),
+        ("read", {**PULL, "maxRows": "1", "failOnConnectTimeout": "yes"}, "must be true or false"),
         ("write", {**PULL, "socket": "PUSH", "topic": "a"}, "are for a PUB, not for a PUSH"),
         ("write", {**PULL, "socket": "PUSH", "checkpointLocation": "a"}, "unknown option"),
         (
@@ -106,7 +133,23 @@ def test_the_schema_names_a_topic_only_for_a_sub() -> None:
 )
 def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
     assert settings.streams({**PULL, name: "5"})
-    assert not settings.streams({**PULL, "maxRows": "5", "unknown": "5"})
+    assert not settings.streams({**PULL, "maxRows": "5"})
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        (
+            "triggerseconsd",
+            "unknown option 'triggerseconsd'; did you mean 'triggerSeconds'. known are: .*maxRows.*trigger",
+        ),
+        ("send_hwm", "not an option of read or readStream: 'send_hwm'"),
+        ("provider", "CREATE TABLE .*createOrReplaceTempView"),
+    ],
+)
+def test_what_no_read_knows_is_told_before_spark_says_which_it_is(name: str, complaint: str) -> None:
+    with pytest.raises(omq.OptionError, match=complaint):
+        settings.streams({**PULL, name: "5"})
 
 
 def _files(folder: Path, **keys: bytes) -> dict[str, str]:
@@ -189,7 +232,7 @@ EVERY: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize(("use", "types"), [("read", ("PULL", "SUB")), ("writeStream", ("PUSH", "PUB"))])
 def test_every_option_of_a_socket_is_an_option_of_spark_and_in_force(use: str, types: tuple[str, ...]) -> None:
     own = {"columns", "partitions", "topic", "subscribers", "socket", "bind", "connect"}
-    named = {name for name in settings.known(use).split(", ") if name.islower() and name not in own}
+    named = {name for name in settings.known(use) if name.islower() and name not in own}
     assert named <= EVERY.keys()
     tried = set()
     for kind in types:

@@ -1,0 +1,52 @@
+"""What a user did wrong is told in the driver, in the first line."""
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "says"),
+    [
+        (
+            "read",
+            {"socket": "PULL", "connect": "tcp://h:1", "maxRow": "5"},
+            "OptionError: unknown option 'maxrow'; did you",
+        ),
+        ("readStream", {"socket": "PULL", "connect": "tcp://h:1", "triggerSecond": "5"}, "OptionError: unknown option"),
+        ("readStream", {"socket": "PULL", "connect": ""}, "OptionError: option connect='': must be an endpoint"),
+        ("read", {"socket": "PULL", "connect": "tcp//h", "maxRows": "1"}, "OptionError: option 'connect': endpoint"),
+    ],
+)
+def test_a_slip_in_an_option_is_the_first_line(spark: Any, method: str, options: dict[str, str], says: str) -> None:
+    reader = getattr(spark, method).format("omq")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    with pytest.raises(Exception, match=says) as caught:
+        reader.load()
+    first = str(caught.value).splitlines()[0]
+    assert says in first
+    assert "Traceback" not in str(caught.value)
+
+
+def test_so_is_one_in_a_write(spark: Any) -> None:
+    frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
+    writer = frame.write.format("omq").mode("append").option("socket", "PUSH").option("connect", "tcp://h:1")
+    with pytest.raises(Exception, match="OptionError") as caught:
+        writer.option("topic", "t").save()
+    assert "OptionError: options 'topic' and 'subscribers' are for a PUB" in str(caught.value).splitlines()[0]
+
+
+def test_a_table_of_the_catalog_is_refused_with_what_to_do(spark: Any) -> None:
+    with pytest.raises(Exception, match="createOrReplaceTempView"):
+        spark.sql("CREATE TABLE ticks USING omq OPTIONS (socket 'PULL', connect 'tcp://h:1')")
+
+
+def test_what_an_executor_finds_is_told_without_a_traceback(spark: Any) -> None:
+    frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
+    writer = frame.write.format("omq").mode("append").option("socket", "PUSH").option("connect", "tcp://127.0.0.1:1")
+    with pytest.raises(Exception, match=r"connectTimeout=0\.3 s") as caught:
+        writer.option("connectTimeout", 0.3).save()
+    assert "Traceback" not in str(caught.value)

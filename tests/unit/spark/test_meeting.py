@@ -1,0 +1,57 @@
+"""The wait for the first peer, without Spark."""
+
+import logging
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+import omq
+from omq.spark.meeting import Meeting
+
+REFUSED = "tcp://127.0.0.1:1"
+
+
+def test_nobody_is_an_error_that_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "omq.spark"), omq.PULL(connect=REFUSED) as pull:
+        meeting = Meeting(pull, REFUSED, 0.3, True)
+        assert not meeting.wait(0.1)
+        assert not meeting.wait(0.05)
+        assert [one.message for one in caplog.records if "nobody is connected yet; last failure" in one.message]
+        assert len(caplog.records) == 1
+        with pytest.raises(omq.ConnectError, match=r"connectTimeout=0.3 s; last failure: .*connection refused"):
+            meeting.wait(5)
+
+
+def test_nobody_is_a_warning_once_and_the_wait_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "omq.spark"), omq.PULL(connect=REFUSED) as pull:
+        meeting = Meeting(pull, REFUSED, 0.1, False)
+        assert not meeting.wait(0.3)
+        assert not meeting.wait(0.1)
+        assert [one.message for one in caplog.records if "connectTimeout=0.1 s" in one.message]
+        assert len(caplog.records) == 2
+
+
+def test_any_time_is_no_time_that_is_up() -> None:
+    with omq.PULL(connect=REFUSED) as pull:
+        assert not Meeting(pull, REFUSED, None, True).wait(0.1)
+
+
+def test_a_wrong_key_is_told() -> None:
+    public, secret = omq.curve_keypair()
+    with omq.PUSH(bind="tcp://127.0.0.1:*", security=omq.CurveServer(secret, {public.decode()}), linger=0) as push:
+        url = push.endpoints[0]
+        stranger = omq.CurveClient(public)
+        with omq.PULL(connect=url, security=stranger) as pull, pytest.raises(omq.ConnectError, match="last failure: "):
+            Meeting(pull, url, 1.0, True).wait(10)
+
+
+def test_a_peer_that_has_gone_again_was_there_if_it_left_something() -> None:
+    with omq.PULL(bind="tcp://127.0.0.1:*") as pull:
+        meeting = Meeting(pull, pull.endpoints[0], 5.0, True)
+        with omq.PUSH(connect=pull.endpoints[0]) as push:
+            push.send(b"all of it")
+        while pull.peers:
+            assert pull.poll(1.0, omq.POLL_IN)
+        assert meeting.wait(5.0)
+        assert pull.recv(timeout=5) == b"all of it"
