@@ -14,8 +14,9 @@ import pyarrow as pa
 import omq
 from omq.spark import relay
 from omq.spark import settings as options
+from omq.spark.columns import Shape
 from omq.spark.meeting import Meeting
-from omq.spark.receive import Connection, Limits, Shape
+from omq.spark.receive import Connection, Limits
 from omq.spark.settings import Settings
 
 BINDING: Final = 5.0  # seconds that an endpoint of another process may take to become free

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import mmap
 import sys
 import time
 from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 import omq
+from omq.spark.columns import Columns, Marks, Memory, Messages, Shape, Taken
 from omq.spark.meeting import LOOK, Meeting
 
 log = logging.getLogger("omq.spark")
@@ -27,15 +26,6 @@ FEW: Final = 64  # messages that one call takes where they may have several part
 WAKE: Final = 1.0  # seconds that one wait lasts at most
 COUNTING: Final = 0.2  # seconds that counting what is left in a socket may take
 CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer where there is no connectTimeout
-
-_TYPES: Final = {
-    "value": pa.binary(),
-    "parts": pa.list_(pa.field("element", pa.binary())),
-    "topic": pa.binary(),
-    "endpoint": pa.string(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "sequence": pa.int64(),
-}
 
 
 @dataclass(frozen=True)
@@ -53,122 +43,6 @@ class Limits:
     bytes: int | None = None
     seconds: float | None = None
     quiet: float | None = None
-
-
-class Memory:
-    """Blocks of memory, each reused once no batch refers to it: fresh pages cost as much as the copy."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._blocks: list[mmap.mmap] = []
-
-    def take(self) -> mmap.mmap:
-        """A free block; it stays free until a buffer refers to it, such as that of a batch."""
-        for block in self._blocks:
-            if self._is_free(block):
-                return block
-        block = mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        # In pages of 2 MiB the copies in and out take a tenth less. Not every kernel has them.
-        with contextlib.suppress(OSError):
-            block.madvise(mmap.MADV_HUGEPAGE)
-        if len(self._blocks) < 4:
-            self._blocks.append(block)
-        return block
-
-    def _is_free(self, block: mmap.mmap) -> bool:
-        # A block counts the buffers over its memory, and refuses to be resized, even to its own size, while there are
-        # any. The object's reference count would not do: Python 3.14 does not count all references.
-        try:
-            block.resize(self._size)
-        except BufferError:
-            return False
-        return True
-
-
-class Shape:
-    """The columns and the size of a batch.
-
-    Args:
-        columns: The names, in order.
-        batch_bytes: Bytes of bodies in a batch, about.
-        topics: Whether a message of two parts is a topic and a value, as PUB sends it.
-    """
-
-    def __init__(self, columns: tuple[str, ...], batch_bytes: int, topics: bool) -> None:
-        self.columns = columns
-        self.batch_bytes = batch_bytes
-        self.topics = topics
-        self.schema = pa.schema([pa.field(name, _TYPES[name]) for name in columns])
-
-    def of_columns(self, value: pa.Array, marks: Marks) -> pa.RecordBatch:
-        """A batch of messages that have one part each."""
-        n = len(value)
-        made: dict[str, Any] = {"value": value}
-        if "topic" in self.columns:
-            made["topic"] = pa.nulls(n, pa.binary())
-        if "parts" in self.columns:
-            ends = pa.array(range(n + 1), pa.int32())
-            made["parts"] = pa.ListArray.from_arrays(ends, value, type=_TYPES["parts"])
-        return self._with(made, marks)
-
-    def of_messages(self, messages: list[list[bytes]], marks: Marks) -> pa.RecordBatch:
-        """A batch of whole messages."""
-        made: dict[str, Any] = {}
-        if "value" in self.columns:
-            made["value"] = pa.array([self.value(parts) for parts in messages], pa.binary())
-        if "topic" in self.columns:
-            made["topic"] = pa.array([parts[0] if len(parts) == 2 else None for parts in messages], pa.binary())
-        if "parts" in self.columns:
-            made["parts"] = pa.array(messages, _TYPES["parts"])
-        return self._with(made, marks)
-
-    def value(self, parts: list[bytes]) -> bytes | None:
-        """The only part, or the part after the topic."""
-        if len(parts) == 1:
-            return parts[0]
-        return parts[1] if self.topics and len(parts) == 2 else None
-
-    def refuses(self, parts: list[bytes]) -> bool:
-        """Whether a message has more parts than there are columns for."""
-        return "parts" not in self.columns and len(parts) > (2 if self.topics else 1)
-
-    def _with(self, made: dict[str, Any], marks: Marks) -> pa.RecordBatch:
-        n = marks.count
-        if "endpoint" in self.columns:
-            made["endpoint"] = pa.repeat(pa.scalar(marks.endpoint), n)
-        if "timestamp" in self.columns:
-            made["timestamp"] = _numbers(marks.times, _TYPES["timestamp"])
-        if "sequence" in self.columns:
-            made["sequence"] = _numbers(array("q", range(marks.first, marks.first + n)), pa.int64())
-        return pa.RecordBatch.from_arrays([made[name] for name in self.columns], schema=self.schema)
-
-
-def _numbers(values: array[int], kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-class Marks:
-    """What a batch records beside the bodies.
-
-    Attributes:
-        endpoint: Where the messages came from.
-        first: The number of the first message.
-        times: When each message was taken, in microseconds since 1970.
-    """
-
-    def __init__(self, endpoint: str, first: int) -> None:
-        self.endpoint = endpoint
-        self.first = first
-        self.times = array("q")
-
-    @property
-    def count(self) -> int:
-        """Messages so far."""
-        return len(self.times)
-
-    def took(self, count: int) -> None:
-        """Records that *count* more messages have been taken now."""
-        self.times.extend(array("q", [time.time_ns() // 1000]) * count)
 
 
 class Connection:
@@ -227,13 +101,18 @@ class Connection:
 
     def batches(self, shape: Shape, limits: Limits) -> Iterator[pa.RecordBatch]:
         """Yields what arrives until a limit is reached; then pauses the socket."""
+        for taken in self.take(shape, limits):
+            yield taken.batch(shape)
+
+    def take(self, shape: Shape, limits: Limits) -> Iterator[Taken]:
+        """The same, before it is made into batches."""
         read = _Read(limits)
         try:
             self._await_peer(read, drains=limits.quiet is not None)
             while read.goes_on:
-                batch = self._messages(shape, read) if self._stash else self._columns(shape, read)
-                if batch is not None:
-                    yield batch
+                taken = self._messages(shape, read) if self._stash else self._columns(shape, read)
+                if taken is not None:
+                    yield taken
         finally:
             self.pause()
 
@@ -246,8 +125,8 @@ class Connection:
         else:
             self._meeting.wait(read.left())
 
-    def _columns(self, shape: Shape, read: _Read) -> pa.RecordBatch | None:
-        """A batch of one-part messages, or of any if the first has several; `None` if no message comes in time."""
+    def _columns(self, shape: Shape, read: _Read) -> Taken | None:
+        """Messages of one part, or any if the first has several; `None` if no message comes in time."""
         if self._memory is None:
             self._memory = Memory(shape.batch_bytes)
         data = self._memory.take()
@@ -260,7 +139,7 @@ class Connection:
             with memoryview(data)[:room] as target, memoryview(ends) as view:
                 used = self._fill(target, view, large, read, marks)
             count = marks.count
-            body, offsets = pa.py_buffer(data).slice(0, used), pa.py_buffer(ends).slice(0, 4 * (count + 1))
+            body, ends_used = pa.py_buffer(data).slice(0, used), pa.py_buffer(ends).slice(0, 4 * (count + 1))
         except omq.MultipartError:
             return self._messages(shape, read)
         except omq.MessageTooLarge as error:
@@ -269,12 +148,12 @@ class Connection:
                 return None
             body = pa.py_buffer(self.socket.recv(timeout=0))
             count, used = 1, body.size
-            offsets = pa.py_buffer(array("i", [0, used]))
+            ends_used = pa.py_buffer(array("i", [0, used]))
             marks.took(1)
         if not count:
             return None
         self._note(count, used, read)
-        return shape.of_columns(pa.Array.from_buffers(pa.binary(), count, [None, offsets, body]), marks)
+        return Columns(body, ends_used, marks)
 
     def _fill(self, target: memoryview, view: memoryview, large: bool, read: _Read, marks: Marks) -> int:
         """Takes one-part messages until no more fits, or none comes in time; returns the bytes that they use.
@@ -308,8 +187,8 @@ class Connection:
             read.touched()
         return used
 
-    def _messages(self, shape: Shape, read: _Read) -> pa.RecordBatch | None:
-        """A batch of messages of any number of parts; messages that do not fit wait in the stash."""
+    def _messages(self, shape: Shape, read: _Read) -> Taken | None:
+        """Messages of any number of parts; messages that do not fit wait in the stash."""
         marks = Marks(self.endpoint, self.sequence)
         taken: list[list[bytes]] = []
         used = 0
@@ -336,7 +215,7 @@ class Connection:
         if not taken:
             return None
         self._note(len(taken), used, read)
-        return shape.of_messages(taken, marks)
+        return Messages(taken, used, marks)
 
     def _note(self, count: int, size: int, read: _Read) -> None:
         """Counts a batch, and adapts how far the socket reads ahead."""
