@@ -48,13 +48,20 @@ class Carry(Settle):
 
 
 class Reserve(Write):
-    """Makes durable how high the ids of topics may go that are not strong: none is given twice if power is lost."""
+    """Makes durable how high the ids of topics may go that are not strong: none is given twice if power is lost.
 
-    __slots__ = ("highest",)
+    Args:
+        highest: By topic.
+        context: The caller's own.
+        next_topic: Topics get no id below it.
+    """
 
-    def __init__(self, highest: dict[int, int], context: Any = None) -> None:
+    __slots__ = ("highest", "next_topic")
+
+    def __init__(self, highest: dict[int, int], context: Any = None, next_topic: int = 0) -> None:
         super().__init__(context)
         self.highest = highest
+        self.next_topic = next_topic
 
 
 class Allow(Reserve):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from omq.store.errors import DamagedError, StoreError, UnknownTopic
@@ -22,11 +23,13 @@ class Catalog:
 
     Attributes:
         topics: By id.
+        next: The id of the next topic, as it is committed.
         damaged: Those of which a row is damaged, and what is: nothing is done with them, nor with what they have.
     """
 
     def __init__(self) -> None:
         self.topics: dict[int, Topic] = {}
+        self.next = 1
         self.damaged: dict[int, DamagedError] = {}
         self._ids: dict[str, int] = {}
         self._deleted: dict[int, Topic] = {}  # perhaps not for good: the transaction may fail
@@ -52,6 +55,8 @@ class Catalog:
                 except (DamagedError, struct.error) as error:
                     self.damaged[id] = DamagedError(f"topic {found[id].name!r}: {error}", id)
         self.topics = found
+        with suppress(DamagedError):  # that is told to whoever makes a topic
+            self.next = self._next(transaction)
         self._deleted.clear()
         self._ids = {topic.name: id for id, topic in found.items()}
 
@@ -73,11 +78,10 @@ class Catalog:
         if id is not None:
             write.topic_id, write.found = id, True
             return None
-        row = transaction.get(NEXT_TOPIC)
-        id = NUMBER.unpack(opened(NEXT_TOPIC, row))[0] if row is not None else 1
+        id = self._next(transaction)
         if id > LAST_TOPIC:
             raise StoreError("all ids of topics have been given")
-        transaction.put(NEXT_TOPIC, sealed(NEXT_TOPIC, NUMBER.pack(id + 1)))
+        self._go_on(transaction, id + 1)
         key = topic_key(b"t", id)
         row = {
             "name": write.name,
@@ -108,9 +112,20 @@ class Catalog:
 
     def reserve(self, transaction: Any, write: Reserve) -> None:
         """Puts the highest ids that may be given."""
+        if write.next_topic > self._next(transaction):
+            self._go_on(transaction, write.next_topic)
         for id, highest in write.highest.items():
             if id in self.topics:
                 self._reserve(transaction, id, highest)
+
+    @staticmethod
+    def _next(transaction: Any) -> int:
+        row = transaction.get(NEXT_TOPIC)
+        return int(NUMBER.unpack(opened(NEXT_TOPIC, row))[0]) if row is not None else 1
+
+    @staticmethod
+    def _go_on(transaction: Any, id: int) -> None:
+        transaction.put(NEXT_TOPIC, sealed(NEXT_TOPIC, NUMBER.pack(id)))
 
     @staticmethod
     def _reserve(transaction: Any, id: int, highest: int) -> None:

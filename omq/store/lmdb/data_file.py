@@ -111,6 +111,18 @@ def look(path: Path) -> Meta | None:
     return meta
 
 
+def in_a_row(path: Path) -> bool:
+    """Whether the meta pages are of two transactions in a row, as LMDB leaves them; else one is damaged."""
+    try:
+        one, two = read_metas(path)[0]
+    except FileNotFoundError:
+        return True
+    if one is None or two is None:
+        return one is two
+    numbers = one.transaction, two.transaction
+    return numbers == (0, 0) or (numbers[0] % 2 == 0 and abs(numbers[0] - numbers[1]) == 1)
+
+
 def checksum(path: Path) -> int:
     """Of both meta pages; 0 where there is no file."""
     try:

@@ -147,10 +147,8 @@ class LmdbReader:
             start = first + count
             if not cursor.next():
                 break
-        else:
-            return
         if self._dense and start < stop:
-            raise self._damaged(start, stop - 1, stop, "they are missing")
+            raise self._damaged(start, self.last, stop, "they are missing")
 
     @staticmethod
     def _cut(first: int, timestamp: int, records: memoryview, begin: int, end: int) -> tuple[bytes, memoryview]:

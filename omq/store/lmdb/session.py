@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from omq._core.blocks import crc32c
 from omq.store.clock import Clock, uptime, wall
 from omq.store.errors import DamagedError, StoreError, StoreLocked
 
@@ -34,6 +35,10 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _checksum(value: Any) -> int:
+    return crc32c(json.dumps(value, sort_keys=True).encode())
 
 
 def check_place(path: Path, descriptor: int) -> None:
@@ -67,6 +72,9 @@ class Session:
         same_boot: The system runs since then: what was written is there, synced or not.
         clock: Tells ages.
         left: After an orderly end, the checksums of the newest meta pages by environment.
+        ids: How far the ids of topics went when that was noted last, or might go; after an orderly end exactly.
+        next_topic: The same of the ids of topics: the next one.
+        noted: It was.
 
     Raises:
         StoreLocked: Another process, or another store of this one, holds it.
@@ -88,6 +96,10 @@ class Session:
             self.same_boot = self.new or last.get("boot") == self._boot() != ""
             self.clock = self._clock(last)
             self.left: dict[str, int] = last.get("left") or {} if self.orderly else {}
+            given: Any = last.get("given")
+            self.noted = given is not None and last.get("checksum") == _checksum(given)
+            self.ids = {int(topic): int(id) for topic, id in given["ids"].items()} if self.noted else {}
+            self.next_topic = int(given["next_topic"]) if self.noted else 1
         except BaseException:
             os.close(self._lock)
             raise
@@ -150,9 +162,10 @@ class Session:
         except OSError:
             return ""
 
-    def note(self, *, orderly: bool, left: dict[str, int] | None = None) -> None:
-        """Says how it stands with this store, for the next one; what it `left`."""
-        row: dict[str, Any] = {"boot": self._boot(), "orderly": orderly}
+    def note(self, *, orderly: bool, ids: dict[int, int], next_topic: int, left: dict[str, int] | None = None) -> None:
+        """Says how it stands with this store, for the next one; what it `left`, and where ids go on."""
+        given = {"ids": {str(topic): id for topic, id in ids.items()}, "next_topic": next_topic}
+        row: dict[str, Any] = {"boot": self._boot(), "orderly": orderly, "given": given, "checksum": _checksum(given)}
         row |= {"clock": self.clock.now(), "uptime": uptime(), "left": left}
         path = self.directory / "session"
         try:

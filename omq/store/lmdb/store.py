@@ -35,9 +35,9 @@ from omq.store.interface import (
     Write,
 )
 from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
-from omq.store.lmdb import acknowledged, positions
+from omq.store.lmdb import acknowledged, given, positions
 from omq.store.lmdb.catalog import RESERVED, Catalog
-from omq.store.lmdb.data_file import checksum
+from omq.store.lmdb.data_file import checksum, in_a_row
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
 from omq.store.lmdb.ledger import ANOTHER_KIND, Ledger
@@ -56,7 +56,8 @@ DEAD_LETTERS: Final = b"\0dead letters of "  # the producer, as which a topic ap
 #: What is simply handed back.
 PLAIN: Final = frozenset({Append, Settle, SetPosition, DropPosition, Stage, Trim})
 ANOTHER: Final = (
-    "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing"
+    "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing, and ids "
+    "go on behind it"
 )
 OURS: Final = (Reserve, Jump, Retain, Clean, Quarantine, Sweep)
 
@@ -127,10 +128,9 @@ class Store:
         if lost:
             self.findings += self._flusher.restore()
         elif self._is_another(weak) or self._flusher.is_ahead():
-            self.findings.append(f"{weak}: {ANOTHER}, and ids go on behind it")
+            self.findings.append(f"{weak}: {ANOTHER}")
             lost = True
-        if self._is_another(strong):
-            self.findings.append(f"{strong}: {ANOTHER}")
+        older = self._is_another(strong)
         # LMDB believes what its pages say; a wrong one would take the process with it.
         limit = IN_ORDER if session.orderly else AFTER_A_CRASH
         large = check_structure(strong, limit) + check_structure(weak, limit)
@@ -153,7 +153,10 @@ class Store:
                 tails += check_tails(self._strong, strong_ledger.topics.values())
                 tails += check_tails(self._weak, weak_ledger.topics.values())
             self._note_damage()
-            session.note(orderly=False)
+            older = older or given.is_behind(session, self._catalog, self._sound())
+            if older:
+                self.findings.append(f"{strong}: {ANOTHER}")
+            given.note(self._session, self._catalog, orderly=False)
         except BaseException:
             self._weak.close()
             self._strong.close()
@@ -179,12 +182,13 @@ class Store:
             self.findings.append(str(error))
             if isinstance(error, DamagedError):
                 self._damage(error)
-        self._begin_ids(lost)
+        self._begin_ids(lost, older)
 
     def _is_another(self, directory: Path) -> bool:
-        """Whether an environment is not what was left at an orderly end."""
+        """Whether an environment is not what was left at an orderly end, or its meta pages do not fit together."""
         left = self._session.left.get(directory.name)
-        return left is not None and left != checksum(directory / "data.mdb")
+        path = directory / "data.mdb"
+        return (left is not None and left != checksum(path)) or not in_a_row(path)
 
     def _writer(self, name: str, environment: Environment, ledger: Ledger) -> Writer:
         return Writer(
@@ -236,27 +240,23 @@ class Store:
             self._writers["weak"].ledger.topics.setdefault(topic.id, topic)
             self._where[topic.id] = self._writers["weak"]
 
-    def _begin_ids(self, lost: bool) -> None:
-        """Where ids may have been given that are lost, new ones begin behind all that were allowed."""
-        highest = {}
+    def _begin_ids(self, lost: bool, older: bool) -> None:
+        """Where ids may have been given that an environment does not know, new ones begin behind them."""
+        go_on = given.beginning(self._session, self._catalog, self._sound(), lost=lost, older=older)
         jumps: list[Jump] = []
-        for topic in self._sound():
-            if topic.reserved is None:
-                continue
+        for id, last in go_on.jumps.items():
+            topic = self._catalog.topics[id]
             if topic.persistence == "transient":
-                self._place(topic, topic.reserved)
-            elif lost or (topic.persistence == "async" and not self._session.orderly):
-                jumps.append(Jump(topic.id, topic.reserved, threading.Event()))
-                self._writers["weak"].submit(jumps[-1])
-            else:
+                self._place(topic, last)
                 continue
-            highest[topic.id] = topic.reserved + RESERVED
+            jumps.append(Jump(id, last, threading.Event()))
+            self._writers["strong" if topic.persistence == "strong" else "weak"].submit(jumps[-1])
         for jump in jumps:
             jump.context.wait()
-        if highest:
+        if go_on.reserved or go_on.next_topic:
             # Without space it is asked for again when ids are given.
             with contextlib.suppress(StoreError):
-                self._reserve_now(highest)
+                self._reserve_now(go_on.reserved, go_on.next_topic)
 
     def _note_damage(self) -> None:
         """Tells of what was found damaged before."""
@@ -295,10 +295,10 @@ class Store:
         """Has ids of a transient topic reserved, for which its writes wait; nobody else does."""
         self._writers["strong"].submit(Allow({topic_id: last + RESERVED}))
 
-    def _reserve_now(self, highest: dict[int, int]) -> None:
+    def _reserve_now(self, highest: dict[int, int], next_topic: int = 0) -> None:
         """Reserves ids, and waits until that is durable."""
         durable = threading.Event()
-        write = Reserve(highest, durable)
+        write = Reserve(highest, durable, next_topic)
         self._writers["strong"].submit(write)
         durable.wait()
         if write.error is not None:
@@ -344,6 +344,7 @@ class Store:
         if isinstance(write, Carry):
             return self._hand_back(write.context, write.error)
         if isinstance(write, MakeTopic) and write.error is None and not write.found:
+            self._catalog.next = max(self._catalog.next, write.topic_id + 1)
             self._place(self._catalog.topics[write.topic_id])
         elif isinstance(write, DeleteTopic):
             if write.error is not None and threading.current_thread().name.endswith("weak"):
@@ -588,7 +589,7 @@ class Store:
         if synced and all(closed) and self._broken is None and not self._writers["weak"].lost:
             directories = self._weak.directory, self._strong.directory
             left = {directory.name: checksum(directory / "data.mdb") for directory in directories}
-            self._session.note(orderly=True, left=left)
+            given.note(self._session, self._catalog, orderly=True, left=left)
         self._session.end()
 
     def __enter__(self) -> Store:
@@ -616,7 +617,7 @@ class Store:
                 writer.submit(Clean())
         if hour:
             # Where the power is lost the clock goes on from here.
-            self._session.note(orderly=False)
+            given.note(self._session, self._catalog, orderly=False)
 
     def _check_place(self) -> None:
         """Gives the store up where its files are not on their paths any more, also where nobody writes."""

@@ -1,0 +1,135 @@
+"""No id is given twice where the strong environment is older than it was: a meta page is damaged, or a copy put back."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from omq.store.interface import DeleteTopic, Settle
+from omq.store.lmdb import data_file
+from omq.store.lmdb.given import TOPICS_UNKNOWN, UNKNOWN
+from tests.unit.store.opened import Opened
+
+KINDS = ("strong", "weak", "async", "transient")
+
+
+def file_of(directory: Path) -> Path:
+    return directory / "strong" / "data.mdb"
+
+
+def spoil_newest(directory: Path) -> None:
+    """The newest meta page names an older transaction than it is of, so that LMDB takes the other."""
+    file = file_of(directory)
+    one, two = data_file.read_metas(file)[0]
+    assert one is not None
+    assert two is not None
+    data = bytearray(file.read_bytes())
+    data[(0 if one.transaction > two.transaction else 4096) + data_file.LOOKED_AT - 8] = 0
+    file.write_bytes(data)
+
+
+def killed(directory: Path) -> None:
+    """As the file of the session is after a kill."""
+    session = json.loads((directory / "session").read_bytes())
+    (directory / "session").write_text(json.dumps(session | {"orderly": False, "left": None}))
+
+
+def told(store: Opened) -> bool:
+    return any("strong: it is not as it was left" in finding for finding in store.log.findings)
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_a_damaged_meta_page(directory: Path, orderly: bool) -> None:
+    with Opened.on_disk(directory) as store:
+        topic, jobs = store.make("t"), store.make("jobs", "round_robin")
+        store.append(jobs, b"one", b"two")
+        store.do(Settle(jobs, [(2, 2)]))
+        store.append(topic, b"a", producer=b"p", sequence=1)
+        store.append(topic, b"b", b"c", producer=b"p", sequence=2)
+    spoil_newest(directory)
+    if not orderly:
+        killed(directory)
+    with Opened.on_disk(directory) as store:
+        assert told(store)
+        again = store.append(topic, b"d", producer=b"p", sequence=2)
+        assert again.first == (4 if orderly else UNKNOWN + 4)
+        assert not again.duplicate  # what was stored under it is not there
+        assert store.read_around(topic) == ([(1, b"a"), (again.first, b"d")], [(2, again.first - 1)])
+        job = store.append(jobs, b"three").first
+        assert job == (3 if orderly else UNKNOWN + 3)
+        assert list(store.log.settled(jobs).missing(1, job + 1)) == [(1, 1), (job, job)]
+    # It was told, and begins anew from here.
+    with Opened.on_disk(directory) as store:
+        assert not told(store)
+        assert store.append(topic, b"e").first == again.first + 1
+
+
+def test_a_damaged_meta_page_without_what_was_noted(directory: Path) -> None:
+    """As it is where an earlier version has closed the store."""
+    with Opened.on_disk(directory) as store:
+        topic = store.make("t")
+        store.append(topic, b"a")
+        store.append(topic, b"b")
+    session = json.loads((directory / "session").read_bytes())
+    del session["given"], session["checksum"]
+    (directory / "session").write_text(json.dumps(session))
+    spoil_newest(directory)
+    with Opened.on_disk(directory) as store:
+        assert store.append(topic, b"c").first > UNKNOWN
+
+
+def test_whoever_reads_on_is_told_what_is_missing_at_the_end(directory: Path) -> None:
+    with Opened.on_disk(directory) as store:
+        topic = store.make("t")
+        store.append(topic, b"a")
+        store.append(topic, b"b", b"c")
+    spoil_newest(directory)
+    with Opened.on_disk(directory) as store:
+        assert store.log.topic(topic).last == 3
+        assert store.read_around(topic) == ([(1, b"a")], [(2, 3)])
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_an_older_copy_that_is_put_back(directory: Path, orderly: bool, again: Callable[..., Opened]) -> None:
+    store = again()
+    topics = {kind: store.make(kind, persistence=kind) for kind in KINDS}
+    last = {kind: store.append(topic, b"a").first for kind, topic in topics.items()}
+    store.log.close()
+    copy = directory.with_name("copy")
+    shutil.copy(file_of(directory), copy)
+    store = again()
+    for kind, topic in topics.items():
+        for _ in range(3):
+            last[kind] = store.append(topic, b"b").first
+    deleted = store.make("deleted")
+    store.do(DeleteTopic(deleted))
+    store.log.close()
+    shutil.copy(copy, file_of(directory))
+    if not orderly:
+        killed(directory)
+    store = again()
+    assert told(store)
+    for kind, topic in topics.items():
+        first = store.append(topic, b"c").first
+        assert first > last[kind]
+        if orderly and kind in ("strong", "weak"):
+            assert first == last[kind] + 1
+    made = store.make("made")
+    assert made == deleted + 1 + (0 if orderly else TOPICS_UNKNOWN)
+    store = again()
+    assert not told(store)
+
+
+def test_after_a_kill_nothing_is_said_where_nothing_is_older(directory: Path, again: Callable[..., Opened]) -> None:
+    store = again()
+    topics = {kind: store.make(kind, persistence=kind) for kind in KINDS}
+    for topic in topics.values():
+        store.append(topic, b"a")
+    store.do(DeleteTopic(topics.pop("weak")))
+    store.log.close()
+    killed(directory)
+    store = again()
+    assert store.log.findings == ["the store was not closed in order"]
+    assert store.append(topics["strong"], b"b").first == 2
