@@ -160,16 +160,17 @@ class MoveToDeadLetter(Write):
 
     Attributes:
         first: Its id there.
+        size: The bytes that the other topic has got by it; 0 where it had come there before.
     """
 
-    __slots__ = ("first", "id", "target_id", "topic_id")
+    __slots__ = ("first", "id", "size", "target_id", "topic_id")
 
     def __init__(self, topic_id: int, id: int, target_id: int, context: Any = None) -> None:
         super().__init__(context)
         self.topic_id = topic_id
         self.id = id
         self.target_id = target_id
-        self.first = 0
+        self.first = self.size = 0
 
 
 class SetPosition(Write):
@@ -235,10 +236,12 @@ class CommitStages(Write):
 
     Attributes:
         published: `(stage, topic_id, first, count)` of each. A second commit of the same name gets the first one's.
-        repeated: It is a second one.
+        names: Of these topics, by id, as they were then: they may have been deleted since.
+        grown: Records that topics have got by it, and their bytes, by id.
+        repeated: It is a second one: nothing has grown.
     """
 
-    __slots__ = ("commit", "may", "published", "repeated", "stages")
+    __slots__ = ("commit", "grown", "may", "names", "published", "repeated", "stages")
 
     def __init__(
         self, commit: bytes, stages: list[bytes], context: Any = None, may: Callable[[int], bool] | None = None
@@ -248,6 +251,8 @@ class CommitStages(Write):
         self.commit = commit
         self.stages = stages
         self.published: list[tuple[bytes, int, int, int]] = []
+        self.names: dict[int, str] = {}
+        self.grown: dict[int, tuple[int, int]] = {}
         self.repeated = False
 
 

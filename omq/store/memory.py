@@ -249,7 +249,8 @@ class MemoryTopics:
         self._ask = ask
         self._waiting: list[Write] = []  # for ids to be allowed; what comes meanwhile waits behind them
         self._stages: dict[bytes, tuple[int, int, dict[int, tuple[Records, int]]]] = {}  # made, topic, by sequence
-        self._commits: dict[bytes, list[tuple[bytes, int, int, int]]] = {}
+        #: What was published, and the names of the topics.
+        self._commits: dict[bytes, tuple[list[tuple[bytes, int, int, int]], dict[int, str]]] = {}
         self._does: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             Carried: self._append,
@@ -412,7 +413,8 @@ class MemoryTopics:
 
     def _move(self, write: MoveToDeadLetter) -> None:
         topic, target = self.topic(write.topic_id), self.topic(write.target_id)
-        write.first = self._grow(target, self.record(topic, write.id), 1)
+        record = self.record(topic, write.id)
+        write.first, write.size = self._grow(target, record, 1), len(record)
         topic.settled.add(write.id, write.id)
 
     def record(self, topic: MemoryTopic, id: int) -> bytes:
@@ -463,7 +465,7 @@ class MemoryTopics:
     def _commit(self, write: CommitStages) -> None:
         known = self._commits.get(write.commit)
         if known is not None:
-            write.published, write.repeated = list(known), True
+            (write.published, write.names), write.repeated = known, True
             return
         for stage in write.stages:
             if stage not in self._stages:
@@ -476,13 +478,16 @@ class MemoryTopics:
         for stage in write.stages:
             topic_id, kept = self._drop_stage(stage)
             topic = self.topic(topic_id)
-            first, total = topic.last + 1, 0
+            first, before = topic.last + 1, topic.bytes
             for _, (records, count) in sorted(kept.items()):
                 self._grow(topic, records, count)
-                total += count
+            total = topic.last + 1 - first
             write.published.append((stage, topic_id, first, total))
+            write.names[topic_id] = topic.name
+            grown, size = write.grown.get(topic_id, (0, 0))
+            write.grown[topic_id] = grown + total, size + topic.bytes - before
         if write.published:
-            self._commits[write.commit] = list(write.published)
+            self._commits[write.commit] = write.published, write.names
             if len(self._commits) > COMMITS:
                 del self._commits[next(iter(self._commits))]
 

@@ -22,7 +22,7 @@ from omq.broker.core.topic import Done, Topic, check_settings
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError
 from omq.broker.extras import missing_extra
 from omq.broker.protocol import check_name
-from omq.store.interface import Appended, DeleteTopic, Log, MakeTopic, Notify, Stats, TopicState
+from omq.store.interface import Appended, CommitStages, DeleteTopic, Log, MakeTopic, Notify, Stats, TopicState
 from omq.store.memory import MemoryStore
 
 __all__ = ["Broker", "Share", "Sink", "Subscription"]
@@ -258,6 +258,32 @@ class Broker:
             raise TopicError(f"topic {topic.name!r} was deleted")
         self.check_waiting(len(records))
         topic.append(records, count, done, producer, sequence, settled)
+
+    def commit(
+        self, commit: bytes, stages: list[bytes], may: Callable[[int], bool], done: Callable[[CommitStages], None]
+    ) -> None:
+        """Publishes stages at once; see `CommitStages`.
+
+        Args:
+            commit: Its name.
+            stages: Theirs.
+            may: Asked in the store's thread whether the topic of this id may be published to.
+            done: Gets it back in the loop, with its result or its error.
+        """
+
+        def committed(write: CommitStages) -> None:
+            if write.error is None:
+                for id, (count, size) in write.grown.items():
+                    self.took(id, count, size)
+            done(write)
+
+        self.journal.submit(CommitStages(commit, stages, may=may), committed)
+
+    def took(self, id: int, count: int, size: int) -> None:
+        """A topic has got messages otherwise than by `append`."""
+        topic = self._by_id.get(id)
+        if topic is not None:
+            topic.took(count, size)
 
     def check_waiting(self, size: int) -> None:
         """Refuses what is to be stored while the store cannot take it.

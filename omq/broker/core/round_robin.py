@@ -37,6 +37,9 @@ class DeadLetters(Protocol):
     async def dead_letter(self, topic: RoundRobinTopic) -> int:
         """The id of that topic, which is made if it is not there."""
 
+    def took(self, id: int, count: int, size: int) -> None:
+        """That topic has got some."""
+
 
 class Share:
     """A consumer of a round-robin topic.
@@ -451,6 +454,8 @@ class RoundRobinTopic(Topic):
             error = write.error
             if error is None:
                 self.dead_lettered += 1
+                if write.size:
+                    self._dead_letters.took(target, 1, write.size)
             elif isinstance(error, Gone | DamagedError):
                 log.error("topic %r: message %d is no dead letter: %s", self.name, write.id, error)
                 self.settled(write.id, write.id)

@@ -137,8 +137,7 @@ class Topic:
                 done(0, AlreadySettled(f"sequence {sequence} is below what its producer has settled: not stored"))
                 return
             if not write.duplicate:
-                self.published += count
-                self.published_bytes += size
+                self.took(count, size)
                 last = write.first + count - 1
                 if last > self.last:
                     self.last = last
@@ -146,6 +145,11 @@ class Topic:
 
         self._journal.waiting += size
         self._journal.submit(Append(self.id, records, count, producer, sequence, settled), appended)
+
+    def took(self, count: int, size: int) -> None:
+        """Counts messages that were published, however they came."""
+        self.published += count
+        self.published_bytes += size
 
     def grown(self, last: int) -> None:
         """Messages up to *last* can be read."""

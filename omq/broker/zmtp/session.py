@@ -407,7 +407,7 @@ class Session:
             published = [
                 {
                     "stage": base64.b64encode(stage[len(self._prefix) :]).decode(),
-                    "topic": self._name_of(id),
+                    "topic": write.names.get(id) or self._name_of(id),
                     "first": first,
                     "count": count,
                 }
@@ -419,7 +419,7 @@ class Session:
             # It was asked when they were staged: that may be long ago.
             return self.broker.permissions.allows(self.user, "publish", self._name_of(topic_id))
 
-        self.broker.journal.submit(CommitStages(commit, stages, may=may), committed)
+        self.broker.commit(commit, stages, may, committed)
 
     def _unstaged(self, error: BaseException) -> BrokerError:
         """Why nothing was done with a stage, which the client knows by its own name."""

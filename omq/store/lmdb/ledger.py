@@ -293,7 +293,7 @@ class Ledger:
         settled = self._settled(topic)
         self._flush(topic)
         record = find_record(self._transaction, topic.id, write.id, topic.first)
-        write.first = self._grow(target, record, 1)
+        write.first, write.size = self._grow(target, record, 1), len(record)
         settled.add(write.id, write.id)
         self.touched.add(topic)
 
@@ -363,9 +363,9 @@ class Ledger:
 
     def _commit(self, write: CommitStages) -> None:
         known = self._stages.known(self._transaction, write.commit)
-        write.repeated = False
+        write.repeated, write.grown = False, {}
         if known is not None:
-            write.published, write.repeated = known, True
+            (write.published, write.names), write.repeated = known, True
             return
         if self._elsewhere(b"c" + write.commit):
             raise Elsewhere("it was committed there")
@@ -392,10 +392,13 @@ class Ledger:
             if write.may is not None and not write.may(topic_id):
                 raise NotAllowed(topic_id)
             self._allow(topic, topic.last + count)
+        before = {id: self.topics[id].bytes for id in counts}
         write.published = [
             self._publish(self.topics[topic_id], stage) for stage, (_, topic_id) in zip(write.stages, here, strict=True)
         ]
-        self._stages.note(self._transaction, write.commit, write.published, self._now)
+        write.names = {id: self.topics[id].name for id in counts}
+        write.grown = {id: (count, self.topics[id].bytes - before[id]) for id, count in counts.items()}
+        self._stages.note(self._transaction, write, self._now)
 
     def _publish(self, topic: Topic, stage: bytes) -> tuple[bytes, int, int, int]:
         """Publishes a stage: a header for each piece, which stays where it is."""

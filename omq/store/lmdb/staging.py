@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from omq.store.errors import DamagedError, StageError
-from omq.store.interface import LAST_SEQUENCE, Stage
+from omq.store.interface import LAST_SEQUENCE, CommitStages, Stage
 from omq.store.joining import pieces
 from omq.store.lmdb.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, opened, sealed
 
@@ -87,19 +87,21 @@ class Stages:
         for key, _, _ in self.publish(transaction, stage):
             transaction.delete(key)
 
-    def known(self, transaction: Any, commit: bytes) -> list[tuple[bytes, int, int, int]] | None:
-        """What a commit has published; `None` if there was none of this name."""
+    def known(self, transaction: Any, commit: bytes) -> tuple[list[tuple[bytes, int, int, int]], dict[int, str]] | None:
+        """What a commit has published, and the names of its topics; `None` if there was none of this name."""
         key = b"c" + commit
         row = transaction.get(key)
         if row is None:
             return None
-        return [(b64decode(stage), *rest) for stage, *rest in json.loads(opened(key, row))["published"]]
+        found = json.loads(opened(key, row))
+        names = {int(id): name for id, name in found.get("names", {}).items()}
+        return [(b64decode(stage), *rest) for stage, *rest in found["published"]], names
 
-    def note(self, transaction: Any, commit: bytes, published: list[tuple[bytes, int, int, int]], now: int) -> None:
+    def note(self, transaction: Any, write: CommitStages, now: int) -> None:
         """A commit has happened."""
-        key = b"c" + commit
-        some = [(b64encode(stage).decode(), *rest) for stage, *rest in published]
-        transaction.put(key, sealed(key, json.dumps({"at": now, "published": some}).encode()))
+        key = b"c" + write.commit
+        some = [(b64encode(stage).decode(), *rest) for stage, *rest in write.published]
+        transaction.put(key, sealed(key, json.dumps({"at": now, "published": some, "names": write.names}).encode()))
 
     def drop_old(self, transaction: Any, now: int, limit: int) -> int:
         """Forgets stages that nobody has committed, and the names of old commits; how many, at most `limit`."""

@@ -339,6 +339,7 @@ class Store:
             if write.error is not None:
                 return self._hand_back(move, write.error)
             move.first = write.first
+            move.size = 0 if write.duplicate else len(write.records)
             self._to(move.topic_id, Carry(move.topic_id, [(move.id, move.id)], context=move))
             return True
         if isinstance(write, Carry):

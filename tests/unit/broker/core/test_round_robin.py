@@ -247,6 +247,28 @@ async def test_after_max_deliveries_a_message_goes_to_the_dead_letters_as_it_is(
         assert topic.backlog == 0
 
 
+@pytest.mark.parametrize("target", ["strong", "weak", "transient"])
+@pytest.mark.parametrize("source", ["strong", "weak", "transient"])
+async def test_dead_letters_count_as_published(tmp_path, source, target):
+    broker = Broker(tmp_path)
+    await broker.start()
+    dead = await broker.create("dead", persistence=target)
+    jobs = await broker.create(
+        "jobs", delivery="round-robin", persistence=source, settings={"max_deliveries": 1, "dead_letter": "dead"}
+    )
+    await append(broker, jobs, [b"one", b"other"])
+    taker = Taker()
+    share = broker.consume(jobs, taker)
+    await until(lambda: len(taker.got) == 2)
+    share.nack([(1, 2)])
+    await until(lambda: jobs.dead_lettered == 2)
+    told = jobs.stats(), dead.stats()
+    assert [(one["published"], one["published_bytes"]) for one in told] == [
+        (2, len(blocks.encode([b"one", b"other"])))
+    ] * 2
+    await broker.close()
+
+
 @pytest.mark.parametrize("refused", [0, 3])
 async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
     async with core() as broker:

@@ -450,6 +450,41 @@ async def test_stages_are_published_at_once_and_a_commit_counts_once():
         assert (await ask(session, b"COMMIT", b"4", b"d", b'["czM="]'))[2] == b"state"
 
 
+@pytest.mark.parametrize("persistence", ["strong", "weak", "async", "transient"])
+async def test_a_commit_is_counted_and_answered_alike_when_its_topic_is_gone(tmp_path, persistence):
+    broker = Broker(tmp_path)
+    await broker.start()
+    for name in ("t", "u"):
+        await broker.create(name, persistence=persistence)
+    session = Outlet(broker).session("someone")
+    for stage, topic in ((b"s1", b"t"), (b"s2", b"u"), (b"s3", b"t")):
+        assert (await ask(session, b"STAGE", b"1", topic, RECORDS, stage))[0] == b"STAGED"
+    assert broker.topic("t").stats()["published"] == 0
+    stages = b'["czE=", "czI=", "czM="]'
+    first = await ask(session, b"COMMIT", b"2", b"c", stages)
+    assert [one["topic"] for one in json.loads(first[2])] == ["t", "u", "t"]
+    await broker.delete("u")
+    for _ in range(2):
+        assert await ask(session, b"COMMIT", b"2", b"c", stages) == first
+        await broker.create("u", persistence=persistence)  # another one
+    counted = [broker.topic(name).stats() for name in ("t", "u")]
+    assert [(one["published"], one["published_bytes"]) for one in counted] == [(4, 2 * len(RECORDS)), (0, 0)]
+    await broker.close()
+
+
+async def test_more_stages_than_a_transient_topic_keeps_are_full():
+    async with core() as broker:
+        await broker.create("t", persistence="transient", settings={"max_bytes": 2 * len(RECORDS)})
+        session = Outlet(broker).session()
+        for stage in (b"1", b"2"):
+            assert (await ask(session, b"STAGE", b"1", b"t", RECORDS, stage))[0] == b"STAGED"
+        code, text = (await ask(session, b"STAGE", b"1", b"t", RECORDS, b"3"))[2:]
+        assert code == b"full"
+        assert b"commit or abort some" in text
+        assert (await ask(session, b"ABORT", b"1", b"2"))[0] == b"ABORTED"
+        assert (await ask(session, b"STAGE", b"1", b"t", RECORDS, b"3"))[0] == b"STAGED"
+
+
 async def test_the_stages_of_another_user_are_others():
     async with core() as broker:
         await broker.create("t", persistence="weak")

@@ -1,4 +1,4 @@
-"""No id is given twice where the strong environment is older than it was: a meta page is damaged, or a copy put back."""
+"""No id is given twice where the strong environment is older than it was: a damaged meta page, or a copy put back."""
 
 import json
 import shutil
