@@ -285,6 +285,7 @@ class TopicState:
         first: The oldest id kept; `last + 1` where nothing is.
         last: The newest id given; 0: none.
         bytes: Of records, about: what is dropped counts until its block is gone.
+        jumped: Ranges, first and last id, that were passed over after a crash: nothing is there.
     """
 
     id: int
@@ -295,6 +296,18 @@ class TopicState:
     first: int
     last: int
     bytes: int
+    jumped: tuple[tuple[int, int], ...] = ()
+
+    def messages(self, position: int, last: int = 0) -> int:
+        """How many messages are kept behind a position.
+
+        Args:
+            position: The id.
+            last: The newest id, where it is known that more were given than are committed.
+        """
+        start, last = max(position + 1, self.first), max(last, self.last)
+        missing = sum(max(min(to, last) - max(begin, start) + 1, 0) for begin, to in self.jumped)
+        return max(last - start + 1 - missing, 0)
 
 
 @dataclass(slots=True)

@@ -110,7 +110,10 @@ def compare(result: dict[str, object], truth: Truth, what: str) -> None:
     if "refused" in result:
         assert "damaged" in str(result["refused"]), what
         return
-    for name, every in truth.items():
+    for topic_id, (name, every) in enumerate(truth.items(), 1):
+        refused = (f"topic {name!r}: ", f"topic {topic_id}, whose name")
+        if any(text.startswith(refused) and "nothing is done with it" in text for text in result["findings"]):  # type: ignore[attr-defined]
+            continue
         read = {int(id): body for id, body in result["found"].get(name, {}).items()}  # type: ignore[attr-defined]
         damaged = result["damaged"].get(name, [])  # type: ignore[attr-defined]
         for id, body in read.items():

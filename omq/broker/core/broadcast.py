@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Literal
 
 from omq.broker.core.journal import Journal, broker_error
@@ -298,12 +299,19 @@ class BroadcastTopic(Topic):
     # ------------------------------------------------------------------ what it tells
 
     def names(self) -> list[PositionStats]:
+        behind = self._behind()
         return [
-            {"name": name, "position": position, "lag": max(self.last - position, 0), "held": name in self._holders}
+            {"name": name, "position": position, "lag": behind(position), "held": name in self._holders}
             for name, position in sorted(self._names.items())
         ]
 
+    def _behind(self) -> Callable[[int], int]:
+        """Tells of a position how many messages follow."""
+        state = self.state()
+        return lambda position: state.messages(position, self.last)
+
     def subscriptions(self) -> list[SubscriptionStats]:
+        behind = self._behind()
         return [
             {
                 "kind": "subscriber",
@@ -312,7 +320,7 @@ class BroadcastTopic(Topic):
                 "user": one.sink.user,
                 "peer": one.sink.peer,
                 "position": one.position,
-                "lag": max(self.last - one.position, 0),
+                "lag": behind(one.position),
                 "in_flight": 0,
             }
             for one in self._subscriptions

@@ -43,6 +43,7 @@ class TopicStats(TypedDict):
     first: int  # the oldest id kept
     last: int  # the newest id given
     bytes: int  # kept now
+    messages: int  # kept now
     backlog: int  # round robin: neither acknowledged nor in flight; broadcast: 0
     published: int  # messages accepted (counter)
     published_bytes: int  # (counter)

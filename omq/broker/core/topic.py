@@ -278,6 +278,7 @@ class Topic:
             "first": state.first,
             "last": max(state.last, self.last),
             "bytes": state.bytes,
+            "messages": state.messages(0, self.last),
             "backlog": self.backlog,
             "published": self.published,
             "published_bytes": self.published_bytes,

@@ -40,7 +40,7 @@ COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
 )
 GAUGES: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     ("topic_bytes", "Bytes that the topic keeps.", lambda topic: topic["bytes"]),
-    ("topic_messages", "Messages that the topic keeps.", lambda topic: _kept(topic)),
+    ("topic_messages", "Messages that the topic keeps.", lambda topic: topic["messages"]),
     ("topic_subscribers", "Subscriptions and consumers in force.", lambda topic: len(topic["subscriptions"])),
 )
 
@@ -86,11 +86,6 @@ class BrokerCollector(Collector):
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, value)
-
-
-def _kept(topic: TopicStats) -> int:
-    """Ids from first to last: as many as there are messages, as ids are dense."""
-    return topic["last"] - topic["first"] + 1 if 0 < topic["first"] <= topic["last"] else 0
 
 
 def _topics(topics: list[TopicStats]) -> Iterator[Metric]:

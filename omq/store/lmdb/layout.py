@@ -15,6 +15,7 @@ as well: what lies under a wrong key is found, too.
     G  name                                  a stage: its number, topic, when it was made, highest sequence
     c  name                                  a commit: when, and what it published
     q  topic, first id                       the last id of what is damaged
+    j  topic, first id                       the last id of what was passed over after a crash
     h                                        the number of the next stage
     t  topic                                 the catalog (strong only): name and settings
     v  topic                                 the highest id that a topic may give which is not strong (strong only)

@@ -43,6 +43,7 @@ from omq.store.lmdb.layout import (
     topic_key,
 )
 from omq.store.lmdb.producers import Producers
+from omq.store.lmdb.quarantine import listed
 from omq.store.lmdb.reader import block_at, find_record
 from omq.store.lmdb.staging import Stages
 from omq.store.lmdb.topic import Oldest, Topic
@@ -54,7 +55,7 @@ APART: Final = (
     "the stage {} cannot go into one commit with the others: strong topics, weak and async ones, and transient ones "
     "are committed apart"
 )
-OF_TOPICS: Final = (b"b", b"n", b"d", b"p", b"w", b"s", b"r", b"o", b"q")  # the kinds of rows that a topic has
+OF_TOPICS: Final = (b"b", b"n", b"d", b"p", b"w", b"s", b"r", b"o", b"q", b"j")  # the kinds of rows that a topic has
 
 
 class Ledger:
@@ -194,7 +195,9 @@ class Ledger:
         """Reads where a topic stands."""
         key = topic_key(b"n", topic.id)
         row = transaction.get(key)
-        topic.stand(*(THREE.unpack(opened(key, row)) if row is not None else (1, 0, 0)))
+        jumped = [(first, last) for _, first, last in listed(transaction, topic_key(b"j", topic.id))]
+        first, last, size = THREE.unpack(opened(key, row)) if row is not None else (1, 0, 0)
+        topic.stand(first, last, size, jumped)
 
     def strangers(self, transaction: Any, known: set[int]) -> None:
         """Rows of topics that are not known any more will be deleted."""
@@ -275,6 +278,11 @@ class Ledger:
             self._settled(topic).add(topic.last + 1, write.last)
         if topic.first > topic.last:
             topic.first = write.last + 1
+        elif write.last > topic.last:
+            self._flush(topic)
+            key = TOPIC_NUMBER.pack(b"j", topic.id, topic.last + 1)
+            self._transaction.put(key, sealed(key, NUMBER.pack(write.last)))
+            topic.jumped.append((topic.last + 1, write.last))
         topic.last = max(topic.last, write.last)
         self.touched.add(topic)
 
@@ -457,6 +465,8 @@ class Ledger:
                 first = max(first, block.last + 1)
                 left -= 1
         topic.first = first
+        while topic.jumped and topic.jumped[0][1] < first:
+            self._transaction.delete(TOPIC_NUMBER.pack(b"j", topic.id, topic.jumped.pop(0)[0]))
         if topic.delivery == "round_robin" and topic.first > 1:
             settled = self._settled(topic)
             settled.add(settled.watermark + 1, topic.first - 1)

@@ -14,11 +14,11 @@ from omq.store.lmdb.reader import seek
 Damage = tuple[int, int, int]  # topic, first id, last id
 
 
-def listed(transaction: Any) -> Iterator[Damage]:
-    """What is noted in an environment."""
+def listed(transaction: Any, prefix: bytes = b"q") -> Iterator[Damage]:
+    """What is noted in an environment; with another prefix, ids that are missing for another reason."""
     cursor = transaction.cursor()
-    found = cursor.set_range(b"q")
-    while found and cursor.key()[:1] == b"q":
+    found = cursor.set_range(prefix)
+    while found and cursor.key()[: len(prefix)] == prefix:
         key = bytes(cursor.key())
         with contextlib.suppress(DamagedError):
             _, topic_id, first = TOPIC_NUMBER.unpack(key)

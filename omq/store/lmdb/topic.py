@@ -25,6 +25,7 @@ class Topic:
         first: The oldest id that is kept, in the transaction at work.
         last: The newest one given.
         bytes: Of records.
+        jumped: Ranges of ids that were passed over, in order; those that are not kept any more are forgotten.
         reserved: The highest id that may be given before more are reserved; `None` where there is no need to.
         open: Records that are not yet put.
         oldest: The oldest block; `None`: not known, or there is none.
@@ -37,6 +38,7 @@ class Topic:
         "delivery",
         "first",
         "id",
+        "jumped",
         "last",
         "name",
         "oldest",
@@ -59,15 +61,16 @@ class Topic:
         self.first = 1
         self.last = 0
         self.bytes = 0
+        self.jumped: list[tuple[int, int]] = []
         self.reserved: int | None = None
         self.open: OpenBlock | None = None
         self.oldest: Oldest | None = None
         self.settled: Settled | None = None
         self.state = self.now()
 
-    def stand(self, first: int, last: int, size: int) -> None:
+    def stand(self, first: int, last: int, size: int, jumped: list[tuple[int, int]]) -> None:
         """Sets where it stands, as it is committed."""
-        self.first, self.last, self.bytes = first, last, size
+        self.first, self.last, self.bytes, self.jumped = first, last, size, jumped
         self.open = self.oldest = None
         self.settled = None
         self.state = self.now()
@@ -83,4 +86,5 @@ class Topic:
             self.first,
             self.last,
             self.bytes,
+            tuple(self.jumped),
         )

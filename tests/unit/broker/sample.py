@@ -22,6 +22,7 @@ def topic(name: str, number: int, **changes: Any) -> TopicStats:
         "first": 11,
         "last": 1000,
         "bytes": 1_030_000,
+        "messages": 990,
         "backlog": 0,
         "published": 1000,
         "published_bytes": 1_040_000,

@@ -253,3 +253,24 @@ async def test_a_topic_that_the_store_has_forgotten_is_told_as_empty():
         await broker.journal.do(DeleteTopic(topic.id))
         assert (topic.info()["first"], topic.info()["last"], topic.info()["bytes"]) == (2, 1, 0)
         assert broker.stats()["topics"][0]["first"] == 2
+
+
+async def test_lag_counts_no_ids_that_were_passed_over_after_a_kill(tmp_path):
+    for _ in range(2):
+        broker = Broker(tmp_path)
+        await broker.start()
+        topic = await broker.create("t", persistence="async")
+        first = await append(broker, topic, [b"a", b"b"])
+        if first == 1:
+            broker.subscribe(topic, 1, Taker(), name="n").end()
+            await broker.close()
+            session = json.loads((tmp_path / "session").read_bytes())
+            (tmp_path / "session").write_text(json.dumps(session | {"orderly": False, "left": None}))
+    assert first > 1 << 20
+    await until(lambda: topic.state().last == first + 1)
+    told = topic.stats()
+    assert (told["messages"], told["names"][0]["lag"]) == (4, 3)
+    subscription = broker.subscribe(topic, 2, Taker(0))
+    assert [one["lag"] for one in topic.subscriptions()] == [2]
+    subscription.end()
+    await broker.close()

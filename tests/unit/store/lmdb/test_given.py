@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from omq.store.interface import DeleteTopic, Settle
+from omq.store.interface import DeleteTopic, Settle, Trim
 from omq.store.lmdb import data_file
 from omq.store.lmdb.given import TOPICS_UNKNOWN, UNKNOWN
+from omq.store.lmdb.quarantine import listed
 from tests.unit.store.opened import Opened
 
 KINDS = ("strong", "weak", "async", "transient")
@@ -133,3 +134,40 @@ def test_after_a_kill_nothing_is_said_where_nothing_is_older(directory: Path, ag
     store = again()
     assert store.log.findings == ["the store was not closed in order"]
     assert store.append(topics["strong"], b"b").first == 2
+
+
+@pytest.mark.parametrize("delivery", ["broadcast", "round_robin"])
+def test_ids_that_were_never_given_are_no_messages(
+    directory: Path, again: Callable[..., Opened], delivery: str
+) -> None:
+    store = again()
+    topic = store.make("t", delivery, "async")
+    other = store.make("other", persistence="async")
+    store.append(topic, b"1", b"2", b"3")
+    for number in range(4, 6):
+        store.log.close()
+        killed(directory)
+        store = again()
+        first = store.append(topic, b"%d" % number).first
+        store.append(other, b"x" * 10)
+        store.wait_grown(topic, first)
+        state = store.log.topic(topic)
+        assert first > 1 << 20
+        assert [state.messages(position) for position in (0, 1, 3, first - 1, first)] == [
+            number,
+            number - 1,
+            number - 3,
+            1,
+            0,
+        ]
+        assert state.messages(0, first + 5) == number + 5
+        assert len(state.jumped) == number - 3
+    store = again()
+    assert store.log.topic(topic) == state
+    store.do(Trim(topic, first))
+    state = store.log.topic(topic)
+    assert (state.messages(0), state.jumped) == (1, ())
+    assert store.log.findings == []
+    with store.log._weak.read() as reading:
+        assert list(listed(reading, b"j" + topic.to_bytes(4, "big"))) == []
+    store.do(DeleteTopic(other))
