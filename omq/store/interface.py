@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+from omq.store.errors import DamagedError
 from omq.store.settled import Settled
 
 Delivery = Literal["broadcast", "round_robin"]
@@ -401,14 +402,14 @@ class Log(Protocol):
     Attributes:
         id: Of the store, 16 bytes in hex.
         findings: What opening it found, in sentences; empty after an orderly end.
-        refused: Topics that are not opened, since a row of them is damaged, by name: why.
+        refused: Topics that are not opened, since a row of them is damaged, by name: why. They can be deleted.
         broken: Why it takes no more writes; `None` as long as it does.
         full: What was acknowledged to publishers of async topics waits in memory for room on the disk.
     """
 
     id: str
     findings: list[str]
-    refused: dict[str, str]
+    refused: dict[str, DamagedError]
 
     @property
     def broken(self) -> BaseException | None: ...

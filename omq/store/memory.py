@@ -11,7 +11,16 @@ from typing import Any, Final
 
 from omq._core import blocks
 from omq.store.clock import uptime, wall
-from omq.store.errors import Gone, NotAllowed, StageError, StagesFull, StoreClosed, StoreError, UnknownTopic
+from omq.store.errors import (
+    DamagedError,
+    Gone,
+    NotAllowed,
+    StageError,
+    StagesFull,
+    StoreClosed,
+    StoreError,
+    UnknownTopic,
+)
 from omq.store.interface import (
     ANSWERS,
     LAST_SEQUENCE,
@@ -519,7 +528,7 @@ class MemoryStore:
     ) -> None:
         self.id = os.urandom(16).hex()
         self.findings: list[str] = []
-        self.refused: dict[str, str] = {}
+        self.refused: dict[str, DamagedError] = {}
         self._notify = notify
         self._appended = appended
         self._engine = MemoryTopics(max_memory)

@@ -172,11 +172,15 @@ class Broker:
             making.set_result(None)
 
     async def delete(self, name: str) -> None:
-        """Deletes a topic and ends what reads it.
+        """Deletes a topic and ends what reads it; also one that the store refuses as it is damaged.
 
         Raises:
             TopicError: There is none.
         """
+        refused = self.journal.store.refused.get(name)
+        if refused is not None and name not in self.topics:
+            await self.journal.do(DeleteTopic(refused.topic_id))
+            return
         topic = self.topic(name)
         del self.topics[name]
         topic.deleted = True
@@ -203,7 +207,7 @@ class Broker:
         topic = self.topics.get(name)
         if topic is None:
             if name in self.journal.store.refused:
-                raise Damaged(self.journal.store.refused[name])
+                raise Damaged(str(self.journal.store.refused[name]))
             raise TopicError(f"there is no topic {name[:300]!r}")
         return topic
 

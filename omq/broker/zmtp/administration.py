@@ -79,10 +79,11 @@ def _may_bury(session: Asker, name: str, settings: dict[str, Any]) -> None:
 
 def delete(session: Asker, tag: bytes, message: list[bytes]) -> None:
     """Deletes a topic, with everything in it."""
-    topic = session.topic(message[2], "delete")
+    name = p.topic_name(message[2])
+    session.may("delete", name)
 
     async def deleted() -> None:
-        await session.broker.delete(topic.name)
+        await session.broker.delete(name)
         session.put((p.DELETED, tag))
 
     session.task(tag, deleted())

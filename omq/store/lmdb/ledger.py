@@ -177,6 +177,7 @@ class Ledger:
         touched = list(self.touched)
         if self.catalog is not None:
             self.catalog.load(transaction)
+            self._deleted -= self.catalog.topics.keys()
         for topic in touched:
             if self.catalog is None or topic.id in self.catalog.topics:
                 self.topics[topic.id] = topic
@@ -319,14 +320,15 @@ class Ledger:
             topic = self.catalog.delete(self._transaction, write.topic_id)
             if topic.persistence != "strong":
                 raise Elsewhere("its rows are in another environment")
-        else:
-            topic = self._topic(write.topic_id)
-        self.touched.add(topic)
-        del self.topics[topic.id]
-        topic.open = None
-        self._producers.forget_topic(topic.id)
-        self._stages.drop_topic(self._transaction, topic.id)
-        self._deleted.add(topic.id)
+        id = write.topic_id
+        if id in self.topics:
+            topic = self.topics.pop(id)
+            topic.open = None
+            self.touched.add(topic)
+        # One that was refused is not among them; its rows go all the same.
+        self._producers.forget_topic(id)
+        self._stages.drop_topic(self._transaction, id)
+        self._deleted.add(id)
 
     def _reserve_ids(self, write: Reserve) -> None:
         assert self.catalog is not None

@@ -79,7 +79,7 @@ class Store:
 
     id: str
     findings: list[str]
-    refused: dict[str, str]
+    refused: dict[str, DamagedError]
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class Store:
             for id, why in sorted(damaged.items()):
                 self.findings.append(f"{why}; nothing is done with it until a copy of the directory is put in place")
                 if id in self._catalog.topics:
-                    self.refused[self._catalog.topics[id].name] = str(why)
+                    self.refused[self._catalog.topics[id].name] = why
             strong.strangers(reading, {*strong.topics, *damaged})
             weak.strangers(other, {*weak.topics, *damaged})
 
@@ -352,10 +352,12 @@ class Store:
                 # The catalog does not have it any more, so it is deleted; what it leaves goes as soon as it can.
                 self._unswept.add(write.topic_id)
                 write.error = None
-            elif write.error is None or isinstance(write.error, Elsewhere):
-                where = self._where.pop(write.topic_id, None)
-                if where is not None and write.error is not None:
+            if write.error is None or isinstance(write.error, Elsewhere):
+                where = self._where.pop(write.topic_id, self._writers["weak"])  # one that was refused is in no place
+                if write.error is not None:
                     return self._pass_on(write, where)
+            if write.error is None and self.refused:
+                self.refused = {name: why for name, why in self.refused.items() if why.topic_id != write.topic_id}
         elif isinstance(write, CommitStages | AbortStage) and isinstance(write.error, Elsewhere):
             # From the strong environment to the weak one, then to memory.
             if threading.current_thread().name.endswith("strong"):

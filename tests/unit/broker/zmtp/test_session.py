@@ -15,8 +15,10 @@ from omq.broker.core.broker import Broker
 from omq.broker.core.permissions import Permission, Permissions
 from omq.broker.zmtp import session as sessions
 from omq.broker.zmtp.session import Session
+from omq.store.lmdb.layout import topic_key
 from omq.store.lmdb.store import DEAD_LETTERS
 from tests.unit.broker.core.cores import core, quiet, until
+from tests.unit.store.lmdb.faults import spoil
 
 CLIENT = "0123456789abcdef" * 2
 RECORDS = blocks.encode([b"one", b"two"])
@@ -483,6 +485,26 @@ async def test_more_stages_than_a_transient_topic_keeps_are_full():
         assert b"commit or abort some" in text
         assert (await ask(session, b"ABORT", b"1", b"2"))[0] == b"ABORTED"
         assert (await ask(session, b"STAGE", b"1", b"t", RECORDS, b"3"))[0] == b"STAGED"
+
+
+async def test_a_topic_that_is_refused_is_deleted_by_its_name(tmp_path):
+    broker = Broker(tmp_path)
+    await broker.start()
+    await broker.create("t", persistence="strong")
+    await ask(Outlet(broker).session(), b"APPEND", b"1", b"t", RECORDS)
+    await broker.close()
+    spoil(tmp_path, topic_key(b"n", 1))
+    broker = Broker(tmp_path)
+    await broker.start()
+    broker.permissions = Permissions([Permission("alice", "t", ["publish"]), Permission("bob", "t", ["delete"])])
+    alice, bob = Outlet(broker).session("alice"), Outlet(broker).session("bob", identity=b"b")
+    assert (await ask(alice, b"APPEND", b"1", b"t", RECORDS))[2] == b"damaged"
+    assert (await ask(alice, b"DELETE", b"1", b"t"))[2] == b"permission"
+    assert await ask(bob, b"DELETE", b"1", b"t") == [b"DELETED", b"1"]
+    assert (await ask(bob, b"DELETE", b"1", b"t"))[2] == b"topic"
+    assert (await broker.create("t", persistence="strong")).last == 0
+    assert (await ask(alice, b"APPEND", b"1", b"t", RECORDS))[0] == b"PUBLISHED"
+    await broker.close()
 
 
 async def test_the_stages_of_another_user_are_others():

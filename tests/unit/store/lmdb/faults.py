@@ -3,6 +3,7 @@
 import errno
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import lmdb
 
@@ -92,3 +93,17 @@ class Held:
             return begin()
 
         monkeypatch.setattr(environment, "begin", held)
+
+
+def spoil(directory: Path, key: bytes) -> None:
+    """Flips a bit of the values under a key of the strong environment and of the weak one, wherever they lie."""
+    found = 0
+    for path in directory.glob("*/data.mdb"):
+        data = bytearray(path.read_bytes())
+        at = data.find(key)
+        while at >= 0:
+            data[at + len(key) + 3] ^= 1
+            found += 1
+            at = data.find(key, at + 1)
+        path.write_bytes(data)
+    assert found

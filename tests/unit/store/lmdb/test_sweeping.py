@@ -1,0 +1,154 @@
+"""What a deleted topic leaves: its rows go bit by bit. And topics that are refused, which can be deleted, too."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from omq._core import blocks
+from omq.store.errors import DamagedError, UnknownTopic
+from omq.store.interface import CommitStages, DeleteTopic, SetPosition, Settle, Stage
+from omq.store.lmdb import ledger
+from omq.store.lmdb.layout import topic_key
+from omq.store.lmdb.store import Store
+from tests.unit.store.lmdb.faults import Failing, spoil
+from tests.unit.store.opened import Opened
+from tests.waits import until
+
+Again = Callable[..., Opened]
+
+
+def keys(log: Store, name: str) -> list[bytes]:
+    """What an environment has, but for how ids go on and which commits there were."""
+    with getattr(log, f"_{name}").read() as reading:
+        return [bytes(key) for key, _ in reading.cursor() if bytes(key[:1]) not in b"ihc"]
+
+
+def fill(store: Opened, persistence: str) -> int:
+    """Makes a topic with rows of every kind."""
+    topic = store.make("t", "round_robin", persistence)
+    for number in range(1, 30):
+        store.append(topic, b"%d" % number, producer=b"p", sequence=number)
+    store.do(Settle(topic, [(2, 3)], 7, {5: 2}))
+    store.do(SetPosition(topic, "n", 1))
+    for stage in (b"published", b"waiting"):
+        store.do(Stage(topic, blocks.encode([b"s"]), 1, stage))
+    store.do(CommitStages(b"c", [b"published"]))
+    return topic
+
+
+@pytest.mark.parametrize("persistence", ["strong", "weak"])
+def test_rows_of_a_deleted_topic_go_some_at_a_time(store: Opened, monkeypatch, persistence: str) -> None:
+    monkeypatch.setattr(ledger, "SWEPT", 3)
+    other = store.make("other", persistence=persistence)
+    store.append(other, b"a")
+    before = keys(store.log, persistence)
+    topic = fill(store, persistence)
+    assert len(keys(store.log, persistence)) > len(before) + 40
+    writer = store.log._writers[persistence]
+    commits = writer.commits
+    store.do(DeleteTopic(topic))
+    until(lambda: keys(store.log, persistence) == before)
+    assert writer.commits > commits + 10
+    assert store.read(other) == [(1, b"a")]
+
+
+@pytest.mark.parametrize("persistence", ["strong", "weak"])
+def test_what_was_not_swept_goes_when_the_store_is_opened_again(again: Again, monkeypatch, persistence: str) -> None:
+    store = again()
+    topic = fill(store, persistence)
+    with monkeypatch.context() as held:
+        held.setattr(store.log._writers[persistence].ledger, "_sweep", lambda left: None)
+        store.do(DeleteTopic(topic))
+        store.log.close()
+    store = again()
+    until(lambda: keys(store.log, persistence) == [])
+
+
+def test_a_deletion_that_is_not_committed_leaves_all(again: Again, monkeypatch) -> None:
+    store = again()
+    topic = fill(store, "strong")
+    writer = store.log._writers["strong"]
+    before = keys(store.log, "strong")
+    begin, errors = writer.environment.begin, [ValueError("not this time")]
+    with monkeypatch.context() as failing:
+        failing.setattr(writer.environment, "begin", lambda: Failing(begin(), errors))
+        write = DeleteTopic(topic)
+        store.try_(write)
+        assert "not this time" in str(write.error)
+    store.append(topic, b"more")
+    assert set(before) <= set(keys(store.log, "strong"))
+    assert not writer.ledger.owes_deletions
+
+
+@pytest.mark.parametrize(
+    ("persistence", "kind"), [("strong", b"n"), ("strong", b"w"), ("weak", b"n"), ("weak", b"v"), ("transient", b"v")]
+)
+def test_a_topic_that_is_refused_can_be_deleted(again: Again, directory: Path, persistence: str, kind: bytes) -> None:
+    store = again()
+    other = store.make("other", persistence="strong")
+    store.append(other, b"a")
+    topic = store.make("t", "round_robin", "transient") if persistence == "transient" else fill(store, persistence)
+    store.log.close()
+    spoil(directory, topic_key(kind, topic))
+    store = again()
+    assert list(store.log.refused) == ["t"]
+    with pytest.raises(DamagedError):
+        store.make("t")
+    store.do(DeleteTopic(store.log.refused["t"].topic_id))
+    assert store.log.refused == {}
+    with pytest.raises(UnknownTopic):
+        store.do(DeleteTopic(topic))
+    anew = store.make("t")
+    assert anew > topic
+    for name in ("strong", "weak"):
+        until(lambda name=name: not [key for key in keys(store.log, name) if key[1:5] == topic.to_bytes(4, "big")])
+    store = again()
+    assert store.log.findings == []
+    assert store.append(anew, b"b").first == 1
+    assert store.read(other) == [(1, b"a")]
+
+
+def test_a_refused_topic_whose_deletion_is_not_committed_stays(again: Again, directory: Path, monkeypatch) -> None:
+    store = again()
+    topic = fill(store, "strong")
+    before = keys(store.log, "strong")
+    store.log.close()
+    spoil(directory, topic_key(b"n", topic))
+    store = again()
+    environment = store.log._strong
+    begin, errors = environment.begin, [ValueError("not this time")]
+    with monkeypatch.context() as failing:
+        failing.setattr(environment, "begin", lambda: Failing(begin(), errors))
+        with pytest.raises(Exception, match="not this time"):
+            store.do(DeleteTopic(topic))
+    assert list(store.log.refused) == ["t"]
+    store.make("other")
+    assert set(before) <= set(keys(store.log, "strong"))
+
+
+def test_while_the_map_changes_nothing_is_pinned_and_then_it_is_synced_anew(store: Opened) -> None:
+    topic = store.make("t", persistence="weak")
+    store.append(topic, b"a")
+    flusher = store.log._flusher
+    flusher.flush()
+    assert flusher._pin is not None
+    assert flusher.path.exists()
+    with store.log._weak.unpinned(True):  # what is committed stays as it is: the last sync holds
+        assert flusher._pin is None
+        assert flusher.path.exists()
+        assert not flusher._lock.acquire(blocking=False)
+    flusher._synced = -1
+    flusher.flush()
+    assert flusher._pin is not None
+    with store.log._weak.unpinned(False):  # pages of the last sync may be used again
+        assert flusher._pin is None
+        assert not flusher.path.exists()
+    flusher.flush()
+    assert flusher._pin is not None
+    assert flusher.path.exists()
+    store.log._weak.grow()
+    flusher.flush()
+    assert flusher.path.exists()
+    assert store.append(topic, b"b").first == 2
+    assert store.read(topic) == [(1, b"a"), (2, b"b")]
