@@ -253,6 +253,9 @@ class Store:
             self._writers["strong" if topic.persistence == "strong" else "weak"].submit(jumps[-1])
         for jump in jumps:
             jump.context.wait()
+            if jump.error is not None:  # for want of space, say: ids would be given again
+                log.critical("the store takes no writes: %s", jump.error)
+                self._fail(jump.error)
         if go_on.reserved or go_on.next_topic:
             # Without space it is asked for again when ids are given.
             with contextlib.suppress(StoreError):

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import DeleteTopic, Settle, Trim
+from omq.store.internal import Jump
 from omq.store.lmdb import data_file
 from omq.store.lmdb.given import TOPICS_UNKNOWN, UNKNOWN
+from omq.store.lmdb.ledger import Ledger
 from omq.store.lmdb.quarantine import listed
 from tests.unit.store.opened import Opened
 
@@ -171,3 +174,24 @@ def test_ids_that_were_never_given_are_no_messages(
     with store.log._weak.read() as reading:
         assert list(listed(reading, b"j" + topic.to_bytes(4, "big"))) == []
     store.do(DeleteTopic(other))
+
+
+def test_where_ids_cannot_be_passed_over_nothing_is_written(directory: Path, monkeypatch) -> None:
+    with Opened.on_disk(directory) as store:
+        topic = store.make("t")
+        store.append(topic, b"a")
+        store.append(topic, b"b")
+    spoil_newest(directory)
+
+    def full(ledger: Ledger, write: Jump) -> None:
+        raise StoreFull("no space")
+
+    with monkeypatch.context() as short:
+        short.setattr(Ledger, "_jump", full)
+        with Opened.on_disk(directory) as store:
+            assert "no space" in str(store.log.broken)
+            with pytest.raises(StoreFailed):
+                store.append(topic, b"c")
+            assert store.read(topic) == [(1, b"a")]
+    with Opened.on_disk(directory) as store:
+        assert store.append(topic, b"c").first > 2
