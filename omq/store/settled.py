@@ -90,6 +90,18 @@ class Settled:
                 else:
                     del self.pages[now]
 
+    def above(self, id: int) -> Iterator[tuple[int, int]]:
+        """Ranges, first and last id included, of what is settled above an id."""
+        if not self.pages:
+            return
+        after, end = id + 1, (max(self.pages) + 1) * PAGE
+        for first, last in self.missing(after, end):
+            if first > after:
+                yield after, first - 1
+            after = last + 1
+        if after < end:
+            yield after, end - 1
+
     def missing(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Ranges, first and last id included, of what is not settled of `[start, stop)`."""
         id = max(start, self.watermark + 1)

@@ -27,6 +27,9 @@ def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int,
     assert all(page and number >= watermark // PAGE for number, page in settled.pages.items())
     missing = [id for first, last in settled.missing(1, LAST) for id in range(first, last + 1)]
     assert missing == [id for id in range(1, LAST) if id not in model]
+    for after in (settled.watermark, settled.watermark + PAGE):
+        above = [id for first, last in settled.above(after) for id in range(first, last + 1)]
+        assert above == sorted(id for id in model if id > after)
     assert settled.deliveries == {id: number for id, number in deliveries.items() if id not in model}
     assert settled.dirty >= settled.pages.keys()
     assert settled.counted >= set(deliveries)

@@ -100,6 +100,16 @@ class Pieces:
         self.count = 0
         return taken
 
+    def within(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Ranges of the ids `first` to `last` that are in here."""
+        pieces = self._pieces
+        at = bisect_left(pieces, first, key=_first)
+        if at and pieces[at - 1].last >= first:
+            at -= 1
+        while at < len(pieces) and (piece := pieces[at]).first <= last:
+            yield max(piece.first, first), min(piece.last, last)
+            at += 1
+
     def holds(self, first: int, last: int) -> bool:
         """Whether any id of `first` to `last` is in here."""
         pieces = self._pieces

@@ -14,7 +14,7 @@ from omq.broker.core.pieces import Piece, Pieces
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
 from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
-from omq.broker.errors import BrokerError, BrokerFailed, PermissionDenied, TopicError
+from omq.broker.errors import BrokerError, BrokerFailed, Busy, PermissionDenied, TopicError
 from omq.broker.protocol import u32
 from omq.store.errors import DamagedError, Gone, StoreError
 from omq.store.interface import MoveToDeadLetter, Reader, Settle, TopicState, Write
@@ -25,8 +25,8 @@ log = logging.getLogger("omq.broker")
 PORTION: Final = 4096
 #: Messages that are moved to the dead letters at a time.
 BURIED: Final = 256
-#: Messages that may not have been delivered before one that a client says it has acknowledged.
-_SKIPPED: Final = 4096
+#: Ranges of messages that clients say they have acknowledged, and that were not delivered as far as is known.
+_AHEAD: Final = 1 << 17
 #: Leases that are looked through before those that are over are thrown out.
 _LEASES: Final = 1024
 
@@ -53,7 +53,7 @@ class Share:
     """
 
     __slots__ = (
-        *("_leases", "_loop", "_overdue", "_timeout", "_timer", "_withheld"),
+        *("_leases", "_loop", "_many_overdue", "_overdue", "_timeout", "_timer", "_withheld"),
         *("active", "credit", "flight", "last", "sink", "topic"),
     )
 
@@ -67,6 +67,7 @@ class Share:
         self.active = True
         self.last = 0
         self._overdue = Pieces()  # what it had until its deadline, and may acknowledge yet
+        self._many_overdue = _LEASES  # pieces of that after which those are thrown out which somebody else has now
         self._withheld = 0  # credit of what is overdue: it has it again when it shows that it lives
         self._timeout = ack_timeout
         self._loop = loop
@@ -165,8 +166,9 @@ class Share:
                 self._overdue.take(piece.first, piece.last)
                 self._overdue.add(piece.first, piece.last, 0)
                 self.topic.returned(piece)
-        if len(self._overdue) > _LEASES:
-            self._overdue.take_all()
+        if len(self._overdue) > self._many_overdue:
+            self._overdue = self.topic.waiting_of(self._overdue)
+            self._many_overdue = max(_LEASES, 2 * len(self._overdue))
         while leases and not self.flight.holds(leases[0][1], leases[0][2]):
             leases.popleft()
         if leases:
@@ -195,6 +197,10 @@ class RoundRobinTopic(Topic):
         #: The highest id that was ever delivered.
         self.handed = max(settled.handed, settled.watermark, state.first - 1)
         self._told = self.handed  # what the store knows of it
+        #: What is acknowledged above that: by clients that were delivered it by a broker that was killed.
+        self._ahead = Pieces()
+        for first, last in settled.above(self.handed):
+            self._ahead.add(first, last, 0)
         for first, last in settled.missing(max(settled.watermark + 1, state.first), self.handed + 1):
             for piece in _cut(first, last, settled.deliveries):
                 self.returned(piece)
@@ -264,18 +270,29 @@ class RoundRobinTopic(Topic):
             self.settled(piece.first, piece.last)
 
     def settled_again(self, first: int, last: int) -> None:
-        """Messages were acknowledged in a session that is over: they count if nobody else has begun with them."""
+        """Messages were acknowledged in a session that is over: they count if nobody else has begun with them.
+
+        Raises:
+            Busy: Too many ranges of what was never delivered, as far as is known, are acknowledged already.
+        """
         self.settled_late(first, last)
-        last = min(last, self.readable)
-        begin = max(first, self.handed + 1)
-        if begin > last or begin - self.handed > _SKIPPED:
+        first, last = max(first, self.handed + 1), min(last, self.readable)
+        if first > last:
             return
         # They were delivered, and a broker that was killed has not kept that.
-        if begin > self.handed + 1:
-            self._again.update(dict.fromkeys(range(self.handed + 1, begin), 0))
-            self._redo.add(self.handed + 1, begin - 1, 0)
-        self.handed = last
-        self.settled(begin, last)
+        if len(self._ahead) >= _AHEAD:
+            raise Busy(f"{len(self._ahead)} ranges of topic {self.name!r} are acknowledged ahead of what was delivered")
+        self._ahead.take(first, last)
+        self._ahead.add(first, last, 0)
+        self.settled(first, last)
+
+    def waiting_of(self, pieces: Pieces) -> Pieces:
+        """What of some messages was delivered, came back, and waits to be delivered again."""
+        found = Pieces()
+        for piece in pieces:
+            for first, last in self._redo.within(piece.first, piece.last):
+                found.add(first, last, 0)
+        return found
 
     def returned(self, piece: Piece) -> None:
         """Messages were delivered in vain."""
@@ -304,7 +321,7 @@ class RoundRobinTopic(Topic):
     @property
     def backlog(self) -> int:  # type: ignore[override]
         """Messages that wait to be delivered."""
-        return self._redo.count + max(self.readable - self.handed, 0)
+        return self._redo.count + max(self.readable - self.handed - self._ahead.count, 0)
 
     def pump(self) -> bool:
         if not self._hungry or not self.backlog:
@@ -340,8 +357,11 @@ class RoundRobinTopic(Topic):
             first, tries = head.first, head.tries
             stop = min(head.last, first + portion - 1) + 1
         else:
+            self._pass_ahead()
             first, tries = self.handed + 1, 0
             stop = min(self.readable, first + portion - 1) + 1
+            if self._ahead:
+                stop = min(stop, self._ahead.head.first)
         served, reached = 0, stop
         try:
             for header, records in reader.blocks(first, stop):
@@ -365,6 +385,13 @@ class RoundRobinTopic(Topic):
         # What is not there is gone: dropped by the topic's limits, never given, or damaged and quarantined.
         self._gone(first, reached - 1)
         return max(served, BLOCK)
+
+    def _pass_ahead(self) -> None:
+        """Goes on behind what is acknowledged already."""
+        while self._ahead and self._ahead.head.first <= self.handed + 1:
+            piece = self._ahead.head
+            self._ahead.take(piece.first, piece.last)
+            self.handed = max(self.handed, piece.last)
 
     def _give(self, share: Share, header: bytes, records: memoryview, start: int, count: int, tries: int) -> bool:
         """Gives a block; whether the share goes on."""

@@ -146,6 +146,10 @@ class ZmtpDoor:
                 return
             self._look_at_events()
             for message in batch:
+                if time.monotonic() - turned > _TURN:  # some messages are much work
+                    self._broker.journal.flush()
+                    await asyncio.sleep(0)
+                    turned = time.monotonic()
                 session = sessions.get(message[0])
                 if session is not None and len(message) > 1:
                     del message[0]

@@ -512,6 +512,45 @@ async def test_that_something_was_delivered_is_stored_before_anybody_says_anythi
         await until(lambda: settled(broker, topic).handed == 10)
 
 
+async def test_what_a_killed_broker_delivered_is_settled_however_far_it_is_and_stays_so():
+    async with core() as broker:
+        topic = await prepared(broker, count=20_000)
+        for at in range(5_001, 15_000, 2):
+            topic.settled_again(at, at)
+        topic.settled_again(15_000, 19_990)
+        left = 20_000 - 5_000 - 4_991
+        assert topic.backlog == left
+        await flushed(topic)
+        for again in range(2):
+            if again:
+                topic = RoundRobinTopic(topic.state(), broker.journal, broker, broker)
+                broker.topics["j"] = broker._by_id[topic.id] = topic
+            assert topic.backlog == left
+            taker = Taker()
+            share = broker.consume(topic, taker, credit=20_000)
+            await until(lambda taker=taker: len(taker.got) == left)
+            wanted = [*range(1, 5_001), *range(5_002, 15_000, 2), *range(19_991, 20_001)]
+            assert taker.ids == wanted
+            assert set(taker.counts) == {1}
+            share.give_back([(1, 20_000)])
+            share.end()
+            await flushed(topic)
+
+
+async def test_acknowledgements_that_are_late_count_however_scattered_they_are():
+    async with core() as broker:
+        topic = await prepared(broker, count=6_000)
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=6_000, ack_timeout=0.2)
+        await until(lambda: len(taker.got) == 6_000)
+        share.ack([(id, id) for id in range(1, 6_001, 2)])
+        await until(lambda: topic.backlog == 3_000)  # the others are overdue, and nobody is there who takes them
+        share.ack([(id, id) for id in range(2, 6_001, 2)])
+        assert topic.backlog == 0
+        await flushed(topic)
+        assert settled(broker, topic).watermark == 6_000
+
+
 async def test_what_was_acknowledged_in_another_session_counts_while_nobody_else_has_it():
     async with core() as broker:
         topic = await prepared(broker, count=10)

@@ -23,6 +23,7 @@ STEP = st.one_of(
     st.tuples(st.just("more"), SHARE, st.integers(1, 5)),
     st.tuples(st.just("full"), SHARE),
     st.tuples(st.just("overdue"), SHARE),
+    st.tuples(st.just("settle_again"), RANGE),
     st.tuples(st.just("restart")),
 )
 
@@ -35,6 +36,7 @@ class World:
         self.topic = topic
         self.shares = {}
         self.held = {}  # what each consumer has, by share
+        self.late = {}  # what it had until it was overdue, and did not acknowledge
         self.deliveries = Counter()
         self.done = set()
         self.looked = {}
@@ -51,7 +53,7 @@ class World:
         if number not in self.shares:
             taker = Taker()
             self.shares[number] = self.broker.consume(self.topic, taker, ack_timeout=1000, credit=credit), taker
-            self.held[number], self.looked[number] = set(), 0
+            self.held[number], self.late[number], self.looked[number] = set(), set(), 0
 
     async def leave(self, number):
         if number in self.shares:
@@ -61,9 +63,22 @@ class World:
     async def ack(self, number, ranges):
         if number in self.shares:
             mine = {id for id in self.held[number] if any(first <= id <= last for first, last in ranges)}
+            late = {id for id in self.late[number] if any(first <= id <= last for first, last in ranges)}
+            self.late[number] -= late
+            mine_late = {id for id in late if self.waits(id)}
             self.shares[number][0].ack(ranges)
-            self.done |= mine
+            self.done |= mine | mine_late
             self.held[number] -= mine
+
+    async def settle_again(self, ids):
+        self.topic.settled_again(*ids)
+        self.done |= {id for id in range(ids[0], ids[1] + 1) if self.waits(id)}
+
+    def waits(self, id):
+        """Whether a message waits to be delivered, for the first time or again."""
+        if id > self.topic.last or id in self.done or any(id in held for held in self.held.values()):
+            return False
+        return self.deliveries[id] < MAX_DELIVERIES
 
     async def nack(self, number, ranges):
         if number in self.shares:
@@ -96,6 +111,7 @@ class World:
             if share._timer is not None:
                 share._timer.cancel()
             share._expire()
+            self.late[number] |= self.held[number]
             self.held[number] = set()
 
     async def restart(self):
