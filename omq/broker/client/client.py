@@ -332,8 +332,10 @@ class Client:
         Args:
             topic: The topic's name.
             ack_timeout: Seconds after which a message that was not acknowledged is delivered again. They count from its
-                delivery, so also while it waits behind others here: what `credit` messages take is to be less.
-            credit: Messages that the broker may deliver ahead of their acknowledgements, 1,048,576 at most.
+                delivery, and anew from each acknowledgement of one that was delivered before it: a consumer that works
+                in order has them for each message.
+            credit: Messages that the broker may deliver ahead of their acknowledgements, 1,048,576 at most. Where a
+                message may kill the process, few: the delivery of all counts as a try (`max_deliveries`).
 
         Raises:
             TopicError: There is no such topic, or it is no round-robin topic.

@@ -17,15 +17,17 @@ class Piece:
         last: The last one, included.
         tries: How often they were delivered.
         deadline: When they are to be delivered again, on the loop's clock; 0: nobody holds them.
+        order: Which delivery to their holder this was, from 1; 0: nobody holds them.
     """
 
-    __slots__ = ("deadline", "first", "last", "tries")
+    __slots__ = ("deadline", "first", "last", "order", "tries")
 
-    def __init__(self, first: int, last: int, tries: int, deadline: float = 0.0) -> None:
+    def __init__(self, first: int, last: int, tries: int, deadline: float = 0.0, order: int = 0) -> None:
         self.first = first
         self.last = last
         self.tries = tries
         self.deadline = deadline
+        self.order = order
 
     def __repr__(self) -> str:
         return f"<{self.first} to {self.last}, tries {self.tries}, deadline {self.deadline}>"
@@ -55,19 +57,19 @@ class Pieces:
         """The piece with the lowest ids."""
         return self._pieces[0]
 
-    def add(self, first: int, last: int, tries: int, deadline: float = 0.0) -> None:
+    def add(self, first: int, last: int, tries: int, deadline: float = 0.0, order: int = 0) -> None:
         """Adds ids that are in no piece; they join a neighbour that has the same history."""
         pieces = self._pieces
         self.count += last - first + 1
         at = len(pieces) if not pieces or pieces[-1].first < first else bisect_left(pieces, first, key=_first)
-        if at and (before := pieces[at - 1]).last + 1 == first and _alike(before, tries, deadline):
+        if at and (before := pieces[at - 1]).last + 1 == first and _alike(before, tries, deadline, order):
             before.last = last
-            if at < len(pieces) and pieces[at].first == last + 1 and _alike(pieces[at], tries, deadline):
+            if at < len(pieces) and pieces[at].first == last + 1 and _alike(pieces[at], tries, deadline, order):
                 before.last = pieces.pop(at).last
-        elif at < len(pieces) and pieces[at].first == last + 1 and _alike(pieces[at], tries, deadline):
+        elif at < len(pieces) and pieces[at].first == last + 1 and _alike(pieces[at], tries, deadline, order):
             pieces[at].first = first
         else:
-            pieces.insert(at, Piece(first, last, tries, deadline))
+            pieces.insert(at, Piece(first, last, tries, deadline, order))
 
     def take(self, first: int, last: int) -> list[Piece]:
         """Takes out what there is of ids `first` to `last`, both included."""
@@ -85,11 +87,11 @@ class Pieces:
             if low == piece.first and high == piece.last:
                 taken.append(piece)
                 continue
-            taken.append(Piece(low, high, piece.tries, piece.deadline))
+            taken.append(Piece(low, high, piece.tries, piece.deadline, piece.order))
             if piece.first < low:
-                rest.append(Piece(piece.first, low - 1, piece.tries, piece.deadline))
+                rest.append(Piece(piece.first, low - 1, piece.tries, piece.deadline, piece.order))
             if high < piece.last:
-                rest.append(Piece(high + 1, piece.last, piece.tries, piece.deadline))
+                rest.append(Piece(high + 1, piece.last, piece.tries, piece.deadline, piece.order))
         if stop > start:
             pieces[start:stop] = rest
         return taken
@@ -117,5 +119,5 @@ class Pieces:
         return bool((at and pieces[at - 1].last >= first) or (at < len(pieces) and pieces[at].first <= last))
 
 
-def _alike(piece: Piece, tries: int, deadline: float) -> bool:
-    return piece.tries == tries and piece.deadline == deadline
+def _alike(piece: Piece, tries: int, deadline: float, order: int) -> bool:
+    return piece.tries == tries and piece.deadline == deadline and piece.order == order

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterable
 from typing import Final, Literal, Protocol
 
 from omq.broker.core.journal import Journal, broker_error
+from omq.broker.core.leases import Leases
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.pieces import Piece, Pieces
 from omq.broker.core.sink import Sink
@@ -53,7 +53,7 @@ class Share:
     """
 
     __slots__ = (
-        *("_leases", "_loop", "_many_overdue", "_overdue", "_timeout", "_timer", "_withheld"),
+        *("_leases", "_loop", "_many_overdue", "_overdue", "_timer", "_withheld"),
         *("active", "credit", "flight", "last", "sink", "topic"),
     )
 
@@ -69,9 +69,8 @@ class Share:
         self._overdue = Pieces()  # what it had until its deadline, and may acknowledge yet
         self._many_overdue = _LEASES  # pieces of that after which those are thrown out which somebody else has now
         self._withheld = 0  # credit of what is overdue: it has it again when it shows that it lives
-        self._timeout = ack_timeout
         self._loop = loop
-        self._leases: deque[tuple[float, int, int]] = deque()  # deadline, first, last: in the order of their deadlines
+        self._leases = Leases(ack_timeout)
         self._timer: asyncio.TimerHandle | None = None
 
     def more(self, messages: int) -> None:
@@ -85,25 +84,29 @@ class Share:
         if not self.active:
             return
         done = 0
+        oldest: tuple[int, int] | None = None  # of what was held: order and id
         for first, last in ranges:
             for piece in self.flight.take(first, last):
                 done += piece.last - piece.first + 1
+                oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
                 self.topic.settled(piece.first, piece.last)
             if self._overdue:
                 for piece in self._overdue.take(first, last):
                     self.topic.settled_late(piece.first, piece.last)
-        self._returned(done)
+        self._returned(done, oldest)
 
     def nack(self, ranges: Iterable[tuple[int, int]]) -> None:
         """These are to be delivered again, at once."""
         if not self.active:
             return
         done = 0
+        oldest: tuple[int, int] | None = None  # of what was held: order and id
         for first, last in ranges:
             for piece in self.flight.take(first, last):
                 done += piece.last - piece.first + 1
+                oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
                 self.topic.returned(piece)
-        self._returned(done)
+        self._returned(done, oldest)
 
     def give_back(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Nobody has seen these: they go to others, and this delivery does not count.
@@ -118,16 +121,21 @@ class Share:
                 self.topic.unseen(piece)
         self._returned(0)
 
-    def _returned(self, messages: int) -> None:
+    def _returned(self, messages: int, oldest: tuple[int, int] | None = None) -> None:
+        if oldest is not None:
+            self._leases.sign(*oldest, self._loop.time())
         messages += self._withheld
         self._withheld = 0
-        leases = self._leases
-        while leases and not self.flight.holds(leases[0][1], leases[0][2]):
-            leases.popleft()
-        if len(leases) > _LEASES + 4 * len(self.flight):
-            self._leases = deque(sorted((piece.deadline, piece.first, piece.last) for piece in self.flight))
+        self._forget()
+        if len(self._leases) > _LEASES + 4 * len(self.flight):
+            self._leases.renew(self.flight)
         if messages:
             self.more(messages)
+
+    def _forget(self) -> None:
+        """Forgets the next deadlines, as far as nothing is held any more of what they are for."""
+        while (following := self._leases.next) is not None and not self.flight.holds(*following[1:]):
+            self._leases.pop()
 
     def end(self) -> None:
         """Gives back what was not acknowledged. Idempotent."""
@@ -143,9 +151,8 @@ class Share:
 
     def hold(self, first: int, last: int, tries: int) -> None:
         """These are delivered to it now, for the time numbered `tries`."""
-        deadline = self._loop.time() + self._timeout
-        self.flight.add(first, last, tries, deadline)
-        self._leases.append((deadline, first, last))
+        deadline, order = self._leases.begin(first, last, self._loop.time())
+        self.flight.add(first, last, tries, deadline, order)
         self.credit -= last - first + 1
         self.last = max(self.last, last)
         if self._timer is None:
@@ -154,25 +161,31 @@ class Share:
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time() + 0.001  # what is due in a moment is due now
-        leases = self._leases
-        while leases and leases[0][0] <= now:
-            _, first, last = leases.popleft()
+        while (following := self._leases.next) is not None and following[0] <= now:
+            order, first, last = self._leases.pop()
             for piece in self.flight.take(first, last):
-                if piece.deadline > now:  # delivered to it again meanwhile
-                    self.flight.add(piece.first, piece.last, piece.tries, piece.deadline)
+                if piece.order != order:  # delivered to it again meanwhile
+                    self.flight.add(piece.first, piece.last, piece.tries, piece.deadline, piece.order)
                     continue
-                # Whoever hangs would else be given the same ones for ever.
-                self._withheld += piece.last - piece.first + 1
-                self._overdue.take(piece.first, piece.last)
-                self._overdue.add(piece.first, piece.last, 0)
-                self.topic.returned(piece)
+                if (deadline := self._leases.of(piece)) > now:
+                    self.flight.add(piece.first, piece.last, piece.tries, deadline, order)
+                    self._leases.go_on(piece, deadline)
+                else:
+                    self._lose(piece)
         if len(self._overdue) > self._many_overdue:
             self._overdue = self.topic.waiting_of(self._overdue)
             self._many_overdue = max(_LEASES, 2 * len(self._overdue))
-        while leases and not self.flight.holds(leases[0][1], leases[0][2]):
-            leases.popleft()
-        if leases:
-            self._timer = self._loop.call_at(leases[0][0], self._expire)
+        self._forget()
+        if (following := self._leases.next) is not None:
+            self._timer = self._loop.call_at(following[0], self._expire)
+
+    def _lose(self, piece: Piece) -> None:
+        """The time of these is up."""
+        # Whoever hangs would else be given the same ones for ever.
+        self._withheld += piece.last - piece.first + 1
+        self._overdue.take(piece.first, piece.last)
+        self._overdue.add(piece.first, piece.last, 0)
+        self.topic.returned(piece)
 
 
 class RoundRobinTopic(Topic):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final
@@ -61,6 +62,8 @@ class ZmtpDoor:
         self._wanted = tuple(endpoints)
         self._security = security
         self._leaving: dict[bytes, int] = {}  # batches since the connection was over
+        self._events: deque[Event] = deque()  # that nobody has looked at
+        self._amid = False  # there is more of a batch, while others have their turn
         self._heirs: dict[bytes, list[tuple[str, float]]] = {}  # where peers are that wait until their identity is free
         self._full: dict[Session, None] = {}  # those that had no room when they were asked
         self._watching: asyncio.TimerHandle | None = None
@@ -148,7 +151,9 @@ class ZmtpDoor:
             for message in batch:
                 if time.monotonic() - turned > _TURN:  # some messages are much work
                     self._broker.journal.flush()
+                    self._amid = True
                     await asyncio.sleep(0)
+                    self._amid = False
                     turned = time.monotonic()
                 session = sessions.get(message[0])
                 if session is not None and len(message) > 1:
@@ -160,6 +165,8 @@ class ZmtpDoor:
                         session.lost()
                 # Else its connection is over: nobody would get the answer.
             self._broker.journal.flush()
+            if self._events:
+                self._look_at_events()
             if self._leaving:
                 self._part()
 
@@ -167,17 +174,20 @@ class ZmtpDoor:
         """Learns of connections while no messages come."""
         with suppress(ClosedError):
             while True:
-                event = await self._monitor.recv()
+                self._events.append(await self._monitor.recv())
+                if self._amid:
+                    continue  # what a peer has sent before it left is done first
                 try:
-                    self._happened(event)
                     self._look_at_events()
                     if self._leaving:
                         self._part()
                 except Exception:
-                    log.exception("the door has failed to note %s", event)
+                    log.exception("the door has failed to note what happened")
 
     def _look_at_events(self) -> None:
         """Learns of connections before their messages are looked at."""
+        while self._events:
+            self._happened(self._events.popleft())
         with suppress(ClosedError):
             while (event := self._monitor.take()) is not None:
                 self._happened(event)

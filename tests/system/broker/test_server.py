@@ -226,6 +226,14 @@ def test_a_client_that_never_reads_its_answers_is_given_up(server, monkeypatch):
         assert client.ask(b"PING", expect=b"PONG") == []
 
 
+@pytest.fixture(params=[None, 0.0], ids=["as it is", "a turn for each message"])
+def turns(request, monkeypatch):
+    """How long the door works before others have their turn: so events come amid batches, too."""
+    if request.param is not None:
+        monkeypatch.setattr("omq.broker.zmtp.door._TURN", request.param)
+
+
+@pytest.mark.usefixtures("turns")
 def test_a_peer_that_is_gone_was_heard_to_the_end(server):
     with raw(server.endpoints["zmtp"]) as client:
         for _ in range(5):
@@ -236,6 +244,7 @@ def test_a_peer_that_is_gone_was_heard_to_the_end(server):
         until(lambda: json.loads(client.ask(b"TOPICS", b"t")[0])[0]["last"] == 500)
 
 
+@pytest.mark.usefixtures("turns")
 def test_a_client_that_chooses_its_identity_may_come_back(server):
     with raw(server.endpoints["zmtp"]) as client:
         for _ in range(10):

@@ -512,6 +512,26 @@ async def test_that_something_was_delivered_is_stored_before_anybody_says_anythi
         await until(lambda: settled(broker, topic).handed == 10)
 
 
+async def test_a_slow_consumer_has_time_for_each_job_and_one_that_hangs_goes_to_another():
+    async with core() as broker:
+        topic = await prepared(broker, count=8)
+        slow, other = Taker(), Taker()
+        share = broker.consume(topic, slow, credit=8, ack_timeout=0.4)
+        await until(lambda: len(slow.got) == 8)
+        slow.left = 0  # nothing comes back to it
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        broker.consume(topic, other, credit=100)
+        for id in (1, 3, 4, 5, 6, 7):  # the second one hangs
+            await asyncio.sleep(0.15)
+            share.ack([(id, id)])
+        assert loop.time() - began > 2 * 0.4
+        assert other.ids == [2]
+        await until(lambda: other.ids == [2, 8])
+        assert loop.time() - began > 6 * 0.15 + 0.3
+        assert slow.ids == list(range(1, 9))
+
+
 async def test_what_a_killed_broker_delivered_is_settled_however_far_it_is_and_stays_so():
     async with core() as broker:
         topic = await prepared(broker, count=20_000)

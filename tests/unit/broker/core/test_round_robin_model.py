@@ -105,12 +105,14 @@ class World:
     async def overdue(self, number):
         if number in self.shares:
             share = self.shares[number][0]
+            share._leases.timeout = -1e9
             for piece in share.flight:
                 piece.deadline = 0.0
-            share._leases = type(share._leases)((0.0, piece.first, piece.last) for piece in share.flight)
+            share._leases.renew(share.flight)
             if share._timer is not None:
                 share._timer.cancel()
             share._expire()
+            share._leases.timeout = 1000
             self.late[number] |= self.held[number]
             self.held[number] = set()
 
