@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
+from weakref import WeakSet
 
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import DialerState
@@ -23,6 +26,11 @@ _STAGGER: Final = 0.25  # seconds before the next address is tried beside the la
 #: The errors that say that nobody listens: where endpoints are files, one may be missing.
 _REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 
+#: No other thread forks while a descriptor is made and noted: a child would keep what it does not know of. A signal
+#: handler may fork amid it in this thread.
+_UNFORKED: Final = threading.RLock()
+os.register_at_fork(before=_UNFORKED.acquire, after_in_parent=_UNFORKED.release, after_in_child=_UNFORKED.release)
+
 
 class Dialer(DialerBase):
     """Keeps one connection to an endpoint."""
@@ -36,7 +44,8 @@ class Dialer(DialerBase):
         self._target = endpoint
         self._task: asyncio.Task[None] | None = None
         self._resolver = Resolver()
-        self._reaching: set[socket.socket] = set()
+        # Until they are adopted; one that is detached or closed may stay, to close it does nothing.
+        self._reaching: WeakSet[socket.socket] = WeakSet()
 
     def start(self) -> None:
         self._task = self.engine.spawn(self._run(), f"omq dial {self.endpoint}")
@@ -129,8 +138,9 @@ class Dialer(DialerBase):
         raise next((one for one in failures if getattr(one, "errno", 0) not in _REFUSED), failures[-1])
 
     async def _try(self, route: Route) -> socket.socket:
-        sock, address = route()
-        self._reaching.add(sock)
+        with _UNFORKED:
+            sock, address = route()
+            self._reaching.add(sock)
         try:
             await reach(self.engine.loop, sock, address)
             self._transport.verify(sock)
@@ -140,8 +150,6 @@ class Dialer(DialerBase):
         except BaseException:
             sock.close()
             raise
-        finally:
-            self._reaching.discard(sock)
         return sock
 
     async def _resolve(self, lookup: Lookup) -> list[AddrInfo]:

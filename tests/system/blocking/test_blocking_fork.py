@@ -171,6 +171,7 @@ os.waitpid(pid, 0)
 
 
 def test_a_child_does_not_keep_a_connection_that_the_parent_was_making(program):
+    # Forks as soon as there is a descriptor, which may be before anybody has noted it.
     source = (
         PRELUDE
         + """
