@@ -1,6 +1,7 @@
 """The wait for the first peer, without Spark."""
 
 import logging
+import time
 
 import pytest
 
@@ -14,13 +15,17 @@ REFUSED = "tcp://127.0.0.1:1"
 
 def test_nobody_is_an_error_that_says_why(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "omq.spark"), omq.PULL(connect=REFUSED) as pull:
-        meeting = Meeting(pull, REFUSED, 0.3, True)
+        with pull.monitor() as monitor:
+            meeting = Meeting(pull, REFUSED, 2.0, True)
+            while monitor.recv(timeout=20).kind is not omq.EventKind.CONNECT_FAILED:
+                pass
+        meeting._until = time.monotonic() + 2.0
         assert not meeting.wait(0.1)
         assert not meeting.wait(0.05)
         assert [one.message for one in caplog.records if "nobody is connected yet; last failure" in one.message]
         assert len(caplog.records) == 1
-        with pytest.raises(omq.ConnectError, match=r"connectTimeout=0.3 s; last failure: .*connection refused"):
-            meeting.wait(5)
+        with pytest.raises(omq.ConnectError, match=r"connectTimeout=2 s; last failure: .*connection refused"):
+            meeting.wait(20)
 
 
 def test_nobody_is_a_warning_once_and_the_wait_goes_on(caplog: pytest.LogCaptureFixture) -> None:
