@@ -7,7 +7,7 @@
 
 from typing import Any
 
-from omq.spark.stages import pull_batches, push_partition
+from omq.spark.live.stages import pull_batches, push_partition
 
 __all__ = ["pull_batches", "push_partition", "register"]
 

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from omq.spark import live
+from omq.spark.live import source as live
 from omq.spark.plain import plainly
 
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq
-from omq.spark import settings
+from omq.spark.live import settings
 
 PULL = {"socket": "PULL", "connect": "tcp://127.0.0.1:1"}
 

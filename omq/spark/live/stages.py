@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 import omq
-from omq.spark import pool
-from omq.spark import settings as options
+from omq.spark.live import pool
+from omq.spark.live import settings as options
 
 
 def _texts(given: dict[str, Any]) -> dict[str, str]:
@@ -55,9 +55,9 @@ def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch
 
     Raises:
         OptionError: An option or a column is unknown or missing or does not fit.
-        SendTimeout: See `omq.spark.sink.Sender.send`.
+        SendTimeout: See `omq.spark.live.sink.Sender.send`.
     """
-    from omq.spark import sink
+    from omq.spark.live import sink
 
     found = options.parse(options.WRITE, _texts(given))
     sent = sink.send_through(found, _checked(found, _batched(rows)))
@@ -65,7 +65,7 @@ def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch
 
 
 def _checked(found: options.Settings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from omq.spark import sink
+    from omq.spark.live import sink
 
     for batch in batches:
         sink.check_columns(found, batch.schema.names)

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq
-from omq.spark.meeting import Meeting
+from omq.spark.live.meeting import Meeting
 
 REFUSED = "tcp://127.0.0.1:1"
 

@@ -12,12 +12,12 @@ from typing import Any, BinaryIO, Final, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 import omq
-from omq.spark import relay
-from omq.spark import settings as options
-from omq.spark.columns import Shape
-from omq.spark.meeting import Meeting
-from omq.spark.receive import Connection, Limits
-from omq.spark.settings import Settings
+from omq.spark.live import relay
+from omq.spark.live import settings as options
+from omq.spark.live.columns import Shape
+from omq.spark.live.meeting import Meeting
+from omq.spark.live.receive import Connection, Limits
+from omq.spark.live.settings import Settings
 
 BINDING: Final = 5.0  # seconds that an endpoint of another process may take to become free
 

@@ -18,11 +18,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 import omq
-from omq.spark import pool
-from omq.spark import settings as options
+from omq.spark.live import pool
+from omq.spark.live import settings as options
+from omq.spark.live.settings import Settings
+from omq.spark.live.sink import BatchWriter, StreamWriter, checked
 from omq.spark.plain import plain_rows, plainly
-from omq.spark.settings import Settings
-from omq.spark.sink import BatchWriter, StreamWriter, checked
 
 #: The version of an offset in a checkpoint. Spark compares offsets as text, so their keys are sorted.
 VERSION = 1

@@ -15,8 +15,8 @@ from typing import Final
 import pyarrow as pa
 
 import omq
-from omq.spark.columns import Columns, Marks, Memory, Messages, Shape, Taken
-from omq.spark.meeting import LOOK, Meeting
+from omq.spark.live.columns import Columns, Marks, Memory, Messages, Shape, Taken
+from omq.spark.live.meeting import LOOK, Meeting
 
 log = logging.getLogger("omq.spark")
 

@@ -14,8 +14,8 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 
 import omq  # noqa: E402
 from omq.spark import pull_batches, push_partition  # noqa: E402
-from omq.spark.columns import Memory, Shape  # noqa: E402
-from omq.spark.receive import Connection, Limits  # noqa: E402
+from omq.spark.live.columns import Memory, Shape  # noqa: E402
+from omq.spark.live.receive import Connection, Limits  # noqa: E402
 from tests.unit.engine.wire import GREETING, frames, ready  # noqa: E402
 
 

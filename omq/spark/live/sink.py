@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 import omq
-from omq.spark import pool, relay
-from omq.spark.meeting import LOOK, Meeting
+from omq.spark.live import pool, relay
+from omq.spark.live.meeting import LOOK, Meeting
+from omq.spark.live.settings import STREAM_WRITE, Settings
 from omq.spark.plain import plainly
-from omq.spark.settings import STREAM_WRITE, Settings
 
 log = logging.getLogger("omq.spark")
 

@@ -1,0 +1,1 @@
+"""Live sockets behind Spark: PULL and SUB are read, PUSH and PUB are written."""
