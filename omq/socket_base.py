@@ -205,6 +205,23 @@ class SocketBase:
         """
         return self._engine.endpoints.bound
 
+    def drain(self) -> None:
+        """Ends the coming of messages in an orderly way, before `close`: nothing is lost that peers have sent.
+
+        The socket neither listens nor dials any more, and ends its side of each connection. A peer of omq's then sends
+        the rest of the batch that is on its way and keeps what is behind it for others; one of libzmq's ends the
+        connection at once. All of it can be received as ever. `peers` is empty when every peer has ended its side, and
+        what waits then is all that will ever come. For PULL, SUB, DISH and GATHER.
+
+        Raises:
+            StateError: The type sends.
+            ClosedError: The socket is closed.
+        """
+        if self._engine.pattern.send_queue is not None or self._engine.pattern.recv_queue is None:
+            raise StateError(f"a {self.socket_type.value} socket sends: drain is for those that only receive")
+        self._refuse_closed()
+        self._engine_call(self._engine.endpoints.drain)
+
     # ------------------------------------------------------------------ subscriptions
 
     def subscribe(self, prefix: bytes) -> None:

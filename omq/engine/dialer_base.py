@@ -95,6 +95,12 @@ class DialerBase(StateMachine[DialerState]):
         else:
             self.close()
 
+    def drain(self) -> None:
+        """Stops dialling; a connection that is ready goes on without it."""
+        if self.session is not None and self.session.is_ready:
+            self.session = None
+        self.close()
+
     def _may_carry(self, session: Session | None) -> bool:
         """Whether something waits that only this dialer could deliver."""
         engine = self.engine

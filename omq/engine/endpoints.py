@@ -155,6 +155,16 @@ class Endpoints:
             del self.dialers[name]
         dialer.disconnect()
 
+    def drain(self) -> None:
+        """Neither listens nor dials any more, and has every peer send nothing more."""
+        for name in list(self.listeners):
+            self._unlisten(self.listeners.pop(name), "drain")
+        dialers = list(self._dialling())
+        self.dialers.clear()
+        for dialer in dialers:
+            dialer.drain()
+        self._engine.drain()
+
     def dialer_over(self, dialer: object) -> None:
         """A dialer has ended by itself."""
         if dialer in self.leaving:

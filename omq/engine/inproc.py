@@ -166,6 +166,10 @@ class PipeSession(StateMachine[ConnectionState]):
         """Nothing is on its way: what was sent is with the other end."""
         return True
 
+    def cease(self) -> None:
+        """Ends this end: what was sent is here."""
+        self.end(None)
+
 
 class InprocListener(StateMachine[ListenerState]):
     """A bound inproc name."""

@@ -133,7 +133,11 @@ TABLE: Final = (
     _row(_C.CONNECTING, _C.OVER, "inproc: one of the two sockets ends before they meet"),
     _row(_C.HANDSHAKING, _C.READY, "both sides agree", _E.HANDSHAKE_SUCCEEDED),
     _row(_C.HANDSHAKING, _C.OVER, "they do not, in time, or at all", _E.HANDSHAKE_FAILED, _E.DISCONNECTED),
-    _row(_C.READY, _C.LEAVING, "`disconnect`, also if that was called before"),
+    _row(
+        _C.READY,
+        _C.LEAVING,
+        "`disconnect`, also if that was called before; or the peer drains and a batch is to leave",
+    ),
     _row(_C.READY, _C.CLOSING, "`close`, when everything is with the kernel"),
     _row(_C.READY, _C.OVER, "the peer goes or errs, `disconnect` with `linger=0`, `stop`", _E.DISCONNECTED),
     _row(_C.LEAVING, _C.CLOSING, "everything is with the kernel"),

@@ -416,6 +416,11 @@ class Engine(StateMachine[SocketState]):
         """The connections that are half closed: our side of the stream has ended."""
         return [session for session in tuple(self._sessions) if session.state is ConnectionState.CLOSING]
 
+    def drain(self) -> None:
+        """Has every peer send nothing more."""
+        for session in tuple(self._sessions):
+            session.cease()
+
     def half_close(self) -> bool:
         """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
         if self.closed:

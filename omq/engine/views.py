@@ -107,6 +107,9 @@ class Session(RoutedSession, Protocol):
         """Ends our side. True when the peer has everything and closing loses nothing."""
         ...
 
+    def cease(self) -> None:
+        """Has the peer send nothing more; what it has sent until then can be taken."""
+
     def end(self, reason: Exception | None = None) -> None:
         """Tears it down, once."""
 
@@ -355,6 +358,9 @@ class AddressedSocket(JoiningSocket, Protocol):
     """
 
     has_loop: bool
+
+    def drain(self) -> None:
+        """Has every peer send nothing more."""
 
     def changed(self) -> None:
         """Peers, dialers or subscriptions have changed: calls that wait for a state look again."""

@@ -33,6 +33,7 @@ _CONNECTING, _HANDSHAKING, _READY = ConnectionState.CONNECTING, ConnectionState.
 _LEAVING, _CLOSING, _OVER = ConnectionState.LEAVING, ConnectionState.CLOSING, ConnectionState.OVER
 _STRANGE = frozenset({_CONNECTING, _HANDSHAKING})
 _MOMENT = 0.05  # seconds after which a peer's kernel has told what it still has
+_SETTLING = 5.0  # seconds that a peer which has ended its side of the stream has to take the rest of its batch
 _GLANCE, _LONG_GLANCE = 0.002, 0.1  # seconds between two looks at whether a peer's kernel has everything
 
 
@@ -381,6 +382,14 @@ class WireSession(StateMachine[ConnectionState]):
             if again:
                 self.on_restrained()
 
+    def on_settling(self, _: None = None) -> None:
+        """The peer has ended its side of the stream: it gets the rest of its batch, and nothing new."""
+        if self.state is _READY and self.engine.in_loop:
+            self.move(_LEAVING)
+            self._timer = self.engine.loop.call_later(_SETTLING, self.end)
+            with self.engine.lock:
+                self._withdraw()
+
     def on_lost(self, reason: Exception | None) -> None:
         """The descriptor has come to its end."""
         if reason is None and self.state is not _CLOSING:
@@ -468,6 +477,14 @@ class WireSession(StateMachine[ConnectionState]):
             self._close_descriptor()
         else:
             self.peer.close_after_fork()
+
+    def cease(self) -> None:
+        """Ends our side of the stream, so that the peer sends nothing more; what it has sent comes still."""
+        if self.state is not _READY:
+            self.end(None)
+            return
+        with self.engine.lock:
+            self.peer.cease()
 
     def half_close(self) -> bool:
         """Ends our side of the stream. True when the peer's kernel has everything and closing loses nothing."""

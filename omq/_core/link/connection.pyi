@@ -60,6 +60,9 @@ class Connection(Receiver):
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptor and touches nothing that is shared with the parent."""
 
+    def cease(self) -> None:
+        """Ends our side of the stream, so that the peer sends nothing more; what it has sent until then comes still."""
+
     def retire(self) -> None:
         """Leaves routing: accepted messages still leave, and then the session hears of it (`on_drained`)."""
 

@@ -2,7 +2,8 @@
 
 The engine owns handshake and lifecycle and hears of the connection through the session: `on_command(body)`,
 `on_message(parts)` (where neither a receive queue nor a send queue takes messages) and `on_lost(reason)`, each on the
-thread that drives the descriptor; also `on_restrained` (see `control`) and `on_drained` (see `retire`).
+thread that drives the descriptor; also `on_restrained` (see `control`), `on_drained` (see `retire`), and `on_settling`
+where the peer has ended its side of the stream and a batch is still to leave.
 """
 
 cimport cython
@@ -80,7 +81,8 @@ cdef class Connection(Receiver):
     """A connected descriptor after its handshake.
 
     Args:
-        session: The engine's owner; gets `on_command`, `on_message`, `on_lost`, `on_restrained` and `on_drained`.
+        session: The engine's owner; gets `on_command`, `on_message`, `on_lost`, `on_restrained`, `on_drained` and
+            `on_settling`.
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.
@@ -196,6 +198,14 @@ cdef class Connection(Receiver):
         return (now - self._delivered < <long long>PATIENCE_MS * 1000000
                 and getsockopt(self.fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0
                 and info.tcpi_last_data_recv < SILENCE_MS)
+
+    def cease(self):
+        """Ends our side of the stream, so that the peer sends nothing more; what it has sent until then comes still."""
+        if self.fd >= 0 and not (self.lost or self._broken):
+            self._backlog = None
+            self._broken = True  # for writing
+            self._end_responder()
+            shutdown(self.fd, SHUT_WR)
 
     def retire(self):
         """Leaves routing: accepted messages still leave, and then the session hears of it (`on_drained`)."""
@@ -410,9 +420,10 @@ cdef class Connection(Receiver):
         if status == FLUSH_DONE:
             if self._blocked:
                 self._blocked = False
-                self.writable = True
-                if self.send_queue is not None:
-                    self.send_queue.opened(self)
+                if not self._owing:
+                    self.writable = True
+                    if self.send_queue is not None:
+                        self.send_queue.opened(self)
         elif status == FLUSH_BLOCKED:
             self._blocked = True
             self.writable = False

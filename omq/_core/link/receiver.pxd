@@ -24,6 +24,7 @@ cdef class Receiver(Peer):
     cdef bint _ending                # the kernel has reported the end: read up to it
     cdef bint _resets                # a write to the peer may destroy what it has sent (tcp)
     cdef bint _behind                # our kernel has once had no room since everything was last known to be here
+    cdef bint _owing                 # the peer sends nothing more: it gets the rest of its batch
     cdef bint _parting               # our side of the stream is ended: what comes is thrown away
     cdef readonly long long pings    # PINGs that have come
     cdef public int untold           # commands sent to the session that it has not handled; it counts them down
@@ -43,6 +44,7 @@ cdef class Receiver(Peer):
     cdef int _digest(self) except -1
     cdef int _hand_over(self) except -1
     cdef int _lose(self, object reason) except -1
+    cdef int _settle(self) except -1
     cdef int _cease(self) except -1
     cdef int _read_on(self, bint on) except -1
     cdef int _join(self) except -1

@@ -208,7 +208,9 @@ cdef class Receiver(Peer):
                 reason = OSError(self._frame_reader.error, os.strerror(self._frame_reader.error))
             break
         self._hand_over()
-        if over:
+        if over and reason is None:
+            self._settle()
+        elif over:
             self._lose(reason)
         elif self._hwm and self._frame_reader.complete >= self._hwm and not self._stopped and self.recv_queue is not None:
             self._stopped = self._behind = True
@@ -344,6 +346,21 @@ cdef class Receiver(Peer):
         if not self.lost:
             self._cease()
             self._poller.call_back(self.session.on_lost, reason)
+        return 0
+
+    cdef int _settle(self) except -1:
+        """The peer has ended its side of the stream, and may read on: it gets what was accepted for it."""
+        if self._send_buffer.bytes and not self._owing:
+            self.flush()
+        if self._send_buffer.bytes == 0 or self.send_queue is None:
+            return self._lose(None)
+        if not self._owing:
+            self._owing = True
+            self.writable = False
+            # The end stays readable for ever, and must not wake anybody again.
+            self._read_on(False)
+            self.send_queue.lost(self)
+            self._poller.call_back(self.session.on_settling, None)
         return 0
 
     cdef int _cease(self) except -1:

@@ -22,10 +22,16 @@ _TYPES: Final = {
 
 
 class Memory:
-    """Blocks of memory, each reused once no batch refers to it: fresh pages cost as much as the copy."""
+    """Blocks of memory, each reused once no batch refers to it: fresh pages cost as much as the copy.
 
-    def __init__(self, size: int) -> None:
+    Args:
+        size: Bytes of a block.
+        most: Blocks that are kept to be reused.
+    """
+
+    def __init__(self, size: int, most: int = 4) -> None:
         self._size = size
+        self._most = most
         self._blocks: list[mmap.mmap] = []
 
     def take(self) -> mmap.mmap:
@@ -33,13 +39,22 @@ class Memory:
         for block in self._blocks:
             if self._is_free(block):
                 return block
-        block = mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        block = self._make(self._size)
         # In pages of 2 MiB the copies in and out take a tenth less. Not every kernel has them.
         with contextlib.suppress(OSError):
             block.madvise(mmap.MADV_HUGEPAGE)
-        if len(self._blocks) < 4:
+        if len(self._blocks) < self._most:
             self._blocks.append(block)
         return block
+
+    def _make(self, size: int) -> mmap.mmap:
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def trim(self) -> None:
+        """Gives back to the system what nobody refers to, but for one block."""
+        free = [block for block in self._blocks if self._is_free(block)]
+        for block in free[1:]:
+            self._blocks.remove(block)
 
     def _is_free(self, block: mmap.mmap) -> bool:
         # A block counts the buffers over its memory, and refuses to be resized, even to its own size, while there are
@@ -150,11 +165,13 @@ class Columns:
         body: The bodies.
         ends: Where each of them begins and ends in there, as Arrow has it: a number more than there are messages.
         marks: What is recorded beside them.
+        blocks: The blocks that begin with the bodies and with the ends, if they stand in such.
     """
 
     body: pa.Buffer
     ends: pa.Buffer
     marks: Marks
+    blocks: tuple[mmap.mmap, mmap.mmap] | None = None
 
     @property
     def size(self) -> int:

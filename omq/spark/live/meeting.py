@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from typing import Final
 
@@ -41,8 +42,8 @@ class Meeting:
         """Seconds until somebody has to be there; 0 or less once the time is up."""
         return self._until - time.monotonic()
 
-    def wait(self, seconds: float) -> bool:
-        """Waits for the first peer, for so long at most. Gives whether there is, or was, one.
+    def wait(self, seconds: float, interrupted: threading.Event | None = None) -> bool:
+        """Waits for the first peer, for so long at most, or until interrupted. Gives whether there is, or was, one.
 
         Raises:
             ConnectError: Nobody was there in all the time that was given.
@@ -54,7 +55,7 @@ class Meeting:
             if self.left <= 0 and not self._said:
                 self._complain()
             left = min(end, math.inf if self._said else self._until) - time.monotonic()
-            if end <= time.monotonic():
+            if end <= time.monotonic() or (interrupted is not None and interrupted.is_set()):
                 self._note()
                 return False
             time.sleep(max(min(LOOK, left), 0))

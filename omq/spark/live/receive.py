@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
+import mmap
 import sys
+import threading
 import time
 from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -21,10 +23,11 @@ from omq.spark.live.meeting import LOOK, Meeting
 log = logging.getLogger("omq.spark")
 
 ROWS: Final = 1 << 18  # rows of a record batch at most: 16 MiB of 64 bytes
+ENDS: Final = 4 * (ROWS + 1)  # bytes of the ends of so many
 LARGE: Final = 65536  # mean bytes of a message from which on each message is received by itself
 FEW: Final = 64  # messages that one call takes where they may have several parts
-WAKE: Final = 1.0  # seconds that one wait lasts at most
-COUNTING: Final = 0.2  # seconds that counting what is left in a socket may take
+WAKE: Final = 0.25  # seconds that one wait lasts at most
+LEAVING: Final = 2.0  # seconds that peers may take to send the rest of what is on its way when we leave
 CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer where there is no connectTimeout
 
 
@@ -54,13 +57,25 @@ class Connection:
         ahead: Bytes that the socket may hold beside the batch that is read.
         most: Messages that the socket may hold, the user's recv_hwm; 0 for no bound.
         meeting: The wait for its first peer; `None`: it may take any time.
+        memory: Where bodies are put, in blocks of a batch; `None` for memory of its own.
+        ends_memory: Where their ends are put, in blocks of `ENDS` bytes; likewise.
 
     Attributes:
         sequence: The number of the next message.
+        bounded: Whether the last read ended because there was no more room in it.
+        cut: Whether it ended because its time was up.
+        interrupted: While this is set every read ends within `WAKE`, as if its time were up.
     """
 
     def __init__(
-        self, socket: omq.Socket, endpoint: str, ahead: int, most: int, meeting: Meeting | None = None
+        self,
+        socket: omq.Socket,
+        endpoint: str,
+        ahead: int,
+        most: int,
+        meeting: Meeting | None = None,
+        memory: Memory | None = None,
+        ends_memory: Memory | None = None,
     ) -> None:
         self.socket = socket
         self._meeting = meeting or Meeting(socket, endpoint, None, False)
@@ -70,8 +85,10 @@ class Connection:
         self._most = most
         self._stash: deque[list[bytes]] = deque()
         self._mean = 0.0
-        self._memory: Memory | None = None
-        self._ends_memory = Memory(4 * (ROWS + 1))
+        self._memory = memory
+        self._ends_memory = ends_memory or Memory(ENDS)
+        self.interrupted = threading.Event()
+        self.bounded = self.cut = False
         self.pause()
 
     @property
@@ -106,7 +123,7 @@ class Connection:
 
     def take(self, shape: Shape, limits: Limits) -> Iterator[Taken]:
         """The same, before it is made into batches."""
-        read = _Read(limits)
+        read = _Read(limits, self.interrupted)
         try:
             self._await_peer(read, drains=limits.quiet is not None)
             while read.goes_on:
@@ -114,16 +131,17 @@ class Connection:
                 if taken is not None:
                     yield taken
         finally:
+            self.bounded, self.cut = read.bounded, read.cut
             self.pause()
 
     def _await_peer(self, read: _Read, drains: bool) -> None:
         """Waits for the first peer: a drain for as long as one may be awaited, any other read until its end."""
         if drains:
             left = self._meeting.left
-            self._meeting.wait(CONNECTING if left == math.inf else max(left, 0) + LOOK)
+            self._meeting.wait(CONNECTING if left == math.inf else max(left, 0) + LOOK, self.interrupted)
             read.touched()
         else:
-            self._meeting.wait(read.left())
+            self._meeting.wait(read.left(), self.interrupted)
 
     def _columns(self, shape: Shape, read: _Read) -> Taken | None:
         """Messages of one part, or any if the first has several; `None` if no message comes in time."""
@@ -140,6 +158,7 @@ class Connection:
                 used = self._fill(target, view, large, read, marks)
             count = marks.count
             body, ends_used = pa.py_buffer(data).slice(0, used), pa.py_buffer(ends).slice(0, 4 * (count + 1))
+            blocks: tuple[mmap.mmap, mmap.mmap] | None = (data, ends)
         except omq.MultipartError:
             return self._messages(shape, read)
         except omq.MessageTooLarge as error:
@@ -149,11 +168,12 @@ class Connection:
             body = pa.py_buffer(self.socket.recv(timeout=0))
             count, used = 1, body.size
             ends_used = pa.py_buffer(array("i", [0, used]))
+            blocks = None
             marks.took(1)
         if not count:
             return None
         self._note(count, used, read)
-        return Columns(body, ends_used, marks)
+        return Columns(body, ends_used, marks, blocks)
 
     def _fill(self, target: memoryview, view: memoryview, large: bool, read: _Read, marks: Marks) -> int:
         """Takes one-part messages until no more fits, or none comes in time; returns the bytes that they use.
@@ -227,8 +247,7 @@ class Connection:
         # As many messages as may be read ahead; one while their size is unknown.
         limit = min(FEW, max(1, int(self.ahead / self._mean))) if self._mean else 1
         try:
-            for one in self.socket.recv_many(limit, timeout=read.wait() if wait else 0):
-                self._stash.append(one if isinstance(one, list) else [one])
+            self._stow(self.socket.recv_many(limit, timeout=read.wait() if wait else 0))
         except omq.ReceiveTimeout:
             return False
         read.touched()
@@ -236,37 +255,47 @@ class Connection:
 
     # ------------------------------------------------------------------ the end
 
+    @property
+    def held(self) -> int:
+        """Messages that were taken from the socket, and that no read has given."""
+        return len(self._stash)
+
     def close(self) -> int:
         """Closes the socket; returns and logs how many messages it held that nobody will read."""
+        self.retire()
         held = len(self._stash)
         self._stash.clear()
-        sock = self.socket
-        if sock.closed:
-            return held
-        # Only messages that the socket holds now are to be counted. Peers of a bound endpoint stay connected and may go
-        # on sending, so the time is bounded.
-        deadline = time.monotonic() + COUNTING
-        if sock.endpoints:
-            for endpoint in sock.endpoints:
-                sock.unbind(endpoint)
-        else:
-            sock.disconnect(self.endpoint)
-        try:
-            while time.monotonic() < deadline:
-                held += len(sock.recv_many(FEW, timeout=0))
-        except omq.ReceiveTimeout:
-            pass
-        sock.stop()
         if held:
             log.warning("%s: closed with %d messages that had arrived and were not read", self.endpoint, held)
         return held
+
+    def retire(self) -> None:
+        """Closes the socket, having taken what its peers have sent; that can still be read."""
+        sock = self.socket
+        if sock.closed:
+            return
+        sock.set_options(recv_hwm=FEW)
+        sock.drain()
+        deadline = time.monotonic() + LEAVING
+        while time.monotonic() < deadline:
+            alone = not sock.peers
+            try:
+                self._stow(sock.recv_many(FEW, timeout=LOOK))
+            except omq.ReceiveTimeout:
+                if alone:
+                    break
+        sock.stop()
+
+    def _stow(self, messages: list[Any]) -> None:
+        self._stash.extend(one if isinstance(one, list) else [one] for one in messages)
 
 
 class _Read:
     """The progress of one read."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, interrupted: threading.Event) -> None:
         self._limits = limits
+        self._interrupted = interrupted
         self._last = time.monotonic()
         self._end = self._last + (math.inf if limits.seconds is None else limits.seconds)
         self._quiet = math.inf if limits.quiet is None else limits.quiet
@@ -283,12 +312,20 @@ class _Read:
         return sys.maxsize if self._limits.bytes is None else self._limits.bytes - self.bytes
 
     @property
+    def bounded(self) -> bool:
+        return self.ended or self.rows_left <= 0 or self.bytes_left <= 0
+
+    @property
+    def cut(self) -> bool:
+        return not self.bounded and time.monotonic() >= self._end
+
+    @property
     def goes_on(self) -> bool:
-        return not self.ended and self.rows_left > 0 and self.bytes_left > 0 and self.in_time
+        return not self.bounded and self.in_time
 
     @property
     def in_time(self) -> bool:
-        return self.left() > 0
+        return self.left() > 0 and not self._interrupted.is_set()
 
     def left(self) -> float:
         """Seconds until the end, if nothing comes."""

@@ -139,6 +139,7 @@ _OWN: Final = (
     _Option("keepSeconds", frozenset({STREAM_READ, STREAM_WRITE}), _seconds, "seconds above 0"),
     _Option("connectTimeout", _ALL, lambda text: _nullable(_seconds)(text), "seconds above 0, or none"),
     _Option("failOnConnectTimeout", _ALL, _flag, "true or false"),
+    _Option("failOnDataLoss", frozenset({STREAM_READ}), _flag, "true or false"),
     _Option("topic", _WRITES, _octets, "text"),
     _Option("subscribers", _WRITES, _count, "a whole number above 0"),
     _Option("curveServerKeyFile", _ALL, Path, "the path of a file with the server's public key"),
@@ -182,11 +183,12 @@ class Settings:
         batch_bytes: Bytes of a record batch, about.
         max_rows: Rows that a partition gives in a read or a microbatch at most; `None` for no bound.
         max_bytes: Bytes that it gives at most; the first message is taken whatever its size.
-        max_seconds: Seconds that it reads at most.
+        max_seconds: Seconds that it reads at most; `None` for what is usual (`reading.limits`).
         quiet_seconds: Seconds without a message after which `availableNow` has drained a source.
         keep_seconds: Seconds that a connection is kept without being used.
         meeting_seconds: Seconds that nobody may be connected at the beginning; `None` for any time.
         meeting_fails: Whether the query fails then; else that is logged.
+        fail_on_data_loss: Whether the query fails when an owner has died with messages; else that is logged.
         topic: The topic of every message that a PUB sends; `None` for the column `topic`, or for no topic.
         subscribers: Subscriptions that a PUB waits for before it sends.
         keys: The paths of CURVE keys by option.
@@ -207,6 +209,7 @@ class Settings:
     keep_seconds: float = 60.0
     meeting_seconds: float | None = 30.0
     meeting_fails: bool = True
+    fail_on_data_loss: bool = False
     topic: bytes | None = None
     subscribers: int = 0
     keys: tuple[tuple[str, str], ...] = ()
@@ -306,8 +309,6 @@ def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settin
             raise omq.OptionError(f"option {option.name}={text!r}: must be {option.wanted}") from None
         (options if option.name in _SOCKETS else own)[option.name] = value
     _require(use, own, options)
-    if use == STREAM_READ:
-        own.setdefault("triggerSeconds", 1.0)
     if bounded and use == READ and not own.keys() & {"maxRows", "maxBytes", "maxSeconds"}:
         raise omq.OptionError("a batch needs a bound: option 'maxRows', 'maxBytes' or 'maxSeconds' is missing")
     keys = tuple((name, str(own.pop(name))) for name in list(own) if name.startswith("curve"))
@@ -349,6 +350,7 @@ _FIELDS: Final = {
     "keepSeconds": "keep_seconds",
     "connectTimeout": "meeting_seconds",
     "failOnConnectTimeout": "meeting_fails",
+    "failOnDataLoss": "fail_on_data_loss",
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +20,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 import omq
-from omq.spark.live import pool
+from omq.spark.live import borrow, reading
 from omq.spark.live import settings as options
+from omq.spark.live.borrow import Share
+from omq.spark.live.run import Run
 from omq.spark.live.settings import Settings
 from omq.spark.live.sink import BatchWriter, StreamWriter, checked
 from omq.spark.plain import plain_rows, plainly
 
-#: The version of an offset in a checkpoint. Spark compares offsets as text, so their keys are sorted.
-VERSION = 1
+log = logging.getLogger("omq.spark")
+
+#: The version of an offset in a checkpoint. Version 1 had no name of the stream.
+VERSION = 2
 
 
 def schema(given: Mapping[str, str]) -> str:
@@ -71,21 +77,15 @@ def _selected(found: Settings, wanted: StructType) -> Settings:
 
 @dataclass
 class Partition(InputPartition):
-    """One connection.
+    """One connection of a batch read.
 
     Attributes:
         number: The partition's number.
         endpoint: The endpoint of the connection.
-        drain: Whether the read ends when nothing comes any more.
     """
 
     number: int
     endpoint: str
-    drain: bool = False
-
-
-def _partitions(settings: Settings, drain: bool = False) -> list[Partition]:
-    return [Partition(number, endpoint, drain) for number, endpoint in enumerate(settings.endpoints)]
 
 
 class BatchReader(DataSourceReader):
@@ -95,56 +95,128 @@ class BatchReader(DataSourceReader):
         self._settings = settings
 
     def partitions(self) -> Any:
-        return _partitions(self._settings)
+        return [Partition(number, endpoint) for number, endpoint in enumerate(self._settings.endpoints)]
 
     @plain_rows
     def read(self, partition: Any) -> Iterator[Any]:
-        return pool.read_once(self._settings, partition.endpoint)
+        return reading.once(self._settings, partition.endpoint)
+
+
+@dataclass
+class StreamPartition(InputPartition):
+    """One connection in one microbatch.
+
+    Attributes:
+        share: What the task reads.
+    """
+
+    share: Share
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads in microbatches. An offset is the number of a microbatch, whose messages cannot be read again."""
+    """Reads in microbatches. An offset is the number of a microbatch, and the stream's name.
+
+    By that name the stream's next run finds the processes that have its connections (see `coordinator`).
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._until: int | None = None
-        self._draining = False
+        self._drain = ""
+        self._drained = False
+        self._run: Run | None = None
+        self._stream = secrets.token_hex(16)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        return _offset(0)
+        return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable()  # the executors decide how much a microbatch takes: they see the data
+        return ReadAllAvailable()  # the owners decide how much a microbatch takes: they see the data
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._draining = True
+        self._drain = secrets.token_hex(8)
 
     @plainly
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        number = _number(start) if start else 0
-        if not self._draining:
-            return _offset(number + 1)
-        # A single microbatch drains the sockets.
-        if self._until is None:
-            self._until = number + 1
-        return _offset(max(self._until, number))
+        number = self._number(start) if start else 0
+        told = self._status()
+        if self._drain and self._drained and not _goes_on(told["partitions"], number):
+            return self._offset(number)
+        self._drained = True
+        return self._offset(number + 1)
+
+    @plainly
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """What Spark shows as `latestOffset` in a query's progress: how each connection is."""
+        told = self._status()
+        return {"kind": "live", "partitions": sorted(told["partitions"], key=lambda one: int(one["partition"]))}
 
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
-        if _number(start) > _number(end):
+        after, number = self._number(start), self._number(end)
+        if after > number:
             raise omq.StateError(f"the checkpoint goes backwards, from {start} to {end}")
-        return _partitions(self._settings, self._draining)
+        run = self._attached()
+        assert run.place is not None
+        return [
+            StreamPartition(Share(one, endpoint, after, number, self._drain, run.place, run.secret))
+            for one, endpoint in enumerate(self._settings.endpoints)
+        ]
 
     @plain_rows
     def read(self, partition: Any) -> Iterator[Any]:
-        return pool.read(self._settings, partition.number, partition.endpoint, partition.drain)
+        return borrow.read(self._settings, partition.share)
+
+    @plainly
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._run is not None:
+            self._run.commit(self._number(end))
+
+    # ------------------------------------------------------------------ offsets, and the coordinator
+
+    def _offset(self, number: int) -> dict[str, Any]:
+        # Spark compares offsets as text, so their keys are sorted.
+        return {"kind": "live", "microbatch": number, "stream": self._stream, "version": VERSION}
+
+    def _number(self, offset: Mapping[str, Any]) -> int:
+        """The number of the microbatch; the stream's name is taken from there."""
+        if offset.get("kind") != "live" or offset.get("version") not in (1, VERSION):
+            raise omq.StateError(f"the checkpoint is of another kind of source: {dict(offset)}")
+        self._stream = str(offset.get("stream", self._stream))
+        return int(offset["microbatch"])
+
+    def _attached(self) -> Run:
+        if self._run is None:
+            self._run = Run(self._stream, self._settings.keep_seconds)
+        return self._run
+
+    def _status(self) -> dict[str, Any]:
+        """How the owners are; says what was lost with one.
+
+        Raises:
+            StateError: One was, and that is to be an error.
+        """
+        if self._run is None:
+            return {"partitions": []}
+        told = self._run.status()
+        for one in told["lost"]:
+            text = _lost(one)
+            if self._settings.fail_on_data_loss:
+                raise omq.StateError(f"{text} (failOnDataLoss=true)")
+            log.warning("%s", text)
+        return told
 
 
-def _offset(number: int) -> dict[str, Any]:
-    return {"kind": "live", "microbatch": number, "version": VERSION}
+def _lost(one: dict[str, Any]) -> str:
+    """What is said of an owner that has died: its last report may be half a second old."""
+    text = f"{one.get('endpoint', 'partition ' + str(one['partition']))}: the process that had the connection has died"
+    if one.get("microbatch") is None:
+        return f"{text}; what had arrived there is lost"
+    return (
+        f"{text}; lost are {one['rows']} messages of microbatch {one['microbatch']}, if Spark had not committed it, and"
+        f" {one['waiting']} that had arrived, about"
+    )
 
 
-def _number(offset: Mapping[str, Any]) -> int:
-    if offset.get("kind") != "live" or offset.get("version") != VERSION:
-        raise omq.StateError(f"the checkpoint is of another kind of source: {dict(offset)}")
-    return int(offset["microbatch"])
+def _goes_on(partitions: list[dict[str, Any]], number: int) -> bool:
+    """Whether a drain needs another microbatch behind this one: somewhere there was no more room in it."""
+    return any(one["bounded"] and one["microbatch"] == number for one in partitions if "microbatch" in one)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 import omq
-from omq.spark.live import pool
+from omq.spark.live import reading
 from omq.spark.live import settings as options
 
 
@@ -39,7 +39,7 @@ def pull_batches(**given: Any) -> Iterator[pa.RecordBatch]:
     found = options.parse(options.READ, _texts(given))
     if len(found.endpoints) != 1:
         raise omq.OptionError("pull_batches() has one endpoint: have a partition for each")
-    return pool.read_once(found, found.endpoints[0])
+    return reading.once(found, found.endpoints[0])
 
 
 def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch]:

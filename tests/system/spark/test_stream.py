@@ -131,8 +131,18 @@ def test_a_sink_that_raises_fails_the_query(spark: Any, feed: Feeder, tmp_path: 
         pytest.param(
             ["value"], {"linger": "0.2", "connectTimeout": "none"}, "within linger=0.2", marks=pytest.mark.slow
         ),
-        pytest.param(["NULLIF(value, value) AS value"], {}, "column 'value' has a null", marks=pytest.mark.slow),
-        pytest.param(["value", "value AS topic"], {}, "column 'topic': it is for a PUB", marks=pytest.mark.slow),
+        pytest.param(
+            ["NULLIF(value, value) AS value"],
+            {"connectTimeout": "none"},
+            "column 'value' has a null",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["value", "value AS topic"],
+            {"connectTimeout": "none"},
+            "column 'topic': it is for a PUB",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_sink_that_cannot_send_fails_the_query_and_the_next_one_is_not_hindered(

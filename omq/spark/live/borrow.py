@@ -1,0 +1,180 @@
+"""A task's side of a read: it finds the owner of its partition, and reads a microbatch through it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+import omq
+from omq.spark.live import owner, reading
+from omq.spark.live import settings as options
+from omq.spark.live.columns import Columns, Marks, Messages, Taken
+from omq.spark.live.settings import Settings
+from omq.spark.live.shared_memory import mapped
+from omq.spark.live.trusted import Channel, Place, Unreachable, reach
+
+log = logging.getLogger("omq.spark")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a task is to read.
+
+    Attributes:
+        number: The number of its partition.
+        endpoint: The endpoint of that.
+        after: The last microbatch that is committed.
+        microbatch: The microbatch to read.
+        drain: A name that all microbatches of one `availableNow` have; empty for any other read.
+        coordinator: Where the coordinator is.
+        secret: The stream's secret.
+    """
+
+    number: int
+    endpoint: str
+    after: int
+    microbatch: int
+    drain: str
+    coordinator: Place
+    secret: bytes
+
+
+class _OwnerLost(Exception):
+    """The owner has gone before the end."""
+
+
+def read(settings: Settings, share: Share) -> Iterator[pa.RecordBatch]:
+    """The rows of one microbatch of one partition.
+
+    Raises:
+        OmqError: What hinders the owner; or there is none, and none can be started.
+    """
+    shape = reading.shape(settings)
+    given = False
+    lost = ""
+    while True:
+        place = _find(settings, share, lost)
+        try:
+            for taken in _taken(settings, share, place):
+                given = True
+                yield taken.batch(shape)
+            return
+        except (_OwnerLost, Unreachable):
+            if not given:
+                lost = place.name
+                continue
+            # What has been handed on cannot be taken back, and the next owner knows nothing of it: the microbatch ends.
+            text = f"{share.endpoint}: the process that had the connection has ended in the midst of a microbatch"
+            if settings.fail_on_data_loss:
+                raise omq.StateError(f"{text} (failOnDataLoss=true)") from None
+            log.warning("%s; what it had read ahead is lost", text)
+            return
+
+
+def _find(settings: Settings, share: Share, lost: str) -> Place:
+    """Where the owner is; starts it, if the coordinator says so."""
+    plan = owner.Plan(settings, share.number, share.endpoint, share.coordinator, share.secret)
+    asked = {"find": share.number, "key": owner.key_of(settings, share.endpoint), "not": lost}
+    while True:
+        answer = _ask(share, asked)
+        if "owner" in answer:
+            return Place.heard(answer["owner"])
+        if "error" in answer:
+            raise _error(answer)
+        try:
+            owner.start(plan)
+        except OSError as error:
+            _ask(share, {**asked, "failed": True})
+            raise omq.StateError(f"the process that is to have the connection cannot be started: {error}") from None
+
+
+def _ask(share: Share, asked: dict[str, Any]) -> dict[str, Any]:
+    try:
+        channel = reach(share.coordinator, share.secret)
+    except Unreachable as error:
+        raise omq.StateError(
+            "the driver's host cannot be reached from this executor (SPARK_LOCAL_IP on the driver names its address):"
+            f" {error}"
+        ) from None
+    with contextlib.closing(channel):
+        try:
+            return channel.ask(asked)
+        except (OSError, EOFError):
+            raise omq.StateError("the coordinator of the stream has ended") from None
+
+
+def _taken(settings: Settings, share: Share, place: Place) -> Iterator[Taken]:
+    """What the owner has of the microbatch."""
+    with contextlib.closing(reach(place, share.secret)) as channel:
+        maps: dict[int, mmap.mmap] = {}
+        request = {
+            "read": share.microbatch,
+            "after": share.after,
+            "drain": share.drain,
+            "limits": asdict(reading.limits(settings, bool(share.drain))),
+            "columns": options.columns(settings),
+        }
+        with _owners():
+            channel.send(request)
+        while True:
+            with _owners():
+                told, descriptors = channel.receive()
+                taken = _heard(channel, told, descriptors, maps) if "as" in told else None
+            if taken is not None:
+                yield taken
+            elif "error" in told:
+                raise _error(told)
+            elif "done" in told:
+                return
+            else:
+                raise _OwnerLost
+
+
+@contextlib.contextmanager
+def _owners() -> Iterator[None]:
+    """Traffic with the owner."""
+    try:
+        yield
+    except (OSError, EOFError) as error:
+        raise _OwnerLost from error
+
+
+def _heard(channel: Channel, told: dict[str, Any], descriptors: list[int], maps: dict[int, mmap.mmap]) -> Taken:
+    """What the owner has sent, or says where it stands."""
+    marks = Marks(told["endpoint"], told["first"])
+    for moment, count in told["runs"]:
+        marks.runs.append((moment, count))
+        marks.count += count
+    if told["as"] == "blocks":
+        found = []
+        for number, size in told["blocks"]:
+            if number not in maps:
+                maps[number] = mapped(descriptors.pop(0), size)
+            found.append(pa.py_buffer(maps[number]))
+        body, ends = found
+        return Columns(body.slice(0, told["size"]), ends.slice(0, 4 * (marks.count + 1)), marks)
+    parts = [pa.py_buffer(channel.beside(size)) for size in told["beside"]]
+    if told["as"] == "messages":
+        schema = pa.schema([pa.field("parts", pa.list_(pa.binary()))])
+        messages = pa.ipc.read_record_batch(parts[0], schema).column(0).to_pylist()
+        return Messages(messages, told["size"], marks)
+    ends, body = parts
+    return Columns(body, ends, marks)
+
+
+_ERRORS = {name: one for name, one in vars(omq).items() if isinstance(one, type) and issubclass(one, omq.OmqError)}
+
+
+def _error(told: dict[str, Any]) -> Exception:
+    """The error that another process tells of."""
+    kind = _ERRORS.get(told["kind"], omq.OmqError)
+    try:
+        return kind(told["error"])
+    except TypeError:
+        return omq.OmqError(told["error"])

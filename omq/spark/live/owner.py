@@ -1,0 +1,408 @@
+"""The owner of a partition: a process of its own, which has the connection, and what Spark has not committed.
+
+Spark's workers come and go: one that has had nothing to do for a minute is ended, the next microbatch goes to another,
+perhaps on another host. So none of them has the connection. The first task that wants a partition starts this process,
+and all tasks, on whatever host, read through it. It belongs to the stream (see `coordinator`), not to an executor, and
+outlives both a killed executor and, for `keepSeconds`, the query itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+import omq
+from omq.spark.live.columns import Messages, Shape, Taken
+from omq.spark.live.microbatch import Microbatch, Uncommitted
+from omq.spark.live.process import detach, launch
+from omq.spark.live.receive import ENDS, Limits
+from omq.spark.live.settings import Settings
+from omq.spark.live.shared_memory import SharedBlock, SharedMemory
+from omq.spark.live.standing import StandingConnection
+from omq.spark.live.trusted import Channel, Place, Server, Unreachable, reach
+
+log = logging.getLogger("omq.spark")
+
+BYTES: Final = 256 << 20  # of a microbatch that has no bound of its own: all of it is kept until it is committed
+MESSAGES: Final = 1 << 22  # likewise
+TELL: Final = 0.5  # seconds between two reports to the coordinator
+AGAIN: Final = 0.5  # seconds between two attempts to find the coordinator again
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an owner is told at its start.
+
+    Attributes:
+        settings: The options of the read.
+        number: The number of the partition.
+        endpoint: Its endpoint.
+        coordinator: Where the coordinator is.
+        secret: The stream's secret.
+    """
+
+    settings: Settings
+    number: int
+    endpoint: str
+    coordinator: Place
+    secret: bytes
+
+
+class Owner:
+    """The connection of a partition, and the microbatches that were taken from it.
+
+    Args:
+        settings: The options of the read.
+        endpoint: The endpoint of the connection.
+
+    Attributes:
+        resting: Whether the query has ended.
+        last: The last microbatch that was begun.
+        changed: Set when one is over: there is something to tell.
+    """
+
+    def __init__(self, settings: Settings, endpoint: str) -> None:
+        self._settings = settings
+        self._uncommitted = Uncommitted()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        blocks = max(4, BYTES // settings.batch_bytes + 4)
+        self._memory = SharedMemory(settings.batch_bytes, blocks)
+        self._connection = StandingConnection(settings, endpoint, self._memory, SharedMemory(ENDS, blocks))
+        self._drain = ""
+        self._drained = 0.0
+        self.resting = False
+        self.changed = threading.Event()
+        self.last: Microbatch | None = None
+        self._thread = threading.Thread(target=self._run, name="omq-spark-take", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, request: dict[str, Any]) -> Microbatch:
+        """The microbatch that a task asks for; its first reader has it taken.
+
+        Args:
+            request: `read`, its number; `after`, that of the last one which is committed; `limits`; `columns`; and
+                `drain`, a name for all microbatches of one `availableNow`, or nothing.
+        """
+        self._uncommitted.commit(request["after"])
+        found, fresh = self._uncommitted.find(request["read"])
+        if fresh:
+            self.resting = False
+            self._connection.interrupted.clear()
+            self._jobs.put(lambda: self._take(found, request))
+        return found
+
+    def _take(self, microbatch: Microbatch, request: dict[str, Any]) -> None:
+        connection = self._connection
+        self.last = microbatch
+        try:
+            connection.awake()
+            limits = self._limits(request, microbatch)
+            begun = time.monotonic()
+            try:
+                shape = Shape(tuple(request["columns"]), self._settings.batch_bytes, self._settings.socket == "SUB")
+                for taken in connection.take(shape, limits):
+                    microbatch.add(taken)
+            finally:
+                self._drained += time.monotonic() - begun
+            if request["drain"] and connection.cut:
+                log.warning(
+                    "%s: messages still came after availableNow had gathered for %g s; the next run takes them"
+                    " (triggerSeconds: how long it gathers)",
+                    connection.endpoint,
+                    request["limits"]["seconds"],
+                )
+            microbatch.end(connection.bounded)
+        except Exception as error:
+            microbatch.end(False, error)
+        finally:
+            self.changed.set()
+
+    def _limits(self, request: dict[str, Any], microbatch: Microbatch) -> Limits:
+        """What is left of a request's limits, where its microbatch has begun before, and of the time of a drain."""
+        wanted = Limits(**request["limits"])
+        if request["drain"] != self._drain:
+            self._drain, self._drained = request["drain"], 0.0
+        seconds = wanted.seconds
+        if request["drain"] and seconds is not None:
+            seconds = max(seconds - self._drained, 0.0)
+        return Limits(
+            rows=(MESSAGES if wanted.rows is None else wanted.rows) - microbatch.rows,
+            bytes=(BYTES if wanted.bytes is None else wanted.bytes) - microbatch.bytes,
+            seconds=seconds,
+            quiet=wanted.quiet,
+        )
+
+    def commit(self, number: int) -> None:
+        """Forgets microbatches up to this one."""
+        self._uncommitted.commit(number)
+
+    # ------------------------------------------------------------------ the query's end
+
+    def rest(self) -> None:
+        """Takes leave of the peers: what has arrived is kept for the query's next run, and nothing more comes."""
+        if self.resting:
+            return
+        self.resting = True
+        self._connection.interrupted.set()
+        done = threading.Event()
+
+        def job() -> None:
+            try:
+                if self.resting:
+                    self._connection.retire()
+                    self._memory.trim()
+            finally:
+                done.set()
+
+        self._jobs.put(job)
+        done.wait()
+        if self._connection.held:
+            log.warning(
+                "%s: the query has ended, and %d messages had arrived that it has not read; its next run gets them if"
+                " it begins within keepSeconds=%g",
+                self._connection.endpoint,
+                self._connection.held,
+                self._settings.keep_seconds,
+            )
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is kept that a next run could want."""
+        return not self._connection.held and not any(one.rows for one in self._uncommitted)
+
+    def close(self) -> None:
+        """Closes the connection; says what nobody will read."""
+        self._connection.interrupted.set()
+        self._jobs.put(None)
+        self._thread.join()
+        self._connection.close()
+        kept = sum(one.rows for one in self._uncommitted)
+        if kept:
+            log.warning(
+                "%s: %d messages of microbatches that were not known to be committed are let go of",
+                self._connection.endpoint,
+                kept,
+            )
+
+    def status(self) -> dict[str, Any]:
+        """What can be told of it."""
+        kept = list(self._uncommitted)
+        last = self.last
+        return {
+            "endpoint": self._connection.endpoint,
+            "microbatch": None if last is None else last.number,
+            "over": last is None or last.over,
+            "bounded": last is not None and last.bounded,
+            "rows": sum(one.rows for one in kept),
+            "bytes": sum(one.bytes for one in kept),
+            **self._connection.health(),
+        }
+
+
+# ---------------------------------------------------------------------- the process
+
+
+class _Process:
+    """Serves readers and the coordinator."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._owner = Owner(plan.settings, plan.endpoint)
+        name = f"omq-spark/{os.getuid()}/{os.getpid()}/{os.urandom(8).hex()}"
+        self._ended = threading.Event()
+        self._attached = threading.Event()
+        self._words = _Words()
+        log.addHandler(self._words)
+        self._server = Server(name, plan.secret, self._serve)
+
+    def run(self, channel: Channel) -> None:
+        """Serves until the coordinator has no more use for it."""
+        until: float | None = None
+        while not self._ended.is_set():
+            try:
+                self._attached.set()
+                channel.send(
+                    {
+                        "own": self._plan.number,
+                        "key": key_of(self._plan.settings, self._plan.endpoint),
+                        "place": self._server.place.told(),
+                    }
+                )
+                until = None
+                self._obey(channel)
+            except (OSError, EOFError):
+                pass
+            self._attached.clear()
+            channel.close()
+            # The coordinator has gone, or the way to it. Perhaps it comes back; until then nobody is to be deprived.
+            until = until or time.monotonic() + self._plan.settings.keep_seconds
+            self._rest()
+            while not self._ended.is_set():
+                if time.monotonic() > until or self._owner.idle:
+                    self._ended.set()
+                    break
+                try:
+                    channel = reach(self._plan.coordinator, self._plan.secret)
+                    break
+                except Unreachable:
+                    self._ended.wait(AGAIN)
+        self._server.close()
+        self._owner.close()
+
+    def _obey(self, channel: Channel) -> None:
+        """Does what the coordinator says, and tells it how things are."""
+        gone = threading.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(OSError):
+                while not gone.is_set():
+                    self._owner.changed.wait(TELL)
+                    self._owner.changed.clear()
+                    channel.send({"status": self._owner.status(), "said": self._words.take()})
+
+        telling = threading.Thread(target=tell, name="omq-spark-tell", daemon=True)
+        telling.start()
+        try:
+            while True:
+                order = channel.hear()
+                if "commit" in order:
+                    self._owner.commit(order["commit"])
+                elif "tell" in order:
+                    channel.send({"status": self._owner.status(), "told": order["tell"]})
+                elif "rest" in order:
+                    self._rest()
+                    if self._owner.idle:
+                        self._ended.set()
+                        return
+                elif "end" in order:
+                    self._ended.set()
+                    return
+        finally:
+            gone.set()
+            telling.join()
+
+    def _rest(self) -> None:
+        """Rests, and holds nothing open of those who have started us."""
+        self._owner.rest()
+        if not self._words.forwarding:
+            self._words.forwarding = True
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, 2)
+            os.close(nowhere)
+
+    def _serve(self, channel: Channel) -> None:
+        """Gives one task what it asks for."""
+        request = channel.hear()
+        if not self._attached.is_set():
+            # Somebody else may have the partition by now.
+            channel.send({"lost": True})
+            return
+        sent: list[Taken] = []  # while the task may look at it
+        known: dict[int, int] = {}
+        try:
+            for taken in self._owner.read(request).follow():
+                sent.append(taken)
+                _send(channel, taken, known)
+            answer: dict[str, Any] = {"done": True}
+        except (omq.OmqError, OSError, pa.ArrowException, TypeError, ValueError) as error:
+            answer = {"error": str(error), "kind": type(error).__name__}
+        channel.send(answer)
+        with contextlib.suppress(OSError, EOFError):
+            channel.hear()  # its end
+
+
+class _Words(logging.Handler):
+    """Warnings for the driver's log, once standard error leads nowhere.
+
+    Attributes:
+        forwarding: Whether they are gathered.
+    """
+
+    forwarding = False
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        if self.forwarding:
+            self._said.append(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def take(self) -> list[str]:
+        """What was said since."""
+        said, self._said = self._said, []
+        return said
+
+
+def _send(channel: Channel, taken: Taken, known: dict[int, int]) -> None:
+    """Sends what was taken: on this host the numbers of blocks and, where they are new, their descriptors."""
+    marks = taken.marks
+    message = {"endpoint": marks.endpoint, "first": marks.first, "runs": marks.runs, "size": taken.size}
+    if isinstance(taken, Messages):
+        parts = pa.array(taken.messages, pa.list_(pa.binary()))
+        batch = pa.RecordBatch.from_arrays([parts], ["parts"])
+        channel.send({**message, "as": "messages"}, [batch.serialize()])
+    elif channel.local and taken.blocks is not None:
+        descriptors = []
+        numbers = []
+        for block in taken.blocks:
+            assert isinstance(block, SharedBlock)
+            if block.descriptor not in known:
+                known[block.descriptor] = len(known)
+                descriptors.append(block.descriptor)
+            numbers.append([known[block.descriptor], len(block)])
+        channel.send({**message, "as": "blocks", "blocks": numbers}, descriptors=descriptors)
+    else:
+        channel.send({**message, "as": "columns"}, [taken.ends, taken.body])
+
+
+def key_of(settings: Settings, endpoint: str) -> str:
+    """What two reads must have in common to use one connection."""
+    return repr((settings.socket, endpoint, settings.keys, settings.options, settings.batch_bytes))
+
+
+def start(plan: Plan) -> None:
+    """Starts the owner of a partition, which tells the coordinator when it serves, or why it does not.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    launch("omq.spark.live.owner", pickle.dumps(plan))
+
+
+def main() -> None:
+    """The process."""
+    plan: Plan = pickle.loads(sys.stdin.buffer.read())
+    detach()
+    channel = reach(plan.coordinator, plan.secret)
+    try:
+        process = _Process(plan)
+    except Exception as error:
+        channel.send({"own": plan.number, "failed": str(error), "kind": type(error).__name__})
+        channel.close()
+        return
+    process.run(channel)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""What a live source keeps until Spark has committed it, and what a query's end leaves to its next run."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import omq
+from tests.system.spark.conftest import Feeder
+from tests.system.spark.test_stream import Seen, stream
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def owners(url: str) -> list[int]:
+    """The processes that have a connection to an endpoint, or had one: those that tell of no other are all of them."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and b"omq.spark.live.owner" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.fixture
+def started(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts queries, all with one checkpoint; they are stopped when the test ends."""
+    queries: list[Any] = []
+
+    def start(frame: Any, sink: Callable[[Any, int], None], **trigger: Any) -> Any:
+        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", f"{tmp_path}/checkpoint")
+        query = (writer.trigger(**trigger) if trigger else writer).start()
+        queries.append(query)
+        return query
+
+    yield start
+    for query in queries:
+        query.stop()
+
+
+def numbers(frame: Any) -> list[int]:
+    return [int(row.value) for row in frame.collect()]
+
+
+def test_every_action_in_a_batch_sees_the_same_rows(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
+    count = 20_000
+    url = feed.push([b"%d" % n for n in range(count)])
+    seen: list[int] = []
+    differing: list[tuple[Any, ...]] = []
+    done = threading.Event()
+
+    def sink(frame: Any, number: int) -> None:
+        empty, size, first, second = frame.isEmpty(), frame.count(), numbers(frame), numbers(frame)
+        if first != second or len(first) != size or empty != (size == 0):
+            differing.append((number, empty, size, len(first), len(second)))
+        seen.extend(first)
+        if len(seen) >= count:
+            done.set()
+
+    started(stream(spark, socket="PULL", connect=url, maxRowsPerTrigger=4000, triggerSeconds=0.5), sink)
+    assert done.wait(60), len(seen)
+    assert not differing
+    assert seen == list(range(count))
+
+
+def test_a_sink_that_fails_gets_the_same_rows_when_the_query_runs_again(
+    spark: Any, feed: Feeder, started: Callable[..., Any]
+) -> None:
+    count = 12_000
+    url = feed.push([b"%d" % n for n in range(count)])
+    kept: dict[int, list[int]] = {}
+    tried: dict[int, list[list[int]]] = {}
+    done = threading.Event()
+
+    def sink(frame: Any, number: int) -> None:
+        rows = numbers(frame)
+        tried.setdefault(number, []).append(rows)
+        if number % 3 == 1 and len(tried[number]) < 3:
+            raise RuntimeError("the sink does not like it")
+        kept[number] = rows
+        if sum(map(len, kept.values())) >= count:
+            done.set()
+
+    frame = stream(spark, socket="PULL", connect=url, maxRowsPerTrigger=2000, triggerSeconds=0.5)
+    while not done.is_set():
+        query = started(frame, sink)
+        while query.isActive and not done.wait(0.1):
+            pass
+        assert done.is_set() or "the sink does not like it" in str(query.exception())
+    assert [number for one in sorted(kept) for number in kept[one]] == list(range(count))
+    assert max(map(len, tried.values())) == 3
+    assert all(rows == again for times in tried.values() for rows in times[:1] for again in times)
+
+
+def test_runs_that_follow_each_other_miss_and_repeat_nothing(
+    spark: Any, feed: Feeder, started: Callable[..., Any]
+) -> None:
+    count = 30_000
+    url = feed.push([b"%d" % n + b" " * 1000 for n in range(count)])
+    got: dict[int, list[int]] = {}
+    some = threading.Event()
+
+    def sink(frame: Any, number: int) -> None:
+        got[number] = numbers(frame)
+        if wanted and sum(map(len, got.values())) >= wanted[0]:
+            some.set()
+
+    frame = stream(spark, socket="PULL", connect=url, maxRowsPerTrigger=3000, triggerSeconds=0.3)
+    wanted = [5000, 15_000, count]
+    while wanted:
+        some.clear()
+        query = started(frame, sink)
+        assert some.wait(60)
+        query.stop()
+        del wanted[0]
+    assert [number for one in sorted(got) for number in got[one]] == list(range(count))
+
+
+def test_a_killed_owner_is_replaced_and_the_loss_is_told(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
+    before = set(owners(""))
+    push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
+    got: list[int] = []
+    came = threading.Event()
+    lately: list[Any] = []
+
+    def sink(frame: Any, number: int) -> None:
+        rows = numbers(frame)
+        got.extend(rows)
+        if rows:
+            came.set()
+
+    query = started(stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.5), sink)
+    push.send_many([b"%d" % n for n in range(100)])
+    assert came.wait(60)
+    (victim,) = set(owners("")) - before
+    os.kill(victim, signal.SIGKILL)
+    while push.peers:
+        time.sleep(0.01)
+    came.clear()
+    push.send_many([b"%d" % n for n in range(100, 200)])
+    deadline = time.monotonic() + 60
+    while 199 not in got:
+        assert time.monotonic() < deadline
+        assert query.isActive
+        time.sleep(0.05)
+        lately = query.recentProgress
+    assert got[-100:] == list(range(100, 200))
+    assert len(got) == len(set(got))
+    assert lately
+
+
+def test_a_killed_owner_fails_the_query_that_asks_for_it(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
+    before = set(owners(""))
+    url = feed.push([b"%d" % n for n in range(5000)])
+    came = threading.Event()
+
+    def sink(frame: Any, number: int) -> None:
+        if frame.count() and not came.is_set():
+            (victim,) = set(owners("")) - before
+            os.kill(victim, signal.SIGKILL)
+            came.set()
+
+    frame = stream(spark, socket="PULL", connect=url, triggerSeconds=0.5, maxRowsPerTrigger=1000, failOnDataLoss="true")
+    query = started(frame, sink)
+    with pytest.raises(Exception, match=r"has died; lost are 1000 messages of microbatch 1.*failOnDataLoss=true"):
+        query.awaitTermination(60)
+
+
+# ---------------------------------------------------------------------- availableNow
+
+
+@pytest.mark.parametrize("options", [{}, {"triggerSeconds": "2"}], ids=["usual", "two seconds"])
+def test_available_now_ends_on_a_steady_feed(
+    options: dict[str, str], spark: Any, feed: Feeder, started: Callable[..., Any]
+) -> None:
+    push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
+    stop = threading.Event()
+
+    def steady() -> None:
+        number = 0
+        while not stop.wait(0.001):
+            push.send(b"%d" % number)
+            number += 1
+
+    feed.run(steady)
+    got: dict[int, list[int]] = {}
+
+    def sink(frame: Any, number: int) -> None:
+        got[number] = numbers(frame)
+
+    begun = time.monotonic()
+    frame = stream(spark, socket="PULL", connect=push.endpoints[0], **options)
+    query = started(frame, sink, availableNow=True)
+    assert query.awaitTermination(60)
+    took = time.monotonic() - begun
+    # What comes from here on is the next run's.
+    query = started(frame, sink, availableNow=True)
+    assert query.awaitTermination(60)
+    stop.set()
+    rows = [number for one in sorted(got) for number in got[one]]
+    assert len(got) == 2
+    assert rows == list(range(len(rows)))
+    assert took < (10 if options else 20)
+
+
+def test_available_now_drains_under_a_cap_in_several_microbatches(
+    spark: Any, feed: Feeder, started: Callable[..., Any]
+) -> None:
+    count = 50_000
+    push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*", send_hwm=0)
+    push.send_many([b"%d" % n for n in range(count)])
+    got: dict[int, list[int]] = {}
+
+    def sink(frame: Any, number: int) -> None:
+        got[number] = numbers(frame)
+
+    frame = stream(spark, socket="PULL", connect=push.endpoints[0], maxRowsPerTrigger=10_000, quietSeconds=0.5)
+    query = started(frame, sink, availableNow=True)
+    assert query.awaitTermination(60)
+    assert [number for one in sorted(got) for number in got[one]] == list(range(count))
+    assert max(map(len, got.values())) == 10_000
+    assert 5 <= len(got) <= 6
+    # The connection has ended with the query, and swallows nothing.
+    deadline = time.monotonic() + 10
+    while push.peers:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    push.send_many([b"%d" % n for n in range(count, count + 2000)])
+    got.clear()
+    query = started(frame, sink, availableNow=True)
+    assert query.awaitTermination(60)
+    assert [number for one in sorted(got) for number in got[one]] == list(range(count, count + 2000))
+
+
+# ---------------------------------------------------------------------- what can be seen
+
+
+def test_the_progress_tells_how_the_connections_are(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
+    push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
+    seen = Seen(100)
+    query = started(stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.3), seen)
+    push.send_many([b"%d" % n for n in range(100)])
+    seen.wait()
+    deadline = time.monotonic() + 60
+    while True:
+        assert time.monotonic() < deadline
+        sources = query.lastProgress and query.lastProgress["sources"]
+        told = json.loads(sources[0].get("latestOffset") or "{}") if sources else {}
+        if told.get("partitions") and told["partitions"][0]["taken"] == 100:
+            break
+        time.sleep(0.05)
+    (one,) = told["partitions"]
+    assert one["endpoint"] == push.endpoints[0]
+    assert (one["connected"], one["reconnects"], one["waiting"]) == (1, 0, 0)
+    assert one["rows"] in (0, 100)
