@@ -26,7 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ALONE = (
-    *("liveness", "soak", "system/spark/test_clusters.py", "system/spark/test_failures.py"),
+    *("liveness", "soak"),
+    *("system/spark/test_clusters.py", "system/spark/test_failures.py", "system/spark/test_hosts.py"),
     *("system/blocking/test_blocking_idle.py", "unit/blocking/test_blocking_heartbeat.py"),
 )
 TOGETHER = ("system/spark", "signals", "system/broker/test_page.py", "system/test_packaging.py")
