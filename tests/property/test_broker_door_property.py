@@ -83,6 +83,7 @@ VALID = st.one_of(
     request(p.CONSUME, st.sampled_from([b"k", b"own"]), WANTED),
     *(request(command, NUMBER) for command in (p.CREDIT, p.POSITION)),
     *(request(command, NUMBERED, NUMBERED) for command in (p.ACK, p.NACK, p.RETURN)),
+    request(p.REACH, NAMES, NUMBER, NUMBER, NUMBER),
     request(p.READ, NAMES, NUMBER, NUMBER, NUMBERS.map(lambda number: p.u32(number % 2**32))),
     request(p.CREATE, OPTIONS.map(lambda what: json.dumps({**what, "name": "own"}).encode())),
     request(p.DELETE, st.just(b"own")),
