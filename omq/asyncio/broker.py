@@ -154,9 +154,10 @@ class Client:
         """Deletes a topic with all its messages; see `omq.broker.Client.delete`."""
         await self._caller.ask(protocol.DELETE, protocol.check_name(topic).encode())
 
-    async def topics(self) -> list[TopicInfo]:
-        """All topics; see `omq.broker.Client.topics`."""
-        return read_topics(await self._caller.ask(protocol.TOPICS))
+    async def topics(self, topic: str | None = None) -> list[TopicInfo]:
+        """All topics, or that one; see `omq.broker.Client.topics`."""
+        parts = [] if topic is None else [protocol.check_name(topic).encode()]
+        return read_topics(await self._caller.ask(protocol.TOPICS, *parts))
 
     async def names(self, topic: str) -> list[NameInfo]:
         """The names that the broker keeps positions of a broadcast topic under; see `omq.broker.Client.names`."""

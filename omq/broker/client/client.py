@@ -129,10 +129,10 @@ class Client:
         caller = self._caller
         caller.ask(protocol.DELETE, protocol.check_name(topic).encode())
 
-    def topics(self) -> list[TopicInfo]:
-        """All topics. Raises as `create`."""
-        caller = self._caller
-        return read_topics(caller.ask(protocol.TOPICS))
+    def topics(self, topic: str | None = None) -> list[TopicInfo]:
+        """All topics, or that one. Raises as `create`: a `TopicError` where there is no such topic."""
+        parts = [] if topic is None else [protocol.check_name(topic).encode()]
+        return read_topics(self._caller.ask(protocol.TOPICS, *parts))
 
     def names(self, topic: str) -> list[NameInfo]:
         """The names that the broker keeps positions of a broadcast topic under. Raises as `create`."""
