@@ -260,9 +260,9 @@ class Client:
             return []
         return read_committed(await self._caller.ask(protocol.COMMIT, name, write_stages(names)))
 
-    async def abort(self, stage: str) -> None:
-        """Forgets a stage; see `omq.broker.Client.abort`."""
-        await self._caller.ask(protocol.ABORT, check_stage(stage))
+    async def abort(self, stage: str, *, prefix: bool = False) -> None:
+        """Forgets a stage, or all whose names begin so; see `omq.broker.Client.abort`."""
+        await self._caller.ask(protocol.ABORT, check_stage(stage), *([b"all"] if prefix else []))
 
     # ------------------------------------------------------------------ reading
 

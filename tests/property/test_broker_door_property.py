@@ -79,6 +79,7 @@ VALID = st.one_of(
     request(p.STAGE, NAMES, st.sampled_from(RECORDS), st.just(b"s1"), NUMBERED),
     request(p.COMMIT, st.sampled_from([b"c1", b"c2"]), st.just(b'["czE="]')),
     request(p.ABORT, st.just(b"s1")),
+    request(p.ABORT, st.just(b"s"), st.sampled_from([b"", b"all"])),
     request(p.SUBSCRIBE, st.sampled_from([b"b", b"own"]), WANTED),
     request(p.CONSUME, st.sampled_from([b"k", b"own"]), WANTED),
     *(request(command, NUMBER) for command in (p.CREDIT, p.POSITION)),

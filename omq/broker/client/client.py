@@ -296,9 +296,14 @@ class Client:
             return []
         return read_committed(self._caller.ask(protocol.COMMIT, name, write_stages(names)))
 
-    def abort(self, stage: str) -> None:
-        """Forgets a stage; one that is not there is forgotten. Raises as `publish`."""
-        self._caller.ask(protocol.ABORT, check_stage(stage))
+    def abort(self, stage: str, *, prefix: bool = False) -> None:
+        """Forgets a stage; one that is not there is forgotten. Raises as `publish`.
+
+        Args:
+            stage: Its name.
+            prefix: Forgets every stage whose name begins so.
+        """
+        self._caller.ask(protocol.ABORT, check_stage(stage), *([b"all"] if prefix else []))
 
     # ------------------------------------------------------------------ reading
 

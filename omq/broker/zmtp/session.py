@@ -440,7 +440,7 @@ class Session:
             else:
                 self.put((p.ABORTED, tag))
 
-        self.broker.journal.submit(AbortStage(stage), aborted)
+        self.broker.journal.submit(AbortStage(stage, prefix=bool(optional(message, 3))), aborted)
 
     # ------------------------------------------------------------------ subscribing and consuming
 
@@ -591,7 +591,7 @@ class Session:
         p.APPEND: (_append, 2, 5),
         p.STAGE: (_stage, 3, 4),
         p.COMMIT: (_commit, 2, 2),
-        p.ABORT: (_abort, 1, 1),
+        p.ABORT: (_abort, 1, 2),
         p.SUBSCRIBE: (_subscribe, 1, 2),
         p.CREDIT: (_credit, 1, 1),
         p.POSITION: (_position, 1, 1),

@@ -193,9 +193,9 @@ class Task:
 
     def forget(self) -> None:
         """Drops what is staged, as far as the broker hears of it."""
-        with contextlib.suppress(omq.OmqError):
-            for name, _ in self._stages.values():
-                self._client.abort(name)
+        if self._stages:
+            with contextlib.suppress(omq.OmqError):
+                self._client.abort(f"{self._name}/", prefix=True)
 
     def _gather(self, found: Iterator[tuple[str, Records]]) -> None:
         waiting: dict[str, list[Records]] = {}
@@ -268,12 +268,6 @@ class _Writer:
 
     @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        if self._once and context is not None and context.numPartitions() > STAGES:
-            raise omq.OptionError(
-                f"option delivery='exactly-once': one commit takes {STAGES} partitions, not"
-                f" {context.numPartitions()}; coalesce them"
-            )
         with self._settings.client() as client:
             return Task(self._settings, client, self._scope() if self._once else None).write(iterator)
 
@@ -301,9 +295,9 @@ class _Writer:
         begun = time.perf_counter()
         with named(self._settings), self._settings.client() as client:
             published = client.commit(sent[0].scope, stages)
-            repeated = set(stages) - {one.stage for one in published}
-            for name in repeated:
-                client.abort(name)  # the commit was done before: these are copies
+            repeated = not {one.stage for one in published}.issuperset(stages)
+            # What is left of the query are copies: of a commit that was done before, of attempts that lost or died.
+            client.abort(f"{sent[0].scope.rpartition('/')[0]}/", prefix=True)
         rows = sum(one.rows for one in sent)
         log.info(
             "%s: %d rows, %s in %.3f s",
@@ -314,13 +308,14 @@ class _Writer:
         )
 
     def _drop(self, messages: list[Any]) -> None:
-        """Forgets what tasks have staged."""
-        stages = [name for one in messages if one is not None for name in one.stages]
+        """Forgets what tasks have staged, also those that have not told."""
+        if not self._once:
+            return
+        scopes = {one.scope for one in messages if one is not None} | ({self._job} if self._job is not None else set())
         try:
-            if stages:
-                with self._settings.client() as client:
-                    for name in stages:
-                        client.abort(name)
+            with self._settings.client() as client:
+                for scope in scopes - {""}:
+                    client.abort(f"{scope}/", prefix=True)
         except BrokerError as error:
             log.warning("what was staged stays for a day: %s", error)
 
@@ -349,7 +344,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 def batch_writer(settings: Settings) -> BatchWriter:
     """A writer for one job."""
-    return BatchWriter(settings, f"batch/{uuid.uuid4()}")
+    return BatchWriter(settings, f"{uuid.uuid4()}/batch")
 
 
 def microbatch_writer(settings: Settings) -> StreamWriter:

@@ -488,6 +488,11 @@ async def test_stages_are_published_at_once_and_a_commit_counts_once():
         await until(lambda: broker.topic("t").readable == 2)
         await ask(session, b"STAGE", b"1", b"t", RECORDS, b"s3")
         assert await ask(session, b"ABORT", b"3", b"s3") == [b"ABORTED", b"3"]
+        for stage in (b"p/1", b"p/2", b"q/1"):
+            assert await ask(session, b"STAGE", b"3", b"t", RECORDS, stage) == [b"STAGED", b"3"]
+        assert await ask(session, b"ABORT", b"3", b"p/", b"all") == [b"ABORTED", b"3"]
+        assert (await ask(session, b"COMMIT", b"3", b"of p", b'["cC8y"]'))[2] == b"state"
+        assert (await ask(session, b"COMMIT", b"3", b"of q", b'["cS8x"]'))[0] == b"COMMITTED"
         assert (await ask(session, b"COMMIT", b"4", b"d", b'["czM="]'))[2] == b"state"
 
 
