@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow as pa
 from omq.broker import Client, Columns, Damaged, Overrun, TopicError
 from omq.broker.columns import Maps, Texts
 from omq.spark.memory import Memory
+from omq.spark.topics.ahead import ahead
 from omq.spark.topics.catalog import lost, named
 from omq.spark.topics.offsets import Range
 from omq.spark.topics.settings import Settings, columns
@@ -30,12 +31,16 @@ _memory: Final = Memory()
 
 
 def read(settings: Settings, part: Range) -> Iterator[pa.RecordBatch]:
-    """The messages of a range.
+    """The messages of a range; a batch is gathered while Spark takes the one before.
 
     Raises:
         DataLoss: Some of them are not there any more.
         BrokerTimeout: The broker is away for longer than `timeout`.
     """
+    yield from ahead(_read(settings, part))
+
+
+def _read(settings: Settings, part: Range) -> Generator[pa.RecordBatch, None, None]:
     with named(settings), settings.client() as client:
         if not _is_there(client, settings, part):
             return
