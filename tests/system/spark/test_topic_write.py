@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,39 @@ def test_a_socket_and_a_topic_exclude_each_other(method: str, spark: Any, url: s
     neither = getattr(spark, method).format("omq").option("connect", url)
     with pytest.raises(Exception, match=r"option 'socket' is missing, .* or 'topic', 'topics' or 'topicPattern'"):
         neither.load()
+
+
+def test_a_broker_that_is_back_in_a_moment_fails_no_write_and_doubles_no_row(spark: Any, tmp_path: Path) -> None:
+    count = 40_000
+    with held() as port, contextlib.ExitStack() as stack:
+        url = f"tcp://127.0.0.1:{port}"
+        ended = threading.Event()
+
+        def restart() -> None:
+            with Server(tmp_path / "broker", bind=url):
+                ended.wait(1.0)
+            while not ended.wait(0.3):
+                with Server(tmp_path / "broker", bind=url):
+                    ended.wait(0.7)
+
+        thread = threading.Thread(target=restart)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(ended.set)
+        with Client(url) as client:
+            client.create("in")
+            client.create("out")
+            client.publish_many("in", (b"%d" % n for n in range(count)))
+            frame = stream(spark, url, topic="in", startingOffsets="earliest", maxRowsPerTrigger=count // 8)
+            done(sink(frame.select("value"), url, tmp_path / "checkpoint", topic="out"))
+            assert [int(one) for one in bodies(client, "out")] == list(range(count))
+            written(frame_of(spark, count), url, topic="out")
+            written(frame_of(spark, count), url, topic="out", **LEAST)
+            assert client.topics("out")[0].last == 3 * count
+
+
+def frame_of(spark: Any, count: int) -> Any:
+    return spark.range(0, count, 1, 2).selectExpr(VALUE)
 
 
 def test_progress_of_a_sink_is_there(
