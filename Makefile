@@ -35,7 +35,7 @@ demo: $(VENV)/.demo $(VENV)/.core  ## stream files through worker processes, bes
 demo-broker: $(VENV)/.broker $(VENV)/.core  ## a feed into a topic, replayed while its broker is killed (DIR=... for your own files)
 	@$(VENV)/bin/omq demo-broker $${DIR:+--dir "$$DIR"} $(ARGS)
 
-demo-spark: java $(VENV)/.spark $(VENV)/.core  ## a feed into Spark and bars out of it, then files (INPUT=ticks.csv, DIR=...)
+demo-spark: java $(VENV)/.spark $(VENV)/.core  ## ticks of a topic into bars of another one while a worker is killed, then files (INPUT=ticks.csv, DIR=...)
 	@$(PY) -m omq.spark.demo $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
 
 test: $(VENV)/.test $(VENV)/.core  ## lint, types, the core with its bounds checked, every test that is not slow (ARGS=... for pytest)
@@ -275,7 +275,7 @@ $(VENV)/.broker: pyproject.toml setup.py $(NEW)
 	@touch $@
 
 $(VENV)/.spark: pyproject.toml setup.py $(NEW)
-	$(call install,spark)
+	$(call install,spark$(COMMA)broker)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml setup.py $(NEW)

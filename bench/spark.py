@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import omq.broker
 from bench.measure import Sample
 from bench.processes import ROOT, RunError
 
@@ -163,6 +166,103 @@ def stage_ceiling(size: int) -> Sample:
     from bench.peers.spark import prebuilt
 
     return _timed(_mapped(prebuilt(size, _count(size), BATCH)), size, _count(size))
+
+
+# ---------------------------------------------------------------------- topics
+
+
+@contextlib.contextmanager
+def _kept() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="omq-bench-") as folder:
+        yield Path(folder)
+
+
+_broker: list[str] = []
+_filled: set[str] = set()
+
+
+def broker() -> str:
+    """The endpoint of a broker on the disk, a process of its own that is started at first use."""
+    if not _broker:
+        folder = tempfile.TemporaryDirectory(prefix="omq-bench-")
+        ready = Path(folder.name) / "ready"
+        command = [sys.executable, "-m", "omq.cli.main", "broker", f"{folder.name}/topics", "--ready-file", str(ready)]
+        process = subprocess.Popen([*command, "--log-level", "error"], env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+        def end() -> None:
+            process.terminate()
+            process.wait()
+            folder.cleanup()
+
+        atexit.register(end)
+        while not ready.exists():
+            if process.poll() is not None:
+                raise RunError("the broker does not start")
+            time.sleep(0.01)
+        _broker.append(json.loads(ready.read_text(encoding="utf-8"))["zmtp"])
+    return _broker[0]
+
+
+def _topic(size: int) -> str:
+    """A topic with as many messages as a measured run reads; filled at first use."""
+    name = f"of {size} bytes"
+    if name not in _filled:
+        with omq.broker.Client(broker()) as client:
+            client.create(name, persistence="strong")
+            client.publish_many(name, (b"x" * size for _ in range(_count(size))))
+        _filled.add(name)
+    return name
+
+
+def read_topic(size: int) -> Sample:
+    """`format("omq")` with a topic."""
+    name = _topic(size)
+    reader = session().read.format("omq").option("connect", broker()).option("topic", name)
+    return _timed(reader.option("columns", "value").load(), size, _count(size))
+
+
+def write_topic(size: int, delivery: str, persistence: str) -> Sample:
+    """A DataFrame into a topic that is empty before; the commit's own time besides."""
+    from bench.peers.spark import TimedCommit
+
+    count = _count(size) // 4
+    spark = session()
+    spark.dataSource.register(TimedCommit)
+    frame = spark.range(0, count, 1, 1).selectExpr(f"CAST(repeat('x', {size}) AS BINARY) AS value")
+    with omq.broker.Client(broker()) as client, _kept() as folder:
+        client.create("sink", persistence=persistence)
+        try:
+            _forget_peaks()
+            begun = time.perf_counter()
+            writer = frame.write.format("omqtimed").mode("append").option("connect", broker())
+            writer.option("topic", "sink").option("delivery", delivery).option("noted", str(folder / "took")).save()
+            took = time.perf_counter() - begun
+            (info,) = client.topics("sink")
+        finally:
+            client.delete("sink")
+        if info.last != count:
+            raise RunError(f"{info.last} of {count} rows arrived")
+        commit = float((folder / "took").read_text(encoding="ascii"))
+    sample = {"rate": count / took, "megabytes": count * size / took / 1e6, "worker": _worker_peak()}
+    return {**sample, "commit": 1000 * commit}
+
+
+def discard(size: int) -> Sample:
+    """The same DataFrame into an Arrow writer that throws it away: what Spark takes for itself."""
+    from bench.peers.spark import Discard
+
+    count = _count(size) // 4
+    spark = session()
+    spark.dataSource.register(Discard)
+    frame = spark.range(0, count, 1, 1).selectExpr(f"CAST(repeat('x', {size}) AS BINARY) AS value")
+    _forget_peaks()
+    begun = time.perf_counter()
+    frame.write.format("discard").mode("append").save()
+    took = time.perf_counter() - begun
+    return {"rate": count / took, "megabytes": count * size / took / 1e6, "worker": _worker_peak(), "commit": 0.0}
+
+
+# ---------------------------------------------------------------------- live sockets
 
 
 def write_omq(size: int) -> Sample:

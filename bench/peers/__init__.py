@@ -62,6 +62,10 @@ PEERS: dict[str, Peer] = {
     "spark-stage": Peer("pull_batches in mapInArrow", "bench.peers.spark", "pyspark.sql"),
     "spark-pyzmq": Peer("pyzmq in mapInArrow", "bench.peers.spark", "zmq"),
     "spark-ceiling": Peer("no network", "bench.peers.spark", "pyspark.sql"),
+    "spark-topic": Peer('format("omq"), a topic', "bench.peers.spark", "pyspark.sql"),
+    "spark-topic-weak": Peer("the same, a weak topic", "bench.peers.spark", "pyspark.sql"),
+    "spark-topic-direct": Peer("the same, at least once", "bench.peers.spark", "pyspark.sql"),
+    "spark-discard": Peer("a sink that throws away", "bench.peers.spark", "pyspark.sql"),
     "spark-stage-ceiling": Peer("no network, in mapInArrow", "bench.peers.spark", "pyspark.sql"),
     "omq-ready": Peer("recv of what is there", "bench.peers.omq_blocking", "omq:PUSH"),
 }

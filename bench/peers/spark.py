@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from omq.spark.source import OmqDataSource
 
 
 class Prebuilt(DataSource):
@@ -99,3 +109,47 @@ def pulled_by_pyzmq(url: str, size: int, count: int, batch: int) -> Callable[[It
         context.term()
 
     return stage
+
+
+class Discard(DataSource):
+    """A sink that throws away what it gets."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "discard"
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+        return DiscardWriter()
+
+
+class DiscardWriter(DataSourceArrowWriter):
+    """Takes every batch."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+class TimedCommit(OmqDataSource):
+    """The data source, whose commit notes in a file how many seconds it took; the option `noted` names the file."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "omqtimed"
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        noted = self.options.pop("noted")
+        made: Any = super().writer(schema, overwrite)
+        return _Timed(type(made), made, noted)
+
+
+def _Timed(kind: type, made: Any, noted: str) -> Any:  # noqa: N802 - makes an object of a class
+    class Timed(kind):  # type: ignore[misc, valid-type]
+        def commit(self, messages: list[Any]) -> None:
+            begun = time.perf_counter()
+            super().commit(messages)
+            Path(noted).write_text(str(time.perf_counter() - begun), encoding="ascii")
+
+    made.__class__ = Timed
+    return made

@@ -1,4 +1,4 @@
-"""Spark: what a reader gets from a socket beside the ceiling without one, and what the sink sends."""
+"""Spark: what readers get from a socket and a topic beside the ceiling without either, and what sinks send."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from bench import spark
 from bench.plan import MEGABYTES, Case, Metric, Scenario, Settings, Target, size_text
 
 METRICS = (MEGABYTES, Metric("rate", "rows/s"), Metric("worker", "worker MiB", less_is_better=True))
-#: Of the ceiling, by bytes of a row.
+TOPIC_METRICS = (*METRICS, Metric("commit", "commit ms", less_is_better=True))
+#: Of the ceiling, by bytes of a row: a live socket, and a topic.
+TOPIC_SHARES = {1 << 10: 0.60, 1 << 20: 0.65}
 SHARES = {1 << 10: 0.55, 1 << 20: 0.65}
 BY_HAND = 1.3
 SINK = 350.0  # MB/s at 1 KiB
+TOPIC_SINK = 300.0  # MB/s at 1 KiB, exactly once
+COMMIT = 100.0  # ms
 
 
 def _cases(settings: Settings) -> list[Case]:
@@ -36,14 +40,50 @@ def _cases(settings: Settings) -> list[Case]:
         cases.append(
             Case(f"a DataFrame into PUSH, one partition, {size_text(size)} rows", "spark-omq", sink, METRICS, bound)
         )
+        cases += _topics(size)
     return cases
+
+
+def _topics(size: int) -> list[Case]:
+    read = {"spark-topic": partial(spark.read_topic, size), "spark-ceiling": partial(spark.ceiling, size)}
+    shares = (Target(TOPIC_SHARES.get(size, 0.60), "spark-ceiling"), Target(1024.0, metric=METRICS[2]))
+    sinks = {
+        "spark-topic": partial(spark.write_topic, size, "exactly-once", "strong"),
+        "spark-topic-weak": partial(spark.write_topic, size, "exactly-once", "weak"),
+        "spark-topic-direct": partial(spark.write_topic, size, "at-least-once", "strong"),
+        "spark-discard": partial(spark.discard, size),
+    }
+    bounds: tuple[Target, ...] = (Target(COMMIT, metric=TOPIC_METRICS[3]),)
+    if size == 1 << 10:
+        bounds = (Target(TOPIC_SINK), *bounds)
+    text = size_text(size)
+    return [
+        Case(f"a topic into Spark's noop, one partition, {text} rows", "spark-topic", read, METRICS, shares),
+        Case(
+            f"a DataFrame into a topic, exactly once, one partition, {text} rows",
+            "spark-topic",
+            sinks,
+            TOPIC_METRICS,
+            bounds,
+        ),
+    ]
 
 
 SCENARIOS = (
     Scenario(
         "spark",
         "format('omq') in local[2], beside pyzmq in mapInArrow and a reader without a network",
-        ("spark-omq", "spark-pyzmq", "spark-ceiling", "spark-stage", "spark-stage-ceiling"),
+        (
+            "spark-omq",
+            "spark-pyzmq",
+            "spark-ceiling",
+            "spark-stage",
+            "spark-stage-ceiling",
+            "spark-topic",
+            "spark-topic-weak",
+            "spark-topic-direct",
+            "spark-discard",
+        ),
         _cases,
     ),
 )

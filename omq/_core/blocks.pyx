@@ -58,12 +58,7 @@ MAX_BODY = 67_108_864
 FASTEST = "instruction" if omq_crc_choose() else "table"
 
 cdef enum:
-    C_HEADER_SIZE = 32
     VERSION = 1
-    PREFIX = 9  # bytes of a record that has nothing in it: size, checksum, flags
-    HAS_KEY = 1
-    HAS_HEADERS = 2
-    ALONE = 1048576  # bytes: above this, some 50 us, the GIL is released
 
 #: What is wrong with a record, by number; 0: nothing.
 cdef tuple FAULTS = (
@@ -79,7 +74,6 @@ cdef tuple FAULTS = (
 )
 
 cdef enum:
-    WELL = 0
     SHORT = 1
     SMALL = 2
     CHECKSUM = 3
@@ -94,14 +88,9 @@ class BodyTooLarge(ValueError):
     """A record's body is above the limit."""
 
 
-cdef struct Record:
-    size_t whole  # bytes of all of it
-    const uint8_t *key  # NULL: none
-    size_t key_size
-    const uint8_t *headers  # their number first; NULL: none
-    size_t headers_size
-    const uint8_t *body
-    size_t body_size
+cdef uint32_t checksum(const uint8_t *at, size_t size) noexcept nogil:
+    """The CRC-32C of so many bytes."""
+    return omq_crc(0, at, size)
 
 
 cdef bint is_utf8(const uint8_t *at, size_t size) noexcept nogil:
@@ -388,7 +377,7 @@ def encode_record(body, bytes key=None, headers=None):
 
 
 def header(uint64_t first, uint32_t count, uint64_t timestamp_us, uint32_t size):
-    cdef uint8_t at[C_HEADER_SIZE]
+    cdef uint8_t at[HEADER_BYTES]
     at[0] = VERSION
     at[1] = 0
     omq_put16(at + 2, 0)
@@ -397,13 +386,13 @@ def header(uint64_t first, uint32_t count, uint64_t timestamp_us, uint32_t size)
     omq_put64(at + 16, timestamp_us)
     omq_put32(at + 24, size)
     omq_put32(at + 28, omq_crc(0, at, 28))
-    return PyBytes_FromStringAndSize(<const char *>at, C_HEADER_SIZE)
+    return PyBytes_FromStringAndSize(<const char *>at, HEADER_BYTES)
 
 
 cdef int look_at_header(const uint8_t *at, Py_ssize_t size) except -1:
     """Raises ValueError for what is no header."""
-    if size < C_HEADER_SIZE:
-        raise ValueError(f"the header of a block has {C_HEADER_SIZE} bytes, not {size}")
+    if size < HEADER_BYTES:
+        raise ValueError(f"the header of a block has {HEADER_BYTES} bytes, not {size}")
     if omq_crc(0, at, 28) != omq_get32(at + 28):
         raise ValueError("the checksum of a block's header is wrong")
     if at[0] != VERSION:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -46,9 +46,10 @@ from omq.broker.client.client_core import (
     read_topics,
     write_stages,
 )
+from omq.broker.client.column_reader import BATCH_BYTES, PARTS, ColumnReader
 from omq.broker.client.feeds import CREDIT_BYTES
 from omq.broker.client.packing import check_body, pack, turn
-from omq.broker.client.range_reader import RangeReader
+from omq.broker.client.range_reader import MOST_BYTES, RangeReader
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -60,8 +61,9 @@ from omq.broker.errors import (
     StoreFull,
     TopicError,
 )
+from omq.broker.protocol import u64
 from omq.broker.server import AsyncServer as Server
-from omq.broker.types import Committed, Delivery, Message, NameInfo, Record, TopicInfo
+from omq.broker.types import Columns, Committed, Delivery, Message, NameInfo, Record, Records, TopicInfo
 from omq.context import Context
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ __all__ = [
     "BrokerTimeout",
     "Busy",
     "Client",
+    "Columns",
     "Committed",
     "Consumer",
     "Damaged",
@@ -84,6 +87,7 @@ __all__ = [
     "Overrun",
     "PermissionDenied",
     "Record",
+    "Records",
     "Server",
     "StoreFull",
     "Subscription",
@@ -132,6 +136,11 @@ class Client:
         """Seconds that a call waits for the broker; `None` for ever."""
         return self._caller.timeout
 
+    @property
+    def broker(self) -> str:
+        """The id of the broker's store, which no other store has; empty until the broker has answered anything."""
+        return self._caller.core.broker
+
     # ------------------------------------------------------------------ topics
 
     async def create(
@@ -145,9 +154,10 @@ class Client:
         """Deletes a topic with all its messages; see `omq.broker.Client.delete`."""
         await self._caller.ask(protocol.DELETE, protocol.check_name(topic).encode())
 
-    async def topics(self) -> list[TopicInfo]:
-        """All topics; see `omq.broker.Client.topics`."""
-        return read_topics(await self._caller.ask(protocol.TOPICS))
+    async def topics(self, topic: str | None = None) -> list[TopicInfo]:
+        """All topics, or that one; see `omq.broker.Client.topics`."""
+        parts = [] if topic is None else [protocol.check_name(topic).encode()]
+        return read_topics(await self._caller.ask(protocol.TOPICS, *parts))
 
     async def names(self, topic: str) -> list[NameInfo]:
         """The names that the broker keeps positions of a broadcast topic under; see `omq.broker.Client.names`."""
@@ -188,7 +198,7 @@ class Client:
         return read_first(request)
 
     async def publish_many(
-        self, topic: str, bodies: Iterable[Buffer | Record], *, in_flight: int | None = None
+        self, topic: str, bodies: Iterable[Buffer | Record | Records], *, in_flight: int | None = None
     ) -> list[int]:
         """Publishes messages, many on their way at once; see `omq.broker.Client.publish_many`."""
         check_bodies(bodies)
@@ -200,7 +210,7 @@ class Client:
 
     async def _ask_all(
         self,
-        bodies: Iterable[Buffer | Record],
+        bodies: Iterable[Buffer | Record | Records],
         ask: Callable[[bytes], Request],
         read: Callable[[Request], _Read],
         in_flight: int | None = None,
@@ -230,7 +240,9 @@ class Client:
                 core.give_up(request)
         return answers
 
-    async def stage(self, topic: str, bodies: Iterable[Buffer | Record], stage: str, *, sequence: int = 1) -> int:
+    async def stage(
+        self, topic: str, bodies: Iterable[Buffer | Record | Records], stage: str, *, sequence: int = 1
+    ) -> int:
         """Keeps messages aside until `commit` publishes them; see `omq.broker.Client.stage`."""
         core, name = self._caller.core, check_stage(stage)
         check_bodies(bodies)
@@ -248,9 +260,9 @@ class Client:
             return []
         return read_committed(await self._caller.ask(protocol.COMMIT, name, write_stages(names)))
 
-    async def abort(self, stage: str) -> None:
-        """Forgets a stage; see `omq.broker.Client.abort`."""
-        await self._caller.ask(protocol.ABORT, check_stage(stage))
+    async def abort(self, stage: str, *, prefix: bool = False) -> None:
+        """Forgets a stage, or all whose names begin so; see `omq.broker.Client.abort`."""
+        await self._caller.ask(protocol.ABORT, check_stage(stage), *([b"all"] if prefix else []))
 
     # ------------------------------------------------------------------ reading
 
@@ -297,6 +309,58 @@ class Client:
                         yield message
         finally:
             reader.close()
+
+    def read_columns(
+        self,
+        topic: str,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        parts: Collection[str] = PARTS,
+        batch_bytes: int = BATCH_BYTES,
+        memory: Callable[[int], Buffer] = bytearray,
+    ) -> AsyncIterator[Columns]:
+        """Reads what is kept now, as columns; not awaited; see `omq.broker.Client.read_columns`."""
+        protocol.check_name(topic)
+        check_reading(start, stop, None)
+        return self._read_columns(topic, start, stop, ColumnReader(topic, batch_bytes, parts, memory))
+
+    async def _read_columns(
+        self, topic: str, start: int | None, stop: int | None, columns: ColumnReader
+    ) -> AsyncIterator[Columns]:
+        caller = self._caller
+        (info,) = read_topics(await caller.ask(protocol.TOPICS, topic.encode()))
+        with caller.asking() as core:
+            reader = RangeReader(core, info, start, stop, None, strict=True, size=MOST_BYTES)
+        try:
+            while (request := reader.request) is not None:
+                try:
+                    await caller.finish(request)
+                    with caller.asking():
+                        blocks = reader.blocks()
+                except BrokerError:
+                    for some in columns.rest():  # what is well before
+                        yield some
+                    raise
+                for header, records in zip(blocks[::2], blocks[1::2], strict=True):
+                    for some in columns.add(header, records):
+                        yield some
+            for some in columns.rest():
+                yield some
+        finally:
+            reader.close()
+
+    async def reach(self, topic: str, start: int, stop: int, size: int) -> int:
+        """How far so many bytes of messages reach; see `omq.broker.Client.reach`."""
+        named = protocol.check_name(topic).encode()
+        check_reading(start, stop, size)
+        while start < stop:
+            answer = await self._caller.ask(protocol.REACH, named, u64(start), u64(stop), u64(size))
+            before, (start, seen) = start, map(protocol.number, answer)
+            size -= seen
+            if size <= 0 or start == before:
+                break
+        return start
 
     # ------------------------------------------------------------------ life
 

@@ -25,7 +25,7 @@ from omq.broker.errors import (
     TopicError,
 )
 from omq.broker.server import Server
-from omq.broker.types import Committed, Delivery, Message, NameInfo, Record, TopicInfo
+from omq.broker.types import Columns, Committed, Delivery, Message, NameInfo, Record, Records, TopicInfo
 
 __all__ = [
     "BrokerError",
@@ -33,6 +33,7 @@ __all__ = [
     "BrokerTimeout",
     "Busy",
     "Client",
+    "Columns",
     "Committed",
     "Consumer",
     "Damaged",
@@ -42,6 +43,7 @@ __all__ = [
     "Overrun",
     "PermissionDenied",
     "Record",
+    "Records",
     "Server",
     "StoreFull",
     "Subscription",

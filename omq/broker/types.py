@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["Committed", "Delivery", "Message", "NameInfo", "Record", "TopicInfo"]
+__all__ = ["Columns", "Committed", "Delivery", "Maps", "Message", "NameInfo", "Record", "Records", "Texts", "TopicInfo"]
 
 
 class Record(NamedTuple):
@@ -27,6 +27,79 @@ class Record(NamedTuple):
     body: Buffer
     key: bytes | None = None
     headers: Mapping[str, Buffer] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Messages that are encoded already, one after the other; `encode_columns` makes them.
+
+    Attributes:
+        data: The records.
+        count: How many they are: 65,536 at most.
+    """
+
+    data: bytes
+    count: int
+
+
+class Maps(NamedTuple):
+    """The headers of messages, as Apache Arrow lays out a column of maps.
+
+    Attributes:
+        ends: Where the headers of each row begin and end among all: a number more than there are rows, 32 bits each.
+        names: Their names.
+        values: Their values.
+        valid: A bit a row: whether it has headers; `None` where all have.
+        nulls: How many have none.
+    """
+
+    ends: bytes
+    names: Texts
+    values: Texts
+    valid: bytes | None
+    nulls: int
+
+
+class Texts(NamedTuple):
+    """Keys, or names or values of headers, as Apache Arrow lays out a column of bytes.
+
+    Attributes:
+        ends: Where each begins and ends in the data: a number more than there are, 32 bits each.
+        data: All of them.
+        valid: A bit each: whether it is there; `None` where all are.
+        nulls: How many are not.
+    """
+
+    ends: bytes
+    data: bytes
+    valid: bytes | None
+    nulls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Messages of a topic as columns, laid out as Apache Arrow does.
+
+    Attributes:
+        count: How many.
+        ids: Their ids, 64 bits each.
+        timestamps: When the broker took them, microseconds since 1970, 64 bits each.
+        ends: Where each body begins and ends: a number more than there are messages, 32 bits each; empty if bodies
+            were not wanted.
+        bodies: The memory in which the bodies stand, from its beginning; `None` if they were not wanted.
+        size: Bytes of the bodies.
+        keys: The keys; `None` if they were not wanted.
+        headers: The headers; `None` if they were not wanted.
+    """
+
+    count: int
+    ids: bytes
+    timestamps: bytes
+    ends: bytes
+    bodies: Buffer | None
+    size: int
+    keys: Texts | None
+    headers: Maps | None
 
 
 @dataclass(frozen=True, slots=True)

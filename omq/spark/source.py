@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import Final
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -11,33 +14,73 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+import omq
 from omq.spark.live import source as live
 from omq.spark.plain import plainly
+from omq.spark.topics import source as topics
+
+#: What a socket is chosen by, and what a broker's topics are; a live PUB has an option `topic`, too.
+_SOCKET: Final = "socket"
+_TOPICS: Final = {"topic": "topic", "topics": "topics", "topicpattern": "topicPattern"}
+#: What Spark says of a table, of which it hands over nothing else.
+_TABLE: Final = "provider"
 
 
 class OmqDataSource(DataSource):
-    """`format("omq")`. Every call goes to the module of a kind of endpoint; live sockets are the only one so far."""
+    """`format("omq")`. Every call goes to the module of a kind of endpoint: live sockets, or a broker's topics."""
 
     @classmethod
     def name(cls) -> str:
         return "omq"
 
+    def _read_from(self) -> ModuleType:
+        """Who reads."""
+        chosen = self._chosen()
+        if _SOCKET in chosen and len(chosen) > 1:
+            raise omq.OptionError(
+                f"options 'socket' and {_TOPICS[chosen[1]]!r} exclude each other: a read is of a live socket, or of a"
+                " broker's topics"
+            )
+        if not chosen and _TABLE not in self.options:
+            raise omq.OptionError(
+                "option 'socket' is missing, which makes a live socket; or 'topic', 'topics' or 'topicPattern', which"
+                " make a broker's topics"
+            )
+        return topics if chosen and chosen != [_SOCKET] else live
+
+    def _written_to(self, rows: StructType) -> ModuleType:
+        """Who writes: a broker where there is no socket, and an option or a column says the topic."""
+        chosen = self._chosen()
+        if _SOCKET in chosen:
+            return live
+        if not chosen and "topic" not in rows.fieldNames():
+            raise omq.OptionError(
+                "option 'socket' is missing, which makes a live socket; or an option or a column 'topic', which makes a"
+                " broker's topic"
+            )
+        return topics
+
+    def _chosen(self) -> list[str]:
+        given = {name.lower() for name in self.options}
+        return [name for name in (_SOCKET, *_TOPICS) if name in given]
+
     @plainly
     def schema(self) -> str:
-        return live.schema(self.options)
+        found: str = self._read_from().schema(self.options)
+        return found
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
-        return live.reader(self.options, schema)
+        return self._read_from().reader(self.options, schema)
 
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return live.stream_reader(self.options, schema)
+        return self._read_from().stream_reader(self.options, schema)
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return live.writer(self.options, schema, overwrite)
+        return self._written_to(schema).writer(self.options, schema, overwrite)
 
     @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return live.stream_writer(self.options, schema, overwrite)
+        return self._written_to(schema).stream_writer(self.options, schema, overwrite)

@@ -258,13 +258,15 @@ class CommitStages(Write):
 
 
 class AbortStage(Write):
-    """Forgets a stage; one that does not exist is no error."""
+    """Forgets a stage, or every stage whose name begins so; one that does not exist is no error."""
 
-    __slots__ = ("stage",)
+    __slots__ = ("places", "prefix", "stage")
 
-    def __init__(self, stage: bytes, context: Any = None) -> None:
+    def __init__(self, stage: bytes, context: Any = None, *, prefix: bool = False) -> None:
         super().__init__(context)
         self.stage = stage
+        self.prefix = prefix
+        self.places = 0  # of the store, where there are several, that it has been done in
 
 
 class Trim(Write):

@@ -501,8 +501,10 @@ class MemoryTopics:
                 del self._commits[next(iter(self._commits))]
 
     def _abort(self, write: AbortStage) -> None:
-        if write.stage in self._stages:
-            self._drop_stage(write.stage)
+        found = [name for name in self._stages if name.startswith(write.stage)] if write.prefix else [write.stage]
+        for name in found:
+            if name in self._stages:
+                self._drop_stage(name)
 
     def _trim(self, write: Trim) -> None:
         topic = self.topic(write.topic_id)

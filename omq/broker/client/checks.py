@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from omq.broker import protocol
-from omq.broker.types import Record
+from omq.broker.types import Record, Records
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -124,5 +124,5 @@ def check_in_flight(number: int | None) -> None:
 
 def check_bodies(bodies: object) -> None:
     """Raises where one body was given for several; iterating over it would give numbers."""
-    if isinstance(bodies, str | bytes | bytearray | memoryview | Record):
+    if isinstance(bodies, str | bytes | bytearray | memoryview | Record | Records):
         raise TypeError(f"several bodies are expected, not one of {type(bodies).__name__}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,12 +34,14 @@ from omq.broker.client.client_core import (
     read_topics,
     write_stages,
 )
+from omq.broker.client.column_reader import BATCH_BYTES, PARTS, ColumnReader
 from omq.broker.client.feeds import CREDIT_BYTES
 from omq.broker.client.packing import check_body, pack, turn
-from omq.broker.client.range_reader import RangeReader
+from omq.broker.client.range_reader import MOST_BYTES, RangeReader
 from omq.broker.client.streams import Consumer, Subscription
-from omq.broker.errors import BrokerTimeout
-from omq.broker.types import Committed, Message, NameInfo, Record, TopicInfo
+from omq.broker.errors import BrokerError, BrokerTimeout
+from omq.broker.protocol import u64
+from omq.broker.types import Columns, Committed, Message, NameInfo, Record, Records, TopicInfo
 from omq.context import Context
 
 if TYPE_CHECKING:
@@ -93,6 +95,11 @@ class Client:
         """Seconds that a call waits for the broker; `None` for ever."""
         return self._caller.timeout
 
+    @property
+    def broker(self) -> str:
+        """The id of the broker's store, which no other store has; empty until the broker has answered anything."""
+        return self._caller.core.broker
+
     # ------------------------------------------------------------------ topics
 
     def create(
@@ -122,10 +129,10 @@ class Client:
         caller = self._caller
         caller.ask(protocol.DELETE, protocol.check_name(topic).encode())
 
-    def topics(self) -> list[TopicInfo]:
-        """All topics. Raises as `create`."""
-        caller = self._caller
-        return read_topics(caller.ask(protocol.TOPICS))
+    def topics(self, topic: str | None = None) -> list[TopicInfo]:
+        """All topics, or that one. Raises as `create`: a `TopicError` where there is no such topic."""
+        parts = [] if topic is None else [protocol.check_name(topic).encode()]
+        return read_topics(self._caller.ask(protocol.TOPICS, *parts))
 
     def names(self, topic: str) -> list[NameInfo]:
         """The names that the broker keeps positions of a broadcast topic under. Raises as `create`."""
@@ -181,15 +188,18 @@ class Client:
             caller.flush(until, flush)
         return read_first(request)
 
-    def publish_many(self, topic: str, bodies: Iterable[Buffer | Record], *, in_flight: int | None = None) -> list[int]:
+    def publish_many(
+        self, topic: str, bodies: Iterable[Buffer | Record | Records], *, in_flight: int | None = None
+    ) -> list[int]:
         """Publishes messages, many on their way at once, and waits until the topic's persistence holds for all.
 
         They are stored in their order. After an error some of them may be published, not always the first ones.
 
         Args:
             topic: The topic's name.
-            bodies: Their contents; see `publish`. A `Record` has a key and headers, too. They are taken one after the
-                other while earlier ones are answered, so that a generator may give any number of them.
+            bodies: Their contents; see `publish`. A `Record` has a key and headers, too; `Records` are many messages,
+                encoded already. They are taken one after the other while earlier ones are answered, so that a
+                generator may give any number of them.
             in_flight: How many messages may wait for their answers at once: what is in doubt at most if the program
                 dies. None: 8 MiB of them.
 
@@ -212,7 +222,7 @@ class Client:
         return numbers
 
     def _ask_all(
-        self, bodies: Iterable[Buffer | Record], ask: Callable[[bytes], Request], in_flight: int | None = None
+        self, bodies: Iterable[Buffer | Record | Records], ask: Callable[[bytes], Request], in_flight: int | None = None
     ) -> Iterator[tuple[Request, int]]:
         """Makes requests of bodies, many on their way at once; the answered ones in order, with their counts."""
         caller = self._caller
@@ -237,7 +247,7 @@ class Client:
                     for request, _ in asked:
                         core.give_up(request)
 
-    def stage(self, topic: str, bodies: Iterable[Buffer | Record], stage: str, *, sequence: int = 1) -> int:
+    def stage(self, topic: str, bodies: Iterable[Buffer | Record | Records], stage: str, *, sequence: int = 1) -> int:
         """Keeps messages aside under a name, until `commit` publishes them or `abort` forgets them.
 
         Nobody reads them before. Stages that nobody commits vanish after a day. A stage is of one topic, and its
@@ -286,9 +296,14 @@ class Client:
             return []
         return read_committed(self._caller.ask(protocol.COMMIT, name, write_stages(names)))
 
-    def abort(self, stage: str) -> None:
-        """Forgets a stage; one that is not there is forgotten. Raises as `publish`."""
-        self._caller.ask(protocol.ABORT, check_stage(stage))
+    def abort(self, stage: str, *, prefix: bool = False) -> None:
+        """Forgets a stage; one that is not there is forgotten. Raises as `publish`.
+
+        Args:
+            stage: Its name.
+            prefix: Forgets every stage whose name begins so.
+        """
+        self._caller.ask(protocol.ABORT, check_stage(stage), *([b"all"] if prefix else []))
 
     # ------------------------------------------------------------------ reading
 
@@ -388,6 +403,87 @@ class Client:
         finally:
             if reader.request is not None:
                 caller.drop(reader.request)
+
+    def read_columns(
+        self,
+        topic: str,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        parts: Collection[str] = PARTS,
+        batch_bytes: int = BATCH_BYTES,
+        memory: Callable[[int], Buffer] = bytearray,
+    ) -> Iterator[Columns]:
+        """Reads what is kept now, in order, as columns: no Python object is made of a message.
+
+        Args:
+            topic: The topic's name.
+            start: The first id; `None` for the oldest.
+            stop: Behind the last id; `None` for the newest at the moment of the first step.
+            parts: What is wanted of a message beside its id and its timestamp: of `"bodies"`, `"keys"`, `"headers"`.
+            batch_bytes: Bytes of bodies, keys and headers of one step, about; one message is taken whatever its size.
+            memory: Gives a writable buffer of so many bytes, or more, in which the bodies of one step will stand.
+
+        Returns:
+            An iterator. Its steps raise as `subscribe`: `Overrun` where ids from *start* on are no longer kept, also
+            where they are dropped meanwhile, and `Damaged`.
+
+        Raises:
+            ValueError: A name or a number does not fit.
+            ClosedError: The client is closed.
+        """
+        caller = self._caller
+        caller.refuse()
+        protocol.check_name(topic)
+        check_reading(start, stop, None)
+        return self._read_columns(topic, start, stop, ColumnReader(topic, batch_bytes, parts, memory))
+
+    def _read_columns(
+        self, topic: str, start: int | None, stop: int | None, columns: ColumnReader
+    ) -> Iterator[Columns]:
+        caller = self._caller
+        (info,) = read_topics(caller.ask(protocol.TOPICS, topic.encode()))
+        reader = caller.make(lambda: RangeReader(caller.core, info, start, stop, None, strict=True, size=MOST_BYTES))
+        try:
+            while (request := reader.request) is not None:
+                try:
+                    caller.finish(request, caller.until())
+                    blocks = caller.make(reader.blocks)
+                except BrokerError:
+                    yield from columns.rest()  # what is well before
+                    raise
+                for header, records in zip(blocks[::2], blocks[1::2], strict=True):
+                    yield from columns.add(header, records)
+            yield from columns.rest()
+        finally:
+            if reader.request is not None:
+                caller.drop(reader.request)
+
+    def reach(self, topic: str, start: int, stop: int, size: int) -> int:
+        """How far so many bytes of messages reach, with what the broker keeps beside their bodies.
+
+        Args:
+            topic: The topic's name.
+            start: The first id.
+            stop: Where to end in any case.
+            size: Bytes. One message is counted whatever its size.
+
+        Returns:
+            The id behind the last of them; *stop* where there are no more.
+
+        Raises:
+            BrokerError: As `subscribe`.
+        """
+        caller = self._caller
+        named = protocol.check_name(topic).encode()
+        check_reading(start, stop, size)
+        while start < stop:
+            answer = caller.ask(protocol.REACH, named, u64(start), u64(stop), u64(size))
+            before, (start, seen) = start, map(protocol.number, answer)
+            size -= seen
+            if size <= 0 or start == before:
+                break
+        return start
 
     # ------------------------------------------------------------------ life
 

@@ -42,6 +42,7 @@ _ANSWERS: Final = {
     protocol.CONSUME: protocol.CONSUMING,
     protocol.CANCEL: protocol.CANCELLED,
     protocol.READ: protocol.RANGE,
+    protocol.REACH: protocol.REACHED,
     protocol.CREATE: protocol.CREATED,
     protocol.DELETE: protocol.DELETED,
     protocol.TOPICS: protocol.TOPICS,

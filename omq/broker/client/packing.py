@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from omq._core.blocks import encode, encode_record
 from omq.broker.client.checks import check_headers
 from omq.broker.errors import TooLarge
-from omq.broker.types import Record
+from omq.broker.types import Record, Records
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -21,19 +21,27 @@ BLOCK_BYTES: Final = 128 << 10  #: What is put into one request of many, about.
 BLOCK_RECORDS: Final = 256  #: At most so many records.
 
 
-def pack(bodies: Iterable[Buffer | Record], limit: int, in_flight: int | None = None) -> Iterator[tuple[bytes, int]]:
+def pack(
+    bodies: Iterable[Buffer | Record | Records], limit: int, in_flight: int | None = None
+) -> Iterator[tuple[bytes, int]]:
     """Makes records of bodies, and requests of records: what is in each, and how many.
 
     Args:
-        bodies: The bodies.
+        bodies: The bodies; or `Records`, each a request of its own.
         limit: Bytes that a body may have.
         in_flight: How many records may wait for an answer; a request has a quarter of them at most. None: any number.
 
     Raises:
         TooLarge: A body has more than *limit* bytes; what came before was given.
-        TypeError: A body is none.
+        TypeError: A body is none, or there are `Records` and bodies.
     """
-    rest = iter(bodies)
+    rest: Iterator[Buffer | Record] = iter(bodies)  # type: ignore[arg-type]
+    for first in rest:
+        if isinstance(first, Records):
+            yield from _encoded(first, rest)
+            return
+        rest = chain([first], rest)
+        break
     most = BLOCK_RECORDS if in_flight is None else min(max(in_flight // 4, 1), BLOCK_RECORDS)
     number = min(BLOCK_RECORDS // 4, most)
     while some := list(islice(rest, number)):
@@ -45,6 +53,15 @@ def pack(bodies: Iterable[Buffer | Record], limit: int, in_flight: int | None = 
             for start, stop in _cuts(sizes):
                 yield _encode(some[start:stop]), stop - start
         number = min(max(BLOCK_BYTES * len(some) // max(total, 1), 1), most)
+
+
+def _encoded(first: Records, rest: Iterator[object]) -> Iterator[tuple[bytes, int]]:
+    """What is encoded already."""
+    for one in chain([first], rest):
+        if not isinstance(one, Records):
+            raise TypeError(f"Records, and none among them of {type(one).__name__}, are expected")
+        if one.count:
+            yield one.data, one.count
 
 
 def turn(

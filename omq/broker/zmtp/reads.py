@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
+from omq._core.blocks import read_header, slice
 from omq.broker import protocol as p
 from omq.broker.core.journal import Journal, broker_error
 from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError, Busy, Damaged
 from omq.broker.zmtp.outgoing import Holder
 from omq.store.errors import DamagedError, StoreError
+from omq.store.interface import Log
+from omq.store.joining import reaching
 
 #: Bytes of the blocks of one RANGE, and how many they are.
 MAX_RANGE: Final = 4 << 20
 _RANGE_BLOCKS: Final = 1024
+#: Bytes of blocks that one REACH looks at.
+MAX_REACH: Final = 32 << 20
 #: READs of one connection that may wait for their turn.
 _MAX_READS: Final = 4096
 
@@ -35,6 +40,46 @@ class Read(NamedTuple):
     start: int
     stop: int
     limit: int
+
+
+def reach(store: Log, topic: Topic, start: int, stop: int, size: int) -> tuple[int, int]:
+    """How far so many bytes of messages reach, one message at least; damaged ones count as nothing.
+
+    Args:
+        store: Where the topic is.
+        topic: Which.
+        start: The first id.
+        stop: Where to end in any case; 0: behind the last id.
+        size: Bytes of records.
+
+    Returns:
+        The id behind them, and how many bytes they have. Where these are fewer than asked for, and the id is not the
+        end, that was enough for one time.
+
+    Raises:
+        BrokerError: The topic cannot be read.
+    """
+    seen = 0
+    try:
+        with store.read(topic.id) as reader:
+            end = min(stop, reader.last + 1) if stop else reader.last + 1
+            at = max(start, reader.first)
+            while at < end:
+                try:
+                    for header, records in reader.blocks(at, end):
+                        first, count, _, length = read_header(header)
+                        if seen + length >= size:
+                            number = reaching(records, max(size - seen, 1))
+                            return first + number, seen + len(slice(records, 0, number))
+                        seen, at = seen + length, first + count
+                        if seen >= MAX_REACH:
+                            return at, seen
+                    return end, seen
+                except DamagedError as error:
+                    at = max(error.last, at) + 1
+            return max(end, start), seen
+    except StoreError as error:
+        raise broker_error(error) from None
 
 
 class Reads:

@@ -32,7 +32,7 @@ from omq.broker.zmtp import administration
 from omq.broker.zmtp.arguments import json_object, named, optional, producer, stage_names, whole
 from omq.broker.zmtp.order import Order
 from omq.broker.zmtp.outgoing import Reading, Working
-from omq.broker.zmtp.reads import Read, Reads
+from omq.broker.zmtp.reads import Read, Reads, reach
 from omq.store.errors import NotAllowed, StageError
 from omq.store.interface import AbortStage, CommitStages, Stage, Write
 
@@ -440,7 +440,7 @@ class Session:
             else:
                 self.put((p.ABORTED, tag))
 
-        self.broker.journal.submit(AbortStage(stage), aborted)
+        self.broker.journal.submit(AbortStage(stage, prefix=bool(optional(message, 3))), aborted)
 
     # ------------------------------------------------------------------ subscribing and consuming
 
@@ -576,6 +576,11 @@ class Session:
         stop = p.number(message[4], "stop")
         self._reads.add(Read(tag, topic, start, stop, p.short_number(message[5], "bytes")))
 
+    def _reach(self, tag: bytes, message: list[bytes]) -> None:
+        topic = self.topic(message[2], "subscribe")
+        start, stop, size = map(p.number, message[3:6], ("start", "stop", "bytes"))
+        self.put((p.REACHED, tag, *map(p.u64, reach(self.broker.journal.store, topic, start or 1, stop, size))))
+
     #: What does a command, and how many parts it has behind its tag.
     _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[Session, bytes, list[bytes]], None], int, int]]] = {
         p.HELLO: (_hello, 1, 1),
@@ -586,7 +591,7 @@ class Session:
         p.APPEND: (_append, 2, 5),
         p.STAGE: (_stage, 3, 4),
         p.COMMIT: (_commit, 2, 2),
-        p.ABORT: (_abort, 1, 1),
+        p.ABORT: (_abort, 1, 2),
         p.SUBSCRIBE: (_subscribe, 1, 2),
         p.CREDIT: (_credit, 1, 1),
         p.POSITION: (_position, 1, 1),
@@ -597,6 +602,7 @@ class Session:
         p.RETURN: (_return, 1, p.MAX_PARTS),
         p.SETTLE: (_settle, 3, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
+        p.REACH: (_reach, 4, 4),
         p.CREATE: (administration.create, 1, 1),
         p.DELETE: (administration.delete, 1, 1),
         p.TOPICS: (administration.topics, 0, 1),

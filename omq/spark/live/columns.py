@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import time
 from array import array
@@ -19,51 +18,6 @@ _TYPES: Final = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "sequence": pa.int64(),
 }
-
-
-class Memory:
-    """Blocks of memory, each reused once no batch refers to it: fresh pages cost as much as the copy.
-
-    Args:
-        size: Bytes of a block.
-        most: Blocks that are kept to be reused.
-    """
-
-    def __init__(self, size: int, most: int = 4) -> None:
-        self._size = size
-        self._most = most
-        self._blocks: list[mmap.mmap] = []
-
-    def take(self) -> mmap.mmap:
-        """A free block; it stays free until a buffer refers to it, such as that of a batch."""
-        for block in self._blocks:
-            if self._is_free(block):
-                return block
-        block = self._make(self._size)
-        # In pages of 2 MiB the copies in and out take a tenth less. Not every kernel has them.
-        with contextlib.suppress(OSError):
-            block.madvise(mmap.MADV_HUGEPAGE)
-        if len(self._blocks) < self._most:
-            self._blocks.append(block)
-        return block
-
-    def _make(self, size: int) -> mmap.mmap:
-        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-    def trim(self) -> None:
-        """Gives back to the system what nobody refers to, but for one block."""
-        free = [block for block in self._blocks if self._is_free(block)]
-        for block in free[1:]:
-            self._blocks.remove(block)
-
-    def _is_free(self, block: mmap.mmap) -> bool:
-        # A block counts the buffers over its memory, and refuses to be resized, even to its own size, while there are
-        # any. The object's reference count would not do: Python 3.14 does not count all references.
-        try:
-            block.resize(self._size)
-        except BufferError:
-            return False
-        return True
 
 
 class Shape:

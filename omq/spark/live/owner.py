@@ -26,7 +26,7 @@ import omq
 from omq.spark.live.columns import Messages, Shape, Taken
 from omq.spark.live.microbatch import Microbatch, Uncommitted
 from omq.spark.live.process import detach, launch
-from omq.spark.live.receive import ENDS, Limits
+from omq.spark.live.receive import Limits
 from omq.spark.live.settings import Settings
 from omq.spark.live.shared_memory import SharedBlock, SharedMemory
 from omq.spark.live.standing import StandingConnection
@@ -77,8 +77,8 @@ class Owner:
         self._uncommitted = Uncommitted()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         blocks = max(4, BYTES // settings.batch_bytes + 4)
-        self._memory = SharedMemory(settings.batch_bytes, blocks)
-        self._connection = StandingConnection(settings, endpoint, self._memory, SharedMemory(ENDS, blocks))
+        self._memory = SharedMemory(blocks)
+        self._connection = StandingConnection(settings, endpoint, self._memory, SharedMemory(blocks))
         self._drain = ""
         self._drained = 0.0
         self.resting = False

@@ -17,8 +17,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 import omq
-from omq.spark.live.columns import Columns, Marks, Memory, Messages, Shape, Taken
+from omq.spark.live.columns import Columns, Marks, Messages, Shape, Taken
 from omq.spark.live.meeting import LOOK, Meeting
+from omq.spark.memory import Memory
 
 log = logging.getLogger("omq.spark")
 
@@ -57,8 +58,8 @@ class Connection:
         ahead: Bytes that the socket may hold beside the batch that is read.
         most: Messages that the socket may hold, the user's recv_hwm; 0 for no bound.
         meeting: The wait for its first peer; `None`: it may take any time.
-        memory: Where bodies are put, in blocks of a batch; `None` for memory of its own.
-        ends_memory: Where their ends are put, in blocks of `ENDS` bytes; likewise.
+        memory: Where bodies are put; `None` for memory of its own.
+        ends_memory: Where their ends are put; likewise.
 
     Attributes:
         sequence: The number of the next message.
@@ -85,8 +86,8 @@ class Connection:
         self._most = most
         self._stash: deque[list[bytes]] = deque()
         self._mean = 0.0
-        self._memory = memory
-        self._ends_memory = ends_memory or Memory(ENDS)
+        self._memory = memory or Memory()
+        self._ends_memory = ends_memory or Memory()
         self.interrupted = threading.Event()
         self.bounded = self.cut = False
         self.pause()
@@ -145,14 +146,12 @@ class Connection:
 
     def _columns(self, shape: Shape, read: _Read) -> Taken | None:
         """Messages of one part, or any if the first has several; `None` if no message comes in time."""
-        if self._memory is None:
-            self._memory = Memory(shape.batch_bytes)
-        data = self._memory.take()
-        ends = self._ends_memory.take()
+        data = self._memory.take(shape.batch_bytes)
+        ends = self._ends_memory.take(ENDS)
         marks = Marks(self.endpoint, self.sequence)
-        room = min(shape.batch_bytes, read.bytes_left)
+        room = min(len(data), read.bytes_left)
         # The kernel writes large frames straight into the batch, if the bound in bytes leaves room for a whole batch.
-        large = self._mean >= LARGE and room == shape.batch_bytes
+        large = self._mean >= LARGE and room == len(data)
         try:
             with memoryview(data)[:room] as target, memoryview(ends) as view:
                 used = self._fill(target, view, large, read, marks)

@@ -1,25 +1,51 @@
-"""Spark's options: strings by name, in any case, checked and made into values."""
+"""The options of live sockets: which there are, and what they come to together."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import omq
+from omq.spark.options import (
+    ALL,
+    MIB,
+    READ,
+    READS,
+    STREAM_READ,
+    STREAM_WRITE,
+    WRITE,
+    WRITES,
+    Option,
+    OptionSet,
+    count,
+    flag,
+    nullable,
+    octets,
+    seconds,
+    size,
+    some_words,
+    words,
+)
 
-MIB: Final = 1 << 20
+__all__ = [
+    "COLUMNS",
+    "OPTIONS",
+    "READ",
+    "STREAM_READ",
+    "STREAM_WRITE",
+    "WRITE",
+    "Settings",
+    "check",
+    "columns",
+    "parse",
+    "schema",
+    "streams",
+]
 
-#: The uses of an option.
-READ, STREAM_READ, WRITE, STREAM_WRITE = "read", "readStream", "write", "writeStream"
-_READS: Final = frozenset({READ, STREAM_READ})
-_WRITES: Final = frozenset({WRITE, STREAM_WRITE})
-_ALL: Final = _READS | _WRITES
 #: The socket types of each side.
-_TYPES: Final = dict.fromkeys(_READS, ("PULL", "SUB")) | dict.fromkeys(_WRITES, ("PUSH", "PUB"))
+_TYPES: Final = dict.fromkeys(READS, ("PULL", "SUB")) | dict.fromkeys(WRITES, ("PUSH", "PUB"))
 #: Columns of a read, in the order of the default schema.
 COLUMNS: Final = {
     "value": "binary",
@@ -29,144 +55,42 @@ COLUMNS: Final = {
     "timestamp": "timestamp",
     "sequence": "bigint",
 }
-#: Spark hands its own options of a streaming write to the sink, too.
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-#: What Spark says of a table in its catalog.
-_TABLE: Final = "provider"
 #: Options of a socket that mean nothing on one side.
 _ELSEWHERE: Final = {
     # A read ends at its bounds, not at a timeout, and it sends nothing.
-    "recv_timeout": _WRITES,
-    "send_hwm": _WRITES,
-    "send_timeout": _WRITES,
-    "linger": _WRITES,
-    "recv_hwm": _READS,
+    "recv_timeout": WRITES,
+    "send_hwm": WRITES,
+    "send_timeout": WRITES,
+    "linger": WRITES,
+    "recv_hwm": READS,
 }
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
-def _bytes(text: str) -> int:
-    """Bytes: `1048576`, `64k`, `16m`, `2g`."""
-    scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text.strip().lower()[-1:], 1)
-    return _count(text.strip()[:-1] if scale > 1 else text) * scale
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError
-    return value
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(word for word in text.replace(",", " ").split() if word)
-
-
-def _endpoints(text: str) -> tuple[str, ...]:
-    found = _list(text)
-    if not found:
-        raise ValueError
-    return found
-
-
-def _prefixes(text: str) -> tuple[bytes, ...]:
-    return tuple(word.encode() for word in text.split(","))
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(word.strip() for word in text.split(",") if word.strip())
-
-
-def _octets(text: str) -> bytes:
-    return text.encode()
-
-
-def _flag(text: str) -> bool:
-    return {"true": True, "false": False}[text.strip().lower()]
-
-
-def _pair(text: str) -> Any:
-    first, _, second = text.partition(",")
-    return (float(first), float(second)) if second else float(first)
-
-
-def _spin(text: str) -> Any:
-    return text if text == "adaptive" else float(text)
-
-
-#: How the text of a socket's option becomes a value, by the option's type.
-_BY_TYPE: Final[dict[str, Callable[[str], Any]]] = {
-    "int": int,
-    "float": float,
-    "bool": _flag,
-    "bytes": _octets,
-    "str": str,
-    "tuple[bytes, ...]": _prefixes,
-    "frozenset[str]": _names,
-    "float | tuple[float, float]": _pair,
-    "float | str": _spin,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Option:
-    name: str
-    uses: frozenset[str]
-    parse: Callable[[str], Any]
-    wanted: str
-
 
 _OWN: Final = (
-    _Option("socket", _ALL, str.upper, "a socket type"),
-    _Option("bind", _ALL, _endpoints, "an endpoint, or several, separated by commas"),
-    _Option("connect", _ALL, _endpoints, "an endpoint, or several, separated by commas"),
-    _Option("partitions", _READS, _count, "a whole number above 0"),
-    _Option("columns", _READS, _list, "names of columns, separated by commas"),
-    _Option("batchBytes", _READS, _bytes, "bytes above 0 (16m is 16 MiB)"),
-    _Option("maxRows", frozenset({READ}), _count, "a whole number above 0"),
-    _Option("maxBytes", frozenset({READ}), _bytes, "bytes above 0 (16m is 16 MiB)"),
-    _Option("maxSeconds", frozenset({READ}), _seconds, "seconds above 0"),
-    _Option("maxRowsPerTrigger", frozenset({STREAM_READ}), _count, "a whole number above 0"),
-    _Option("maxBytesPerTrigger", frozenset({STREAM_READ}), _bytes, "bytes above 0 (16m is 16 MiB)"),
-    _Option("triggerSeconds", frozenset({STREAM_READ}), _seconds, "seconds above 0"),
-    _Option("quietSeconds", frozenset({STREAM_READ}), _seconds, "seconds above 0"),
-    _Option("keepSeconds", frozenset({STREAM_READ, STREAM_WRITE}), _seconds, "seconds above 0"),
-    _Option("connectTimeout", _ALL, lambda text: _nullable(_seconds)(text), "seconds above 0, or none"),
-    _Option("failOnConnectTimeout", _ALL, _flag, "true or false"),
-    _Option("failOnDataLoss", frozenset({STREAM_READ}), _flag, "true or false"),
-    _Option("topic", _WRITES, _octets, "text"),
-    _Option("subscribers", _WRITES, _count, "a whole number above 0"),
-    _Option("curveServerKeyFile", _ALL, Path, "the path of a file with the server's public key"),
-    _Option("curveSecretKeyFile", _ALL, Path, "the path of a file with our secret key"),
-    _Option("curveAuthorizedKeysFile", _ALL, Path, "the path of a file with a public key a line"),
+    Option("socket", ALL, str.upper, "a socket type"),
+    Option("bind", ALL, some_words, "an endpoint, or several, separated by commas"),
+    Option("connect", ALL, some_words, "an endpoint, or several, separated by commas"),
+    Option("partitions", READS, count, "a whole number above 0"),
+    Option("columns", READS, words, "names of columns, separated by commas"),
+    Option("batchBytes", READS, size, "bytes above 0 (16m is 16 MiB)"),
+    Option("maxRows", frozenset({READ}), count, "a whole number above 0"),
+    Option("maxBytes", frozenset({READ}), size, "bytes above 0 (16m is 16 MiB)"),
+    Option("maxSeconds", frozenset({READ}), seconds, "seconds above 0"),
+    Option("maxRowsPerTrigger", frozenset({STREAM_READ}), count, "a whole number above 0"),
+    Option("maxBytesPerTrigger", frozenset({STREAM_READ}), size, "bytes above 0 (16m is 16 MiB)"),
+    Option("triggerSeconds", frozenset({STREAM_READ}), seconds, "seconds above 0"),
+    Option("quietSeconds", frozenset({STREAM_READ}), seconds, "seconds above 0"),
+    Option("keepSeconds", frozenset({STREAM_READ, STREAM_WRITE}), seconds, "seconds above 0"),
+    Option("connectTimeout", ALL, nullable(seconds), "seconds above 0, or none"),
+    Option("failOnConnectTimeout", ALL, flag, "true or false"),
+    Option("failOnDataLoss", frozenset({STREAM_READ}), flag, "true or false"),
+    Option("topic", WRITES, octets, "text"),
+    Option("subscribers", WRITES, count, "a whole number above 0"),
+    Option("curveServerKeyFile", ALL, Path, "the path of a file with the server's public key"),
+    Option("curveSecretKeyFile", ALL, Path, "the path of a file with our secret key"),
+    Option("curveAuthorizedKeysFile", ALL, Path, "the path of a file with a public key a line"),
 )
 
-
-def _socket_options() -> dict[str, _Option]:
-    found = {}
-    for one in dataclasses.fields(omq.Options):
-        kind = str(one.type).removesuffix(" | None")
-        if kind in _BY_TYPE:
-            uses = _ELSEWHERE.get(one.name, _ALL)
-            found[one.name] = _Option(one.name, uses, _nullable(_BY_TYPE[kind]), f"a value of type {one.type}")
-    return found
-
-
-def _nullable(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    def parsed(text: str) -> Any:
-        return None if text.strip().lower() == "none" else parse(text)
-
-    return parsed
-
-
-_SOCKETS: Final = _socket_options()
-_KNOWN: Final = {option.name.lower(): option for option in (*_OWN, *_SOCKETS.values())}
+OPTIONS: Final = OptionSet(_OWN, _TYPES, _ELSEWHERE)
 
 
 @dataclass(frozen=True)
@@ -245,45 +169,6 @@ class Settings:
         return kind(bind=bind, connect=connect, **{"security": self.security(), **dict(self.options), **options})
 
 
-def known(*uses: str) -> list[str]:
-    """The names of the options for any of some uses, for messages."""
-    own = [option.name for option in _OWN if not option.uses.isdisjoint(uses)]
-    kinds = [omq.SocketType(name) for use in uses for name in _TYPES[use]]
-    fitting = [
-        name
-        for name, option in _SOCKETS.items()
-        if not option.uses.isdisjoint(uses) and any(_fits(kind, name) for kind in kinds)
-    ]
-    return [*own, *sorted(fitting)]
-
-
-def _listed(*uses: str) -> str:
-    return f"known are: {', '.join(known(*uses))}"
-
-
-def _unknown(name: str, uses: Iterable[str]) -> omq.OptionError:
-    """What is said of an option that is none of these uses."""
-    names = {one.lower(): one for one in known(*uses)}
-    option = _KNOWN.get(name.lower())
-    if option is None:
-        what = f"unknown option {name!r}"
-        close = get_close_matches(name.lower(), names, 1)
-    else:
-        what = f"not an option of {' or '.join(uses)}: {option.name!r}"
-        # A stream says `maxRowsPerTrigger` where a batch says `maxRows`.
-        close = [one for one in names if one.startswith(name.lower()) or name.lower().startswith(one)][:1]
-    meant = f"did you mean {names[close[0]]!r}? " if close else ""
-    return omq.OptionError(f"{what}; {meant}{_listed(*uses)}")
-
-
-def _fits(kind: omq.SocketType, name: str) -> bool:
-    try:
-        omq.Options.parse(kind, {name: getattr(omq.Options(), name)})
-    except omq.OptionError:
-        return False
-    return True
-
-
 def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settings:
     """Checks Spark's options.
 
@@ -295,19 +180,7 @@ def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settin
     Raises:
         OptionError: An option is unknown, not for this use, or missing, or a value does not fit.
     """
-    own: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    for name, text in given.items():
-        option = _KNOWN.get(name.lower())
-        if name.lower() in _SPARKS_OWN and use == STREAM_WRITE:
-            continue
-        if option is None or use not in option.uses:
-            raise _unknown(name, (use,))
-        try:
-            value = option.parse(text)
-        except (ValueError, KeyError):
-            raise omq.OptionError(f"option {option.name}={text!r}: must be {option.wanted}") from None
-        (options if option.name in _SOCKETS else own)[option.name] = value
+    own, options = OPTIONS.parse(use, given)
     _require(use, own, options)
     if bounded and use == READ and not own.keys() & {"maxRows", "maxBytes", "maxSeconds"}:
         raise omq.OptionError("a batch needs a bound: option 'maxRows', 'maxBytes' or 'maxSeconds' is missing")
@@ -318,24 +191,8 @@ def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settin
 
 
 def streams(given: Mapping[str, str]) -> bool:
-    """Whether there are options of a streaming read that a batch read does not have.
-
-    Raises:
-        OptionError: There is one that no read has.
-    """
-    found: list[frozenset[str]] = []
-    for name in given:
-        if name.lower() == _TABLE:
-            raise omq.OptionError(
-                "a table of Spark's catalog (CREATE TABLE ... USING omq) cannot be made: Spark hands a Python data"
-                " source no options of a table. Make a view:"
-                " spark.read.format('omq')....load().createOrReplaceTempView(name)"
-            )
-        option = _KNOWN.get(name.lower())
-        if option is None or option.uses.isdisjoint(_READS):
-            raise _unknown(name, (READ, STREAM_READ))
-        found.append(option.uses)
-    return any(STREAM_READ in uses and READ not in uses for uses in found)
+    """Whether there are options of a streaming read that a batch read does not have; raises as `OptionSet.streams`."""
+    return OPTIONS.streams(given)
 
 
 _FIELDS: Final = {
@@ -363,9 +220,9 @@ def _require(use: str, own: dict[str, Any], options: dict[str, Any]) -> None:
     types = _TYPES[use]
     if own.get("socket") not in types:
         said = f"socket={own['socket']!r} does not fit" if "socket" in own else "option 'socket' is missing"
-        raise omq.OptionError(f"{said}: {use} takes {' or '.join(types)}; {_listed(use)}")
+        raise omq.OptionError(f"{said}: {use} takes {' or '.join(types)}; {OPTIONS.listed(use)}")
     if "bind" not in own and "connect" not in own:
-        raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; {_listed(use)}")
+        raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; {OPTIONS.listed(use)}")
     if own["socket"] == "SUB" and "subscribe" not in options:
         raise omq.OptionError("option 'subscribe' is missing: prefixes, separated by commas; empty for everything")
     if "curveAuthorizedKeysFile" in own and "curveServerKeyFile" in own:

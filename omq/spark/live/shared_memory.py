@@ -6,7 +6,7 @@ import mmap
 import os
 import weakref
 
-from omq.spark.live.columns import Memory
+from omq.spark.memory import Memory
 
 
 class SharedBlock(mmap.mmap):

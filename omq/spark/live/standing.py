@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import omq
 from omq.spark.live import reading
-from omq.spark.live.columns import Memory
 from omq.spark.live.receive import Connection
 from omq.spark.live.settings import Settings
+from omq.spark.memory import Memory
 
 EVENTS: Final = 1000  # that may wait until somebody asks how it is
 

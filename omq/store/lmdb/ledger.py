@@ -426,6 +426,9 @@ class Ledger:
         return stage, topic.id, first, topic.last + 1 - first
 
     def _abort(self, write: AbortStage) -> None:
+        if write.prefix:
+            self._stages.drop_all(self._transaction, write.stage)
+            return
         if self._stages.find(self._transaction, write.stage) is None:
             raise Elsewhere("there is no such stage")
         self._stages.drop(self._transaction, write.stage)

@@ -87,6 +87,19 @@ class Stages:
         for key, _, _ in self.publish(transaction, stage):
             transaction.delete(key)
 
+    def drop_all(self, transaction: Any, prefix: bytes) -> None:
+        """Forgets the stages whose names begin so."""
+        cursor = transaction.cursor()
+        begins = b"G" + prefix
+        stages = []
+        found = cursor.set_range(begins)
+        while found and cursor.key()[: len(begins)] == begins:
+            stages.append(bytes(cursor.key())[1:])
+            found = cursor.next()
+        cursor.close()
+        for stage in stages:
+            self.drop(transaction, stage)
+
     def known(self, transaction: Any, commit: bytes) -> tuple[list[tuple[bytes, int, int, int]], dict[int, str]] | None:
         """What a commit has published, and the names of its topics; `None` if there was none of this name."""
         key = b"c" + commit

@@ -361,6 +361,9 @@ class Store:
                     return self._pass_on(write, where)
             if write.error is None and self.refused:
                 self.refused = {name: why for name, why in self.refused.items() if why.topic_id != write.topic_id}
+        elif isinstance(write, AbortStage) and write.prefix and write.error is None and write.places < 2:
+            write.places += 1
+            return self._pass_on(write, self._writers["weak"] if write.places == 1 else self._memory)
         elif isinstance(write, CommitStages | AbortStage) and isinstance(write.error, Elsewhere):
             # From the strong environment to the weak one, then to memory.
             if threading.current_thread().name.endswith("strong"):

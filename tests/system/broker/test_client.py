@@ -72,6 +72,9 @@ def test_a_topic_is_made_found_listed_and_deleted(twin, client):
     with pytest.raises(TopicError):
         twin.wait(client.create("made", delivery="round-robin", persistence="transient"))
     assert "made" in [info.name for info in twin.wait(client.topics())]
+    assert [info.name for info in twin.wait(client.topics("made"))] == ["made"]
+    with pytest.raises(TopicError):
+        twin.wait(client.topics("nowhere"))
     twin.wait(client.delete("made"))
     assert "made" not in [info.name for info in twin.wait(client.topics())]
     with pytest.raises(TopicError):

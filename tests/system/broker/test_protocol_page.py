@@ -354,6 +354,14 @@ def test_read_by_range(client, topic):
     assert client.ask(b"READ", topic, 6, 0, u32(1), expect=b"RANGE") == [u64(0), u64(1)]
 
 
+def test_how_far_so_many_bytes_reach(client, topic):
+    for number in range(1, 6):
+        client.append(topic, record(b"%d" % number))  # ten bytes each
+    assert client.ask(b"REACH", topic, 2, 0, u64(20), expect=b"REACHED") == [u64(4), u64(20)]
+    assert client.ask(b"REACH", topic, 2, 0, u64(1), expect=b"REACHED") == [u64(3), u64(10)]
+    assert client.ask(b"REACH", topic, 2, 5, u64(1000), expect=b"REACHED") == [u64(5), u64(30)]
+
+
 def test_topics_tell_what_they_are(client):
     what = {"delivery": "round-robin", "persistence": "async", "settings": {"max_age": 3600, "max_deliveries": 5}}
     made = client.create("told", **what)

@@ -20,6 +20,7 @@ from omq.store.interface import (
     Stage,
     Trim,
 )
+from omq.store.memory import MemoryStore
 from tests.unit.store.opened import Opened
 
 KINDS = [
@@ -329,6 +330,24 @@ def test_a_commit_that_cannot_be_whole_is_none(log: Opened, kind: str) -> None:
     log.do(AbortStage(b"one"))
     with pytest.raises(StageError):
         log.do(CommitStages(b"c", [b"one"]))
+
+
+@everywhere
+def test_stages_of_any_kind_are_forgotten_by_how_their_names_begin(log: Opened) -> None:
+    where = "memory" if isinstance(log.log, MemoryStore) else "disk"
+    kinds = [kind for place, kind in KINDS if place == where]
+    for number, kind in enumerate(kinds):
+        topic = log.make(kind, persistence=kind)
+        for name in (b"p/%d", b"p/other/%d", b"q/%d"):
+            log.do(Stage(topic, blocks.encode([b"a"]), 1, name % number))
+    log.do(AbortStage(b"p/", prefix=True))
+    log.do(AbortStage(b"p/", prefix=True))
+    for number in range(len(kinds)):
+        for name in (b"p/%d", b"p/other/%d"):
+            with pytest.raises(StageError):
+                log.do(CommitStages(b"of " + name % number, [name % number]))
+        log.do(CommitStages(b"of q/%d" % number, [b"q/%d" % number]))
+        assert log.log.topic(number + 1).last == 1
 
 
 @everywhere

@@ -152,6 +152,9 @@ WRONG = [
     ("syntax", [b"READ", b"1", b"t", p.u64(1), p.u64(0), p.u64(100)]),
     ("syntax", [b"READ", b"1", b"t", p.u64(1), p.u64(0)]),
     ("topic", [b"READ", b"1", b"nowhere", p.u64(1), p.u64(0), p.u32(100)]),
+    ("syntax", [b"REACH", b"1", b"t", p.u64(1), p.u64(0), p.u32(100)]),
+    ("syntax", [b"REACH", b"1", b"t", p.u64(1), p.u64(0)]),
+    ("topic", [b"REACH", b"1", b"nowhere", p.u64(1), p.u64(0), p.u64(100)]),
     ("syntax", [b"CREATE", b"1", j(name=7)]),
     ("syntax", [b"CREATE", b"1", j(name="n", settings=[])]),
     ("topic", [b"CREATE", b"1", j(name="n/n")]),
@@ -431,6 +434,42 @@ async def test_reads_are_answered_block_by_block():
         assert blocks.read_header(one[4])[:2] == (9, 1)
 
 
+async def test_so_many_bytes_reach_to_the_record_that_has_the_last_of_them():
+    async with core() as broker:
+        session = await prepared(broker, max_messages=8)
+        for number in range(10):
+            await ask(session, b"APPEND", b"1", b"t", blocks.encode([b"%d" % number]))
+        first = broker.topic("t").state().first
+
+        async def reach(start: int, stop: int, size: int) -> tuple[int, int]:
+            command, tag, *numbers = await ask(session, b"REACH", b"r", b"t", p.u64(start), p.u64(stop), p.u64(size))
+            assert (command, tag) == (b"REACHED", b"r")
+            return p.number(numbers[0]), p.number(numbers[1])
+
+        assert await reach(5, 0, 0) == (6, 10)  # one at least, and each record has ten bytes
+        assert await reach(5, 0, 10) == (6, 10)
+        assert await reach(5, 0, 11) == (7, 20)
+        assert await reach(5, 8, 1000) == (8, 30)
+        assert await reach(5, 0, 1000) == (11, 60)
+        assert await reach(1, 0, 1) == (first + 1, 10)
+        assert await reach(11, 0, 1) == (11, 0)
+        assert await reach(20, 0, 1) == (20, 0)
+
+
+async def test_one_request_looks_at_so_many_bytes_and_says_where_to_go_on(monkeypatch):
+    monkeypatch.setattr("omq.broker.zmtp.reads.MAX_REACH", 25)
+    async with core() as broker:
+        session = await prepared(broker)
+        for number in range(3):
+            await ask(session, b"APPEND", b"1", b"t", blocks.encode([bytes([number]) * 30]))
+        at, seen = 1, 0
+        while at < 4:
+            _, _, following, more = await ask(session, b"REACH", b"r", b"t", p.u64(at), p.u64(0), p.u64(1000))
+            assert p.number(following) > at
+            at, seen = p.number(following), seen + p.number(more)
+        assert (at, seen) == (4, 117)
+
+
 async def test_stages_are_published_at_once_and_a_commit_counts_once():
     async with core() as broker:
         await broker.create("u", persistence="weak")
@@ -449,6 +488,11 @@ async def test_stages_are_published_at_once_and_a_commit_counts_once():
         await until(lambda: broker.topic("t").readable == 2)
         await ask(session, b"STAGE", b"1", b"t", RECORDS, b"s3")
         assert await ask(session, b"ABORT", b"3", b"s3") == [b"ABORTED", b"3"]
+        for stage in (b"p/1", b"p/2", b"q/1"):
+            assert await ask(session, b"STAGE", b"3", b"t", RECORDS, stage) == [b"STAGED", b"3"]
+        assert await ask(session, b"ABORT", b"3", b"p/", b"all") == [b"ABORTED", b"3"]
+        assert (await ask(session, b"COMMIT", b"3", b"of p", b'["cC8y"]'))[2] == b"state"
+        assert (await ask(session, b"COMMIT", b"3", b"of q", b'["cS8x"]'))[0] == b"COMMITTED"
         assert (await ask(session, b"COMMIT", b"4", b"d", b'["czM="]'))[2] == b"state"
 
 
@@ -628,6 +672,7 @@ GRANTED = [
     ("publish", [b"STAGE", b"1", b"t", RECORDS, b"s"]),
     ("subscribe", [b"SUBSCRIBE", b"1", b"t", b"{}"]),
     ("subscribe", [b"READ", b"1", b"t", p.u64(1), p.u64(0), p.u32(9)]),
+    ("subscribe", [b"REACH", b"1", b"t", p.u64(1), p.u64(0), p.u64(9)]),
     ("subscribe", [b"NAMES", b"1", b"t"]),
     ("consume", [b"CONSUME", b"1", b"j", b"{}"]),
     ("create", [b"CREATE", b"1", j(name="t", persistence="weak")]),

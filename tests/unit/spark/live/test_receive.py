@@ -13,7 +13,7 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 
 import omq  # noqa: E402
 from omq.spark import pull_batches, push_partition  # noqa: E402
-from omq.spark.live.columns import Memory, Shape  # noqa: E402
+from omq.spark.live.columns import Shape  # noqa: E402
 from omq.spark.live.receive import Connection, Limits  # noqa: E402
 from tests.unit.engine.wire import GREETING, frames, ready  # noqa: E402
 
@@ -51,34 +51,6 @@ def test_batches_stay_what_they_are_while_more_is_read(push: omq.PUSH) -> None:
     batches = pulled(push, maxRows=1000, batchBytes=600, columns="value")
     assert len(batches) == 10
     assert [int(value) for batch in batches for value in batch["value"].to_pylist()] == list(range(1000))
-
-
-VIEWS = {
-    "an Arrow buffer": lambda block: pa.py_buffer(block),
-    "a slice of one": lambda block: pa.py_buffer(block).slice(5, 10),
-    "an Arrow array": lambda block: pa.Array.from_buffers(pa.uint8(), 10, [None, pa.py_buffer(block)]),
-    "a memoryview": memoryview,
-}
-
-
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_a_block_is_free_exactly_while_nobody_has_its_memory(view: Any) -> None:
-    memory = Memory(8192)
-    block = memory.take()
-    names = [block] * 3
-    assert memory.take() is block, "those who know its name have none of its memory"
-    block[:5] = b"hello"
-    seen = view(block)
-    other = memory.take()
-    assert other is not block
-    del names, block
-    assert memory.take() is other
-    views = [seen, view(other)]
-    assert memory.take() is not other
-    del seen, views
-    first = memory.take()
-    assert first[:5] == b"hello", "the pages are the same"
-    assert first is not other
 
 
 def test_memory_is_used_again_once_a_batch_is_dropped(push: omq.PUSH) -> None:

@@ -9,6 +9,7 @@ pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install '
 
 import omq
 from omq.spark.live import settings
+from omq.spark.options import fits
 
 PULL = {"socket": "PULL", "connect": "tcp://127.0.0.1:1"}
 
@@ -232,14 +233,14 @@ EVERY: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize(("use", "types"), [("read", ("PULL", "SUB")), ("writeStream", ("PUSH", "PUB"))])
 def test_every_option_of_a_socket_is_an_option_of_spark_and_in_force(use: str, types: tuple[str, ...]) -> None:
     own = {"columns", "partitions", "topic", "subscribers", "socket", "bind", "connect"}
-    named = {name for name in settings.known(use) if name.islower() and name not in own}
+    named = {name for name in settings.OPTIONS.known(use) if name.islower() and name not in own}
     assert named <= EVERY.keys()
     tried = set()
     for kind in types:
         usual = {"socket": kind, "connect": "tcp://127.0.0.1:1"} | ({"maxRows": "1"} if use == "read" else {})
         if kind == "SUB":
             usual["subscribe"] = ""
-        fitting = {name for name in named if settings._fits(omq.SocketType(kind), name)}
+        fitting = {name for name in named if fits(omq.SocketType(kind), name)}
         for name in fitting:
             text, value = EVERY[name]
             with settings.parse(use, {**usual, name: text}).open() as sock:

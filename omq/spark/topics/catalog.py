@@ -1,0 +1,266 @@
+"""What a driver asks the broker: which topics there are, where reads of them begin and end, and what is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import omq
+from omq.broker import BrokerTimeout, Client, TopicError, TopicInfo
+from omq.spark.topics.offsets import Offset, Place, Range
+from omq.spark.topics.settings import EARLIEST, LATEST, STREAM_READ, Offsets, Settings
+
+log = logging.getLogger("omq.spark")
+
+
+class DataLoss(omq.OmqError):
+    """Messages that were to be read are not there any more."""
+
+
+@contextlib.contextmanager
+def named(settings: Settings) -> Iterator[None]:
+    """Has a broker that is away told with the options that name it."""
+    try:
+        yield
+    except BrokerTimeout as error:
+        raise BrokerTimeout(
+            f"option connect={settings.endpoint!r}: {error} (option timeout={settings.timeout:g})"
+        ) from None
+
+
+def lost(settings: Settings, what: str) -> None:
+    """Tells of messages that cannot be read.
+
+    Raises:
+        DataLoss: Unless `failOnDataLoss` is false: then it is logged.
+    """
+    if settings.fail_on_data_loss:
+        raise DataLoss(f"{what} (option failOnDataLoss=false goes on without)")
+    log.warning("%s; failOnDataLoss=false: going on without", what)
+
+
+class Catalog:
+    """The topics of a read, as the broker has them. It connects when it is first asked; a copy connects anew.
+
+    Args:
+        settings: The options.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._client: Client | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    @property
+    def client(self) -> Client:
+        """A client of the broker."""
+        if self._client is None:
+            self._client = self._settings.client()
+        return self._client
+
+    def close(self) -> None:
+        """Ends the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # ------------------------------------------------------------------ topics
+
+    def topics(self) -> tuple[str, dict[str, TopicInfo]]:
+        """The broker's id, and the topics that the options choose, by name; those that are not there are left out."""
+        settings = self._settings
+        with named(settings):
+            infos = self.client.topics()
+        if settings.pattern is None:
+            found = {info.name: info for info in infos if info.name in settings.topics}
+        else:
+            matches = re.compile(settings.pattern).fullmatch
+            found = {info.name: info for info in infos if matches(info.name)}
+        if settings.use == STREAM_READ:
+            for name, info in list(found.items()):
+                if info.delivery == "broadcast":
+                    continue
+                if settings.pattern is None:
+                    raise TopicError(
+                        f"option {settings.chosen}: {name!r} is a round-robin topic, whose messages go once they are"
+                        " acknowledged; a stream reads broadcast topics"
+                    )
+                del found[name]
+        return self.client.broker, found
+
+    def known(self) -> tuple[str, dict[str, TopicInfo]]:
+        """The same, where the query begins: every topic that is named has to be there.
+
+        Raises:
+            TopicError: One is not.
+        """
+        broker, found = self.topics()
+        if missing := [name for name in self._settings.topics if name not in found]:
+            with named(self._settings):
+                names = sorted(info.name for info in self.client.topics())
+            there = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"
+            raise TopicError(
+                f"option {self._settings.chosen}: {self._settings.endpoint} has no topic {missing[0]!r};"
+                f" there are: {there}"
+            )
+        return broker, found
+
+    # ------------------------------------------------------------------ bounds
+
+    def starts(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
+        """The first id of each topic, as the options say; it may no longer be kept."""
+        settings = self._settings
+        if settings.since is not None:
+            return {name: self._first_since(info, settings.since) for name, info in infos.items()}
+        if settings.starting == EARLIEST:
+            return {name: info.first or 1 for name, info in infos.items()}
+        return self._ids("startingOffsets", settings.starting, infos)
+
+    def stops(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
+        """The id behind the last of each topic."""
+        settings = self._settings
+        if settings.until is not None:
+            return {name: self._first_since(info, settings.until) for name, info in infos.items()}
+        return self._ids("endingOffsets", settings.ending, infos)
+
+    def _ids(self, option: str, offsets: Offsets, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
+        if offsets == LATEST:
+            return {name: info.last + 1 for name, info in infos.items()}
+        assert not isinstance(offsets, str)
+        given = dict(offsets)
+        if unknown := sorted(given.keys() - infos.keys()):
+            raise omq.OptionError(f"option {option}: {unknown[0]!r} is no topic of {self._settings.chosen}")
+        if left := sorted(infos.keys() - given.keys()):
+            raise omq.OptionError(f"option {option}: an id of topic {left[0]!r} is missing")
+        for name, id in given.items():
+            last = infos[name].last
+            if id > last + 1:
+                raise omq.OptionError(
+                    f"option {option}={id} of topic {name!r} is beyond the end: the newest id is {last}, so {last + 1}"
+                    " is the most"
+                )
+        return given
+
+    def _first_since(self, info: TopicInfo, moment: int) -> int:
+        """The first id of this time, milliseconds since 1970, or later: by halving, for ids and times both grow."""
+        low, high = info.first or 1, info.last + 1
+        with named(self._settings):
+            while low < high:
+                middle = (low + high) // 2
+                message = next(iter(self.client.read(info.name, middle, high, limit=1)), None)
+                if message is None or message.timestamp * 1000 >= moment:
+                    high = middle
+                else:
+                    low = message.id + 1
+        return low
+
+    # ------------------------------------------------------------------ ranges
+
+    def ranges(self, start: Offset, end: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> list[Range]:
+        """What lies between two offsets, and is there.
+
+        Args:
+            start: Where it begins; a topic that is not in it, or has another number there, begins where it does.
+            end: Where it ends.
+            broker: The id of the broker's store.
+            infos: The topics as they are now.
+
+        Raises:
+            DataLoss: Not everything is there any more.
+        """
+        settings = self._settings
+        found: list[Range] = []
+        for name, place in sorted(end.places.items()):
+            before = start.places.get(name) if start.broker == end.broker else None
+            if before is not None and before.topic_id != place.topic_id:
+                before = None  # another topic had the name
+            begin = 1 if before is None else before.next
+            if begin > place.next:
+                raise omq.StateError(
+                    f"the checkpoint goes backwards: topic {name!r} from {begin} to {place.next}; it is of other topics"
+                )
+            info = infos.get(name)
+            if end.broker != broker or info is None or info.id != place.topic_id:
+                if begin < place.next:
+                    lost(settings, f"{self._gone(name, end.broker, broker, info)}: {_ids(begin, place.next)} are lost")
+                continue
+            stop = min(place.next, info.last + 1)
+            if stop < place.next:
+                lost(settings, f"topic {name!r} ends with {info.last}: {_ids(max(stop, begin), place.next)} are lost")
+            if begin < info.first:
+                if before is not None:
+                    text = f"topic {name!r} begins with {info.first} now: {_ids(begin, min(info.first, stop))} are lost"
+                    lost(settings, text)
+                begin = info.first
+            if begin < stop:
+                found.append(Range(name, place.topic_id, begin, stop))
+        return found
+
+    def _gone(self, name: str, before: str, broker: str, info: TopicInfo | None) -> str:
+        if before != broker:
+            return f"topic {name!r}: the checkpoint is of another broker than {self._settings.endpoint}"
+        return f"topic {name!r} was deleted" + ("" if info is None else ", and made again")
+
+    # ------------------------------------------------------------------ a stream
+
+    def pinned(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
+        """Where a stream begins: where its subscription is, which is made where there is none."""
+        settings = self._settings
+        if settings.subscription is None and settings.starting == LATEST and settings.since is None:
+            log.warning(
+                "startingOffsets=latest without the option 'subscription': a crash before the first commit moves the"
+                " start, and what came meanwhile is passed over"
+            )
+        starts = self.starts(infos)
+        for name, start in starts.items():
+            if start < infos[name].first:
+                lost(
+                    settings,
+                    f"topic {name!r} begins with {infos[name].first}: {_ids(start, infos[name].first)} are lost",
+                )
+                starts[name] = infos[name].first
+        if settings.subscription is None:
+            return starts
+        with named(settings):
+            for name in infos:
+                kept = [one.position for one in self.client.names(name) if one.name == settings.subscription]
+                if kept:
+                    starts[name] = kept[0] + 1
+                else:
+                    self._move(name, starts[name], new=True)
+        return starts
+
+    def keep(self, end: Offset) -> None:
+        """Moves the subscription to where a stream is."""
+        if self._settings.subscription is None:
+            return
+        for name, place in end.places.items():
+            try:
+                self._move(name, place.next, new=False)
+            except omq.OmqError as error:
+                # The checkpoint says where the stream is; this is for those who look.
+                log.warning("subscription=%r of topic %r is not moved: %s", self._settings.subscription, name, error)
+
+    def _move(self, name: str, following: int, *, new: bool) -> None:
+        subscription = self._settings.subscription
+        try:
+            held = self.client.subscribe(name, replay=following - 1, name=subscription, credit=1)
+        except TopicError as error:
+            raise TopicError(f"option subscription={subscription!r}: {error}") from None
+        with held:
+            if not new:
+                held.ack(following - 1)
+
+
+def _ids(start: int, stop: int) -> str:
+    return f"ids {start} to {stop - 1}"
+
+
+def offset(broker: str, infos: Mapping[str, TopicInfo], nexts: Mapping[str, int]) -> Offset:
+    """An offset of topics as they are."""
+    return Offset(broker, {name: Place(infos[name].id, following) for name, following in nexts.items()})

@@ -1,0 +1,113 @@
+"""How far a stream is, as a checkpoint holds it, and how ids are shared out; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from pyspark.sql.datasource import InputPartition
+
+import omq
+
+#: The version of an offset in a checkpoint.
+VERSION: Final = 1
+KIND: Final = "topics"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a topic is read.
+
+    Attributes:
+        topic_id: Its number, which no later topic of the name has.
+        next: The id that comes next.
+    """
+
+    topic_id: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """How far a stream is.
+
+    Attributes:
+        broker: The id of the broker's store.
+        places: How far each topic is read, by name.
+    """
+
+    broker: str
+    places: Mapping[str, Place]
+
+    def json(self, **more: Any) -> dict[str, Any]:
+        """What Spark keeps. It compares offsets as text, so keys are sorted."""
+        topics = {name: {"id": one.topic_id, "next": one.next} for name, one in sorted(self.places.items())}
+        return dict(sorted({"broker": self.broker, "kind": KIND, "topics": topics, "version": VERSION, **more}.items()))
+
+    @classmethod
+    def read(cls, found: Any) -> Offset:
+        """Reads it again.
+
+        Raises:
+            StateError: It is none: the checkpoint is of something else.
+        """
+        if not isinstance(found, dict) or found.get("kind") != KIND:
+            raise omq.StateError(f"the checkpoint is of another kind of source, not of topics: {found}")
+        if found.get("version") != VERSION:
+            raise omq.StateError(
+                f"the checkpoint has offsets of version {found.get('version')}, this package knows {VERSION}"
+            )
+        try:
+            places = {name: Place(int(one["id"]), int(one["next"])) for name, one in found["topics"].items()}
+            return cls(str(found["broker"]), places)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise omq.StateError(f"the checkpoint has an offset that is damaged: {found}") from None
+
+
+@dataclass
+class Range(InputPartition):
+    """Messages of a topic that one task reads.
+
+    Attributes:
+        topic: The topic's name.
+        topic_id: Its number.
+        start: The first id.
+        stop: The id behind the last one.
+    """
+
+    topic: str
+    topic_id: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def split(ranges: Sequence[Range], least: int | None) -> list[Range]:
+    """Cuts ranges by their ids so that there are so many at least, as far as there are ids; empty ones are left out."""
+    ranges = [one for one in ranges if len(one)]
+    total = sum(map(len, ranges))
+    if least is None or len(ranges) >= least:
+        return list(ranges)
+    found: list[Range] = []
+    for one, pieces in zip(ranges, shared([len(one) for one in ranges], min(least, total)), strict=True):
+        pieces = max(pieces, 1)
+        cuts = [one.start + len(one) * number // pieces for number in range(pieces + 1)]
+        found += [Range(one.topic, one.topic_id, a, b) for a, b in pairwise(cuts)]
+    return found
+
+
+def shared(wanted: Sequence[int], limit: int) -> list[int]:
+    """Shares so many out in proportion to what each wants; nobody gets more than that, and all is given out."""
+    total = sum(wanted)
+    if total <= limit:
+        return list(wanted)
+    given = [one * limit // total for one in wanted]
+    # The rest goes to those who lost the largest parts by rounding.
+    by_loss = sorted(range(len(wanted)), key=lambda number: (-(wanted[number] * limit % total), number))
+    for number in by_loss[: limit - sum(given)]:
+        given[number] += 1
+    return given

@@ -1,0 +1,138 @@
+"""Messages of a topic as record batches: what a task reads."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from omq.broker import Client, Columns, Damaged, Overrun, TopicError
+from omq.broker.columns import Maps, Texts
+from omq.spark.memory import Memory
+from omq.spark.topics.ahead import ahead
+from omq.spark.topics.catalog import lost, named
+from omq.spark.topics.offsets import Range
+from omq.spark.topics.settings import Settings, columns
+
+_TYPES: Final = {
+    "topic": pa.string(),
+    "id": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.map_(pa.string(), pa.binary()),
+}
+#: What is asked of the client for a column.
+_PARTS: Final = {"key": "keys", "value": "bodies", "headers": "headers"}
+
+#: Memory of this worker process; one task at a time runs in it.
+_memory: Final = Memory()
+
+
+def read(settings: Settings, part: Range) -> Iterator[pa.RecordBatch]:
+    """The messages of a range; a batch is gathered while Spark takes the one before.
+
+    Raises:
+        DataLoss: Some of them are not there any more.
+        BrokerTimeout: The broker is away for longer than `timeout`.
+    """
+    yield from ahead(_read(settings, part))
+
+
+def _read(settings: Settings, part: Range) -> Generator[pa.RecordBatch, None, None]:
+    with named(settings), settings.client() as client:
+        if not _is_there(client, settings, part):
+            return
+        start = part.start
+        while start < part.stop:
+            try:
+                for found in _columns(client, settings, part, start):
+                    start = _last(found.ids) + 1
+                    yield batch(settings, part.topic, found)
+                break
+            except Overrun as error:
+                lost(settings, _gone(part, start, error.first, "are no longer kept"))
+                start = error.first
+            except Damaged as error:
+                lost(settings, _gone(part, max(start, error.first), error.last + 1, f"are damaged ({error})"))
+                start = error.last + 1
+        # Names come again, numbers do not: this topic has been here all the time.
+        _is_there(client, settings, part)
+
+
+def _is_there(client: Client, settings: Settings, part: Range) -> bool:
+    """Whether the topic is the one that was planned with."""
+    try:
+        (info,) = client.topics(part.topic)
+    except TopicError:
+        info = None
+    if info is not None and info.id == part.topic_id:
+        return True
+    again = "" if info is None else ", and made again"
+    lost(settings, f"topic {part.topic!r} was deleted{again}: ids {part.start} to {part.stop - 1} are lost")
+    return False
+
+
+def _gone(part: Range, start: int, stop: int, why: str) -> str:
+    return f"topic {part.topic!r}: ids {start} to {min(stop, part.stop) - 1} {why}"
+
+
+def _columns(client: Client, settings: Settings, part: Range, start: int) -> Iterator[Columns]:
+    parts = [_PARTS[name] for name in columns(settings) if name in _PARTS]
+    return client.read_columns(
+        part.topic, start, part.stop, parts=parts, batch_bytes=settings.batch_bytes, memory=_memory.take
+    )
+
+
+def _last(ids: bytes) -> int:
+    return int.from_bytes(ids[-8:], "little")
+
+
+def batch(settings: Settings, topic: str, found: Columns) -> pa.RecordBatch:
+    """The record batch of some messages."""
+    names = columns(settings)
+    arrays = [_array(name, topic, found) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(name, _TYPES[name]) for name in names]))
+
+
+def _array(name: str, topic: str, found: Columns) -> pa.Array:
+    match name:
+        case "topic":
+            return pa.repeat(pa.scalar(topic), found.count)
+        case "id":
+            return _fixed(_TYPES[name], found.count, found.ids)
+        case "timestamp":
+            return _fixed(_TYPES[name], found.count, found.timestamps)
+        case "value":
+            assert found.bodies is not None
+            data = memoryview(found.bodies)[: found.size]
+            return pa.Array.from_buffers(pa.binary(), found.count, [None, *map(pa.py_buffer, (found.ends, data))])
+        case "key":
+            assert found.keys is not None
+            return _texts(pa.binary(), found.count, found.keys)
+        case _:
+            assert found.headers is not None
+            return _maps(found.count, found.headers)
+
+
+def _fixed(kind: pa.DataType, count: int, data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
+
+
+def _valid(bits: bytes | None) -> Any:
+    return None if bits is None else pa.py_buffer(bits)
+
+
+def _texts(kind: pa.DataType, count: int, found: Texts) -> pa.Array:
+    buffers = [_valid(found.valid), pa.py_buffer(found.ends), pa.py_buffer(found.data)]
+    return pa.Array.from_buffers(kind, count, buffers, found.nulls)
+
+
+def _maps(count: int, found: Maps) -> pa.Array:
+    kind = _TYPES["headers"]
+    entries = len(found.names.ends) // 4 - 1
+    pairs = [_texts(pa.string(), entries, found.names), _texts(pa.binary(), entries, found.values)]
+    inner = pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])
+    buffers = [_valid(found.valid), pa.py_buffer(found.ends)]
+    return pa.Array.from_buffers(kind, count, buffers, found.nulls, children=[inner])

@@ -1,0 +1,351 @@
+"""The options of topics: which there are, and what they come to together."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import omq
+from omq.broker import Client
+from omq.broker.protocol import check_name
+from omq.spark.options import (
+    ALL,
+    MIB,
+    READ,
+    READS,
+    STREAM_READ,
+    STREAM_WRITE,
+    WRITE,
+    WRITES,
+    Option,
+    OptionSet,
+    count,
+    flag,
+    seconds,
+    size,
+    words,
+)
+
+__all__ = [
+    "COLUMNS",
+    "EARLIEST",
+    "LATEST",
+    "READ",
+    "STREAM_READ",
+    "STREAM_WRITE",
+    "WRITE",
+    "Settings",
+    "parse",
+    "schema",
+]
+
+#: Columns of a read, in the order of the default schema.
+COLUMNS: Final = {
+    "topic": "string",
+    "id": "bigint",
+    "timestamp": "timestamp",
+    "key": "binary",
+    "value": "binary",
+    "headers": "map<string,binary>",
+}
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+EXACTLY_ONCE: Final = "exactly-once"
+AT_LEAST_ONCE: Final = "at-least-once"
+
+#: Where reads of topics begin or end: one of the two words, or an id of each topic, by name.
+Offsets = str | tuple[tuple[str, int], ...]
+
+#: What the client of a broker says of its socket, or what no socket of it needs.
+_OF_THE_CLIENT: Final = (
+    "conflate",
+    "identity",
+    "linger",
+    "max_parts",
+    "probe_router",
+    "reconnect_interval",
+    "reconnect_stop",
+    "recv_hwm",
+    "recv_timeout",
+    "send_hwm",
+    "send_timeout",
+)
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+def _named(text: str) -> tuple[str, ...]:
+    """Names of topics, separated by commas; a name may have blanks."""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found or len(set(found)) < len(found):
+        raise ValueError
+    return found
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(_text(text))
+    except re.error:
+        raise ValueError from None
+    return text
+
+
+def _starting(text: str) -> Offsets:
+    return text.strip().lower() if text.strip().lower() == EARLIEST else _ending(text)
+
+
+def _ending(text: str) -> Offsets:
+    if text.strip().lower() == LATEST:
+        return LATEST
+    found = json.loads(text)
+    if not isinstance(found, dict) or not found:
+        raise ValueError
+    for id in found.values():
+        if isinstance(id, bool) or not isinstance(id, int) or id < 1:
+            raise ValueError
+    return tuple(sorted(found.items()))
+
+
+def _moment(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError
+    return value
+
+
+def _duration(text: str) -> float:
+    """Seconds: `90`, `500ms`, `30s`, `15m`, `1h`."""
+    found = re.fullmatch(r"([0-9.]+)(ms|s|m|h)?", text.strip().lower())
+    if found is None:
+        raise ValueError
+    return seconds(found[1]) * _UNITS[found[2] or "s"]
+
+
+def _delivery(text: str) -> str:
+    return {one: one for one in (EXACTLY_ONCE, AT_LEAST_ONCE)}[text.strip().lower()]
+
+
+_OFFSETS: Final = 'or an id of each topic: {"topic": 17}'
+_STREAM: Final = frozenset({STREAM_READ})
+_OWN: Final = (
+    Option("connect", ALL, _text, "the endpoint of a broker"),
+    Option("topic", ALL, _text, "the name of a topic"),
+    Option("topics", READS, _named, "names of topics, separated by commas, each once"),
+    Option("topicPattern", READS, _pattern, "a regular expression"),
+    Option("startingOffsets", READS, _starting, f"earliest, latest (for a stream), {_OFFSETS}"),
+    Option("endingOffsets", frozenset({READ}), _ending, f"latest, {_OFFSETS}, which is excluded"),
+    Option("startingTimestamp", READS, _moment, "milliseconds since 1970, a whole number"),
+    Option("endingTimestamp", frozenset({READ}), _moment, "milliseconds since 1970, a whole number"),
+    Option("minPartitions", READS, count, "a whole number above 0"),
+    Option("failOnDataLoss", READS, flag, "true or false"),
+    Option("columns", READS, words, "names of columns, separated by commas"),
+    Option("batchBytes", READS, size, "bytes above 0 (16m is 16 MiB)"),
+    Option("subscription", _STREAM, _text, "a name for the position that the broker keeps"),
+    Option("maxRowsPerTrigger", _STREAM, count, "a whole number above 0"),
+    Option("minRowsPerTrigger", _STREAM, count, "a whole number above 0"),
+    Option("maxBytesPerTrigger", _STREAM, size, "bytes above 0 (16m is 16 MiB)"),
+    Option("maxTriggerDelay", _STREAM, _duration, "seconds above 0, or with a unit: 500ms, 30s, 15m, 1h"),
+    Option("delivery", WRITES, _delivery, f"{EXACTLY_ONCE} or {AT_LEAST_ONCE}"),
+    Option("timeout", ALL, seconds, "seconds above 0"),
+    Option("username", ALL, _text, "text"),
+    Option("passwordFile", ALL, Path, "the path of a file with the password"),
+    Option("curveServerKeyFile", ALL, Path, "the path of a file with the broker's public key"),
+    Option("curveSecretKeyFile", ALL, Path, "the path of a file with our secret key"),
+)
+_FIELDS: Final = {
+    "connect": "endpoint",
+    "startingOffsets": "starting",
+    "endingOffsets": "ending",
+    "startingTimestamp": "since",
+    "endingTimestamp": "until",
+    "minPartitions": "min_partitions",
+    "failOnDataLoss": "fail_on_data_loss",
+    "batchBytes": "batch_bytes",
+    "maxRowsPerTrigger": "max_rows",
+    "minRowsPerTrigger": "min_rows",
+    "maxBytesPerTrigger": "max_bytes",
+    "maxTriggerDelay": "max_delay",
+}
+_SECRETS: Final = ("passwordFile", "curveServerKeyFile", "curveSecretKeyFile")
+
+OPTIONS: Final = OptionSet(_OWN, dict.fromkeys(ALL, ("DEALER",)), dict.fromkeys(_OF_THE_CLIENT, frozenset()))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of one read or write.
+
+    Attributes:
+        use: `read`, `readStream`, `write` or `writeStream`.
+        endpoint: The broker's.
+        topics: Names of topics; of a write one, or none where a column has it.
+        pattern: What the whole name of a topic matches; `None` where topics are named.
+        starting: Where a read begins; ids are included.
+        ending: Where a batch ends; ids are excluded.
+        since: It begins with the first message of this time: milliseconds since 1970; `None` where *starting* says.
+        until: It ends before the first message of this time; `None` where *ending* says.
+        min_partitions: Partitions at least, as far as there are messages; `None` for one a topic.
+        fail_on_data_loss: Whether messages that are no longer kept fail the query; else that is logged.
+        columns: Names of the columns; empty for all.
+        batch_bytes: Bytes of a record batch, about.
+        subscription: The name under which the broker keeps where a stream is; `None` for none.
+        max_rows: Rows of a microbatch at most; `None` for no bound.
+        min_rows: Rows for which a microbatch waits; `None` for one.
+        max_bytes: Bytes of a microbatch, about; `None` for no bound.
+        max_delay: Seconds for which it waits for *min_rows* at most.
+        delivery: `exactly-once` or `at-least-once`.
+        timeout: Seconds that the broker may be away, or take for an answer.
+        username: The user that PLAIN says; `None` without PLAIN.
+        secrets: The paths of keys and of a password, by option.
+        options: More options of the client's socket.
+    """
+
+    use: str
+    endpoint: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    starting: Offsets = EARLIEST
+    ending: Offsets = LATEST
+    since: int | None = None
+    until: int | None = None
+    min_partitions: int | None = None
+    fail_on_data_loss: bool = True
+    columns: tuple[str, ...] = ()
+    batch_bytes: int = 16 * MIB
+    subscription: str | None = None
+    max_rows: int | None = None
+    min_rows: int | None = None
+    max_bytes: int | None = None
+    max_delay: float = 900.0
+    delivery: str = EXACTLY_ONCE
+    timeout: float = 30.0
+    username: str | None = None
+    secrets: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def chosen(self) -> str:
+        """The option that says which topics, for messages."""
+        if self.pattern is not None:
+            return f"topicPattern={self.pattern!r}"
+        return f"topic={self.topics[0]!r}" if len(self.topics) == 1 else f"topics={','.join(self.topics)!r}"
+
+    def security(self) -> Any:
+        """PLAIN or CURVE, with what the files hold in this process; `None` without."""
+        held = {}
+        for name, path in self.secrets:
+            try:
+                held[name] = Path(path).read_text(encoding="utf-8").strip()
+            except OSError as error:
+                raise omq.OptionError(f"option {name}={path!r} cannot be read: {error}") from None
+        if "curveServerKeyFile" in held:
+            return omq.CurveClient(held["curveServerKeyFile"], secret_key=held.get("curveSecretKeyFile"))
+        return None if self.username is None else omq.PlainClient(self.username, held["passwordFile"])
+
+    def client(self) -> Client:
+        """A client of the broker; it connects in the background."""
+        return Client(self.endpoint, timeout=self.timeout, security=self.security(), **dict(self.options))
+
+
+def parse(use: str, given: Mapping[str, str]) -> Settings:
+    """Checks Spark's options.
+
+    Args:
+        use: `read`, `readStream`, `write` or `writeStream`.
+        given: Texts by name; upper and lower case are the same.
+
+    Raises:
+        OptionError: An option is unknown, not for this use, or missing, or a value does not fit.
+    """
+    own, options = OPTIONS.parse(use, given)
+    if "connect" not in own:
+        raise omq.OptionError(f"option 'connect' is missing: the endpoint of a broker; {OPTIONS.listed(use)}")
+    omq.Options.parse(omq.SocketType("DEALER"), options)
+    secrets = tuple((name, str(own.pop(name))) for name in _SECRETS if name in own)
+    _check_together(use, own, {name for name, _ in secrets})
+    topics = own.pop("topics", ()) + ((own.pop("topic"),) if "topic" in own else ())
+    renamed = {_FIELDS.get(name, name): value for name, value in own.items() if name != "topicPattern"}
+    if use == STREAM_READ:
+        renamed.setdefault("starting", LATEST)
+    settings = Settings(
+        use=use,
+        topics=topics,
+        pattern=own.get("topicPattern"),
+        secrets=secrets,
+        options=tuple(sorted(options.items())),
+        **renamed,
+    )
+    check(settings)
+    return settings
+
+
+def _check_together(use: str, own: Mapping[str, Any], secrets: set[str]) -> None:
+    """Raises for options that exclude or need one another."""
+    if use in READS and len(own.keys() & {"topic", "topics", "topicPattern"}) != 1:
+        raise omq.OptionError(f"{use} takes one of the options 'topic', 'topics' and 'topicPattern'")
+    for one, other in (
+        ("startingOffsets", "startingTimestamp"),
+        ("endingOffsets", "endingTimestamp"),
+    ):
+        if one in own and other in own:
+            raise omq.OptionError(f"options {one!r} and {other!r} exclude each other: both say the same bound")
+    if use == READ and own.get("startingOffsets") == LATEST:
+        raise omq.OptionError("option startingOffsets='latest': a batch would be empty; it is for a stream")
+    if own.get("startingTimestamp", 0) > own.get("endingTimestamp", float("inf")):
+        raise omq.OptionError(
+            f"option startingTimestamp='{own['startingTimestamp']}' is after endingTimestamp='{own['endingTimestamp']}'"
+        )
+    if own.get("minRowsPerTrigger", 0) > own.get("maxRowsPerTrigger", float("inf")):
+        raise omq.OptionError(
+            f"option minRowsPerTrigger='{own['minRowsPerTrigger']}' is above"
+            f" maxRowsPerTrigger='{own['maxRowsPerTrigger']}'"
+        )
+    if "maxTriggerDelay" in own and "minRowsPerTrigger" not in own:
+        raise omq.OptionError("option 'maxTriggerDelay' is how long a microbatch waits for 'minRowsPerTrigger'")
+    if "curveSecretKeyFile" in secrets and "curveServerKeyFile" not in secrets:
+        raise omq.OptionError("option 'curveServerKeyFile' is missing: curveSecretKeyFile goes with it")
+    if ("username" in own) != ("passwordFile" in secrets):
+        raise omq.OptionError("options 'username' and 'passwordFile' go together")
+    if "username" in own and "curveServerKeyFile" in secrets:
+        raise omq.OptionError("options 'username' and 'curveServerKeyFile' exclude each other")
+
+
+def check(settings: Settings) -> None:
+    """Raises if options do not go together."""
+    try:
+        omq.check_endpoint(settings.endpoint, bind=False)
+    except omq.EndpointError as error:
+        raise omq.OptionError(f"option 'connect': {error}") from None
+    if settings.endpoint.startswith("inproc:"):
+        raise omq.OptionError(
+            f"option connect={settings.endpoint!r}: inproc stays within a process, and Spark's tasks have several"
+        )
+    for name in settings.topics:
+        try:
+            check_name(name)
+        except omq.OmqError as error:
+            raise omq.OptionError(f"option topic={name!r}: {error}") from None
+    for name in settings.columns:
+        if name not in COLUMNS:
+            raise omq.OptionError(f"columns={name!r}: known are {', '.join(COLUMNS)}")
+    if len(set(settings.columns)) < len(settings.columns):
+        raise omq.OptionError("columns: a name stands there twice")
+
+
+def columns(settings: Settings) -> tuple[str, ...]:
+    """The columns of a read."""
+    return settings.columns or tuple(COLUMNS)
+
+
+def schema(settings: Settings) -> str:
+    """The schema of a read, as Spark writes it."""
+    return ", ".join(f"{name} {COLUMNS[name]}" for name in columns(settings))

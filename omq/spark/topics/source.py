@@ -1,0 +1,250 @@
+"""Topics as endpoints of the data source: readers and writers for Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+import omq
+from omq.broker import TopicInfo
+from omq.spark.plain import plain_rows, plainly
+from omq.spark.topics import settings as options
+from omq.spark.topics.catalog import Catalog, lost, named, offset
+from omq.spark.topics.offsets import Offset, Place, Range, shared, split
+from omq.spark.topics.read import read
+from omq.spark.topics.settings import Settings
+from omq.spark.topics.sink import batch_writer, check_rows, microbatch_writer
+
+
+def schema(given: Mapping[str, str]) -> str:
+    """The schema of a read; Spark says only later whether it is a batch or a stream."""
+    streams = options.OPTIONS.streams(given) or given.get("startingOffsets", "").strip().lower() == options.LATEST
+    return options.schema(options.parse(options.STREAM_READ if streams else options.READ, given))
+
+
+def reader(given: Mapping[str, str], wanted: StructType) -> DataSourceReader:
+    """A batch read."""
+    return BatchReader(_selected(options.parse(options.READ, given), wanted))
+
+
+def stream_reader(given: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
+    """A read in microbatches."""
+    return StreamReader(_selected(options.parse(options.STREAM_READ, given), wanted))
+
+
+def writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """A batch write."""
+    if overwrite:
+        raise omq.OptionError("mode('overwrite'): what a topic has cannot be replaced; use mode('append')")
+    found = options.parse(options.WRITE, given)
+    check_rows(found, rows)
+    made = batch_writer(found)
+    made.check()
+    return made
+
+
+def stream_writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    """A write in microbatches; with `overwrite` (mode `complete`) each microbatch writes the whole result."""
+    found = options.parse(options.STREAM_WRITE, given)
+    check_rows(found, rows)
+    made = microbatch_writer(found)
+    made.check()
+    return made
+
+
+def _selected(found: Settings, wanted: StructType) -> Settings:
+    """The settings with the columns of the schema, which the user may have given."""
+    chosen = dataclasses.replace(found, columns=tuple(wanted.fieldNames()))
+    options.check(chosen)
+    if any(field.dataType.simpleString() != options.COLUMNS[field.name] for field in wanted.fields):
+        raise omq.OptionError(f"the schema does not fit: a read of these columns has {options.schema(chosen)}")
+    return chosen
+
+
+class BatchReader(DataSourceReader):
+    """Reads what is kept between two bounds, which are found when Spark plans the read."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    @plainly
+    def partitions(self) -> Any:
+        settings = self._settings
+        catalog = Catalog(settings)
+        try:
+            broker, infos = catalog.known()
+            starts, stops = catalog.starts(infos), catalog.stops(infos)
+            for name, start in starts.items():
+                if start > stops[name] and settings.since is None:
+                    raise omq.OptionError(
+                        f"option startingOffsets={start} of topic {name!r} is behind endingOffsets={stops[name]}"
+                    )
+            stops = {name: max(stop, starts[name]) for name, stop in stops.items()}
+            begin, end = offset(broker, infos, starts), offset(broker, infos, stops)
+            found = split(catalog.ranges(begin, end, broker, infos), settings.min_partitions)
+        finally:
+            catalog.close()
+        # Spark makes a partition without a range of no partitions.
+        return found or [Range("", 0, 0, 0)]
+
+    @plain_rows
+    def read(self, partition: Any) -> Iterator[Any]:
+        if len(partition):
+            yield from read(self._settings, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads in microbatches. An offset is the next id of each topic: what lies between two can be read again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._catalog = Catalog(settings)
+        self._until: dict[str, Place] | None = None  # where AvailableNow ends
+        self._last: Offset | None = None  # what was given for the newest microbatch
+        self._newest: Offset | None = None  # what there was then
+        self._given = time.monotonic()  # when a microbatch was given
+
+    # ------------------------------------------------------------------ offsets
+
+    @plainly
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        broker, infos = self._catalog.known()
+        return offset(broker, infos, self._catalog.pinned(infos)).json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        # All bounds of the options hold whenever Spark hands back this one.
+        settings = self._settings
+        if settings.max_rows is not None:
+            return ReadMaxRows(settings.max_rows)
+        if settings.max_bytes is not None:
+            return ReadMaxBytes(settings.max_bytes)
+        return ReadAllAvailable() if settings.min_rows is None else ReadMinRows(settings.min_rows)
+
+    @plainly
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        _, infos = self._catalog.topics()
+        self._until = {name: Place(info.id, info.last + 1) for name, info in infos.items()}
+
+    @plainly
+    def latestOffset(self, start: Any, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begin = Offset.read(start)
+        broker, infos = self._catalog.topics()
+        places = self._begin(begin, broker, infos)
+        ends = {name: max(self._end(infos[name]), place.next) for name, place in places.items()}
+        self._newest = Offset(broker, {name: Place(infos[name].id, end) for name, end in ends.items()})
+        chosen = self._limited(places, ends, infos, limit)
+        # A topic that is new and empty makes no microbatch.
+        found = {
+            name: Place(place.topic_id, chosen[name])
+            for name, place in places.items()
+            if name in begin.places or chosen[name] > 1
+        }
+        self._last = Offset(broker, found)
+        if self._last != begin:
+            self._given = time.monotonic()
+        return self._last.json()
+
+    def _begin(self, begin: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> dict[str, Place]:
+        """Where each topic goes on; raises where one cannot."""
+        settings = self._settings
+        found: dict[str, Place] = {}
+        if begin.broker != broker and begin.places:
+            lost(settings, f"option connect={settings.endpoint!r}: the checkpoint is of another broker's topics")
+        for name, place in begin.places.items():
+            info = infos.get(name)
+            if begin.broker == broker and info is not None and info.id == place.topic_id:
+                found[name] = place
+            elif begin.broker == broker:
+                again = "" if info is None else ", and made again"
+                lost(settings, f"topic {name!r} was deleted{again}: what followed id {place.next - 1} is lost")
+        for name, info in infos.items():
+            found.setdefault(name, Place(info.id, max(info.first, 1)))
+        return found
+
+    def _end(self, info: TopicInfo) -> int:
+        """Behind the newest message, or where AvailableNow ends."""
+        if self._until is None:
+            return info.last + 1
+        until = self._until.get(info.name)
+        return until.next if until is not None and until.topic_id == info.id else 1
+
+    def _limited(
+        self, places: Mapping[str, Place], ends: Mapping[str, int], infos: Mapping[str, TopicInfo], limit: ReadLimit
+    ) -> dict[str, int]:
+        """The ends of a microbatch within the bounds."""
+        settings = self._settings
+        # What retention has dropped is no row.
+        begins = {name: min(max(place.next, infos[name].first), ends[name]) for name, place in places.items()}
+        if isinstance(limit, ReadAllAvailable):
+            return dict(ends)
+        names = list(places)
+        there = [ends[name] - begins[name] for name in names]
+        waits = time.monotonic() - self._given < settings.max_delay and self._until is None
+        if settings.min_rows is not None and sum(there) < settings.min_rows and waits:
+            return {name: place.next for name, place in places.items()}
+        if settings.max_rows is not None:
+            there = shared(there, settings.max_rows)
+        found = {name: begins[name] + rows for name, rows in zip(names, there, strict=True)}
+        return found if settings.max_bytes is None else self._in_bytes(begins, found, infos, settings.max_bytes)
+
+    def _in_bytes(
+        self, begins: Mapping[str, int], ends: Mapping[str, int], infos: Mapping[str, TopicInfo], limit: int
+    ) -> dict[str, int]:
+        """Shares bytes out among topics, by what they have on average."""
+        names = [name for name, end in ends.items() if end > begins[name]]
+        means = {name: infos[name].bytes / max(infos[name].last + 1 - infos[name].first, 1) for name in names}
+        there = {name: (ends[name] - begins[name]) * means[name] for name in names}
+        total = sum(there.values())
+        with named(self._settings):
+            reached = {
+                name: self._catalog.client.reach(name, begins[name], ends[name], int(limit * share / total))
+                for name, share in there.items()
+            }
+        return {**ends, **reached}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        # What the last look has found: Spark asks right after it, and a broker that is away must not fail a report.
+        if self._newest is None or self._last is None:
+            return None
+        read = self._last.places
+        behind = {
+            name: place.next - (read[name].next if name in read else 1) for name, place in self._newest.places.items()
+        }
+        return self._newest.json(rowsBehind=sum(behind.values()))
+
+    # ------------------------------------------------------------------ microbatches
+
+    @plainly
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
+        broker, infos = self._catalog.topics()
+        found = self._catalog.ranges(Offset.read(start), Offset.read(end), broker, infos)
+        return split(found, self._settings.min_partitions)
+
+    @plain_rows
+    def read(self, partition: Any) -> Iterator[Any]:
+        return read(self._settings, partition)
+
+    @plainly
+    def commit(self, end: dict[str, Any]) -> None:
+        self._catalog.keep(Offset.read(end))
+
+    def stop(self) -> None:
+        self._catalog.close()

@@ -1,0 +1,42 @@
+"""`make demo-spark` as a user runs it, with ticks and files of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.spark.conftest import ROOT, TOP
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def demo(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(TOP)]), "TZ": "Asia/Tokyo"}
+    command = [sys.executable, "-m", "omq.spark.demo", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_every_tick_is_in_a_bar_once_though_a_worker_is_killed(tmp_path: Path) -> None:
+    rows = [f"{'AB'[n % 2]},{10 + n % 7},{n},{1_700_000_000_000_000 + n * 10_000}" for n in range(800)]
+    ticks = tmp_path / "my ticks.csv"
+    ticks.write_text("\n".join(["symbol,price,size,time", *rows]))
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "one").write_bytes(b"x" * 3_000_000)
+    ran = demo("--input", str(ticks), "--dir", str(files))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "a worker is killed" in ran.stdout
+    assert "ticks to 16 bars" in ran.stdout  # two symbols, eight seconds
+    assert "800 in" in ran.stdout
+    assert "0 lost, 0 doubled" in ran.stdout
+    assert "all match the disk" in ran.stdout
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_an_input_that_is_none_is_told(tmp_path: Path) -> None:
+    ran = demo("--input", str(tmp_path / "nowhere.csv"))
+    assert ran.returncode == 1
+    assert f"INPUT={tmp_path}/nowhere.csv cannot be read" in ran.stderr
+    assert "Traceback" not in ran.stderr

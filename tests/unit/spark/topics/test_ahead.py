@@ -1,0 +1,76 @@
+"""What is read ahead: in order, with its errors, and no thread is left."""
+
+import threading
+from collections.abc import Generator
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+from omq.spark.topics.ahead import ahead
+from tests.waits import until
+
+
+def threads() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "omq-read-ahead"]
+
+
+def test_everything_comes_in_order() -> None:
+    assert list(ahead(number for number in range(1000))) == list(range(1000))
+    assert threads() == []
+
+
+def test_one_more_is_gathered_than_is_taken() -> None:
+    gathered: list[int] = []
+
+    def items() -> Generator[int, None, None]:
+        for number in range(100):
+            gathered.append(number)
+            yield number
+
+    found = iter(ahead(items()))
+    assert next(found) == 0
+    until(lambda: len(gathered) == 3)  # one waits, and one does not fit
+    assert next(found) == 1
+    until(lambda: len(gathered) == 4)
+    assert list(found) == list(range(2, 100))
+
+
+def test_an_error_comes_behind_what_came_before_it() -> None:
+    def items() -> Generator[int, None, None]:
+        yield 1
+        raise KeyError("two")
+
+    found = iter(ahead(items()))
+    assert next(found) == 1
+    with pytest.raises(KeyError, match="two"):
+        next(found)
+    assert threads() == []
+
+
+def test_who_stops_taking_ends_the_generator() -> None:
+    ended = threading.Event()
+
+    def items() -> Generator[int, None, None]:
+        try:
+            yield from range(100)
+        finally:
+            ended.set()
+
+    found = ahead(items())
+    assert next(found) == 0
+    found.close()
+    assert ended.is_set()
+    assert threads() == []
+
+
+def test_nothing_begins_before_the_first_step() -> None:
+    begun: list[bool] = []
+
+    def items() -> Generator[int, None, None]:
+        begun.append(True)
+        yield 1
+
+    found = ahead(items())
+    assert begun == []
+    assert list(found) == [1]

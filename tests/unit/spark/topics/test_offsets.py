@@ -1,0 +1,66 @@
+"""Offsets as a checkpoint holds them, and how ids are shared out."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+import omq
+from omq.spark.topics.offsets import Offset, Place, Range, shared, split
+
+
+def test_an_offset_is_read_as_it_was_written_and_its_text_does_not_depend_on_an_order() -> None:
+    one = Offset("b", {"z": Place(2, 5), "a": Place(1, 7)})
+    other = Offset("b", {"a": Place(1, 7), "z": Place(2, 5)})
+    text = json.dumps(one.json())
+    assert text == json.dumps(other.json())
+    assert text == (
+        '{"broker": "b", "kind": "topics", "topics": {"a": {"id": 1, "next": 7}, "z": {"id": 2, "next": 5}},'
+        ' "version": 1}'
+    )
+    assert Offset.read(json.loads(text)) == one
+    assert Offset.read(json.loads(json.dumps(one.json(rowsBehind=3)))) == one
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (7, "the checkpoint is of another kind of source, not of topics: 7"),
+        ({"kind": "live", "microbatch": 3, "version": 1}, "the checkpoint is of another kind of source"),
+        ({"ticks": {"0": 5}}, "the checkpoint is of another kind of source"),
+        ({"kind": "topics", "version": 2}, "the checkpoint has offsets of version 2, this package knows 1"),
+        ({"kind": "topics", "version": 1, "broker": "b"}, "the checkpoint has an offset that is damaged"),
+        ({"kind": "topics", "version": 1, "broker": "b", "topics": {"t": {"id": 1}}}, "damaged"),
+        ({"kind": "topics", "version": 1, "broker": "b", "topics": [1]}, "damaged"),
+    ],
+)
+def test_what_is_no_offset_is_named(found: object, says: str) -> None:
+    with pytest.raises(omq.StateError, match=says):
+        Offset.read(found)
+
+
+@given(some.lists(some.integers(0, 1000), min_size=1, max_size=8), some.integers(0, 4000))
+def test_shares_are_given_out_whole_and_nobody_gets_more_than_wanted(wanted: list[int], limit: int) -> None:
+    given_out = shared(wanted, limit)
+    assert sum(given_out) == min(sum(wanted), limit)
+    assert all(0 <= got <= want for got, want in zip(given_out, wanted, strict=True))
+    if sum(wanted) > limit:
+        exact = [want * limit / sum(wanted) for want in wanted]
+        assert all(abs(got - share) < 1 for got, share in zip(given_out, exact, strict=True))
+
+
+@given(
+    some.lists(some.tuples(some.integers(1, 100), some.integers(0, 100)), max_size=5),
+    some.none() | some.integers(1, 40),
+)
+def test_pieces_have_every_id_once(sizes: list[tuple[int, int]], least: int | None) -> None:
+    ranges = [Range(f"t{n}", n, start, start + size) for n, (start, size) in enumerate(sizes)]
+    pieces = split(ranges, least)
+    ids = [(one.topic, id) for one in pieces for id in range(one.start, one.stop)]
+    assert ids == [(one.topic, id) for one in ranges for id in range(one.start, one.stop)]
+    assert all(len(one) for one in pieces)
+    there = sum(1 for _, size in sizes if size)
+    assert len(pieces) == there if least is None else len(pieces) >= min(least, len(ids))

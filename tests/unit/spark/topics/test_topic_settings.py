@@ -1,0 +1,156 @@
+"""Options of topics: texts become settings, and what does not fit is named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+import omq
+from omq.spark.topics import settings
+
+URL = "tcp://127.0.0.1:1"
+TOPIC = {"connect": URL, "topic": "ticks"}
+
+
+def test_a_topic_is_all_that_is_needed() -> None:
+    batch, stream = settings.parse("read", TOPIC), settings.parse("readStream", TOPIC)
+    assert (batch.topics, batch.pattern, batch.starting, batch.ending) == (("ticks",), None, "earliest", "latest")
+    assert stream.starting == "latest"
+    assert batch.fail_on_data_loss
+    assert settings.parse("write", TOPIC).delivery == "exactly-once"
+    assert settings.parse("writeStream", {"connect": URL, "checkpointLocation": "/x"}).topics == ()
+
+
+def test_values_are_made_of_texts() -> None:
+    found = settings.parse(
+        "readStream",
+        {
+            "CONNECT": URL,
+            "topics": "a, b c ,d",
+            "startingoffsets": '{"d": 3, "a": 1}',
+            "minPartitions": "4",
+            "failOnDataLoss": "FALSE",
+            "columns": "id,value",
+            "batchBytes": "1m",
+            "subscription": "job",
+            "maxRowsPerTrigger": "10",
+            "minRowsPerTrigger": "5",
+            "maxBytesPerTrigger": "64k",
+            "maxTriggerDelay": "2m",
+            "timeout": "1.5",
+            "heartbeat_interval": "1.0",
+        },
+    )
+    assert found.topics == ("a", "b c", "d")
+    assert found.starting == (("a", 1), ("d", 3))
+    assert (found.min_partitions, found.fail_on_data_loss, found.columns) == (4, False, ("id", "value"))
+    assert (found.batch_bytes, found.max_rows, found.min_rows, found.max_bytes) == (1 << 20, 10, 5, 65536)
+    assert (found.max_delay, found.timeout, found.subscription) == (120.0, 1.5, "job")
+    assert dict(found.options) == {"heartbeat_interval": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90.0), ("500ms", 0.5), ("30s", 30.0), ("1.5h", 5400.0), (" 15M ", 900.0)]
+)
+def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
+    found = settings.parse("readStream", {**TOPIC, "minRowsPerTrigger": "1", "maxTriggerDelay": text})
+    assert found.max_delay == seconds
+
+
+@pytest.mark.parametrize(
+    ("use", "given", "says"),
+    [
+        ("read", {"topic": "t"}, "option 'connect' is missing"),
+        ("read", {"connect": URL}, "read takes one of the options 'topic', 'topics' and 'topicPattern'"),
+        ("read", {**TOPIC, "topics": "a"}, "takes one of the options"),
+        ("read", {"connect": "tcp//h", "topic": "t"}, "option 'connect': "),
+        ("read", {"connect": "inproc://x", "topic": "t"}, "option connect='inproc://x': inproc stays within a process"),
+        ("read", {"connect": URL, "topic": "a/b"}, "option topic='a/b': "),
+        ("read", {"connect": URL, "topic": ""}, "option topic='': must be the name of a topic"),
+        ("read", {"connect": URL, "topics": " , "}, "option topics=' , ': must be names of topics"),
+        ("read", {"connect": URL, "topics": "a,a"}, "option topics='a,a': must be names of topics, .* each once"),
+        ("read", {"connect": URL, "topicPattern": "("}, r"option topicPattern='\(': must be a regular expression"),
+        ("read", {**TOPIC, "startingOffsets": "latest"}, "option startingOffsets='latest': a batch would be empty"),
+        ("read", {**TOPIC, "startingOffsets": "first"}, "option startingOffsets='first': must be earliest, latest"),
+        ("read", {**TOPIC, "startingOffsets": '{"t": 0}'}, "must be earliest, latest"),
+        ("read", {**TOPIC, "startingOffsets": '{"t": true}'}, "must be earliest, latest"),
+        ("read", {**TOPIC, "startingOffsets": "{}"}, "must be earliest, latest"),
+        ("read", {**TOPIC, "endingOffsets": "earliest"}, "option endingOffsets='earliest': must be latest"),
+        ("read", {**TOPIC, "startingOffsets": "earliest", "startingTimestamp": "1"}, "exclude each other"),
+        ("read", {**TOPIC, "endingOffsets": "latest", "endingTimestamp": "1"}, "exclude each other"),
+        ("read", {**TOPIC, "startingTimestamp": "9", "endingTimestamp": "8"}, "startingTimestamp='9' is after ending"),
+        ("read", {**TOPIC, "startingTimestamp": "soon"}, "option startingTimestamp='soon': must be milliseconds"),
+        ("read", {**TOPIC, "maxRowsPerTrigger": "1"}, "not an option of read: 'maxRowsPerTrigger'"),
+        ("readStream", {**TOPIC, "endingOffsets": "latest"}, "not an option of readStream: 'endingOffsets'"),
+        ("readStream", {**TOPIC, "maxRowsPerTriger": "1"}, "did you mean 'maxRowsPerTrigger'"),
+        ("readStream", {**TOPIC, "maxRowsPerTrigger": "0"}, "option maxRowsPerTrigger='0': must be a whole number"),
+        ("readStream", {**TOPIC, "maxTriggerDelay": "5s"}, "option 'maxTriggerDelay' is how long a microbatch waits"),
+        (
+            "readStream",
+            {**TOPIC, "minRowsPerTrigger": "1", "maxTriggerDelay": "5 days"},
+            "option maxTriggerDelay='5 days': must be seconds above 0, or with a unit",
+        ),
+        (
+            "readStream",
+            {**TOPIC, "minRowsPerTrigger": "9", "maxRowsPerTrigger": "8"},
+            "minRowsPerTrigger='9' is above maxRowsPerTrigger='8'",
+        ),
+        ("readStream", {**TOPIC, "triggerSeconds": "1"}, "unknown option 'triggerSeconds'"),
+        ("read", {**TOPIC, "columns": "value,offset"}, "columns='offset': known are topic, id"),
+        ("read", {**TOPIC, "columns": "value,value"}, "a name stands there twice"),
+        ("read", {**TOPIC, "bind": URL}, "unknown option 'bind'"),
+        ("read", {**TOPIC, "recv_hwm": "5"}, "not an option of read: 'recv_hwm'"),
+        ("read", {**TOPIC, "subscribe": "a"}, "'subscribe'"),
+        ("write", {**TOPIC, "delivery": "twice"}, "option delivery='twice': must be exactly-once or at-least-once"),
+        ("read", {**TOPIC, "curveSecretKeyFile": "f"}, "option 'curveServerKeyFile' is missing"),
+        ("read", {**TOPIC, "username": "u"}, "options 'username' and 'passwordFile' go together"),
+        (
+            "read",
+            {**TOPIC, "username": "u", "passwordFile": "f", "curveServerKeyFile": "g"},
+            "options 'username' and 'curveServerKeyFile' exclude each other",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(use: str, given: dict[str, str], says: str) -> None:
+    with pytest.raises(omq.OptionError, match=says):
+        settings.parse(use, given)
+
+
+def test_every_option_that_is_listed_is_taken() -> None:
+    for use in ("read", "readStream", "write", "writeStream"):
+        own = {"connect", "topic", "startingOffsets", "delivery", "timeout"}
+        assert (own - {"startingOffsets" if use.startswith("write") else "delivery"}) <= set(
+            settings.OPTIONS.known(use)
+        )
+        for name in settings.OPTIONS.known(use):
+            if name.islower() and name not in {"topic", "topics", "connect", "columns", "delivery", "timeout"}:
+                value: Any = getattr(omq.Options(), name, None)
+                if isinstance(value, bool | int | float):
+                    settings.parse(use, {**TOPIC, name: str(value).lower()})
+
+
+def test_keys_and_passwords_are_read_where_they_are_needed(tmp_path: Path) -> None:
+    public, secret = omq.curve_keypair()
+    server, own, word = tmp_path / "server", tmp_path / "own", tmp_path / "word"
+    server.write_bytes(public)
+    own.write_bytes(secret)
+    word.write_text("secret\n")
+    given = {**TOPIC, "curveServerKeyFile": str(server), "curveSecretKeyFile": str(own)}
+    found = settings.parse("read", given)
+    assert secret.decode() not in repr(found)
+    assert type(found.security()) is omq.CurveClient
+    plain = settings.parse("read", {**TOPIC, "username": "u", "passwordFile": str(word)})
+    assert type(plain.security()) is omq.PlainClient
+    assert settings.parse("read", TOPIC).security() is None
+    missing = settings.parse("read", {**TOPIC, "username": "u", "passwordFile": str(tmp_path / "nowhere")})
+    with pytest.raises(omq.OptionError, match=r"option passwordFile='.*nowhere' cannot be read"):
+        missing.security()
+
+
+def test_the_schema_follows_the_columns() -> None:
+    assert settings.schema(settings.parse("read", TOPIC)) == (
+        "topic string, id bigint, timestamp timestamp, key binary, value binary, headers map<string,binary>"
+    )
+    assert settings.schema(settings.parse("read", {**TOPIC, "columns": "value,id"})) == "value binary, id bigint"
