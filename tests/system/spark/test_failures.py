@@ -63,14 +63,14 @@ print("peak", max(map(peak, workers(os.getpid()))), flush=True)
 """
 
 
-def started(code: str, master: str, *arguments: str) -> "subprocess.Popen[str]":
+def started(code: str, master: str, *arguments: str, program: str = PROGRAM) -> "subprocess.Popen[str]":
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(TOP)]),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    command = [sys.executable, "-c", PROGRAM + code, master, *arguments]
+    command = [sys.executable, "-c", program + code, master, *arguments]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -128,6 +128,32 @@ def test_a_worker_killed_in_a_batch_is_replaced_and_reads_what_comes_next(master
         push.stop()
     assert process.returncode == 0
     assert "rows 1000" in out
+
+
+UNUSED = """
+seen = []
+def sink(frame, number):
+    seen.extend(int(row.value) for row in frame.collect())
+
+frame = spark.readStream.format("omq").option("socket", "PULL").option("connect", sys.argv[2])
+frame = frame.option("maxRowsPerTrigger", 3000).option("triggerSeconds", 0.3).load()
+query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", sys.argv[3]).start()
+while len(seen) < 20000 and query.isActive:
+    query.awaitTermination(0.1)
+print("in order", seen == list(range(20000)), flush=True)
+query.stop()
+"""
+
+
+def test_workers_that_are_not_reused_lose_nothing(tmp_path: Path) -> None:
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push:
+        threading.Thread(target=lambda: push.send_many([b"%d" % n for n in range(20_000)]), daemon=True).start()
+        code = PROGRAM.replace("{", '{"spark.python.worker.reuse": "false", ')
+        process = started(code + UNUSED, "local[2]", push.endpoints[0], str(tmp_path), program="")
+        out, _ = process.communicate(timeout=200)
+        push.stop()
+    assert process.returncode == 0
+    assert "in order True" in out
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +21,8 @@ from tests.system.spark.test_stream import Seen, stream
 pytestmark = pytest.mark.timeout(120)
 
 
-def owners(url: str) -> list[int]:
-    """The processes that have a connection to an endpoint, or had one: those that tell of no other are all of them."""
+def owners() -> list[int]:
+    """The processes that have a connection, or had one."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -124,7 +126,7 @@ def test_runs_that_follow_each_other_miss_and_repeat_nothing(
 
 
 def test_a_killed_owner_is_replaced_and_the_loss_is_told(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
-    before = set(owners(""))
+    before = set(owners())
     push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
     got: list[int] = []
     came = threading.Event()
@@ -139,7 +141,7 @@ def test_a_killed_owner_is_replaced_and_the_loss_is_told(spark: Any, feed: Feede
     query = started(stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.5), sink)
     push.send_many([b"%d" % n for n in range(100)])
     assert came.wait(60)
-    (victim,) = set(owners("")) - before
+    (victim,) = set(owners()) - before
     os.kill(victim, signal.SIGKILL)
     while push.peers:
         time.sleep(0.01)
@@ -157,13 +159,13 @@ def test_a_killed_owner_is_replaced_and_the_loss_is_told(spark: Any, feed: Feede
 
 
 def test_a_killed_owner_fails_the_query_that_asks_for_it(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
-    before = set(owners(""))
+    before = set(owners())
     url = feed.push([b"%d" % n for n in range(5000)])
     came = threading.Event()
 
     def sink(frame: Any, number: int) -> None:
         if frame.count() and not came.is_set():
-            (victim,) = set(owners("")) - before
+            (victim,) = set(owners()) - before
             os.kill(victim, signal.SIGKILL)
             came.set()
 
@@ -171,6 +173,66 @@ def test_a_killed_owner_fails_the_query_that_asks_for_it(spark: Any, feed: Feede
     query = started(frame, sink)
     with pytest.raises(Exception, match=r"has died; lost are 1000 messages of microbatch 1.*failOnDataLoss=true"):
         query.awaitTermination(60)
+
+
+ENDING = """
+import sys, omq
+with omq.PUSH(bind="tcp://127.0.0.1:*") as push:
+    print(push.endpoints[0], flush=True)
+    push.send_many([b"%d" % n + b" " * 500 for n in range(20_000)])
+"""
+
+
+def test_a_producer_that_ends_properly_loses_nothing_while_the_source_is_capped(
+    spark: Any, started: Callable[..., Any]
+) -> None:
+    # It talks heartbeats, too, which a paused reader does not answer by itself.
+    code = ENDING.replace('"tcp://127.0.0.1:*"', '"tcp://127.0.0.1:*", heartbeat_interval=0.2')
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        got: list[int] = []
+        done = threading.Event()
+
+        def sink(frame: Any, number: int) -> None:
+            got.extend(numbers(frame))
+            if len(got) >= 20_000:
+                done.set()
+
+        started(stream(spark, socket="PULL", connect=url, maxRowsPerTrigger=3000, triggerSeconds=0.3), sink)
+        assert done.wait(60), len(got)
+        assert process.wait(20) == 0
+    assert got == list(range(20_000))
+
+
+def test_a_wrong_key_is_told_in_the_driver(
+    spark: Any, feed: Feeder, started: Callable[..., Any], tmp_path: Path
+) -> None:
+    public, secret = omq.curve_keypair()
+    push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*", security=omq.CurveServer(secret))
+    url = push.endpoints[0]
+    for name, key in (("right", public), ("wrong", omq.curve_keypair()[0])):
+        (tmp_path / name).write_bytes(key)
+    options = {"socket": "PULL", "connect": url, "connectTimeout": 1, "triggerSeconds": 0.3}
+    query = started(stream(spark, curveServerKeyFile=str(tmp_path / "wrong"), **options), Seen(1))
+    with pytest.raises(Exception, match=r"nobody is connected after connectTimeout=1 s; last failure"):
+        query.awaitTermination(60)
+    seen = Seen(1)
+    push.send(b"7")
+    started(stream(spark, curveServerKeyFile=str(tmp_path / "right"), **options), seen)
+    seen.wait()
+    assert seen.values == [7]
+
+
+def test_a_frame_that_is_used_twice_in_a_query_is_one_connection_whose_rows_come_twice(
+    spark: Any, feed: Feeder, started: Callable[..., Any]
+) -> None:
+    url = feed.push([b"%d" % n for n in range(1000)])
+    frame = stream(spark, socket="PULL", connect=url, triggerSeconds=0.3, maxRowsPerTrigger=300, columns="value")
+    seen = Seen(2000)
+    started(frame.union(frame), seen)
+    seen.wait()
+    assert sorted(seen.values) == sorted([*range(1000)] * 2)
 
 
 # ---------------------------------------------------------------------- availableNow

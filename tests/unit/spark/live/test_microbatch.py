@@ -1,0 +1,65 @@
+"""What is kept of microbatches until Spark has committed them."""
+
+import threading
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+import omq  # noqa: E402
+from omq.spark.live.columns import Marks, Messages  # noqa: E402
+from omq.spark.live.microbatch import Uncommitted  # noqa: E402
+
+
+def taken(*numbers: int) -> Messages:
+    marks = Marks("tcp://x:1", numbers[0])
+    marks.took(len(numbers))
+    return Messages([[b"%d" % one] for one in numbers], len(numbers), marks)
+
+
+def test_any_number_of_readers_see_the_same_from_the_beginning() -> None:
+    kept = Uncommitted()
+    found, fresh = kept.find(1)
+    assert fresh
+    seen: list[list[Messages]] = [[] for _ in range(3)]
+    threads = [threading.Thread(target=lambda one=one: one.extend(found.follow())) for one in seen]
+    parts = [taken(0, 1), taken(2), taken(3, 4)]
+    for number, part in enumerate(parts):
+        threads[number].start()
+        found.add(part)
+    found.end(bounded=True)
+    for thread in threads:
+        thread.join(20)
+    assert seen == [parts] * 3
+    assert (found.rows, found.bytes, found.bounded) == (5, 5, True)
+    assert kept.find(1) == (found, False)
+    assert list(found.follow()) == parts
+
+
+def test_what_is_committed_is_forgotten_and_said_to_be() -> None:
+    kept = Uncommitted()
+    for number in (1, 2, 3):
+        kept.find(number)
+    kept.commit(2)
+    assert [one.number for one in kept] == [3]
+    with pytest.raises(omq.StateError, match="microbatch 2 has been committed"):
+        kept.find(2)
+    kept.commit(1)
+    assert not kept.find(3)[1]
+
+
+def test_what_failed_goes_on_where_it_failed() -> None:
+    kept = Uncommitted()
+    found, _ = kept.find(1)
+    found.add(taken(0))
+    found.end(False, omq.MultipartError("a message of 2 parts"))
+    reader = found.follow()
+    assert next(reader).marks.first == 0
+    with pytest.raises(omq.MultipartError):
+        next(reader)
+    again, fresh = kept.find(1)
+    assert again is found
+    assert fresh
+    found.add(taken(1))
+    found.end(False)
+    assert [one.marks.first for one in found.follow()] == [0, 1]

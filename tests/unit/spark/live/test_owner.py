@@ -1,0 +1,284 @@
+"""Owners and coordinators as processes, without Spark: who reads what, on this host and on another."""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+import omq  # noqa: E402
+from omq.spark.live import borrow, settings  # noqa: E402
+from omq.spark.live.borrow import Share  # noqa: E402
+from omq.spark.live.run import Run  # noqa: E402
+from omq.spark.live.settings import Settings  # noqa: E402
+
+KEEP = 3.0  # seconds that owners outlive a run
+
+
+@pytest.fixture(autouse=True)
+def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.fixture
+def push() -> Iterator[omq.PUSH]:
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0, send_hwm=0) as sock:
+        yield sock
+
+
+class Stream:
+    """A stream as Spark's processes see it."""
+
+    def __init__(self, **options: str) -> None:
+        self.settings = parsed(**options)
+        self.name = secrets.token_hex(16)
+        self.elsewhere = False
+        self.begin()
+
+    def begin(self) -> None:
+        """The query's run begins."""
+        self.run = Run(self.name, KEEP)
+
+    def end(self) -> None:
+        """The process that Spark asks for offsets is gone."""
+        self.run._channel.close()
+
+    def share(self, number: int, drain: str = "") -> Share:
+        assert self.run.place is not None
+        place = self.run.place
+        if self.elsewhere:
+            place = dataclasses.replace(place, host="elsewhere")
+        return Share(0, self.settings.endpoints[0], number - 1, number, drain, place, self.run.secret)
+
+    def read(self, number: int, drain: str = "", columns: tuple[str, ...] = ("value",)) -> list[Any]:
+        """The values of one microbatch."""
+        chosen = dataclasses.replace(self.settings, columns=columns)
+        batches = list(borrow.read(chosen, self.share(number, drain)))
+        return [row[columns[0]] for batch in batches for row in batch.to_pylist()]
+
+    def owner(self) -> int:
+        """The owner's process, which listens at the port that its status comes from."""
+        place = borrow._find(self.settings, self.share(1), "")
+        return int(place.name.split("/")[2])
+
+
+def parsed(**options: str) -> Settings:
+    return settings.parse(settings.STREAM_READ, {"socket": "PULL", "keepSeconds": str(KEEP), **options})
+
+
+@pytest.fixture
+def stream(push: omq.PUSH) -> Iterator[Stream]:
+    found = Stream(connect=push.endpoints[0], maxRowsPerTrigger="100", triggerSeconds="0.3")
+    yield found
+    found.end()
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def gone(pid: int, within: float) -> bool:
+    deadline = time.monotonic() + within
+    while Path(f"/proc/{pid}").exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["this host", "another host"])
+def test_a_microbatch_is_the_same_until_it_is_committed(elsewhere: bool, push: omq.PUSH, stream: Stream) -> None:
+    stream.elsewhere = elsewhere
+    push.send_many(numbered(0, 250))
+    assert stream.read(1) == stream.read(1) == numbered(0, 100)
+    assert stream.read(2) == numbered(100, 100)
+    assert stream.read(3) == stream.read(3) == numbered(200, 50)
+    with pytest.raises(omq.StateError, match="microbatch 1 has been committed"):
+        stream.read(1)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["this host", "another host"])
+def test_messages_of_every_kind_come_whole(elsewhere: bool, push: omq.PUSH, stream: Stream) -> None:
+    stream.elsewhere = elsewhere
+    sent = [[b"a"], [b"b", b"c"], [b""], [b"", b""], [b"x" * (20 << 20)], [b"d"]]
+    for message in sent:
+        push.send_multipart(message)
+    assert stream.read(1, columns=("parts", "sequence")) == sent
+    one = next(
+        borrow.read(dataclasses.replace(stream.settings, columns=("sequence", "endpoint", "parts")), stream.share(1))
+    )
+    assert one.to_pylist()[0] == {"sequence": 0, "endpoint": push.endpoints[0], "parts": [b"a"]}
+
+
+def test_one_that_does_not_fit_the_columns_waits_until_they_fit(push: omq.PUSH, stream: Stream) -> None:
+    push.send(b"0")
+    push.send_multipart([b"1", b"1"])
+    push.send(b"2")
+    for _ in range(2):
+        with pytest.raises(omq.MultipartError, match="a message of 2 parts"):
+            stream.read(1)
+    assert stream.read(1, columns=("parts",)) == [[b"0"], [b"1", b"1"], [b"2"]]
+
+
+def test_the_next_run_gets_what_the_last_one_left(push: omq.PUSH, stream: Stream) -> None:
+    push.send_many(numbered(0, 350))
+    assert stream.read(1) == numbered(0, 100)
+    owner = stream.owner()
+    stream.end()
+    while push.peers:
+        time.sleep(0.01)
+    push.send_many(numbered(350, 50))
+    stream.begin()
+    assert stream.read(1) == numbered(0, 100)
+    assert stream.owner() == owner
+    assert stream.read(2) + stream.read(3) + stream.read(4) == numbered(100, 300)
+
+
+def test_after_the_time_that_they_are_kept_all_processes_are_gone(push: omq.PUSH, stream: Stream) -> None:
+    push.send_many(numbered(0, 150))
+    stream.read(1)
+    owner = stream.owner()
+    stream.end()
+    assert not gone(owner, 0.5)
+    assert gone(owner, KEEP + 10)
+    stream.begin()
+    assert stream.read(1) == []
+    assert stream.owner() != owner
+
+
+def test_one_that_has_nothing_to_keep_ends_with_the_run(push: omq.PUSH, stream: Stream) -> None:
+    assert stream.read(1) == []
+    owner = stream.owner()
+    stream.end()
+    assert gone(owner, 2.5)
+
+
+def test_a_killed_owner_is_replaced_and_told_of(push: omq.PUSH, stream: Stream) -> None:
+    push.send_many(numbered(0, 100))
+    assert stream.read(1) == numbered(0, 100)
+    os.kill(stream.owner(), signal.SIGKILL)
+    while push.peers:
+        time.sleep(0.01)
+    push.send_many(numbered(100, 10))
+    assert stream.read(1) == numbered(100, 10)
+    (lost,) = stream.run.status()["lost"]
+    assert (lost["microbatch"], lost["rows"], lost["endpoint"]) == (1, 100, push.endpoints[0])
+    assert stream.run.status()["lost"] == []
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["goes on", "fails"])
+def test_an_owner_killed_in_the_midst_of_a_microbatch_ends_it(
+    asked: bool, push: omq.PUSH, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = Stream(
+        connect=push.endpoints[0], triggerSeconds="20", batchBytes="1000", failOnDataLoss=str(asked).lower()
+    )
+    push.send_many([b"%03d" % n + b" " * 100 for n in range(100)])
+    reader = borrow.read(stream.settings, stream.share(1))
+    begun = next(reader)
+    os.kill(stream.owner(), signal.SIGKILL)
+    if asked:
+        with pytest.raises(omq.StateError, match=r"in the midst of a microbatch.*failOnDataLoss=true"):
+            list(reader)
+    else:
+        with caplog.at_level(logging.WARNING, "omq.spark"):
+            rest = list(reader)
+        values = [int(value) for batch in [begun, *rest] for value in batch["value"].to_pylist()]
+        assert values == list(range(len(values)))
+        assert "what it had read ahead is lost" in caplog.text
+    stream.end()
+
+
+def coordinators() -> set[int]:
+    found = set()
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and b"omq.spark.live.coordinator" in (folder / "cmdline").read_bytes():
+                found.add(int(folder.name))
+    return found
+
+
+def test_a_killed_coordinator_is_replaced_and_the_owner_comes_back(push: omq.PUSH) -> None:
+    before = coordinators()
+    stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="100", triggerSeconds="0.3")
+    (ours,) = coordinators() - before
+    push.send_many(numbered(0, 300))
+    assert stream.read(1) == numbered(0, 100)
+    owner = stream.owner()
+    os.kill(ours, signal.SIGKILL)
+    assert gone(ours, 20)
+    deadline = time.monotonic() + 20
+    while not stream.run.status()["partitions"]:
+        assert time.monotonic() < deadline
+    assert stream.owner() == owner
+    assert stream.read(1) == numbered(0, 100)
+    assert stream.read(2) == numbered(100, 100)
+    stream.end()
+
+
+def test_other_options_are_another_connection(push: omq.PUSH, stream: Stream) -> None:
+    push.send_many(numbered(0, 10))
+    assert stream.read(1) == numbered(0, 10)
+    owner = stream.owner()
+    stream.settings = dataclasses.replace(stream.settings, options=(("recv_hwm", 7),))
+    push.send_many(numbered(10, 10))
+    stream.read(2)
+    assert stream.owner() != owner
+    assert gone(owner, 20)
+
+
+def test_why_an_owner_cannot_begin_is_told_to_the_task() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        stream = Stream(bind=url)
+        with pytest.raises(omq.BindError, match="in use"):
+            stream.read(1)
+        stream.end()
+
+
+def test_nobody_there_is_told_to_the_task() -> None:
+    stream = Stream(connect="tcp://127.0.0.1:1", connectTimeout="0.3", triggerSeconds="5")
+    for _ in range(2):
+        with pytest.raises(omq.ConnectError, match=r"connectTimeout=0.3 s; last failure: .*refused"):
+            stream.read(1)
+    stream.end()
+
+
+def test_a_drain_ends_when_it_is_quiet_and_goes_on_where_there_was_no_room(push: omq.PUSH) -> None:
+    stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="100", quietSeconds="0.3")
+    push.send_many(numbered(0, 150))
+    assert stream.read(1, "run") == numbered(0, 100)
+    (one,) = stream.run.status()["partitions"]
+    assert (one["microbatch"], one["bounded"], one["rows"], one["waiting"]) == (1, True, 100, 50)
+    assert stream.read(2, "run") == numbered(100, 50)
+    (one,) = stream.run.status()["partitions"]
+    assert (one["microbatch"], one["bounded"], one["connected"], one["taken"]) == (2, False, 1, 150)
+    stream.end()
+
+
+def test_a_microbatch_without_bounds_has_one_all_the_same(push: omq.PUSH, monkeypatch: pytest.MonkeyPatch) -> None:
+    from omq.spark.live.owner import BYTES, Owner
+
+    owner = Owner(parsed(connect=push.endpoints[0], triggerSeconds="30"), push.endpoints[0])
+    limits = {"rows": None, "bytes": None, "seconds": 30.0, "quiet": None}
+    body = b"x" * (8 << 20)
+    push.send_many([body] * 40)
+    found = owner.read({"read": 1, "after": 0, "limits": limits, "columns": ["value"], "drain": ""})
+    assert sum(one.size for one in found.follow()) == BYTES
+    assert found.bounded
+    assert owner.status()["bounded"]
+    owner.commit(1)
+    assert sum(one.rows for one in owner._uncommitted) == 0
+    owner.close()
