@@ -17,7 +17,7 @@ from omq.spark.live import settings as options
 from omq.spark.live.columns import Columns, Marks, Messages, Taken
 from omq.spark.live.settings import Settings
 from omq.spark.live.shared_memory import mapped
-from omq.spark.live.trusted import Channel, Place, Unreachable, reach
+from omq.spark.live.trusted import SILENCE, Channel, Place, Unreachable, reach
 
 log = logging.getLogger("omq.spark")
 
@@ -121,6 +121,7 @@ def _taken(settings: Settings, share: Share, place: Place) -> Iterator[Taken]:
             "columns": options.columns(settings),
         }
         with _owners():
+            channel.sock.settimeout(SILENCE)
             channel.send(request)
         while True:
             with _owners():
@@ -128,6 +129,8 @@ def _taken(settings: Settings, share: Share, place: Place) -> Iterator[Taken]:
                 taken = _heard(channel, told, descriptors, maps) if "as" in told else None
             if taken is not None:
                 yield taken
+            elif "alive" in told:
+                continue
             elif "error" in told:
                 raise _error(told)
             elif "done" in told:

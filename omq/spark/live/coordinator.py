@@ -19,7 +19,7 @@ import time
 from typing import Any, Final
 
 from omq.spark.live.process import detach
-from omq.spark.live.trusted import Channel, Place, Server, is_ours
+from omq.spark.live.trusted import SILENCE, Channel, Place, Server, is_ours
 
 STARTING: Final = 30.0  # seconds that an owner may take to begin, after which another task may start one
 TELLING: Final = 2.0  # seconds that owners may take to tell how they are
@@ -40,6 +40,7 @@ class _Owned:
         self.channel = channel
         self.status: dict[str, Any] = {}
         self.told = 0
+        self.heard = time.monotonic()
         self.ended = False
 
     def order(self, **order: Any) -> None:
@@ -150,20 +151,24 @@ class Coordinator:
 
     def _own(self, channel: Channel, owner: _Owned) -> None:
         """Has a process own a partition, for as long as it is there."""
+        channel.watch()
         with self._changed:
             before = self._owners.get(owner.number)
+            if before is not None and before.place != owner.place:
+                # It was taken for dead, and has a successor.
+                owner.order(end=True)
+                return
             self._owners[owner.number] = owner
             self._granted.pop(owner.number, None)
             self._changed.notify_all()
             resting = not self._runs
-        if before is not None:
-            before.order(end=True)
         if resting:
             owner.order(rest=True)
         try:
             while True:
                 told = channel.hear()
                 with self._changed:
+                    owner.heard = time.monotonic()
                     owner.status = told["status"]
                     owner.told = told.get("told", owner.told)
                     self._said += told.get("said", ())
@@ -223,6 +228,9 @@ class Coordinator:
             self._changed.wait_for(lambda: self._runs, STARTING)
             while self._runs or (self._owners and time.monotonic() < self._since + self._keep):
                 self._changed.wait(1.0)
+                for owner in self._owners.values():
+                    if time.monotonic() > owner.heard + SILENCE:
+                        owner.channel.close()  # who reads there finds the end, and lets go of it
         for owner in self._standing():
             owner.order(end=True)
         with self._changed:

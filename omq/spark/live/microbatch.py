@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator
 
@@ -52,22 +51,28 @@ class Microbatch:
                 self.over, self.error = False, None
             return failed
 
-    def follow(self) -> Iterator[Taken]:
+    def follow(self, patience: float | None = None) -> Iterator[Taken | None]:
         """Everything from the beginning, up to the end.
+
+        Args:
+            patience: Seconds after which `None` says that there is nothing yet; `None`: it is never said.
 
         Raises:
             Exception: Why it ended, if that was not as it should be.
         """
-        for at in itertools.count():
+        at = 0
+        while True:
             with self._changed:
-                while len(self._taken) == at:
-                    if self.error is not None:
-                        raise self.error
-                    if self.over:
-                        return
-                    self._changed.wait()
-                taken = self._taken[at]
-            yield taken
+                if len(self._taken) == at and not self.over:
+                    self._changed.wait(patience)
+                taken = self._taken[at] if len(self._taken) > at else None
+                if taken is None and self.error is not None:
+                    raise self.error
+                if taken is None and self.over:
+                    return
+            if taken is not None or patience is not None:
+                yield taken
+            at += taken is not None
 
 
 class Uncommitted:

@@ -36,6 +36,7 @@ log = logging.getLogger("omq.spark")
 
 BYTES: Final = 256 << 20  # of a microbatch that has no bound of its own: all of it is kept until it is committed
 MESSAGES: Final = 1 << 22  # likewise
+ALIVE: Final = 2.0  # seconds after which a task that waits is told that we are there
 TELL: Final = 0.5  # seconds between two reports to the coordinator
 AGAIN: Final = 0.5  # seconds between two attempts to find the coordinator again
 
@@ -237,6 +238,7 @@ class _Process:
         until: float | None = None
         while not self._ended.is_set():
             try:
+                channel.watch()
                 self._attached.set()
                 channel.send(
                     {
@@ -317,9 +319,12 @@ class _Process:
         sent: list[Taken] = []  # while the task may look at it
         known: dict[int, int] = {}
         try:
-            for taken in self._owner.read(request).follow():
-                sent.append(taken)
-                _send(channel, taken, known)
+            for taken in self._owner.read(request).follow(ALIVE):
+                if taken is None:
+                    channel.send({"alive": True})
+                else:
+                    sent.append(taken)
+                    _send(channel, taken, known)
             answer: dict[str, Any] = {"done": True}
         except (omq.OmqError, OSError, pa.ArrowException, TypeError, ValueError) as error:
             answer = {"error": str(error), "kind": type(error).__name__}

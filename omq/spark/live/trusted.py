@@ -24,6 +24,7 @@ import omq
 
 NONCE: Final = 32  # bytes
 PATIENCE: Final = 5.0  # seconds that a stranger has to prove himself, and that reaching a place may take
+SILENCE: Final = 15.0  # seconds after which one that has nothing to say, and does not say so, is taken for dead
 BACKLOG: Final = 128
 STRANGERS: Final = 64  # that may be proving themselves at once
 MOST: Final = 1 << 20  # bytes of a message without what stands beside it
@@ -102,12 +103,16 @@ class Channel:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3)):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 11_000)
 
     @property
     def local(self) -> bool:
         """Whether descriptors can be sent."""
         return self._local
+
+    def watch(self) -> None:
+        """Ends a connection whose other side, which always reads, has not taken what was sent for `SILENCE`."""
+        if not self._local:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE * 1000))
 
     def prove(self, secret: bytes, serves: bool) -> None:
         """Proves to the other side that we know the secret, and has it do the same.

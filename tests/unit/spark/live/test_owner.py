@@ -21,6 +21,7 @@ from omq.spark.live import borrow, settings  # noqa: E402
 from omq.spark.live.borrow import Share  # noqa: E402
 from omq.spark.live.run import Run  # noqa: E402
 from omq.spark.live.settings import Settings  # noqa: E402
+from omq.spark.live.trusted import SILENCE  # noqa: E402
 
 KEEP = 3.0  # seconds that owners outlive a run
 
@@ -197,6 +198,25 @@ def test_an_owner_killed_in_the_midst_of_a_microbatch_ends_it(
         assert values == list(range(len(values)))
         assert "what it had read ahead is lost" in caplog.text
     stream.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_an_owner_that_stands_still_is_replaced_and_does_not_come_back(push: omq.PUSH, stream: Stream) -> None:
+    push.send_many(numbered(0, 50))
+    assert stream.read(1) == numbered(0, 50)
+    owner = stream.owner()
+    os.kill(owner, signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        assert stream.read(2) == []
+        assert SILENCE - 3 < time.monotonic() - begun < SILENCE + 15
+        assert stream.owner() != owner
+    finally:
+        os.kill(owner, signal.SIGCONT)
+    assert gone(owner, KEEP + 10)
+    push.send_many(numbered(50, 10))
+    assert stream.read(3) == numbered(50, 10)
 
 
 def coordinators() -> set[int]:
