@@ -126,15 +126,19 @@ class SparkPlayer:
 
     def __init__(self, directory: Path, seed: int, port: int) -> None:
         self._chance = random.Random(seed)
+        self._pauses = random.Random(seed)  # another thread's
         self._directory = directory
         self._url = f"tcp://127.0.0.1:{port}"
         self._plan = directory / "plan"
-        self._broker: subprocess.Popen[bytes] | None = None
+        self._broker: subprocess.Popen[bytes]
+        self._ended = threading.Event()
         self._driver: subprocess.Popen[str] | None = None
         self._jvm = 0
         self._published = 0
         self.kills: list[tuple[str, str]] = []
         self._begin_broker()
+        self._watch = threading.Thread(target=self._keep_broker, daemon=True)
+        self._watch.start()
         self.client = Client(self._url, timeout=PATIENCE)
         self.client.create("in")
         self.client.create("out")
@@ -144,6 +148,13 @@ class SparkPlayer:
     def _begin_broker(self) -> None:
         command = [sys.executable, "-m", "omq.cli.main", "broker", str(self._directory / "topics"), "--bind", self._url]
         self._broker = subprocess.Popen([*command, "--log-level", "error"], cwd=ROOT)
+
+    def _keep_broker(self) -> None:
+        """Starts the broker again whenever it is killed, also while this process waits for it."""
+        while not self._ended.is_set():
+            self._broker.wait()
+            if not self._ended.wait(self._pauses.choice([0, 0.3])):
+                self._begin_broker()
 
     def _begin_driver(self) -> None:
         env = {
@@ -181,9 +192,11 @@ class SparkPlayer:
         """Ends everything."""
         self._end_driver()
         self.client.close()
-        if self._broker is not None:
-            self._broker.kill()
-            self._broker.wait()
+        self._ended.set()
+        self._broker.kill()
+        self._watch.join()
+        self._broker.kill()  # it may have begun meanwhile
+        self._broker.wait()
 
     # ------------------------------------------------------------------ a history
 
@@ -199,7 +212,6 @@ class SparkPlayer:
         self.check()
 
     def _kill(self, when: str, who: str) -> None:
-        assert self._broker is not None
         victim = {"jvm": self._jvm, "broker": self._broker.pid, "worker": 0}[who]
         # Where the commit itself is the moment, anywhere in it.
         delay = self._chance.uniform(0.0005, 0.03) if when == "inside" else 0
@@ -211,9 +223,7 @@ class SparkPlayer:
         self._wait(done.exists, f"a kill of the {who}, {when}")
         done.unlink()
         if who == "broker":
-            self._broker.wait(PATIENCE)
-            time.sleep(self._chance.choice([0, 0.3]))
-            self._begin_broker()
+            self._wait(lambda: self._broker.pid != victim, "the broker's end")
         elif who == "jvm":
             self._wait(lambda: not _lives(victim), "the JVM's end")
             self._end_driver()

@@ -74,13 +74,16 @@ class Catalog:
     def topics(self) -> tuple[str, dict[str, TopicInfo]]:
         """The broker's id, and the topics that the options choose, by name; those that are not there are left out."""
         settings = self._settings
+        found: dict[str, TopicInfo] = {}
         with named(settings):
-            infos = self.client.topics()
-        if settings.pattern is None:
-            found = {info.name: info for info in infos if info.name in settings.topics}
-        else:
-            matches = re.compile(settings.pattern).fullmatch
-            found = {info.name: info for info in infos if matches(info.name)}
+            if settings.pattern is None:
+                # One by one: a broker may have thousands of others.
+                for name in settings.topics:
+                    with contextlib.suppress(TopicError):
+                        (found[name],) = self.client.topics(name)
+            else:
+                matches = re.compile(settings.pattern).fullmatch
+                found = {info.name: info for info in self.client.topics() if matches(info.name)}
         if settings.use == STREAM_READ:
             for name, info in list(found.items()):
                 if info.delivery == "broadcast":

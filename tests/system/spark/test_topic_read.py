@@ -4,11 +4,13 @@ import datetime
 import hashlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from omq.broker import Client, Record, Server
+from tests.ports import held
 from tests.system.spark.topics import read
 
 pytestmark = pytest.mark.timeout(120)
@@ -177,6 +179,31 @@ def test_messages_that_go_between_plan_and_task_fail_it_or_are_passed_over(
     with pytest.raises(Exception, match="DataLoss: topic 'moving' was deleted, and made again"):
         frame.collect()
     client.delete("moving")
+
+
+def test_who_wants_a_few_rows_does_not_wait_for_all(spark: Any, url: str, client: Client, topic: str) -> None:
+    client.publish_many(topic, [b"x" * 100_000] * 1000)
+    frame = read(spark, url, topic=topic, batchBytes="1m")
+    assert [row.id for row in frame.limit(3).collect()] == [1, 2, 3]
+    assert frame.first().id == 1
+    assert frame.count() == 1000
+
+
+@pytest.mark.parametrize("when", ["plan", "task"])
+def test_a_broker_that_stays_away_is_told_by_the_options_that_name_it(when: str, spark: Any, tmp_path: Path) -> None:
+    with held() as port:
+        url = f"tcp://127.0.0.1:{port}"
+        with Server(tmp_path, bind=url), Client(url) as client:
+            client.create("t")
+            client.publish("t", b"x")
+            frame = read(spark, url, topic="t", timeout=0.5)
+            if when == "task":
+                assert frame.rdd.getNumPartitions() == 1  # planned now
+        with pytest.raises(Exception, match=rf"BrokerTimeout: option connect='{url}'.*option timeout=0\.5") as caught:
+            frame.collect()
+        assert "Traceback" not in str(caught.value)
+        with Server(tmp_path, bind=url):
+            assert [row.value for row in read(spark, url, topic="t").collect()] == [b"x"]
 
 
 def test_an_empty_topic_is_an_empty_frame(spark: Any, url: str, topic: str) -> None:
