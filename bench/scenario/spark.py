@@ -11,6 +11,8 @@ METRICS = (MEGABYTES, Metric("rate", "rows/s"), Metric("worker", "worker MiB", l
 #: Of the ceiling, by bytes of a row.
 SHARES = {1 << 10: 0.55, 1 << 20: 0.65}
 BY_HAND = 1.3
+#: Of the reader by hand, where both are stages in `mapInArrow`.
+STAGES = {1 << 10: 1.7, 1 << 20: 1.1}
 SINK = 350.0  # MB/s at 1 KiB
 
 
@@ -27,6 +29,7 @@ def _cases(settings: Settings) -> list[Case]:
         targets = (
             Target(SHARES.get(size, 0.55), "spark-ceiling"),
             Target(BY_HAND, "spark-pyzmq"),
+            Target(STAGES.get(size, 1.1), "spark-pyzmq", subject="spark-stage"),
             Target(1024.0, metric=METRICS[2]),
         )
         title = f"PULL into Spark's noop, one partition, {size_text(size)} rows"
