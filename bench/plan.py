@@ -43,12 +43,14 @@ class Target:
         peer: The peer that omq is held against; `None` for an absolute figure.
         metric: What is compared; `None` for the case's first metric.
         idle: The bound that holds instead on a machine that is otherwise idle (`bench.report.Findings.idle`).
+        subject: Whose median it is, where it is not that of the case's subject.
     """
 
     bound: float
     peer: str | None = None
     metric: Metric | None = None
     idle: float | None = None
+    subject: str | None = None
 
 
 @dataclass(frozen=True)

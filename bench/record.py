@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from bench.peers import PEERS
-from bench.plan import Metric, Scenario
+from bench.plan import Scenario, Target
 from bench.processes import ROOT
 from bench.report import Findings, figure
 
@@ -44,16 +44,19 @@ def _row(findings: Findings, peer: str) -> list[str]:
     case = findings.case
     ratio = findings.ratio(peer) if peer != case.subject else None
     aims = [
-        f"{_about(target.metric)}{findings.aim(target)}: {findings.verdict(target)}"
+        f"{_about(findings, target)}{findings.aim(target)}: {findings.verdict(target)}"
         for target in case.targets
-        if (target.peer or case.subject) == peer
+        if (target.subject or target.peer or case.subject) == peer
     ]
     cells = [figure(findings.median(peer, metric), metric) for metric in case.metrics]
     return [PEERS[peer].label, *cells, f"{ratio:.2f}x" if ratio is not None else "", "; ".join(aims)]
 
 
-def _about(metric: Metric | None) -> str:
-    return f"{metric.key} " if metric is not None else ""
+def _about(findings: Findings, target: Target) -> str:
+    if target.subject and target.peer:
+        value = findings.value(target)
+        return f"{PEERS[target.peer].label} {'-' if value is None else f'{value:.2f}x'}, "
+    return f"{target.metric.key} " if target.metric is not None else ""
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -56,10 +56,10 @@ class Findings:
         values = [sample[metric.key] for sample in self.samples.get(peer, ()) if metric.key in sample]
         return median(values) if values and peer not in self.failures else None
 
-    def ratio(self, peer: str, metric: Metric | None = None) -> float | None:
-        """omq's median over the peer's; in the first metric, if none is given."""
+    def ratio(self, peer: str, metric: Metric | None = None, subject: str | None = None) -> float | None:
+        """omq's median over the peer's; in the first metric and for the case's subject, if no others are given."""
         metric = metric or self.case.metrics[0]
-        mine, other = self.median(self.case.subject, metric), self.median(peer, metric)
+        mine, other = self.median(subject or self.case.subject, metric), self.median(peer, metric)
         return mine / other if mine is not None and other else None
 
     def bound(self, target: Target) -> float:
@@ -69,7 +69,9 @@ class Findings:
     def value(self, target: Target) -> float | None:
         """What is held against the bound."""
         metric = target.metric or self.case.metrics[0]
-        return self.ratio(target.peer, metric) if target.peer else self.median(self.case.subject, metric)
+        if target.peer:
+            return self.ratio(target.peer, metric, target.subject)
+        return self.median(target.subject or self.case.subject, metric)
 
     def verdict(self, target: Target) -> str:
         """`ok`, `MISSED`, or `not measured`."""
@@ -101,6 +103,7 @@ class Findings:
             },
             "targets": [
                 {
+                    "subject": t.subject or self.case.subject,
                     "peer": t.peer,
                     "metric": (t.metric or self.case.metrics[0]).key,
                     "bound": self.bound(t),
@@ -122,7 +125,7 @@ def table(findings: Findings) -> str:
     for row in rows:
         cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
         lines.append("  ".join(cells).rstrip())
-    lines += [_beside(findings, target) for target in case.targets if target.metric is not None]
+    lines += [_beside(findings, target) for target in case.targets if target.metric or target.subject]
     lines.append(f"machine: {findings.machine}")
     for peer, why in findings.failures.items():
         lines.append(f"!! {PEERS[peer].label} FAILED: {why}")
@@ -134,7 +137,7 @@ def _row(findings: Findings, peer: str) -> list[str]:
     samples = findings.samples.get(peer, [])
     values = [sample[main.key] for sample in samples]
     ratio = findings.ratio(peer) if peer != case.subject else None
-    own = (t for t in case.targets if t.metric is None and (t.peer or case.subject) == peer)
+    own = (t for t in case.targets if not (t.metric or t.subject) and (t.peer or case.subject) == peer)
     target = next(own, None)
     return [
         PEERS[peer].label,
@@ -148,11 +151,11 @@ def _row(findings: Findings, peer: str) -> list[str]:
 
 
 def _beside(findings: Findings, target: Target) -> str:
-    """A target that is not about the first column."""
-    assert target.metric is not None
+    """A target that is not about the first column, or not about the case's subject."""
     value = findings.value(target)
     text = "-" if value is None else f"{value:.2f}x {PEERS[target.peer].label}" if target.peer else f"{value:,.1f}"
-    return f"{target.metric.title}: {text}, target {findings.aim(target)}: {findings.verdict(target)}"
+    about = PEERS[target.subject].label if target.subject else (target.metric or findings.case.metrics[0]).title
+    return f"{about}: {text}, target {findings.aim(target)}: {findings.verdict(target)}"
 
 
 def figure(value: float | None, metric: Metric) -> str:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def read_pyzmq(size: int) -> Sample:
 
     with _child(FEEDER, size) as (url, _):
         batch = BY_HAND if size >= 65536 else BATCH
-        return _timed(_mapped(pulled_by_pyzmq(url, size, _count(size), batch)), size, _count(size))
+        return _timed(_mapped(partial(pulled_by_pyzmq, url, size, _count(size), batch)), size, _count(size))
 
 
 def read_stage(size: int) -> Sample:
@@ -148,7 +149,7 @@ def read_stage(size: int) -> Sample:
     from bench.peers.spark import pulled_by_omq
 
     with _child(FEEDER, size) as (url, _):
-        return _timed(_mapped(pulled_by_omq(url, _count(size))), size, _count(size))
+        return _timed(_mapped(partial(pulled_by_omq, url, _count(size))), size, _count(size))
 
 
 def ceiling(size: int) -> Sample:
@@ -165,7 +166,7 @@ def stage_ceiling(size: int) -> Sample:
     """The same batches in `mapInArrow`, where Spark copies a row less often than it does behind a data source."""
     from bench.peers.spark import prebuilt
 
-    return _timed(_mapped(prebuilt(size, _count(size), BATCH)), size, _count(size))
+    return _timed(_mapped(partial(prebuilt, size, _count(size), BATCH)), size, _count(size))
 
 
 # ---------------------------------------------------------------------- topics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,61 +54,54 @@ class PrebuiltReader(DataSourceReader):
             yield whole.slice(0, left)
 
 
-def prebuilt(size: int, count: int, batch: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+# Stages for `mapInArrow`, with their options bound by `functools.partial`: workers import them, so what Spark sends for
+# them is as large for each. It comes in two writes, and whether the second waits 40 ms until the kernel acknowledges
+# the first depends on their sizes.
+
+
+def prebuilt(size: int, count: int, batch: int, batches: Iterator[Any]) -> Iterator[Any]:
     """The same for `mapInArrow`."""
-
-    def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        for _ in batches:
-            pass
-        yield from PrebuiltReader(size, count, batch).read(None)
-
-    return stage
+    for _ in batches:
+        pass
+    yield from PrebuiltReader(size, count, batch).read(None)
 
 
-def pulled_by_omq(url: str, count: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A stage for `mapInArrow` that pulls *count* messages."""
+def pulled_by_omq(url: str, count: int, batches: Iterator[Any]) -> Iterator[Any]:
+    """Pulls *count* messages with `pull_batches`."""
+    from omq.spark import pull_batches
 
-    def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        from omq.spark import pull_batches
-
-        for _ in batches:
-            pass
-        yield from pull_batches(socket="PULL", connect=url, columns="value", maxRows=count)
-
-    return stage
+    for _ in batches:
+        pass
+    yield from pull_batches(socket="PULL", connect=url, columns="value", maxRows=count)
 
 
-def pulled_by_pyzmq(url: str, size: int, count: int, batch: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A stage for `mapInArrow` that pulls *count* messages; small ones in a list, large ones into one buffer."""
+def pulled_by_pyzmq(url: str, size: int, count: int, batch: int, batches: Iterator[Any]) -> Iterator[Any]:
+    """Pulls *count* messages with pyzmq; small ones in a list, large ones into one buffer."""
+    import zmq
 
-    def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        import zmq
-
-        for _ in batches:
-            pass
-        context = zmq.Context()
-        pull = context.socket(zmq.PULL)
-        pull.rcvhwm = max(16, min(100_000, 2 * batch // size))
-        pull.connect(url)
-        each, left = max(1, batch // size), count
-        recv = pull.recv
-        while left:
-            n = min(each, left)
-            if size < 65536:
-                value = pa.array([recv() for _ in range(n)], pa.binary())
-            else:
-                buffer = pa.allocate_buffer(n * size)
-                target = memoryview(buffer).cast("B")
-                for number in range(n):
-                    target[number * size : (number + 1) * size] = recv(copy=False).buffer
-                ends = array("i", range(0, (n + 1) * size, size))
-                value = pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(ends), buffer])
-            yield pa.RecordBatch.from_arrays([value], ["value"])
-            left -= n
-        pull.close(0)
-        context.term()
-
-    return stage
+    for _ in batches:
+        pass
+    context = zmq.Context()
+    pull = context.socket(zmq.PULL)
+    pull.rcvhwm = max(16, min(100_000, 2 * batch // size))
+    pull.connect(url)
+    each, left = max(1, batch // size), count
+    recv = pull.recv
+    while left:
+        n = min(each, left)
+        if size < 65536:
+            value = pa.array([recv() for _ in range(n)], pa.binary())
+        else:
+            buffer = pa.allocate_buffer(n * size)
+            target = memoryview(buffer).cast("B")
+            for number in range(n):
+                target[number * size : (number + 1) * size] = recv(copy=False).buffer
+            ends = array("i", range(0, (n + 1) * size, size))
+            value = pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(ends), buffer])
+        yield pa.RecordBatch.from_arrays([value], ["value"])
+        left -= n
+    pull.close(0)
+    context.term()
 
 
 class Discard(DataSource):

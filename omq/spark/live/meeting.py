@@ -58,7 +58,7 @@ class Meeting:
             if end <= time.monotonic() or (interrupted is not None and interrupted.is_set()):
                 self._note()
                 return False
-            time.sleep(max(min(LOOK, left), 0))
+            self._hear(max(min(LOOK, left), 0))
         self._monitor.close()
         self._monitor = None
         return True
@@ -75,14 +75,19 @@ class Meeting:
         self._said = True
         log.warning("%s", text)
 
-    def _last_trouble(self) -> str:
-        """Why the last attempt has failed, if one has."""
+    def _hear(self, seconds: float) -> bool:
+        """Waits for the next that happens to the socket; gives whether anything did."""
         assert self._monitor is not None
         try:
-            while True:
-                event = self._monitor.recv(timeout=0)
-                if event.kind in _TROUBLE:
-                    self._trouble = event.reason
+            event = self._monitor.recv(timeout=seconds)
         except (omq.ReceiveTimeout, omq.ClosedError):
+            return False
+        if event.kind in _TROUBLE:
+            self._trouble = event.reason
+        return True
+
+    def _last_trouble(self) -> str:
+        """Why the last attempt has failed, if one has."""
+        while self._hear(0):
             pass
         return f"; last failure: {self._trouble}" if self._trouble else ""

@@ -51,6 +51,14 @@ def test_a_wrong_key_is_told() -> None:
             Meeting(pull, url, 1.0, True).wait(10)
 
 
+def test_a_peer_is_met_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omq.spark.live.meeting.LOOK", 60.0)
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push, omq.PULL(connect=push.endpoints[0]) as pull:
+        begun = time.monotonic()
+        assert Meeting(pull, push.endpoints[0], 60.0, True).wait(60)
+        assert time.monotonic() - begun < 30, "a look at intervals must not decide when reading begins"
+
+
 def test_a_peer_that_has_gone_again_was_there_if_it_left_something() -> None:
     with omq.PULL(bind="tcp://127.0.0.1:*") as pull:
         meeting = Meeting(pull, pull.endpoints[0], 5.0, True)
