@@ -52,7 +52,7 @@ def numbers(frame: Any) -> list[int]:
 
 
 def test_every_action_in_a_batch_sees_the_same_rows(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
-    count = 20_000
+    count = 9000
     url = feed.push([b"%d" % n for n in range(count)])
     seen: list[int] = []
     differing: list[tuple[Any, ...]] = []
@@ -66,7 +66,7 @@ def test_every_action_in_a_batch_sees_the_same_rows(spark: Any, feed: Feeder, st
         if len(seen) >= count:
             done.set()
 
-    started(stream(spark, socket="PULL", connect=url, maxRowsPerTrigger=4000, triggerSeconds=0.5), sink)
+    started(stream(spark, socket="PULL", connect=url, maxRowsPerTrigger=3000, triggerSeconds=0.3), sink)
     assert done.wait(60), len(seen)
     assert not differing
     assert seen == list(range(count))
@@ -238,7 +238,10 @@ def test_a_frame_that_is_used_twice_in_a_query_is_one_connection_whose_rows_come
 # ---------------------------------------------------------------------- availableNow
 
 
-@pytest.mark.parametrize("options", [{}, {"triggerSeconds": "2"}], ids=["usual", "two seconds"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, id="usual", marks=pytest.mark.slow), pytest.param({"triggerSeconds": "1"}, id="a second")],
+)
 def test_available_now_ends_on_a_steady_feed(
     options: dict[str, str], spark: Any, feed: Feeder, started: Callable[..., Any]
 ) -> None:
