@@ -298,7 +298,12 @@ class _Writer:
             repeated = not {one.stage for one in published}.issuperset(stages)
             # What is left of the query are copies: of a commit that was done before, of attempts that lost or died.
             client.abort(f"{sent[0].scope.rpartition('/')[0]}/", prefix=True)
-        rows = sum(one.rows for one in sent)
+        rows, there = sum(one.rows for one in sent), sum(one.count for one in published)
+        if not repeated and rows != there:
+            # Only where the topic's persistence allows it.
+            log.error(
+                "%s: %d rows were staged and %d published: the broker has lost the others", sent[0].scope, rows, there
+            )
         log.info(
             "%s: %d rows, %s in %.3f s",
             sent[0].scope,
