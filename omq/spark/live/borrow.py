@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import mmap
+import pickle
+import subprocess
+import time
+from array import array
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -21,13 +24,16 @@ from omq.spark.live.trusted import SILENCE, Channel, Place, Unreachable, reach
 
 log = logging.getLogger("omq.spark")
 
+AWAY: Final = 20.0  # seconds that the coordinator may be away
+AGAIN: Final = 0.2  # seconds between two attempts
+
 
 @dataclass(frozen=True)
 class Share:
     """What a task is to read.
 
     Attributes:
-        number: The number of its partition.
+        name: What the connection of its partition is called.
         endpoint: The endpoint of that.
         after: The last microbatch that is committed.
         microbatch: The microbatch to read.
@@ -36,7 +42,7 @@ class Share:
         secret: The stream's secret.
     """
 
-    number: int
+    name: str
     endpoint: str
     after: int
     microbatch: int
@@ -47,6 +53,10 @@ class Share:
 
 class _OwnerLost(Exception):
     """The owner has gone before the end."""
+
+
+class _OwnerAway(Exception):
+    """The owner has lost the coordinator, and looks for it."""
 
 
 def read(settings: Settings, share: Share) -> Iterator[pa.RecordBatch]:
@@ -65,6 +75,8 @@ def read(settings: Settings, share: Share) -> Iterator[pa.RecordBatch]:
                 given = True
                 yield taken.batch(shape)
             return
+        except _OwnerAway:
+            time.sleep(AGAIN)
         except (_OwnerLost, Unreachable):
             if not given:
                 lost = place.name
@@ -79,8 +91,8 @@ def read(settings: Settings, share: Share) -> Iterator[pa.RecordBatch]:
 
 def _find(settings: Settings, share: Share, lost: str) -> Place:
     """Where the owner is; starts it, if the coordinator says so."""
-    plan = owner.Plan(settings, share.number, share.endpoint, share.coordinator, share.secret)
-    asked = {"find": share.number, "key": owner.key_of(settings, share.endpoint), "not": lost}
+    plan = owner.Plan(settings, share.name, share.endpoint, share.coordinator, share.secret)
+    asked = {"find": share.name, "not": lost}
     while True:
         answer = _ask(share, asked)
         if "owner" in answer:
@@ -89,31 +101,32 @@ def _find(settings: Settings, share: Share, lost: str) -> Place:
             raise _error(answer)
         try:
             owner.start(plan)
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             _ask(share, {**asked, "failed": True})
             raise omq.StateError(f"the process that is to have the connection cannot be started: {error}") from None
 
 
 def _ask(share: Share, asked: dict[str, Any]) -> dict[str, Any]:
-    try:
-        channel = reach(share.coordinator, share.secret)
-    except Unreachable as error:
-        raise omq.StateError(
-            "the driver's host cannot be reached from this executor (SPARK_LOCAL_IP on the driver names its address):"
-            f" {error}"
-        ) from None
-    with contextlib.closing(channel):
+    """Asks the coordinator, which may be away for a moment: the driver replaces one that has died."""
+    deadline = time.monotonic() + AWAY
+    while True:
         try:
-            return channel.ask(asked)
-        except (OSError, EOFError):
-            raise omq.StateError("the coordinator of the stream has ended") from None
+            with contextlib.closing(reach(share.coordinator, share.secret)) as channel:
+                return channel.ask(asked)
+        except (OSError, EOFError, Unreachable) as error:
+            if time.monotonic() > deadline:
+                raise omq.StateError(
+                    "the stream's coordinator, beside the driver, cannot be reached from this executor (SPARK_LOCAL_IP"
+                    f" on the driver names the address that it listens on): {error}"
+                ) from None
+            time.sleep(AGAIN)
 
 
 def _taken(settings: Settings, share: Share, place: Place) -> Iterator[Taken]:
     """What the owner has of the microbatch."""
     with contextlib.closing(reach(place, share.secret)) as channel:
-        maps: dict[int, mmap.mmap] = {}
         request = {
+            "settings": pickle.dumps(settings).hex(),
             "read": share.microbatch,
             "after": share.after,
             "drain": share.drain,
@@ -126,11 +139,13 @@ def _taken(settings: Settings, share: Share, place: Place) -> Iterator[Taken]:
         while True:
             with _owners():
                 told, descriptors = channel.receive()
-                taken = _heard(channel, told, descriptors, maps) if "as" in told else None
+                taken = _heard(channel, told, descriptors) if "as" in told else None
             if taken is not None:
                 yield taken
             elif "alive" in told:
                 continue
+            elif "later" in told:
+                raise _OwnerAway
             elif "error" in told:
                 raise _error(told)
             elif "done" in told:
@@ -148,26 +163,21 @@ def _owners() -> Iterator[None]:
         raise _OwnerLost from error
 
 
-def _heard(channel: Channel, told: dict[str, Any], descriptors: list[int], maps: dict[int, mmap.mmap]) -> Taken:
+def _heard(channel: Channel, told: dict[str, Any], descriptors: list[int]) -> Taken:
     """What the owner has sent, or says where it stands."""
     marks = Marks(told["endpoint"], told["first"])
-    for moment, count in told["runs"]:
-        marks.runs.append((moment, count))
-        marks.count += count
+    runs, *parts = [channel.beside(size) for size in told["beside"]]
+    numbers = array("q", bytes(runs))
+    marks.runs = list(zip(numbers[::2], numbers[1::2], strict=True))
+    marks.count = sum(numbers[1::2])
     if told["as"] == "blocks":
-        found = []
-        for number, size in told["blocks"]:
-            if number not in maps:
-                maps[number] = mapped(descriptors.pop(0), size)
-            found.append(pa.py_buffer(maps[number]))
-        body, ends = found
+        body, ends = (pa.py_buffer(mapped(*one)) for one in zip(descriptors, told["sizes"], strict=True))
         return Columns(body.slice(0, told["size"]), ends.slice(0, 4 * (marks.count + 1)), marks)
-    parts = [pa.py_buffer(channel.beside(size)) for size in told["beside"]]
     if told["as"] == "messages":
         schema = pa.schema([pa.field("parts", pa.list_(pa.binary()))])
-        messages = pa.ipc.read_record_batch(parts[0], schema).column(0).to_pylist()
+        messages = pa.ipc.read_record_batch(pa.py_buffer(parts[0]), schema).column(0).to_pylist()
         return Messages(messages, told["size"], marks)
-    ends, body = parts
+    ends, body = map(pa.py_buffer, parts)
     return Columns(body, ends, marks)
 
 

@@ -22,6 +22,7 @@ from omq.spark.live.process import detach
 from omq.spark.live.trusted import SILENCE, Channel, Place, Server, is_ours
 
 STARTING: Final = 30.0  # seconds that an owner may take to begin, after which another task may start one
+RETURNING: Final = 3.0  # seconds that owners of another coordinator have to come back
 TELLING: Final = 2.0  # seconds that owners may take to tell how they are
 
 
@@ -33,9 +34,8 @@ def name_of(stream: str) -> str:
 class _Owned:
     """An owner, as the coordinator sees it."""
 
-    def __init__(self, number: int, key: str, place: Place, channel: Channel) -> None:
-        self.number = number
-        self.key = key
+    def __init__(self, name: str, place: Place, channel: Channel) -> None:
+        self.name = name
         self.place = place
         self.channel = channel
         self.status: dict[str, Any] = {}
@@ -55,7 +55,7 @@ class Coordinator:
     Args:
         stream: The stream's name.
         secret: Its secret.
-        port: The port of a coordinator that has gone; 0 for any.
+        port: The port of a coordinator that has gone, whose owners come back; 0 for any.
 
     Raises:
         OSError: The stream has a coordinator.
@@ -63,9 +63,9 @@ class Coordinator:
 
     def __init__(self, stream: str, secret: bytes, port: int = 0) -> None:
         self._changed = threading.Condition()
-        self._owners: dict[int, _Owned] = {}
-        self._granted: dict[int, float] = {}
-        self._failed: dict[int, dict[str, str]] = {}
+        self._owners: dict[str, _Owned] = {}
+        self._granted: dict[str, float] = {}
+        self._failed: dict[str, dict[str, str]] = {}
         self._lost: list[dict[str, Any]] = []
         self._said: list[str] = []
         self._runs = 0
@@ -73,6 +73,8 @@ class Coordinator:
         self._keep = 60.0
         self._questions = itertools.count(1)
         self._secret = secret
+        # Owners of one that has gone come back in a moment: nobody is to start others until then.
+        self._settled = time.monotonic() + (RETURNING if port else 0.0)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._door.bind(f"\0{name_of(stream)}/run")
         self._server = Server(name_of(stream), secret, self._serve, port)
@@ -111,6 +113,7 @@ class Coordinator:
     def _answer(self, channel: Channel, asked: dict[str, Any]) -> None:
         if "keep" in asked:
             self._keep = asked["keep"]
+            self._let_go(asked["wanted"])
         if "commit" in asked:
             for owner in self._standing():
                 owner.order(commit=asked["commit"])
@@ -119,8 +122,20 @@ class Coordinator:
             with self._changed:
                 lost, self._lost = self._lost, []
                 said, self._said = self._said, []
-                found = [{**owner.status, "partition": owner.number} for owner in self._owners.values()]
+                found = [{**owner.status, "connection": owner.name} for owner in self._owners.values()]
             channel.send({"partitions": found, "lost": lost, "said": said})
+
+    def _let_go(self, wanted: list[str]) -> None:
+        """Ends owners that the query, which goes on with other options, has no use for."""
+        with self._changed:
+            for owner in [one for one in self._owners.values() if one.name not in wanted]:
+                del self._owners[owner.name]
+                if owner.status.get("rows") or owner.status.get("waiting"):
+                    self._lose(owner, "is of no use any more: socket, endpoint or subscription are others now")
+                owner.order(end=True)
+
+    def _lose(self, owner: _Owned, why: str) -> None:
+        self._lost.append({**owner.status, "connection": owner.name, "why": why})
 
     def _standing(self) -> list[_Owned]:
         with self._changed:
@@ -147,19 +162,19 @@ class Coordinator:
                 self._failed[asked["own"]] = {"error": asked["failed"], "kind": asked["kind"]}
                 self._changed.notify_all()
         else:
-            self._own(channel, _Owned(asked["own"], asked["key"], Place.heard(asked["place"]), channel))
+            self._own(channel, _Owned(asked["own"], Place.heard(asked["place"]), channel))
 
     def _own(self, channel: Channel, owner: _Owned) -> None:
         """Has a process own a partition, for as long as it is there."""
         channel.watch()
         with self._changed:
-            before = self._owners.get(owner.number)
+            before = self._owners.get(owner.name)
             if before is not None and before.place != owner.place:
                 # It was taken for dead, and has a successor.
                 owner.order(end=True)
                 return
-            self._owners[owner.number] = owner
-            self._granted.pop(owner.number, None)
+            self._owners[owner.name] = owner
+            self._granted.pop(owner.name, None)
             self._changed.notify_all()
             resting = not self._runs
         if resting:
@@ -176,48 +191,43 @@ class Coordinator:
         finally:
             with self._changed:
                 owner.ended = True
-                if self._owners.get(owner.number) is owner:
-                    del self._owners[owner.number]
+                if self._owners.get(owner.name) is owner:
+                    del self._owners[owner.name]
                     if self._runs:
-                        self._lost.append({**owner.status, "partition": owner.number})
+                        self._lose(owner, "has died")
                 self._changed.notify_all()
 
     def _find(self, channel: Channel, asked: dict[str, Any]) -> None:
         """Tells a task where the owner of its partition is; or has it start one."""
-        number, key = asked["find"], asked["key"]
+        name = asked["find"]
         if "failed" in asked:
             with self._changed:
-                self._granted.pop(number, None)
+                self._granted.pop(name, None)
                 self._changed.notify_all()
             return
         until = time.monotonic() + STARTING
         # A failure is told to those who wait for it; who comes later tries again.
         with self._changed:
-            if number not in self._granted:
-                self._failed.pop(number, None)
+            if name not in self._granted:
+                self._failed.pop(name, None)
             while True:
-                owner = self._owners.get(number)
-                if owner is not None and owner.key != key:
-                    # The query goes on with other options: what the owner has is not for it.
-                    del self._owners[number]
-                    owner.order(end=True)
-                    owner = None
+                owner = self._owners.get(name)
                 if owner is not None and asked.get("not") != owner.place.name:
                     answer: dict[str, Any] = {"owner": owner.place.told()}
                     break
-                if number in self._failed:
-                    answer = dict(self._failed[number])
+                if name in self._failed:
+                    answer = dict(self._failed[name])
                     break
                 now = time.monotonic()
-                if owner is None and self._granted.get(number, 0.0) < now:
-                    self._granted[number] = now + STARTING
+                if owner is None and self._granted.get(name, 0.0) < now and now > self._settled:
+                    self._granted[name] = now + STARTING
                     answer = {"start": True}
                     break
                 if owner is not None and now > until:
                     # Its line to us holds, but this task does not get through to it.
                     answer = {"error": f"{_spoken(owner)} cannot be reached from this executor", "kind": "StateError"}
                     break
-                self._changed.wait(0.5)
+                self._changed.wait(0.2)
         channel.send(answer)
 
     # ------------------------------------------------------------------ the end
@@ -239,7 +249,7 @@ class Coordinator:
 
 def _spoken(owner: _Owned) -> str:
     where = ", ".join(owner.place.addresses)
-    return f"the process that has the connection of partition {owner.number} (on {where}, port {owner.place.port})"
+    return f"the process that has the connection {owner.name} (on {where}, port {owner.place.port})"
 
 
 def main() -> None:

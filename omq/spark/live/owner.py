@@ -9,13 +9,16 @@ outlives both a killed executor and, for `keepSeconds`, the query itself.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import pickle
 import queue
+import resource
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,7 +41,8 @@ BYTES: Final = 256 << 20  # of a microbatch that has no bound of its own: all of
 MESSAGES: Final = 1 << 22  # likewise
 ALIVE: Final = 2.0  # seconds after which a task that waits is told that we are there
 TELL: Final = 0.5  # seconds between two reports to the coordinator
-AGAIN: Final = 0.5  # seconds between two attempts to find the coordinator again
+AGAIN: Final = 0.1  # seconds between two attempts to find the coordinator again
+AWAY: Final = 5.0  # seconds that it may be away before the connection ends
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,14 @@ class Plan:
 
     Attributes:
         settings: The options of the read.
-        number: The number of the partition.
+        name: What the connection is called; see `name_of`.
         endpoint: Its endpoint.
         coordinator: Where the coordinator is.
         secret: The stream's secret.
     """
 
     settings: Settings
-    number: int
+    name: str
     endpoint: str
     coordinator: Place
     secret: bytes
@@ -98,8 +102,8 @@ class Owner:
         """The microbatch that a task asks for; its first reader has it taken.
 
         Args:
-            request: `read`, its number; `after`, that of the last one which is committed; `limits`; `columns`; and
-                `drain`, a name for all microbatches of one `availableNow`, or nothing.
+            request: `read`, its number; `after`, that of the last one which is committed; `limits`; `columns`;
+                `settings`, pickled; and `drain`, a name for all microbatches of one `availableNow`, or nothing.
         """
         self._uncommitted.commit(request["after"])
         found, fresh = self._uncommitted.find(request["read"])
@@ -113,11 +117,12 @@ class Owner:
         connection = self._connection
         self.last = microbatch
         try:
-            connection.awake()
+            settings: Settings = pickle.loads(bytes.fromhex(request["settings"]))
+            connection.awake(settings)
             limits = self._limits(request, microbatch)
             begun = time.monotonic()
             try:
-                shape = Shape(tuple(request["columns"]), self._settings.batch_bytes, self._settings.socket == "SUB")
+                shape = Shape(tuple(request["columns"]), settings.batch_bytes, settings.socket == "SUB")
                 for taken in connection.take(shape, limits):
                     microbatch.add(taken)
             finally:
@@ -169,6 +174,8 @@ class Owner:
                 if self.resting:
                     self._connection.retire()
                     self._memory.trim()
+            except omq.OmqError as error:
+                log.warning("%s: %s", self._connection.endpoint, error)
             finally:
                 done.set()
 
@@ -242,8 +249,7 @@ class _Process:
                 self._attached.set()
                 channel.send(
                     {
-                        "own": self._plan.number,
-                        "key": key_of(self._plan.settings, self._plan.endpoint),
+                        "own": self._plan.name,
                         "place": self._server.place.told(),
                     }
                 )
@@ -253,13 +259,15 @@ class _Process:
                 pass
             self._attached.clear()
             channel.close()
-            # The coordinator has gone, or the way to it. Perhaps it comes back; until then nobody is to be deprived.
-            until = until or time.monotonic() + self._plan.settings.keep_seconds
-            self._rest()
+            # The coordinator has gone, or the way to it. Most likely it is back in a moment, or another one is.
+            begun = time.monotonic()
+            until = until or begun + self._plan.settings.keep_seconds
             while not self._ended.is_set():
-                if time.monotonic() > until or self._owner.idle:
-                    self._ended.set()
-                    break
+                if time.monotonic() > begun + AWAY:
+                    self._rest()
+                    if time.monotonic() > until or self._owner.idle:
+                        self._ended.set()
+                        break
                 try:
                     channel = reach(self._plan.coordinator, self._plan.secret)
                     break
@@ -314,17 +322,16 @@ class _Process:
         request = channel.hear()
         if not self._attached.is_set():
             # Somebody else may have the partition by now.
-            channel.send({"lost": True})
+            channel.send({"later": True})
             return
         sent: list[Taken] = []  # while the task may look at it
-        known: dict[int, int] = {}
         try:
             for taken in self._owner.read(request).follow(ALIVE):
                 if taken is None:
                     channel.send({"alive": True})
                 else:
                     sent.append(taken)
-                    _send(channel, taken, known)
+                    _send(channel, taken)
             answer: dict[str, Any] = {"done": True}
         except (omq.OmqError, OSError, pa.ArrowException, TypeError, ValueError) as error:
             answer = {"error": str(error), "kind": type(error).__name__}
@@ -359,31 +366,33 @@ class _Words(logging.Handler):
         return said
 
 
-def _send(channel: Channel, taken: Taken, known: dict[int, int]) -> None:
-    """Sends what was taken: on this host the numbers of blocks and, where they are new, their descriptors."""
+def _send(channel: Channel, taken: Taken) -> None:
+    """Sends what was taken: on this host the descriptors of the blocks in which it stands, if it stands in such."""
     marks = taken.marks
-    message = {"endpoint": marks.endpoint, "first": marks.first, "runs": marks.runs, "size": taken.size}
+    # One for each message, if each came by itself: too much for a message.
+    runs = array("q", itertools.chain.from_iterable(marks.runs))
+    message = {"endpoint": marks.endpoint, "first": marks.first, "size": taken.size}
     if isinstance(taken, Messages):
         parts = pa.array(taken.messages, pa.list_(pa.binary()))
         batch = pa.RecordBatch.from_arrays([parts], ["parts"])
-        channel.send({**message, "as": "messages"}, [batch.serialize()])
-    elif channel.local and taken.blocks is not None:
-        descriptors = []
-        numbers = []
-        for block in taken.blocks:
-            assert isinstance(block, SharedBlock)
-            if block.descriptor not in known:
-                known[block.descriptor] = len(known)
-                descriptors.append(block.descriptor)
-            numbers.append([known[block.descriptor], len(block)])
-        channel.send({**message, "as": "blocks", "blocks": numbers}, descriptors=descriptors)
+        channel.send({**message, "as": "messages"}, [runs, batch.serialize()])
+        return
+    shared = [block for block in taken.blocks or () if isinstance(block, SharedBlock)]
+    if channel.local and len(shared) == 2:
+        descriptors = [block.descriptor for block in shared]
+        channel.send({**message, "as": "blocks", "sizes": [len(block) for block in shared]}, [runs], descriptors)
     else:
-        channel.send({**message, "as": "columns"}, [taken.ends, taken.body])
+        channel.send({**message, "as": "columns"}, [runs, taken.ends, taken.body])
 
 
-def key_of(settings: Settings, endpoint: str) -> str:
-    """What two reads must have in common to use one connection."""
-    return repr((settings.socket, endpoint, settings.keys, settings.options, settings.batch_bytes))
+def names_of(settings: Settings) -> list[str]:
+    """What the connections of a stream's partitions are called: by what their messages are, not by how they come."""
+    found = []
+    for number, endpoint in enumerate(settings.endpoints):
+        again = settings.endpoints[:number].count(endpoint)
+        wanted = sorted(dict(settings.options).get("subscribe") or ())
+        found.append(" ".join([settings.socket, endpoint, f"#{again}", *(one.hex() or "everything" for one in wanted)]))
+    return found
 
 
 def start(plan: Plan) -> None:
@@ -399,11 +408,14 @@ def main() -> None:
     """The process."""
     plan: Plan = pickle.loads(sys.stdin.buffer.read())
     detach()
+    # What is kept stands in blocks, each with descriptors.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     channel = reach(plan.coordinator, plan.secret)
     try:
         process = _Process(plan)
     except Exception as error:
-        channel.send({"own": plan.number, "failed": str(error), "kind": type(error).__name__})
+        channel.send({"own": plan.name, "failed": str(error), "kind": type(error).__name__})
         channel.close()
         return
     process.run(channel)

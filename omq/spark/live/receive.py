@@ -25,6 +25,7 @@ log = logging.getLogger("omq.spark")
 
 ROWS: Final = 1 << 18  # rows of a record batch at most: 16 MiB of 64 bytes
 ENDS: Final = 4 * (ROWS + 1)  # bytes of the ends of so many
+SMALL: Final = 65536  # bytes of a batch that is copied, so that its block is free
 LARGE: Final = 65536  # mean bytes of a message from which on each message is received by itself
 FEW: Final = 64  # messages that one call takes where they may have several parts
 WAKE: Final = 0.25  # seconds that one wait lasts at most
@@ -151,13 +152,18 @@ class Connection:
         marks = Marks(self.endpoint, self.sequence)
         room = min(len(data), read.bytes_left)
         # The kernel writes large frames straight into the batch, if the bound in bytes leaves room for a whole batch.
+        blocks: tuple[mmap.mmap, mmap.mmap] | None = None
         large = self._mean >= LARGE and room == len(data)
         try:
             with memoryview(data)[:room] as target, memoryview(ends) as view:
                 used = self._fill(target, view, large, read, marks)
             count = marks.count
-            body, ends_used = pa.py_buffer(data).slice(0, used), pa.py_buffer(ends).slice(0, 4 * (count + 1))
-            blocks: tuple[mmap.mmap, mmap.mmap] | None = (data, ends)
+            if used + 4 * count <= SMALL:
+                # A whole block for them would be wasted, where they are kept.
+                body, ends_used = pa.py_buffer(data[:used]), pa.py_buffer(ends[: 4 * (count + 1)])
+            else:
+                body, ends_used = pa.py_buffer(data).slice(0, used), pa.py_buffer(ends).slice(0, 4 * (count + 1))
+                blocks = data, ends
         except omq.MultipartError:
             return self._messages(shape, read)
         except omq.MessageTooLarge as error:
@@ -167,7 +173,6 @@ class Connection:
             body = pa.py_buffer(self.socket.recv(timeout=0))
             count, used = 1, body.size
             ends_used = pa.py_buffer(array("i", [0, used]))
-            blocks = None
             marks.took(1)
         if not count:
             return None

@@ -6,6 +6,8 @@ import contextlib
 import json
 import logging
 import socket
+import subprocess
+import threading
 import time
 from typing import Any, Final
 
@@ -17,6 +19,8 @@ from omq.spark.live.trusted import Channel, Place, is_ours
 log = logging.getLogger("omq.spark")
 
 STARTING: Final = 20.0  # seconds that a coordinator may take to begin
+AGAIN: Final = 5.0  # seconds after which another is started
+PATIENCE: Final = 5.0  # seconds that an answer may take
 
 
 class Run:
@@ -25,54 +29,85 @@ class Run:
     Args:
         stream: The stream's name.
         keep: Seconds that owners outlive it.
+        wanted: What the connections are called that it wants; owners of others end.
 
     Attributes:
         place: Where the coordinator is.
         secret: The stream's secret.
+
+    Raises:
+        StateError: The coordinator cannot be started.
     """
 
-    def __init__(self, stream: str, keep: float) -> None:
+    def __init__(self, stream: str, keep: float, wanted: list[str]) -> None:
         self._stream = stream
-        self._keep = keep
+        self._first = {"keep": keep, "wanted": wanted}
         self.secret = b""
         self.place: Place | None = None
+        self._changed = threading.Condition()
+        self._answers: list[dict[str, Any]] = []
+        self._closed = False
         self._channel = self._attach()
+        threading.Thread(target=self._listen, name="omq-spark-run", daemon=True).start()
 
     def _attach(self) -> Channel:
         """A line to the coordinator, which is started if it is not there."""
         deadline = time.monotonic() + STARTING
-        started = False
+        started = -AGAIN
         while True:
             channel = self._reach()
             if channel is not None:
-                found = channel.hear()
-                self.place, self.secret = Place.heard(found["place"]), bytes.fromhex(found["secret"])
-                channel.send({"keep": self._keep})
                 return channel
-            if not started:
-                started = True
+            if time.monotonic() > deadline:
+                raise omq.StateError(f"the stream's coordinator has not begun within {STARTING:g} s")
+            if time.monotonic() > started + AGAIN:
                 # Owners find one that stands in for another where that was.
                 port = self.place.port if self.place else 0
                 told = {"stream": self._stream, "secret": self.secret.hex(), "port": port}
                 try:
                     launch("omq.spark.live.coordinator", json.dumps(told).encode())
-                except OSError as error:
+                except (OSError, subprocess.SubprocessError) as error:
                     raise omq.StateError(f"the stream's coordinator cannot be started: {error}") from None
-            if time.monotonic() > deadline:
-                raise omq.StateError(f"the stream's coordinator has not begun within {STARTING:g} s")
+                started = time.monotonic()
             time.sleep(0.02)
 
     def _reach(self) -> Channel | None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(PATIENCE)
         try:
             sock.connect(f"\0{name_of(self._stream)}/run")
-        except OSError:
+            if not is_ours(sock):
+                raise omq.StateError("another user's process has the name that this stream's coordinator needs")
+            channel = Channel(sock)
+            found = channel.hear()
+            self.place, self.secret = Place.heard(found["place"]), bytes.fromhex(found["secret"])
+            channel.send(self._first)
+        except (OSError, EOFError):
             sock.close()
             return None
-        if not is_ours(sock):
+        except BaseException:
             sock.close()
-            raise omq.StateError("another user's process has the name that this stream's coordinator needs")
-        return Channel(sock)
+            raise
+        sock.settimeout(None)
+        return channel
+
+    def _listen(self) -> None:
+        """Hears the answers; has another coordinator started where the one has died."""
+        while not self._closed:
+            try:
+                answer = self._channel.hear()
+            except (OSError, EOFError):
+                self._channel.close()
+                if self._closed:
+                    return
+                try:
+                    self._channel = self._attach()
+                except omq.OmqError as error:
+                    log.warning("%s", error)
+                continue
+            with self._changed:
+                self._answers.append(answer)
+                self._changed.notify_all()
 
     def commit(self, number: int) -> None:
         """Lets the owners forget microbatches up to this one."""
@@ -80,14 +115,21 @@ class Run:
             self._channel.send({"commit": number})
 
     def status(self) -> dict[str, Any]:
-        """How the owners are, and what was lost with one since this was last asked."""
-        for _ in range(2):
-            try:
-                found = self._channel.ask({"status": True})
-                for text in found.pop("said"):
-                    log.warning("%s", text)
-                return found
-            except (OSError, EOFError):
-                self._channel.close()
-                self._channel = self._attach()
-        return {"partitions": [], "lost": []}
+        """How the owners are, and what was lost with one since this was last asked; nothing if nobody answers."""
+        with self._changed:
+            self._answers.clear()
+        with contextlib.suppress(OSError):
+            self._channel.send({"status": True})
+        with self._changed:
+            self._changed.wait_for(lambda: self._answers, PATIENCE)
+            if not self._answers:
+                return {"partitions": [], "lost": []}
+            found = self._answers.pop(0)
+        for text in found.pop("said"):
+            log.warning("%s", text)
+        return found
+
+    def close(self) -> None:
+        """Ends the run, as the end of its process does."""
+        self._closed = True
+        self._channel.close()

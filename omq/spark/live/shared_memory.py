@@ -20,9 +20,16 @@ class SharedBlock(mmap.mmap):
 
 
 class SharedMemory(Memory):
-    """Blocks as those of `Memory`, which other processes can map."""
+    """Blocks as those of `Memory`, which other processes can map, as long as there are descriptors for them."""
 
     def _make(self, size: int) -> mmap.mmap:
+        try:
+            return self._shared(size)
+        except OSError:
+            return super()._make(size)
+
+    @staticmethod
+    def _shared(size: int) -> SharedBlock:
         descriptor = os.memfd_create("omq-spark", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, size)

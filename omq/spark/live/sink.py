@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 import omq
@@ -212,6 +213,11 @@ def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
             raise
         sender.close()
         return sent
+    if settings.socket == "PUB" and settings.bind and not settings.subscribers and _is_single_use():
+        raise omq.OptionError(
+            f"bind={settings.bind[0]!r}: a PUB would lose its subscribers with each task, since"
+            " spark.python.worker.reuse=false; set it to true, give 'subscribers', or connect"
+        )
     key = pool.key_of(settings, *(() if settings.bind else (os.getpid(),)))
     while True:
         kept = pool.keep(
@@ -228,6 +234,11 @@ def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
             result = relay.deliver(key, {}, batches)
             if result is not None:
                 return Sent(**result)
+
+
+def _is_single_use() -> bool:
+    """Whether this process of Spark's ends with its task."""
+    return TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
 
 
 def _serve_write(thing: Sender, stream: BinaryIO) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import omq
 from omq.spark.live import borrow, reading
 from omq.spark.live import settings as options
 from omq.spark.live.borrow import Share
+from omq.spark.live.owner import names_of
 from omq.spark.live.run import Run
 from omq.spark.live.settings import Settings
 from omq.spark.live.sink import BatchWriter, StreamWriter, checked
@@ -148,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """What Spark shows as `latestOffset` in a query's progress: how each connection is."""
         told = self._status()
-        return {"kind": "live", "partitions": sorted(told["partitions"], key=lambda one: int(one["partition"]))}
+        return {"kind": "live", "partitions": sorted(told["partitions"], key=lambda one: str(one["connection"]))}
 
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
@@ -158,8 +159,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run = self._attached()
         assert run.place is not None
         return [
-            StreamPartition(Share(one, endpoint, after, number, self._drain, run.place, run.secret))
-            for one, endpoint in enumerate(self._settings.endpoints)
+            StreamPartition(Share(name, endpoint, after, number, self._drain, run.place, run.secret))
+            for name, endpoint in zip(names_of(self._settings), self._settings.endpoints, strict=True)
         ]
 
     @plain_rows
@@ -186,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _attached(self) -> Run:
         if self._run is None:
-            self._run = Run(self._stream, self._settings.keep_seconds)
+            self._run = Run(self._stream, self._settings.keep_seconds, names_of(self._settings))
         return self._run
 
     def _status(self) -> dict[str, Any]:
@@ -208,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _lost(one: dict[str, Any]) -> str:
     """What is said of an owner that has died: its last report may be half a second old."""
-    text = f"{one.get('endpoint', 'partition ' + str(one['partition']))}: the process that had the connection has died"
+    text = f"{one.get('endpoint', one['connection'])}: the process that had the connection {one['why']}"
     if one.get("microbatch") is None:
         return f"{text}; what had arrived there is lost"
     return (

@@ -31,8 +31,13 @@ class StandingConnection(Connection):
         self._before = 0  # messages that came through former sockets
         super().__init__(sock, endpoint, settings.batch_bytes, reading.most(settings), meeting, memory, ends_memory)
 
-    def awake(self) -> None:
-        """Opens the socket again, if it is closed."""
+    def awake(self, settings: Settings) -> None:
+        """Opens the socket again, if it is closed, or if it is to have other options."""
+        if (settings.keys, settings.options) != (self._settings.keys, self._settings.options):
+            self.retire()
+        self._settings = settings
+        self.ahead = settings.batch_bytes
+        self._most = reading.most(settings)
         if self.closed:
             self.socket, self._meeting = reading.socket(self._settings, self.endpoint)
             self._before = self.sequence + self.held

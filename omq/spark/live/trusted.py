@@ -26,7 +26,7 @@ NONCE: Final = 32  # bytes
 PATIENCE: Final = 5.0  # seconds that a stranger has to prove himself, and that reaching a place may take
 SILENCE: Final = 15.0  # seconds after which one that has nothing to say, and does not say so, is taken for dead
 BACKLOG: Final = 128
-STRANGERS: Final = 64  # that may be proving themselves at once
+STRANGERS: Final = 64  # that may be proving themselves at once; of more the oldest is sent away
 MOST: Final = 1 << 20  # bytes of a message without what stands beside it
 _LENGTH: Final = struct.Struct(">I")
 
@@ -171,7 +171,7 @@ class Channel:
             first = self._exactly(_LENGTH.size)
         (length,) = _LENGTH.unpack(first)
         if length > MOST:
-            raise EOFError(f"a message of {length} bytes")
+            raise omq.RemoteProtocolError(f"a message of {length} bytes, where {MOST} are the most")
         found = json.loads(self._exactly(length))
         assert isinstance(found, dict)
         return found, list(descriptors)
@@ -230,7 +230,8 @@ class Server:
     def __init__(self, name: str, secret: bytes, serve: Callable[[Channel], None], port: int = 0) -> None:
         self._secret = secret
         self._serve = serve
-        self._strangers = threading.Semaphore(STRANGERS)
+        self._strangers: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
         self._listeners = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)]
         found = addresses()
         try:
@@ -265,10 +266,14 @@ class Server:
                     return
                 threading.Event().wait(0.1)  # no descriptor is left; those who come wait until one is
                 continue
-            if self._strangers.acquire(blocking=False):
-                threading.Thread(target=self._admit, args=(sock,), name="omq-spark-serve", daemon=True).start()
-            else:
-                sock.close()
+            with self._lock:
+                self._strangers[sock] = None
+                # Who knows the secret has long proved it: the oldest of too many strangers goes.
+                oldest = next(iter(self._strangers)) if len(self._strangers) > STRANGERS else None
+            if oldest is not None:
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            threading.Thread(target=self._admit, args=(sock,), name="omq-spark-serve", daemon=True).start()
 
     def _admit(self, sock: socket.socket) -> None:
         channel = Channel(sock)
@@ -280,7 +285,8 @@ class Server:
             except Unreachable:
                 return
             finally:
-                self._strangers.release()
+                with self._lock:
+                    self._strangers.pop(sock, None)
             with contextlib.suppress(OSError, EOFError):
                 self._serve(channel)
         finally:

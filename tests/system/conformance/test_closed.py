@@ -29,6 +29,7 @@ REFUSED = {
     "poll": lambda one: one.poll(),
     "fileno": lambda one: one.fileno(),
     "flush": lambda one: one.flush(),
+    "drain": lambda one: one.drain(),
     "wait_connected": lambda one: one.wait_connected(),
     "wait_subscribed": lambda one: one.wait_subscribed(),
     "subscribe": lambda one: one.subscribe(b"x"),
@@ -38,7 +39,7 @@ REFUSED = {
     "set_options of what is fixed": lambda one: one.set_options(identity=b"x"),
     "set_options of nothing": lambda one: one.set_options(),
 }
-KINDS = {"wait_subscribed": "PUB", "subscribe": "SUB", "unsubscribe": "SUB"}
+KINDS = {"drain": "PULL", "wait_subscribed": "PUB", "subscribe": "SUB", "unsubscribe": "SUB"}
 
 #: What goes on to answer, and how.
 ACCEPTED = {

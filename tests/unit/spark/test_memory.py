@@ -1,5 +1,6 @@
 """Memory that is reused, private and shared."""
 
+import errno
 import os
 from typing import Any
 
@@ -73,3 +74,18 @@ def test_a_shared_block_is_free_while_nobody_has_its_memory_and_gives_its_descri
     assert os.fstat(descriptors[0]).st_size == 4096
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptors[1])
+
+
+def test_without_a_descriptor_a_block_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", none)
+    memory = SharedMemory()
+    block = memory.take(8192)
+    assert not isinstance(block, SharedBlock)
+    block[:5] = b"hello"
+    view = memoryview(block)
+    assert memory.take(8192) is not block
+    del view
+    assert memory.take(8192) is block

@@ -4,9 +4,13 @@ import contextlib
 import dataclasses
 import logging
 import os
+import pickle
+import resource
 import secrets
 import signal
 import socket
+import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +23,7 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 import omq  # noqa: E402
 from omq.spark.live import borrow, settings  # noqa: E402
 from omq.spark.live.borrow import Share  # noqa: E402
+from omq.spark.live.owner import BYTES, Owner, names_of  # noqa: E402
 from omq.spark.live.run import Run  # noqa: E402
 from omq.spark.live.settings import Settings  # noqa: E402
 from omq.spark.live.trusted import SILENCE  # noqa: E402
@@ -48,24 +53,34 @@ class Stream:
 
     def begin(self) -> None:
         """The query's run begins."""
-        self.run = Run(self.name, KEEP)
+        self.run = Run(self.name, KEEP, names_of(self.settings))
 
     def end(self) -> None:
         """The process that Spark asks for offsets is gone."""
-        self.run._channel.close()
+        self.run.close()
 
     def share(self, number: int, drain: str = "") -> Share:
         assert self.run.place is not None
         place = self.run.place
         if self.elsewhere:
             place = dataclasses.replace(place, host="elsewhere")
-        return Share(0, self.settings.endpoints[0], number - 1, number, drain, place, self.run.secret)
+        return Share(
+            names_of(self.settings)[0], self.settings.endpoints[0], number - 1, number, drain, place, self.run.secret
+        )
 
     def read(self, number: int, drain: str = "", columns: tuple[str, ...] = ("value",)) -> list[Any]:
         """The values of one microbatch."""
         chosen = dataclasses.replace(self.settings, columns=columns)
         batches = list(borrow.read(chosen, self.share(number, drain)))
         return [row[columns[0]] for batch in batches for row in batch.to_pylist()]
+
+    def coordinator(self) -> int:
+        """The coordinator's process, which listens where the run's line leads to."""
+        while True:
+            with contextlib.suppress(OSError):
+                told = self.run._channel.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+                return int(struct.unpack("3i", told)[0])
+            time.sleep(0.02)
 
     def owner(self) -> int:
         """The owner's process, which listens at the port that its status comes from."""
@@ -219,19 +234,9 @@ def test_an_owner_that_stands_still_is_replaced_and_does_not_come_back(push: omq
     assert stream.read(3) == numbered(50, 10)
 
 
-def coordinators() -> set[int]:
-    found = set()
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if folder.name.isdigit() and b"omq.spark.live.coordinator" in (folder / "cmdline").read_bytes():
-                found.add(int(folder.name))
-    return found
-
-
 def test_a_killed_coordinator_is_replaced_and_the_owner_comes_back(push: omq.PUSH) -> None:
-    before = coordinators()
     stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="100", triggerSeconds="0.3")
-    (ours,) = coordinators() - before
+    ours = stream.coordinator()
     push.send_many(numbered(0, 300))
     assert stream.read(1) == numbered(0, 100)
     owner = stream.owner()
@@ -246,15 +251,118 @@ def test_a_killed_coordinator_is_replaced_and_the_owner_comes_back(push: omq.PUS
     stream.end()
 
 
-def test_other_options_are_another_connection(push: omq.PUSH, stream: Stream) -> None:
-    push.send_many(numbered(0, 10))
-    assert stream.read(1) == numbered(0, 10)
+def test_a_subscription_loses_nothing_while_coordinators_are_killed() -> None:
+    with omq.XPUB(bind="tcp://127.0.0.1:*", linger=0, xpub_nodrop=True) as pub:
+        stream = Stream(
+            socket="SUB", connect=pub.endpoints[0], subscribe="", triggerSeconds="0.3", failOnDataLoss="true"
+        )
+        ended = threading.Event()
+        sent = [0]
+
+        def feed() -> None:
+            pub.wait_subscribed(timeout=20)
+            while not ended.wait(0.001):
+                pub.send(b"%d" % sent[0])
+                sent[0] += 1
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        got: list[int] = []
+        number = 0
+        for _ in range(3):
+            for _ in range(2):
+                number += 1
+                got += map(int, stream.read(number))
+            killed = stream.coordinator()
+            os.kill(killed, signal.SIGKILL)
+            assert gone(killed, 20)
+        ended.set()
+        thread.join(20)
+        deadline = time.monotonic() + 20
+        while len(got) < sent[0]:
+            assert time.monotonic() < deadline
+            number += 1
+            got += map(int, stream.read(number))
+        assert got == list(range(sent[0]))
+        stream.end()
+
+
+@pytest.mark.parametrize("more", [{"batchBytes": "8m"}, {"recv_hwm": "7"}, {"maxRowsPerTrigger": "1000"}])
+def test_other_options_of_the_next_run_lose_nothing(more: dict[str, str], push: omq.PUSH, stream: Stream) -> None:
+    push.send_many(numbered(0, 350))
+    assert stream.read(1) == numbered(0, 100)
     owner = stream.owner()
-    stream.settings = dataclasses.replace(stream.settings, options=(("recv_hwm", 7),))
-    push.send_many(numbered(10, 10))
-    stream.read(2)
-    assert stream.owner() != owner
-    assert gone(owner, 20)
+    stream.end()
+    while push.peers:
+        time.sleep(0.01)
+    stream.settings = parsed(connect=push.endpoints[0], triggerSeconds="0.3", **more)
+    stream.begin()
+    got = stream.read(1)
+    for number in range(2, 5):
+        got += stream.read(number)
+    assert got == numbered(0, 350)
+    assert stream.owner() == owner
+    push.send_many(numbered(350, 50))
+    assert stream.read(5) == numbered(350, 50)
+
+
+def test_what_the_next_run_does_not_want_is_told_of(push: omq.PUSH, stream: Stream) -> None:
+    push.send_many(numbered(0, 150))
+    stream.read(1)
+    owner = stream.owner()
+    stream.end()
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as other:
+        stream.settings = parsed(connect=other.endpoints[0], triggerSeconds="0.3")
+        stream.begin()
+        (lost,) = stream.run.status()["lost"]
+        assert (lost["rows"], lost["waiting"]) == (100, 50)
+        assert "others now" in lost["why"]
+        assert gone(owner, 20)
+
+
+@pytest.mark.parametrize("multipart", [False, True], ids=["held", "multipart"])
+def test_more_messages_that_came_one_by_one_than_a_message_could_tell_of(multipart: bool, push: omq.PUSH) -> None:
+    count = 60_000
+    stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="100", triggerSeconds="20", recv_hwm="0")
+    if multipart:
+        for number in range(count):
+            push.send_multipart([b"%d" % number, b""])
+    else:
+        push.send_many(numbered(0, count))
+    assert len(stream.read(1, columns=("parts",))) == 100
+    if not multipart:
+        stream.end()
+        stream.begin()
+    stream.settings = parsed(
+        connect=push.endpoints[0], maxRowsPerTrigger=str(count - 100), triggerSeconds="20", recv_hwm="0"
+    )
+    assert [int(parts[0]) for parts in stream.read(2, columns=("parts",))] == list(range(100, count))
+    stream.end()
+
+
+def test_a_crowd_of_strangers_keeps_nobody_out(push: omq.PUSH, stream: Stream) -> None:
+    assert stream.run.place is not None
+    port = stream.run.place.port
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        push.send_many(numbered(0, 10))
+        for elsewhere in (False, True):
+            stream.elsewhere = elsewhere
+            assert stream.read(1) == numbered(0, 10)
+
+
+def test_few_descriptors_are_enough(push: omq.PUSH) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    stream = Stream(connect=push.endpoints[0], batchBytes="64k", triggerSeconds="2", maxRowsPerTrigger="3000")
+    push.send_many([b"%04d" % number + b" " * 20_000 for number in range(3000)])
+    # What is started from here on inherits it.
+    resource.prlimit(0, resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        assert [int(value[:4]) for value in stream.read(1)] == list(range(3000))
+    finally:
+        resource.prlimit(0, resource.RLIMIT_NOFILE, limits)
+    stream.end()
 
 
 def test_why_an_owner_cannot_begin_is_told_to_the_task() -> None:
@@ -288,14 +396,13 @@ def test_a_drain_ends_when_it_is_quiet_and_goes_on_where_there_was_no_room(push:
     stream.end()
 
 
-def test_a_microbatch_without_bounds_has_one_all_the_same(push: omq.PUSH, monkeypatch: pytest.MonkeyPatch) -> None:
-    from omq.spark.live.owner import BYTES, Owner
-
-    owner = Owner(parsed(connect=push.endpoints[0], triggerSeconds="30"), push.endpoints[0])
+def test_a_microbatch_without_bounds_has_one_all_the_same(push: omq.PUSH) -> None:
+    wanted = parsed(connect=push.endpoints[0], triggerSeconds="30")
+    owner, given = Owner(wanted, push.endpoints[0]), pickle.dumps(wanted).hex()
     limits = {"rows": None, "bytes": None, "seconds": 30.0, "quiet": None}
     body = b"x" * (8 << 20)
     push.send_many([body] * 40)
-    found = owner.read({"read": 1, "after": 0, "limits": limits, "columns": ["value"], "drain": ""})
+    found = owner.read({"read": 1, "after": 0, "limits": limits, "columns": ["value"], "drain": "", "settings": given})
     assert sum(one.size for one in found.follow()) == BYTES
     assert found.bounded
     assert owner.status()["bounded"]
