@@ -69,6 +69,7 @@ class Coordinator:
         self._lost: list[dict[str, Any]] = []
         self._said: list[str] = []
         self._runs = 0
+        self._rest = False  # the run is over; not: none has come yet
         self._since = time.monotonic()
         self._keep = 60.0
         self._questions = itertools.count(1)
@@ -95,6 +96,7 @@ class Coordinator:
         """Serves a process that Spark asks for offsets, until it ends."""
         with self._changed:
             self._runs += 1
+            self._rest = False
         try:
             with contextlib.suppress(OSError, EOFError):
                 channel.send({"place": self._server.place.told(), "secret": self._secret.hex()})
@@ -104,11 +106,17 @@ class Coordinator:
             with self._changed:
                 self._runs -= 1
                 self._since = time.monotonic()
-                rest = list(self._owners.values()) if not self._runs else []
                 self._changed.notify_all()
-            for owner in rest:
-                owner.order(rest=True)
+            self._rest_if_alone()
             channel.close()
+
+    def _rest_if_alone(self) -> None:
+        """Has the owners rest where no run is there."""
+        with self._changed:
+            self._rest = not self._runs
+            resting = list(self._owners.values()) if self._rest else []
+        for owner in resting:
+            owner.order(rest=True)
 
     def _answer(self, channel: Channel, asked: dict[str, Any]) -> None:
         if "keep" in asked:
@@ -176,8 +184,8 @@ class Coordinator:
             self._owners[owner.name] = owner
             self._granted.pop(owner.name, None)
             self._changed.notify_all()
-            resting = not self._runs
-        if resting:
+            rests = self._rest
+        if rests:
             owner.order(rest=True)
         try:
             while True:
@@ -236,6 +244,8 @@ class Coordinator:
         """Waits until neither a run nor an owner is there, or no run has been for `keepSeconds`; ends the owners."""
         with self._changed:
             self._changed.wait_for(lambda: self._runs, STARTING)
+        self._rest_if_alone()
+        with self._changed:
             while self._runs or (self._owners and time.monotonic() < self._since + self._keep):
                 self._changed.wait(1.0)
                 for owner in self._owners.values():
