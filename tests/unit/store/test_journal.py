@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from omq.broker.core.journal import Journal
 from omq.store.errors import StagesFull, StoreFull, UnknownTopic
+from omq.store.journal import Journal
 
 
 class Store:
@@ -21,9 +21,10 @@ def test_a_full_disk_is_told_once_and_so_is_its_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("omq.broker.core.journal.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("omq.store.journal.time.monotonic", lambda: now[0])
     journal: Any = Journal.__new__(Journal)
     journal.full = journal._failed = False
+    journal._log, journal._server = logging.getLogger("omq.broker"), "broker"
     store = journal.store = Store()
     with caplog.at_level(logging.WARNING):
         for error in (None, StoreFull("no space"), StoreFull("no space"), UnknownTopic("t"), StoreFull("no space")):
