@@ -47,19 +47,26 @@ class Consumer:
         counts: It is told which delivery each message is.
         prefetch: Messages that it may hold; 0: as many as there is room for.
         held: How many it holds.
-        gone: Its connection is over.
+        line: Where it waits for its turn.
     """
 
-    __slots__ = ("address", "counts", "gone", "held", "identity", "prefetch")
+    __slots__ = ("address", "counts", "held", "identity", "line", "prefetch")
 
-    def __init__(self, peer: PeerInfo, address: str) -> None:
+    def __init__(self, peer: PeerInfo, address: str, line: deque[Consumer]) -> None:
+        self.line = line
         self.identity = peer.identity
         self.address = address
         self.counts = peer.properties.get(DELIVERIES.lower()) == b"1"
         wanted = peer.properties.get(PREFETCH.lower(), b"")
         self.prefetch = int(wanted) if wanted.isdigit() and len(wanted) < 10 else 0
         self.held = 0
-        self.gone = False
+
+    def move(self, line: deque[Consumer]) -> None:
+        """It waits there from now on, behind the others."""
+        if self.line is not line:
+            self.line.remove(self)
+            line.append(self)
+            self.line = line
 
 
 class Outlet:
@@ -187,7 +194,7 @@ class Outlet:
                     self._come(one, one.endpoint)
 
     def _come(self, peer: PeerInfo, address: str) -> None:
-        consumer = self.consumers[peer.identity] = Consumer(peer, address)
+        consumer = self.consumers[peer.identity] = Consumer(peer, address, self._turn)
         self._turn.append(consumer)
 
     def _part(self) -> None:
@@ -202,8 +209,7 @@ class Outlet:
                 continue
             del self._leaving[identity]
             consumer = self.consumers.pop(identity)
-            consumer.gone = True
-            (self._turn if consumer in self._turn else self._late).remove(consumer)
+            consumer.line.remove(consumer)
             gone.add(consumer)
         if any(consumer.held for consumer in gone):
             for flight in [flight for flight in self.held.values() if flight.holder in gone]:
@@ -261,9 +267,7 @@ class Outlet:
             if not done:  # it waits to be delivered again, as it is
                 return
             del self._expired[key]
-        if consumer in self._late:
-            self._late.remove(consumer)
-            self._turn.append(consumer)
+        consumer.move(self._turn)
         if done:
             self.counts["acknowledged"] += 1
             flight.queue.settle(flight)
@@ -296,10 +300,8 @@ class Outlet:
             over.append(flight)
         for flight in over:
             self._take_back(flight)
-            holder = flight.holder
-            if holder is not None and holder in self._turn:
-                self._turn.remove(holder)
-                self._late.append(holder)
+            assert flight.holder is not None
+            flight.holder.move(self._late)
             if flight.queue.returned(flight):
                 self._expired[flight.key] = flight
         if over:
@@ -324,15 +326,17 @@ class Outlet:
         now = time.monotonic()
         sent = b"%d" % (time.time_ns() // 1000)
         for _ in range(PORTION):
-            flight = self._head()
-            if flight is None:
-                break
-            if self.held and (self.bytes + flight.size > self._limit or len(self.held) >= MOST):
+            # Nothing is read from the store that nobody can be given.
+            if self.held and (self.bytes >= self._limit or len(self.held) >= MOST):
                 break
             consumer = self._next()
             if consumer is None:
                 break
+            flight = self._head()
+            if flight is None or (self.held and self.bytes + flight.size > self._limit):
+                break
             flight.queue.take()
+            consumer.line.rotate(-1)
             self._give(consumer, flight, now, sent)
         else:
             self.wake()
@@ -345,13 +349,13 @@ class Outlet:
         return None
 
     def _next(self) -> Consumer | None:
-        """Whose turn it is."""
+        """Whose turn it is; it stays first in line until it is given something."""
         for waiting in (self._turn, self._late):
             for _ in range(len(waiting)):
                 consumer = waiting[0]
-                waiting.rotate(-1)
                 if not consumer.prefetch or consumer.held < consumer.prefetch:
                     return consumer
+                waiting.rotate(-1)
         return None
 
     def _give(self, consumer: Consumer, flight: Flight, now: float, sent: bytes) -> None:
