@@ -142,7 +142,7 @@ class AsyncDevice:
         """Makes the topics that are needed, and queues of all that are there."""
         await self._topic(_TOPICS[self._kind], self._kind)
         found = {state.name: state for state in self._journal.store.topics()}
-        # What was stored with the other kind of acknowledgement came before: it is delivered first.
+        # What was stored with the other kind of acknowledgement is delivered, too.
         kinds = sorted(_TOPICS, key=lambda kind: kind == self._kind)
         for kind in kinds:
             if self._max_deliveries is not None and _TOPICS[kind] in found:

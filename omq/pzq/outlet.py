@@ -74,7 +74,7 @@ class Outlet:
 
     Args:
         name: What its socket is for.
-        queues: What it delivers: of the first one as long as that has something.
+        queues: What it delivers, the oldest message first.
         ack_timeout: Microseconds within which a message is acknowledged, or delivered again.
         reaper_frequency: Microseconds between two looks for those that were not.
         inflight_size: Bytes of bodies that consumers may have; a larger one is delivered alone.
@@ -343,10 +343,11 @@ class Outlet:
         self._save()
 
     def _head(self) -> Flight | None:
-        for queue in self._queues:
-            if (flight := queue.head()) is not None:
-                return flight
-        return None
+        """The oldest message of all queues; a key begins with when its message was stored."""
+        if len(self._queues) == 1:
+            return self._queues[0].head()
+        heads = [flight for queue in self._queues if (flight := queue.head()) is not None]
+        return min(heads, key=lambda flight: flight.key, default=None)
 
     def _next(self) -> Consumer | None:
         """Whose turn it is; it stays first in line until it is given something."""
