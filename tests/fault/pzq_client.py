@@ -24,6 +24,7 @@ def produce(job: dict[str, Any], journal: int) -> None:
     """Sends until SIGTERM, then waits for the last answers; what the one before it had no answer for, goes first."""
     ending = []
     signal.signal(signal.SIGTERM, lambda number, frame: ending.append(number))
+    os.write(journal, f"{json.dumps(['b', job['seed']])}\n".encode())  # from now on it ends as it is asked to
     chance = random.Random(job["seed"])
     socket = zmq.Context().socket(zmq.DEALER)
     socket.linger = 0

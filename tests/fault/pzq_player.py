@@ -133,7 +133,10 @@ class Player:
     def rest(self) -> None:
         """Has the producers come to an end, and waits until nothing is left: what was done by then is done for good."""
         for number in range(PRODUCERS):
-            process = self._processes.pop(f"producer {number}")
+            name = f"producer {number}"
+            process = self._processes.pop(name)
+            begun = ["b", self._seed * 1000 + self._life[name]]
+            until(lambda name=name, begun=begun: begun in read(self._journal(name)), bound=BOUND)  # type: ignore[misc]
             process.send_signal(signal.SIGTERM)
             assert process.wait(BOUND) == 0
         until(lambda: figures(self._monitor)["messages"] == 0, lambda: str(figures(self._monitor)), BOUND)
