@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from omq.message import PeerInfo
 from omq.pzq.errors import Malformed
 from omq.pzq.queue import Flight, Queue
 from omq.pzq.watch import Watch
-from omq.pzq.wire import DELIVERIES, PREFETCH, read_ack, shown
+from omq.pzq.wire import DELIVERIES, PREFETCH, STORED, read_ack, shown
 from omq.types import POLL_IN, Security
 
 log = logging.getLogger("omq.pzq")
@@ -104,7 +103,8 @@ class Outlet:
         self._expired: dict[bytes, Flight] = {}  # whose time is up, and that nobody else has got yet
         self._leaving: dict[bytes, int] = {}  # batches since the connection was over
         self._woken = False
-        self._ending = False
+        self._ending = False  # nothing more is delivered
+        self._paused = False
         self._next_line = 0.0
 
     # ------------------------------------------------------------------ life
@@ -145,13 +145,17 @@ class Outlet:
 
     async def pause(self) -> None:
         """Takes and delivers nothing more; what was acknowledged is with the store."""
-        if not hasattr(self, "_tasks") or self._ending:
+        if not hasattr(self, "_tasks") or self._paused:
             return
-        self._ending = True
+        self._ending = self._paused = True
         self._reaper.cancel()
         for endpoint in self._socket.endpoints:
             with suppress(OmqError):
                 self._socket.unbind(endpoint)
+        for _ in range(PARTING):  # what was acknowledged by now counts
+            if not self._acks_wait():
+                break
+            await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -241,8 +245,21 @@ class Outlet:
             except ClosedError:
                 return
             self._look_at_events()
+            held, turn, done = self.held, self._turn, 0
             for message in batch:
-                self._heard(message)
+                flight = held.get(message[1]) if len(message) == 3 and message[2] == STORED else None
+                if flight is None or (consumer := flight.holder) is None or consumer.identity != message[0]:
+                    self._heard(message)
+                    continue
+                # Nearly all of them are so: `_heard` says the same at length.
+                del held[flight.key]
+                self.bytes -= flight.size
+                consumer.held -= 1
+                if consumer.line is not turn:
+                    consumer.move(turn)
+                flight.queue.done(flight.id)
+                done += 1
+            self.counts["acknowledged"] += done
             self._part()
             self._pump()
 
@@ -323,23 +340,34 @@ class Outlet:
         self._woken = False
         if self._ending:
             return
-        now = time.monotonic()
+        deadline = time.monotonic() + self._timeout
         sent = b"%d" % (time.time_ns() // 1000)
-        for _ in range(PORTION):
+        held, limit, delivered = self.held, self._limit, 0
+        while delivered < PORTION:
             # Nothing is read from the store that nobody can be given.
-            if self.held and (self.bytes >= self._limit or len(self.held) >= MOST):
+            if held and (self.bytes >= limit or len(held) >= MOST):
                 break
             consumer = self._next()
             if consumer is None:
                 break
             flight = self._head()
-            if flight is None or (self.held and self.bytes + flight.size > self._limit):
+            if flight is None or (held and self.bytes + flight.size > limit):
                 break
             flight.queue.take()
+            if flight.tries > 1:
+                self._expired.pop(flight.key, None)
+                self.counts["redelivered"] += 1
+            delivered += 1
             consumer.line.rotate(-1)
-            self._give(consumer, flight, now, sent)
+            consumer.held += 1
+            flight.holder = consumer
+            flight.deadline = deadline
+            held[flight.key] = flight
+            self.bytes += flight.size
+            self._send(consumer, flight, sent)
         else:
             self.wake()
+        self.counts["delivered"] += delivered
         self._save()
 
     def _head(self) -> Flight | None:
@@ -351,6 +379,8 @@ class Outlet:
 
     def _next(self) -> Consumer | None:
         """Whose turn it is; it stays first in line until it is given something."""
+        if self._turn and not self._turn[0].prefetch:
+            return self._turn[0]
         for waiting in (self._turn, self._late):
             for _ in range(len(waiting)):
                 consumer = waiting[0]
@@ -359,21 +389,12 @@ class Outlet:
                 waiting.rotate(-1)
         return None
 
-    def _give(self, consumer: Consumer, flight: Flight, now: float, sent: bytes) -> None:
-        if flight.tries > 1:
-            self._expired.pop(flight.key, None)
-            self.counts["redelivered"] += 1
-        self.counts["delivered"] += 1
-        flight.holder = consumer
-        flight.deadline = now + self._timeout
-        consumer.held += 1
-        self.held[flight.key] = flight
-        self.bytes += flight.size
-        head: Iterable[bytes] = (consumer.identity, flight.key, sent, self._timeout_frame)
+    def _send(self, consumer: Consumer, flight: Flight, sent: bytes) -> None:
         if consumer.counts:
-            call = self._socket.send_multipart([*head, b"%d" % flight.tries, b"", *flight.parts])
+            head: tuple[bytes, ...] = (sent, self._timeout_frame, b"%d" % flight.tries, b"")
         else:
-            call = self._socket.send_multipart([*head, b"", *flight.parts])
+            head = (sent, self._timeout_frame, b"")
+        call = self._socket.send_multipart((consumer.identity, flight.key, *head, *flight.parts))
         # A second step is needed where the socket would have the loop take a turn first: this one does by itself.
         try:
             while True:

@@ -99,6 +99,9 @@ class Queue:
         self._ready: deque[Flight] = deque()
         self._back: list[tuple[int, Flight]] = []  # what came back, the oldest first
         self._done: list[tuple[int, int]] = []  # settled, and not submitted
+        self._acked: list[int] = []  # likewise, one by one
+        #: A message of this id is done.
+        self.done = self._acked.append
         self._again: dict[int, int] = {}  # deliveries of what was delivered again, not submitted
         self._saving = False  # a write is under way, or waits for room
         self._blocked = False  # the topic cannot be read now
@@ -181,12 +184,14 @@ class Queue:
         self._later(AGAIN, unblock)
 
     def _add(self, header: bytes, records: memoryview, when: int) -> None:
-        how = self._keys
+        how, before = self._keys, self._handed_before
         messages: list[blocks.Message] = blocks.decode(header, records, "")
         for message in messages:
             id, body = message.id, message.body
-            tries = self._deliveries.pop(id, 1) if id <= self._handed_before else 0
-            flight = Flight(self, id, key_of(how, when, id), unpack(body, message.key), len(body), tries)
+            ends = message.key
+            tries = self._deliveries.pop(id, 1) if id <= before else 0
+            parts = [body] if ends is None else unpack(body, ends)
+            flight = Flight(self, id, key_of(how, when, id), parts, len(body), tries)
             if tries and self._is_dead(flight):
                 self._bury(flight)
             else:
@@ -198,7 +203,7 @@ class Queue:
         """A message is done."""
         flight.settled = True
         flight.parts = []
-        self._gone(flight.id, flight.id)
+        self.done(flight.id)
 
     def returned(self, flight: Flight) -> bool:
         """A message was delivered in vain; whether it is to be delivered again."""
@@ -243,8 +248,12 @@ class Queue:
 
     def save(self) -> None:
         """Has the store keep what was settled; one write at a time is under way, so that the next one takes it all."""
-        if self._saving or not (self._done or self._again or self._handed != self._told):
+        if self._saving or not (self._acked or self._done or self._again or self._handed != self._told):
             return
+        self._acked.sort()
+        for id in self._acked:
+            self._gone(id, id)
+        self._acked.clear()
         done, self._done = self._done, []
         again, self._again = self._again, {}
         self._told = self._handed
@@ -262,6 +271,8 @@ class Queue:
         self._told = 0
         if isinstance(write.error, StoreFull):
             self._later(AGAIN, self._save_again)
+        else:
+            log.error("%s: what consumers have acknowledged is not kept: %s", self.name, write.error)
 
     def _save_again(self) -> None:
         self._saving = False

@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import sys
-import time
 from typing import Any
 
 import zmq
@@ -61,12 +60,12 @@ def consume(job: dict[str, Any], journal: int) -> None:
     chance = random.Random(job["seed"])
     socket = zmq.Context().socket(zmq.ROUTER)
     socket.setsockopt(zmq.METADATA, b"X-Pzq-Deliveries:1")
-    socket.rcvhwm = 0
+    socket.rcvhwm = socket.sndhwm = 0  # libzmq's ROUTER drops what its peer does not take at once
     socket.connect(job["endpoint"])
     while True:
         peer, key, sent, _, tries, _, body, *_ = socket.recv_multipart()
         done = chance.random() > 0.02
-        line = ["r", time.monotonic(), body.decode(), key.decode(), int(tries), int(sent), done]
+        line = ["r", body.decode(), key.decode(), int(tries), int(sent), done]
         os.write(journal, f"{json.dumps(line)}\n".encode())
         socket.send_multipart([peer, key, b"1" if done else b"0"])
 

@@ -39,11 +39,12 @@ class Player:
         self._hard = seed % 2 == 1
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lives = 0
-        self._device_killed: list[float] = []
-        self._ends: list[int] = []  # of the device's lives, by the wall's clock in microseconds
-        self._killed: dict[int, float] = {}  # when each life of a consumer ended
+        # When lives were ended, and when they were over, in microseconds of the wall's clock: the device's, and those of
+        # consumers by their number.
+        self._device_killed: list[tuple[int, int]] = []
+        self._killed: dict[int, tuple[int, int]] = {}
         self._life: dict[str, int] = {}
-        self._confirmed: dict[str, float] = {}  # messages that were settled for good, and when that was known
+        self._confirmed: dict[str, int] = {}  # messages that were settled for good, and when that was known
         self.received = 0
         self.repeated = 0
 
@@ -94,14 +95,14 @@ class Player:
     def kill(self, name: str) -> None:
         """Kills a process."""
         process = self._processes.pop(name)
-        if name == "device":
-            self._device_killed.append(time.monotonic())
-        elif name.startswith("consumer"):
-            self._killed[self._life[name]] = time.monotonic()
+        begun = time.time_ns() // 1000
         process.kill()
         process.wait()
+        over = time.time_ns() // 1000
         if name == "device":
-            self._ends.append(time.time_ns() // 1000)
+            self._device_killed.append((begun, over))
+        elif name.startswith("consumer"):
+            self._killed[self._life[name]] = begun, over
 
     def begin(self) -> None:
         """Starts all of them."""
@@ -140,10 +141,10 @@ class Player:
             process.send_signal(signal.SIGTERM)
             assert process.wait(BOUND) == 0
         until(lambda: figures(self._monitor)["messages"] == 0, lambda: str(figures(self._monitor)), BOUND)
-        now = time.monotonic()
+        now = time.time_ns() // 1000
         for deliveries in self._deliveries().values():
             for line in deliveries:
-                self._confirmed.setdefault(line[2], now)
+                self._confirmed.setdefault(line[1], now)
 
     # ------------------------------------------------------------------ what must hold
 
@@ -156,10 +157,10 @@ class Player:
         """Holds the journals against each other."""
         deliveries = self._deliveries()
         self._check_order(deliveries)
-        by_message: dict[str, list[tuple[float, int, bool]]] = defaultdict(list)
+        by_message: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
         for life, lines in deliveries.items():
-            for _, when, body, _, _, _, done in lines:
-                by_message[body].append((when, life, done))
+            for _, body, _, _, sent, done in lines:
+                by_message[body].append((sent, life, done))
         tried: set[str] = set()
         for number in range(PRODUCERS):
             mine, answered = self._produced(number)
@@ -174,26 +175,24 @@ class Player:
                 self.repeated += 1
                 assert self._may_repeat(life, done, before, again), f"{body} came twice, and nobody had died: {came}"
             known = self._confirmed.get(body)
-            late = [when for when, _, _ in came if known is not None and when > known]
+            late = [sent for sent, _, _ in came if known is not None and sent > known]
             assert not late, f"{body} came back, and was settled for good"
         assert "Traceback" not in self._log(), self._log()
 
-    def _may_repeat(self, life: int, done: bool, before: float, again: float) -> bool:
-        """Whether a message that was delivered may be delivered again."""
-        if not done:
-            return True
-        # A kill is noted before it is done; what the victim wrote is read a moment later.
-        ends = [*self._device_killed, self._killed.get(life, 0.0)]
-        return any(before - 0.5 < end < again for end in ends)
+    def _may_repeat(self, life: int, done: bool, before: int, again: int) -> bool:
+        """Whether a message that was delivered to a consumer may be delivered again."""
+        # By when it was sent: what a consumer has in its buffers it may read after the device's death.
+        kills = [*self._device_killed, *([self._killed[life]] if life in self._killed else [])]
+        return not done or any(before < over and begun < again for begun, over in kills)
 
     def _check_order(self, deliveries: dict[int, list[Any]]) -> None:
         """What is delivered for the first time comes in the order of its arrival, as long as both ends live."""
         for life, lines in deliveries.items():
             last: dict[int, str] = {}
-            for _, _, body, key, tries, sent, _ in lines:
+            for _, body, key, tries, sent, _ in lines:
                 if tries == 1:
                     number = key.partition("|")[2]
-                    device = sum(sent > killed for killed in self._ends)
+                    device = sum(sent > over for _, over in self._device_killed)
                     assert number > last.get(device, ""), f"consumer {life}: {body} came behind what had come after it"
                     last[device] = number
 

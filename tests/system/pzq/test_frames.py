@@ -175,7 +175,7 @@ def test_messages_come_in_their_order_and_survive_a_restart(make: Make) -> None:
             assert [producer.recv_multipart()[0] for _ in range(3000)] == [b"%d" % number for number in range(3000)]
     wanted = [b"%d.%d" % (hard_sync, number) for hard_sync in (False, True) for number in range(3000)]
     keys = []
-    with closing(make()) as device, raw(zmq.ROUTER, device.endpoints["send"], rcvhwm=0) as consumer:
+    with closing(make()) as device, raw(zmq.ROUTER, device.endpoints["send"], rcvhwm=0, sndhwm=0) as consumer:
         for at in range(6000):
             peer, key, _, _, _, body = consumer.recv_multipart()
             assert body == wanted[at]
@@ -185,11 +185,27 @@ def test_messages_come_in_their_order_and_survive_a_restart(make: Make) -> None:
         until(lambda: figures(device.endpoints["monitor"])["messages"] == 3000)
     device = make()
     assert figures(device.endpoints["monitor"])["messages"] == 3000
-    with raw(zmq.ROUTER, device.endpoints["send"], rcvhwm=0) as consumer:
+    with raw(zmq.ROUTER, device.endpoints["send"], rcvhwm=0, sndhwm=0) as consumer:
         found = [consumer.recv_multipart() for _ in range(3000)]
         assert [frames[5] for frames in found] == wanted[::2]
         assert [frames[1] for frames in found] == keys[::2]  # a message keeps its key
         assert not consumer.poll(100)
+
+
+def test_what_was_acknowledged_before_the_end_counts(make: Make) -> None:
+    device = make(ack_timeout=60_000_000)
+    with (
+        raw(zmq.DEALER, device.endpoints["receive"], sndhwm=0, rcvhwm=0) as producer,
+        raw(zmq.ROUTER, device.endpoints["send"], sndhwm=0, rcvhwm=0) as consumer,
+    ):
+        for _ in range(500):
+            producer.send_multipart([b"id", b"", b"body"])
+        held = [consumer.recv_multipart()[:2] for _ in range(500)]
+        for frames in held:
+            consumer.send_multipart([*frames, b"1"])
+        until(lambda: figures(device.endpoints["monitor"])["acknowledged"] == 500)
+        device.close()
+    assert figures(make().endpoints["monitor"])["messages"] == 0
 
 
 def test_no_more_is_in_flight_than_the_bound_allows(make: Make) -> None:
