@@ -39,8 +39,7 @@ class Player:
         self._hard = seed % 2 == 1
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lives = 0
-        # When lives were ended, and when they were over, in microseconds of the wall's clock: the device's, and those of
-        # consumers by their number.
+        #: When lives were ended and when they were over, in microseconds of the wall's clock; consumers' by number.
         self._device_killed: list[tuple[int, int]] = []
         self._killed: dict[int, tuple[int, int]] = {}
         self._life: dict[str, int] = {}
