@@ -46,10 +46,12 @@ class Consumer:
         counts: It is told which delivery each message is.
         prefetch: Messages that it may hold; 0: as many as there is room for.
         held: How many it holds.
+        sent: Bytes of bodies that it was sent.
+        choked: Some of that has not left: it does not read.
         line: Where it waits for its turn.
     """
 
-    __slots__ = ("address", "counts", "held", "identity", "line", "prefetch")
+    __slots__ = ("address", "choked", "counts", "held", "identity", "line", "prefetch", "sent")
 
     def __init__(self, peer: PeerInfo, address: str, line: deque[Consumer]) -> None:
         self.line = line
@@ -58,11 +60,13 @@ class Consumer:
         self.counts = peer.properties.get(DELIVERIES.lower()) == b"1"
         wanted = peer.properties.get(PREFETCH.lower(), b"")
         self.prefetch = int(wanted) if wanted.isdigit() and len(wanted) < 10 else 0
-        self.held = 0
+        self.held = self.sent = 0
+        self.choked = False
 
     def move(self, line: deque[Consumer]) -> None:
         """It waits there from now on, behind the others."""
         if self.line is not line:
+            self.choked = False
             self.line.remove(self)
             line.append(self)
             self.line = line
@@ -324,8 +328,18 @@ class Outlet:
         if over:
             self.counts["expired"] += len(over)
             log.info("%s: %d messages were not acknowledged in time", self._name, len(over))
+        self._look()
         self._reaper = self._loop.call_later(self._reaper_frequency, self._reap)
         self.wake()
+
+    def _look(self) -> None:
+        """Looks which of those that are late read what they are sent: it would else be sent to them again and again."""
+        if not self._late:
+            return
+        left = {peer.identity: peer.bytes_out for peer in self._socket.peers}
+        for consumer in self._late:
+            # Headers are not counted as sent: where all has left it is more.
+            consumer.choked = left.get(consumer.identity, 0) < consumer.sent
 
     # ------------------------------------------------------------------ out
 
@@ -360,6 +374,7 @@ class Outlet:
             delivered += 1
             consumer.line.rotate(-1)
             consumer.held += 1
+            consumer.sent += flight.size
             flight.holder = consumer
             flight.deadline = deadline
             held[flight.key] = flight
@@ -379,12 +394,12 @@ class Outlet:
 
     def _next(self) -> Consumer | None:
         """Whose turn it is; it stays first in line until it is given something."""
-        if self._turn and not self._turn[0].prefetch:
+        if self._turn and not self._turn[0].prefetch and not self._turn[0].choked:
             return self._turn[0]
         for waiting in (self._turn, self._late):
             for _ in range(len(waiting)):
                 consumer = waiting[0]
-                if not consumer.prefetch or consumer.held < consumer.prefetch:
+                if not consumer.choked and (not consumer.prefetch or consumer.held < consumer.prefetch):
                     return consumer
                 waiting.rotate(-1)
         return None

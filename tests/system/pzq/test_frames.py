@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 import zmq
 
+from bench.pzq.bare import Bare
 from tests.system.pzq.conftest import Make
 from tests.system.pzq.raw import asked, figures, raw
 from tests.waits import until
@@ -246,6 +247,28 @@ def test_the_monitor_says_what_the_original_says(make: Make) -> None:
             for frames in ([b"monitor"], [b"MONITOR", b"XML"], [b"x"] * 9):
                 monitor.send_multipart(frames)
                 assert monitor.recv().startswith(b"error: ")
+
+
+def test_a_consumer_that_does_not_read_is_not_sent_the_same_again_and_again(make: Make) -> None:
+    device = make(ack_timeout=100_000, reaper_frequency=20_000)
+    deaf = Bare(device.endpoints["send"], b"ROUTER")
+    with raw(zmq.DEALER, device.endpoints["receive"]) as producer:
+        for _ in range(30):
+            asked(producer, b"id", b"", b"x" * (1 << 20))
+    expired = [0]
+
+    def rests() -> bool:
+        expired.append(figures(device.endpoints["monitor"])["expired_messages"])
+        time.sleep(0.3)
+        return expired[-1] == expired[-2] > 0
+
+    until(rests)
+    with raw(zmq.ROUTER, device.endpoints["send"]) as consumer:
+        for _ in range(30):
+            peer, key, *_ = consumer.recv_multipart()
+            consumer.send_multipart([peer, key, b"1"])
+        until(lambda: figures(device.endpoints["monitor"])["messages"] == 0)
+    deaf.close()
 
 
 def test_what_is_delivered_too_often_becomes_a_dead_letter(make: Make) -> None:
