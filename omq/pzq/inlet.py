@@ -24,8 +24,8 @@ log = logging.getLogger("omq.pzq")
 
 #: Messages that are taken from the socket at once.
 BATCH: Final = 256
-#: Messages of one producer that wait in the socket, before its connection is not read for a while.
-RECV_HWM: Final = 256
+#: Messages of one producer that wait in the socket before its connection is not read for a while; each may have 64 MiB.
+RECV_HWM: Final = 16
 #: Answers that wait for one producer that does not read them; beyond them it gets no more.
 SEND_HWM: Final = 1_000_000
 #: Bytes of a message beyond which its connection ends; smaller ones that are too large are answered.
@@ -138,18 +138,20 @@ class Inlet:
             if time.monotonic() - turned > TURN:
                 await asyncio.sleep(0)
                 turned = time.monotonic()
-            if self._journal.waiting > MAX_WAITING:
-                self._room = asyncio.get_running_loop().create_future()
-                await self._room
             try:
                 batch: list[Any] = await socket.recv_many(BATCH)
             except ClosedError:
                 return
-            for message in batch:
-                self._take(message)
+            few = len(batch) <= FEW
+            batch.reverse()
+            while batch:
+                self._take(batch.pop())
+                if self._journal.waiting > MAX_WAITING:
+                    self._room = asyncio.get_running_loop().create_future()
+                    await self._room
             self._flush()
             self._journal.flush()
-            if len(batch) <= FEW and self._quick:
+            if few and self._quick:
                 self._journal.linger(QUICK)
 
     def _take(self, frames: list[bytes]) -> None:
