@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -17,6 +18,7 @@ from omq.errors import OptionError
 from omq.types import Security, SocketType, types_with
 
 _ANY: Final = frozenset(SocketType)
+_APPLICATION: Final = re.compile(rb"[Xx]-[A-Za-z0-9_.+-]{1,253}")
 _AGES: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
 
 #: What `reconnect_stop` knows.
@@ -145,6 +147,21 @@ def _domain(value: Any) -> str:
     return value
 
 
+def _metadata(value: Any) -> tuple[tuple[bytes, bytes], ...]:
+    # RFC 23, The READY Command: names are 1 to 255 octets; those that begin with "X-" are for applications.
+    wanted = 'a mapping, or pairs, of bytes: names from "X-" on, of at most 255 letters, digits and -_.+'
+    try:
+        pairs = tuple((name, content) for name, content in (value.items() if isinstance(value, Mapping) else value))
+    except (TypeError, ValueError):
+        raise ValueError(wanted) from None
+    for name, content in pairs:
+        if not isinstance(name, bytes) or not isinstance(content, bytes) or not _APPLICATION.fullmatch(name):
+            raise ValueError(wanted)
+    if len({name.lower() for name, _ in pairs}) < len(pairs) or sum(len(n) + len(c) for n, c in pairs) > 4096:
+        raise ValueError(wanted + ", each name once, 4096 bytes in all")
+    return pairs
+
+
 def _prefixes(value: Any) -> tuple[bytes, ...]:
     values = (value,) if isinstance(value, bytes | str) else value
     if not isinstance(values, Iterable):
@@ -201,6 +218,8 @@ class Options:
             ever (`ZMQ_LINGER`).
         identity: The name that ROUTER peers know this socket by; empty for one that they choose
             (`ZMQ_ROUTING_ID`).
+        metadata: What peers are told about this socket beside what ZMTP itself says, in `PeerInfo.properties`: a
+            mapping, or pairs, of bytes; names begin with "X-" (`ZMQ_METADATA`).
         reconnect_interval: Seconds between two attempts to connect; a pair grows from the first to the
             second, with jitter; `None` never reconnects (`ZMQ_RECONNECT_IVL`, `ZMQ_RECONNECT_IVL_MAX`).
         reconnect_stop: What ends the attempts to connect for good: `"refused"` that nobody listens, `"handshake
@@ -230,6 +249,8 @@ class Options:
         router_mandatory: `send` to an unknown identity raises `UnroutableError` instead of dropping
             (`ZMQ_ROUTER_MANDATORY`).
         router_handover: A new peer with an identity in use takes it over (`ZMQ_ROUTER_HANDOVER`).
+        router_rename: Every peer gets a name that this socket makes, whatever it calls itself: peers that call
+            themselves the same do not get in each other's way.
         probe_router: Send an empty message to each new peer (`ZMQ_PROBE_ROUTER`).
         req_relaxed: `send` is allowed before the reply has come; the older request is given up
             (`ZMQ_REQ_RELAXED`).
@@ -274,6 +295,7 @@ class Options:
     recv_timeout: float | None = _option(None, _seconds(none=True), live=True)
     linger: float | None = _option(None, _seconds(none=True), live=True)
     identity: bytes = _option(b"", _identity)
+    metadata: tuple[tuple[bytes, bytes], ...] = _option((), _metadata)
     reconnect_interval: float | tuple[float, float] | None = _option(0.1, _reconnect, endpoint=_CONNECT)
     reconnect_stop: frozenset[str] = _option(frozenset(), _reasons, endpoint=_CONNECT)
     connect_timeout: float | None = _option(None, _seconds(none=True, positive=True), endpoint=_CONNECT)
@@ -289,6 +311,7 @@ class Options:
     conflate: bool = _option(False, _flag, types_with("conflate"))
     router_mandatory: bool = _option(False, _flag, types_with("router_mandatory"), live=True)
     router_handover: bool = _option(False, _flag, types_with("router_handover"), live=True)
+    router_rename: bool = _option(False, _flag, types_with("router_rename"))
     probe_router: bool = _option(False, _flag, types_with("probe_router"))
     req_relaxed: bool = _option(False, _flag, types_with("req_relaxed"))
     req_correlate: bool = _option(False, _flag, types_with("req_correlate"))

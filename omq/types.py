@@ -118,7 +118,7 @@ TRAITS: Final[dict[SocketType, Traits]] = {
         "Names each message's sender, and sends to the peer that is named (RFC 28).",
         "REQ DEALER ROUTER",
         sends_identity=True,
-        options="probe_router router_handover router_mandatory",
+        options="probe_router router_handover router_mandatory router_rename",
     ),
     _T.PULL: _traits("Takes messages from all its peers in turn (RFC 30).", "PUSH", options="conflate"),
     _T.PUSH: _traits("Gives each message to one of its peers, in turn (RFC 30).", "PULL", options="conflate"),

@@ -51,7 +51,8 @@ class PipeSession(StateMachine[ConnectionState]):
             theirs = other.engine
             one._partner = other
             one.identity = theirs.properties().get(b"Identity", b"")
-            one.info = PeerMetadata((3, 1), theirs.socket_type, one.identity, b"", {})
+            told = {name.lower(): content for name, content in theirs.options.metadata}
+            one.info = PeerMetadata((3, 1), theirs.socket_type, one.identity, b"", told)
         self.peer.join(partner.peer)
 
     @property

@@ -209,7 +209,8 @@ class Engine(StateMachine[SocketState]):
     def properties(self) -> dict[bytes, bytes]:
         """Our metadata for handshakes."""
         # RFC 37, The NULL Mechanism: Identity is for REQ, DEALER and ROUTER.
-        return {b"Identity": self.options.identity} if self.socket_type in SENDS_IDENTITY else {}
+        own = {b"Identity": self.options.identity} if self.socket_type in SENDS_IDENTITY else {}
+        return own | dict(self.options.metadata)
 
     # ------------------------------------------------------------------ sessions
 

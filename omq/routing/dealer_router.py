@@ -42,7 +42,7 @@ class Router(Pattern):
         self._nobody = WaitQueue()
 
     def connected(self, session: Session) -> None:
-        identity = session.identity
+        identity = b"" if self.options.router_rename else session.identity
         if not identity:
             identity = self._free_identity()
         while (holder := self.send_queue.table.get(identity)) is not None:

@@ -28,6 +28,11 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "send_timeout": ("PUSH", [None, 0, 0.5, 3600], NOT_SECONDS),
     "recv_timeout": ("PULL", [None, 0, 0.5, 3600], NOT_SECONDS),
     "linger": ("PUSH", [None, 0, 0.5, 3600], NOT_SECONDS),
+    "metadata": (
+        "PUSH",
+        [(), ((b"X-a", b"1"), (b"x-b.c", b""))],
+        [None, 1, b"X-a", ((b"a", b"1"),), ((b"X-", b"1"),), (("X-a", b"1"),), ((b"X-a", b"x" * 4096),)],
+    ),
     "identity": (
         "DEALER",
         [b"", b"a", b"x" * 255, b"a\0"],
@@ -56,6 +61,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "conflate": ("PULL", [True, False], NOT_FLAG),
     "router_mandatory": ("ROUTER", [True, False], NOT_FLAG),
     "router_handover": ("ROUTER", [True, False], NOT_FLAG),
+    "router_rename": ("ROUTER", [True, False], NOT_FLAG),
     "probe_router": ("DEALER", [True, False], NOT_FLAG),
     "req_relaxed": ("REQ", [True, False], NOT_FLAG),
     "req_correlate": ("REQ", [True, False], NOT_FLAG),
@@ -92,6 +98,7 @@ FITS = {
     "max_subscriptions": "PUB XPUB",
     "conflate": CONFLATING,
     "router_mandatory": "ROUTER",
+    "router_rename": "ROUTER",
     "router_handover": "ROUTER",
     "probe_router": "REQ DEALER ROUTER",
     "req_relaxed": "REQ",

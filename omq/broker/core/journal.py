@@ -1,14 +1,10 @@
-"""The store as the broker's loop sees it: writes go out, their results come back in one call a commit."""
+"""The store as the broker's loop sees it: what the store says goes on as the broker's own errors."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from omq.broker.errors import (
     BrokerError,
@@ -20,12 +16,10 @@ from omq.broker.errors import (
     WrongState,
 )
 from omq.store import errors as store_errors
-from omq.store.interface import Appended, Log, Notify, Write
+from omq.store.interface import Write
+from omq.store.journal import Journal as StoreJournal
 
 log = logging.getLogger("omq.broker")
-
-#: Seconds without a refusal after which what is stored shows that there is room again.
-_FULL = 10.0
 
 _Write = TypeVar("_Write", bound=Write)
 
@@ -49,84 +43,15 @@ def broker_error(error: BaseException) -> BrokerError:
     return BrokerFailed(str(error) or type(error).__name__)
 
 
-class Journal:
-    """Hands writes to the store and their results to whoever asked; lives in one event loop.
-
-    Writes of one turn of the loop are submitted together at its end. What the store's thread has done comes back by one
-    `call_soon_threadsafe`, however many writes it were.
+class Journal(StoreJournal):
+    """See `omq.store.journal.Journal`.
 
     Args:
         grown: Told which topics can be read further than before, by id, with their last ids.
-
-    Attributes:
-        store: The store, once it is open.
-        waiting: Bytes that were submitted and are not answered.
-        full: The disk is full: until something is stored and for ten seconds nothing was refused for want of space.
     """
 
-    store: Log
-
     def __init__(self, grown: Callable[[dict[int, int]], None]) -> None:
-        self.waiting = 0
-        self.full = False
-        self._refused = 0.0  # when something was, for want of space
-        self._failed = False  # and that was said
-        self._grown = grown
-        self._out: list[Write] = []
-        self._outstanding = 0
-        self._news: deque[list[Write] | dict[int, int]] = deque()
-        self._called = False
-        self._thread = 0
-        self._idle: list[asyncio.Future[None]] = []
-
-    async def open(self, opened: Callable[[Notify, Appended], Log]) -> None:
-        """Opens the store, in a thread: it may have much to verify."""
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        opening = self._loop.run_in_executor(None, opened, self._notify, self._appended)
-        try:
-            self.store = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            # The thread goes on, and what it opens is locked until it is closed.
-            store = await opening
-            await self._loop.run_in_executor(None, store.close)
-            raise
-
-    async def close(self) -> None:
-        """Waits for the answers to all that was submitted, and closes the store."""
-        await self.drained()
-        if hasattr(self, "store"):
-            await self._loop.run_in_executor(None, self.store.close)
-            self._arrived()  # what failed because of the end
-
-    async def drained(self) -> None:
-        """Waits until nothing that was submitted waits for its answer."""
-        while self._outstanding:
-            idle = self._loop.create_future()
-            self._idle.append(idle)
-            await idle
-
-    # ------------------------------------------------------------------ out
-
-    def submit(self, write: Write, done: Callable[[Any], None]) -> None:
-        """Submits a write at the end of this turn; *done* gets it back in the loop, with its result or its error."""
-        write.context = done
-        self._outstanding += 1
-        if not self._out:
-            self._loop.call_soon(self.flush)
-        self._out.append(write)
-
-    def flush(self) -> None:
-        """Submits what this turn has gathered."""
-        out, self._out = self._out, []
-        if not out:
-            return
-        try:
-            self.store.submit_many(out)
-        except store_errors.StoreError as error:
-            for write in out:
-                write.error = error
-            self._notify(out)
+        super().__init__(grown, log, "broker")
 
     async def do(self, write: _Write) -> _Write:
         """Submits a write and waits for it.
@@ -134,75 +59,7 @@ class Journal:
         Raises:
             BrokerError: It was not done.
         """
-        future: asyncio.Future[_Write] = self._loop.create_future()
-
-        def done(write: _Write) -> None:
-            if not future.done():
-                future.set_result(write)
-
-        self.submit(write, done)
-        await future
-        if write.error is not None:
-            raise broker_error(write.error)
-        return write
-
-    # ------------------------------------------------------------------ back
-
-    def _notify(self, writes: list[Write]) -> None:
-        """Called by the store, in any thread."""
-        self._news.append(writes)
-        self._call()
-
-    def _appended(self, grown: dict[int, int]) -> None:
-        """Called by the store, in any thread."""
-        self._news.append(grown)
-        self._call()
-
-    def _call(self) -> None:
-        # The loop takes the mark away before it looks at the news, so none is left behind.
-        if self._called:
-            return
-        self._called = True
-        if threading.get_ident() == self._thread:
-            self._loop.call_soon(self._arrived)
-        else:
-            self._loop.call_soon_threadsafe(self._arrived)
-
-    def _note(self, error: BaseException | None) -> None:
-        """Says when the disk becomes full, has room again, or fails: once each, however many are refused."""
-        full = isinstance(error, store_errors.StoreFull) and not isinstance(error, store_errors.StagesFull)
-        if isinstance(error, store_errors.StoreFailed) and not self._failed:
-            self._failed = True
-            log.critical("the store has failed, and takes nothing more until the broker is started again: %s", error)
-        if full:
-            self._refused = time.monotonic()
-            if not self.full:
-                log.error("what is published is refused: %s", error)
-            self.full = True
-        elif self.full and error is None and not self.store.full and time.monotonic() >= self._refused + _FULL:
-            log.warning("there is room on the disk again: publishing goes on")
-            self.full = False
-
-    def _arrived(self) -> None:
-        self._called = False
-        news = self._news
-        while news:
-            item = news.popleft()
-            if isinstance(item, dict):
-                self._grown(item)
-                continue
-            self._outstanding -= len(item)
-            if self.full and item[-1].error is None:
-                self._note(None)
-            for write in item:
-                if write.error is not None:
-                    self._note(write.error)
-                try:
-                    write.context(write)
-                except Exception:
-                    log.exception("what waited for %s has failed", type(write).__name__)
-        if not self._outstanding and self._idle:
-            for idle in self._idle:
-                if not idle.done():
-                    idle.set_result(None)
-            self._idle.clear()
+        try:
+            return await super().do(write)
+        except store_errors.StoreError as error:
+            raise broker_error(error) from None

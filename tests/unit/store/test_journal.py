@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from omq.broker.core.journal import Journal
+from omq._core.blocks import encode
 from omq.store.errors import StagesFull, StoreFull, UnknownTopic
+from omq.store.interface import Append, MakeTopic
+from omq.store.journal import Journal
+from omq.store.lmdb.store import Store
 
 
-class Store:
+class Room:
     """Says whether its disk is full."""
 
     full = False
@@ -21,10 +25,11 @@ def test_a_full_disk_is_told_once_and_so_is_its_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("omq.broker.core.journal.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("omq.store.journal.time.monotonic", lambda: now[0])
     journal: Any = Journal.__new__(Journal)
     journal.full = journal._failed = False
-    store = journal.store = Store()
+    journal._log, journal._server = logging.getLogger("omq.broker"), "broker"
+    store = journal.store = Room()
     with caplog.at_level(logging.WARNING):
         for error in (None, StoreFull("no space"), StoreFull("no space"), UnknownTopic("t"), StoreFull("no space")):
             journal._note(error)
@@ -51,3 +56,18 @@ def test_a_full_disk_is_told_once_and_so_is_its_end(
         journal._note(StagesFull("of a topic in memory"))
         assert not journal.full
         assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
+async def test_a_loop_that_lingers_is_told_before_its_turn_is_over(tmp_path: Path) -> None:
+    journal = Journal(lambda grown: None, logging.getLogger("omq.test"), "test")
+    await journal.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
+    journal.linger(10)  # nothing is under way
+    topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
+    for count in range(1, 100):
+        done: list[Append] = []
+        journal.submit(Append(topic, encode([b"body"]), 1), done.append)
+        journal.flush()
+        while not done:  # no turn of the loop is between
+            journal.linger(10)
+        assert done[0].first == count
+    await journal.close()

@@ -1,0 +1,113 @@
+"""Measures the device and the stub in one run: `python -m bench.pzq`. Medians of some rounds, and the range.
+
+produced     messages a second of one producer whose acknowledgements are pipelined
+asked        of one producer that waits for each acknowledgement
+consumed     taken and acknowledged by one consumer, until the monitor says that nothing is left
+hard         produced with --hard-sync, 64 messages waiting for their acknowledgements
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.pzq.bare import Consumer, ask, messages_left, produce
+
+ROOT: Final = Path(__file__).parents[2]
+ACK_TIMEOUT: Final = 5_000_000
+WINDOW: Final = 1000
+BATCH: Final = 50
+DEPTH: Final = 64
+#: What is asked of the device: messages a second, and how much of the stub's.
+GOALS: Final = {"produced": 50_000, "asked": 10_000, "consumed": 42_000, "hard": 50_000}
+SHARE: Final = 0.5
+
+
+@contextmanager
+def served(folder: Path, *command: str) -> Iterator[dict[str, str]]:
+    """A server in a process of its own; its endpoints."""
+    ready = folder / "ready.json"
+    ready.unlink(missing_ok=True)
+    process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT)
+    try:
+        for _ in range(3000):
+            if ready.exists():
+                break
+            if process.poll() is not None:
+                raise RuntimeError(f"{command} has ended with {process.returncode}")
+            time.sleep(0.01)
+        yield json.loads(ready.read_bytes())
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def device(folder: Path, *options: str) -> list[str]:
+    """The command of a device."""
+    endpoints = [f"--{name}-dsn=tcp://127.0.0.1:*" for name in ("receive", "send", "monitor")]
+    ready = f"--ready-file={folder / 'ready.json'}"
+    return ["omq.cli.main", "pzq", f"--database={folder / 'data'}", *endpoints, ready, "--log-level=error", *options]
+
+
+def play(endpoints: dict[str, str], count: int, size: int) -> dict[str, float]:
+    """One round with a server that holds nothing."""
+    found = {"asked": ask(endpoints["receive"], count // 10, size)}
+    found["produced"] = produce(endpoints["receive"], count, size, WINDOW, BATCH)
+    began = time.perf_counter()
+    consumer = Consumer(endpoints["send"], size, ACK_TIMEOUT)
+    consumer.consume(count + count // 10)
+    while messages_left(endpoints["monitor"]):
+        time.sleep(0.002)
+    found["consumed"] = (count + count // 10) / (time.perf_counter() - began)
+    consumer.close()
+    return found
+
+
+def main() -> None:
+    """Plays the rounds, and shows what came of them."""
+    parser = argparse.ArgumentParser(prog="python -m bench.pzq", description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=100_000, help="messages a round")
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
+    asked = parser.parse_args()
+    found: dict[str, dict[str, list[float]]] = {"device": defaultdict(list), "stub": defaultdict(list)}
+    for _ in range(asked.rounds):
+        for name in found:
+            with tempfile.TemporaryDirectory(dir=".") as text:
+                folder = Path(text).absolute()
+                command = ["bench.pzq.stub", str(folder / "ready.json")] if name == "stub" else device(folder)
+                with served(folder, *command) as endpoints:
+                    for what, rate in play(endpoints, asked.count, asked.size).items():
+                        found[name][what].append(rate)
+        with tempfile.TemporaryDirectory(dir=".") as text:
+            folder = Path(text).absolute()
+            with served(folder, *device(folder, "--hard-sync")) as endpoints:
+                found["device"]["hard"].append(
+                    produce(endpoints["receive"], asked.count, asked.size, DEPTH, DEPTH // 4)
+                )
+    print(f"{asked.size} bytes a body, {asked.rounds} rounds: messages a second")
+    for what, goal in GOALS.items():
+        ours, stubs = found["device"][what], found["stub"][what]
+        line = f"{what:10} device {_shown(ours)}  goal {goal:7,}"
+        if stubs:
+            share = statistics.median(ours) / statistics.median(stubs)
+            line += f"  stub {_shown(stubs)}  {share:.0%} of it, goal {SHARE:.0%}"
+        print(line)
+
+
+def _shown(rates: list[float]) -> str:
+    return f"{statistics.median(rates):9,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Producer and consumer on bare blocking sockets: ZMTP 3.1 with NULL, and no more of it than these frames need.
+
+All messages have one size, and so have their answers and deliveries: what comes is counted in bytes, and looked at once
+in a while. So it is the device that is measured, not its clients.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import time
+from typing import Final
+
+GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48)
+ID: Final = b"%08d"
+ANSWER: Final = 2 + 8 + 2 + 1 + 2  # bytes: id, 1, empty
+KEY: Final = 2 + 53
+PATIENCE: Final = 60.0  # seconds
+
+
+def frame(body: bytes, more: bool) -> bytes:
+    """A frame on the wire."""
+    if len(body) < 256:
+        return bytes((more, len(body))) + body
+    return struct.pack("!BQ", more | 2, len(body)) + body
+
+
+def message(*parts: bytes) -> bytes:
+    """A message on the wire."""
+    return b"".join(frame(part, index < len(parts) - 1) for index, part in enumerate(parts))
+
+
+class Bare:
+    """A connection that has shaken hands."""
+
+    def __init__(self, endpoint: str, kind: bytes) -> None:
+        host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), PATIENCE)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.sendall(GREETING)
+        ready = b"\x05READY\x0bSocket-Type" + struct.pack("!I", len(kind)) + kind
+        ready += b"\x08Identity" + struct.pack("!I", 0)
+        self.socket.sendall(bytes((4, len(ready))) + ready)
+        self.take(64)
+        flags, size = self.take(2)
+        assert flags == 4
+        assert self.take(size).startswith(b"\x05READY")
+
+    def take(self, size: int) -> bytes:
+        """So many bytes."""
+        taken = self.socket.recv(size, socket.MSG_WAITALL)
+        if len(taken) != size:
+            raise EOFError("the device has hung up")
+        return taken
+
+    def close(self) -> None:
+        """Hangs up."""
+        self.socket.close()
+
+
+def produce(endpoint: str, count: int, size: int, window: int, batch: int) -> float:
+    """Messages a second, with `window` of them waiting for their answers; `batch` go out in one call."""
+    producer = Bare(endpoint, b"DEALER")
+    body = b"x" * size
+    sent = [
+        b"".join(message(ID % number, b"", body) for number in range(at, min(at + batch, count)))
+        for at in range(0, count, batch)
+    ]
+    producer.socket.setblocking(False)
+    waits = selectors.EVENT_READ | selectors.EVENT_WRITE
+    with selectors.DefaultSelector() as selector:
+        selector.register(producer.socket, waits)
+        answered, got, at, out, began = 0, 0, 0, memoryview(b""), time.perf_counter()
+        last = b""
+        while answered < count:
+            may = at < len(sent) and at * batch - answered + batch <= window
+            if not out and may:
+                out, at = memoryview(sent[at]), at + 1
+            if out:
+                try:
+                    out = out[producer.socket.send(out) :]
+                except BlockingIOError:
+                    selector.modify(producer.socket, waits)
+                    selector.select(PATIENCE)
+            else:
+                selector.modify(producer.socket, selectors.EVENT_READ)
+                selector.select(PATIENCE)
+            try:
+                taken = producer.socket.recv(1 << 20)
+                if not taken:
+                    raise EOFError("the device has hung up")
+                got += len(taken)
+                last = (last + taken)[-ANSWER:]
+                answered = got // ANSWER
+            except BlockingIOError:
+                pass
+        spent = time.perf_counter() - began
+    assert last == message(ID % (count - 1), b"1", b""), last
+    producer.close()
+    return count / spent
+
+
+def ask(endpoint: str, count: int, size: int) -> float:
+    """Messages a second, each of them once the one before is answered."""
+    producer = Bare(endpoint, b"DEALER")
+    body = b"x" * size
+    sent = [message(ID % number, b"", body) for number in range(count)]
+    began = time.perf_counter()
+    for each in sent:
+        producer.socket.sendall(each)
+        producer.take(ANSWER)
+    spent = time.perf_counter() - began
+    producer.close()
+    return count / spent
+
+
+class Consumer:
+    """Takes messages of one size and acknowledges each.
+
+    Args:
+        endpoint: The send endpoint.
+        size: Bytes of a body.
+        timeout: The device's `--ack-timeout`, in microseconds.
+    """
+
+    def __init__(self, endpoint: str, size: int, timeout: int) -> None:
+        body = frame(b"x" * size, False)
+        self._behind = b"\0\x011"  # the second frame of an acknowledgement
+        self._length = KEY + 2 + 16 + 2 + len(str(timeout)) + 2 + len(body)
+        self._body = body
+        self._bare = Bare(endpoint, b"ROUTER")
+
+    def consume(self, count: int) -> None:
+        """Takes so many, and says of each that it is done with it."""
+        length, behind = self._length, self._behind
+        rest, taken = b"", 0
+        while taken < count:
+            came = self._bare.socket.recv(1 << 19)
+            if not came:
+                raise EOFError("the device has hung up")
+            rest += came
+            whole = len(rest) // length
+            if not whole:
+                continue
+            acks = b"".join([rest[at : at + KEY] + behind for at in range(0, whole * length, length)])
+            assert rest[length - len(self._body) : length] == self._body
+            rest = rest[whole * length :]
+            self._bare.socket.sendall(acks)
+            taken += whole
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._bare.close()
+
+
+def messages_left(endpoint: str) -> int:
+    """How many messages a device holds, as its monitor socket says."""
+    asking = Bare(endpoint, b"DEALER")
+    asking.socket.sendall(message(b"MONITOR"))
+    flags, size = asking.take(2)
+    assert flags == 0
+    text = asking.take(size)
+    asking.close()
+    return int(text.split(b"\n", 1)[0].partition(b": ")[2])

@@ -1,0 +1,181 @@
+"""The asyncio twin of `omq.pzq`: the same device and clients, whose calls are awaited.
+
+import omq.asyncio.pzq
+
+async with omq.asyncio.pzq.Producer("tcp://127.0.0.1:11131") as producer:
+    await producer.send(b"job")
+async with omq.asyncio.pzq.Consumer("tcp://127.0.0.1:11132") as consumer:
+    async for delivery in consumer:
+        await delivery.ack()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import omq.asyncio as omq
+from omq.errors import ClosedError, ReceiveTimeout, SendTimeout
+from omq.pzq.client import AGAIN, HELD, TIMEOUT, WINDOW, Body, DeliveryBase, Unanswered, consumer_options
+from omq.pzq.device import AsyncDevice as Device
+from omq.pzq.errors import Malformed, NotReplicated, ProduceTimeout, PzqError, Refused
+from omq.types import UNSET, Unset
+
+__all__ = [
+    "Consumer",
+    "Delivery",
+    "Device",
+    "Malformed",
+    "NotReplicated",
+    "ProduceTimeout",
+    "Producer",
+    "PzqError",
+    "Refused",
+]
+
+
+class Producer:
+    """Gives messages to a device; see `omq.pzq.Producer`, whose arguments these are. Tasks may share it."""
+
+    def __init__(
+        self, endpoint: str, *, timeout: float | None = TIMEOUT, producer: bytes | None = None, **options: Any
+    ) -> None:
+        self._timeout = timeout
+        self._unanswered = Unanswered(producer)
+        self._lock = asyncio.Lock()
+        self._socket = omq.DEALER(connect=endpoint, **{"linger": 1.0, **options})
+
+    async def send(
+        self,
+        body: Body,
+        *,
+        headers: Iterable[bytes] = (),
+        id: bytes | None = None,
+        timeout: float | Unset | None = UNSET,
+    ) -> None:
+        """Sends a message, and waits until it is stored; see `omq.pzq.Producer.send`.
+
+        Raises:
+            Refused: The device says why it is not stored.
+            NotReplicated: It is stored, but not on as many nodes as the device is asked to.
+            ProduceTimeout: There was no answer in time.
+        """
+        async with self._lock:
+            self._unanswered.begin()
+            deadline = self._deadline(timeout)
+            await self._put(self._unanswered.compose(0, body, headers, id), deadline)
+            await self._settle(0, deadline)
+            self._unanswered.result()
+
+    async def send_many(self, bodies: Iterable[Body], *, timeout: float | Unset | None = UNSET) -> int:
+        """Sends messages, many of them at a time, and waits until all are stored; see `omq.pzq.Producer.send_many`.
+
+        Raises:
+            Refused: Some are not stored: `indexes` says which; all others are.
+            ProduceTimeout: There was no answer in time.
+        """
+        async with self._lock:
+            self._unanswered.begin()
+            deadline = self._deadline(timeout)
+            count = 0
+            for index, body in enumerate(bodies):
+                await self._put(self._unanswered.compose(index, body), deadline)
+                await self._settle(WINDOW - 1, deadline)
+                count += 1
+            await self._settle(0, deadline)
+            self._unanswered.result()
+            return count
+
+    def _deadline(self, timeout: float | Unset | None) -> tuple[float, float | None]:
+        seconds = self._timeout if isinstance(timeout, Unset) else timeout
+        return seconds or 0.0, None if seconds is None else time.monotonic() + seconds
+
+    async def _put(self, frames: list[bytes], deadline: tuple[float, float | None]) -> None:
+        _, end = deadline
+        try:
+            await self._socket.send_multipart(frames, timeout=None if end is None else max(end - time.monotonic(), 0))
+        except SendTimeout:
+            raise self._unanswered.late(deadline[0]) from None
+
+    async def _settle(self, most: int, deadline: tuple[float, float | None]) -> None:
+        """Waits until at most so many messages have no answer."""
+        seconds, end = deadline
+        while len(self._unanswered) > most:
+            left = AGAIN if end is None else min(end - time.monotonic(), AGAIN)
+            try:
+                self._unanswered.answered(await self._socket.recv_multipart(timeout=max(left, 0)))
+            except ReceiveTimeout:
+                if end is not None and time.monotonic() >= end:
+                    raise self._unanswered.late(seconds) from None
+                for frames in self._unanswered.again():
+                    await self._put(frames, deadline)
+
+    async def close(self) -> None:
+        """Ends. Idempotent."""
+        await self._socket.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Delivery(DeliveryBase):
+    __doc__ = DeliveryBase.__doc__
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        """It is done, and will not come again."""
+        await self._consumer._answer(self._answer(True))
+
+    async def nack(self) -> None:
+        """It is to be delivered again, at once."""
+        await self._consumer._answer(self._answer(False))
+
+
+class Consumer:
+    """Takes messages from a device: iterate over it, or await `recv`; see `omq.pzq.Consumer`."""
+
+    def __init__(self, endpoint: str, *, prefetch: int = HELD, **options: Any) -> None:
+        self._socket = omq.ROUTER(connect=endpoint, **consumer_options(prefetch, options))
+
+    async def recv(self, *, timeout: float | Unset | None = UNSET) -> Delivery:
+        """Waits for a message; see `omq.pzq.Consumer.recv`.
+
+        Raises:
+            ReceiveTimeout: None came in time.
+            ClosedError: The consumer is closed.
+            Malformed: What came is no delivery: no device is there.
+        """
+        return Delivery(self, await self._socket.recv_multipart(timeout=timeout))
+
+    async def _answer(self, frames: list[bytes]) -> None:
+        await self._socket.send_multipart(frames)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        try:
+            return await self.recv()
+        except ClosedError:
+            raise StopAsyncIteration from None
+
+    async def close(self) -> None:
+        """Ends; acknowledgements that were given leave first. Idempotent."""
+        await self._socket.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,259 @@
+"""`omq pzq`: the store-and-forward device, served until a signal ends it. Its options are those of the original."""
+
+import asyncio
+import logging
+import os
+import pwd
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import uvloop
+
+from omq.broker.keys import SecurityFiles
+from omq.cli.ready import ReadyFile
+from omq.errors import EndpointError, OmqError, UsageError
+from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice, http_address
+
+LOG: Final = logging.getLogger("omq.pzq")
+LEVELS: Final = ("debug", "info", "warning", "error")
+COUNT: Final = click.IntRange(1, 2**53 - 1)
+
+
+class PathGiven(click.Path):
+    """A path that is not empty: `Path("")` would be the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.Path`."""
+        if value == "":
+            self.fail("a path is missing: this one is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """What `--http` takes."""
+    try:
+        if value is not None:
+            http_address(value)
+    except UsageError as fault:
+        raise click.BadParameter(str(fault), ctx, param) from None
+    return value
+
+
+def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """What `--ready-file` takes."""
+    if value is not None and not value.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
+    return None if value is None else value.absolute()
+
+
+def read_user(ctx: click.Context, param: click.Parameter, value: str | None) -> pwd.struct_passwd | None:
+    """What `--user` takes."""
+    try:
+        return None if value is None else pwd.getpwnam(value)
+    except KeyError:
+        raise click.BadParameter(f"there is no user {value!r}", ctx, param) from None
+
+
+def become(user: pwd.struct_passwd) -> None:
+    """Goes on as another user.
+
+    Raises:
+        ClickException: The system does not let us.
+    """
+    if os.geteuid() == user.pw_uid:
+        return
+    try:
+        os.setgroups([])
+        os.setgid(user.pw_gid)
+        os.setuid(user.pw_uid)
+    except OSError as fault:
+        raise click.ClickException(f"cannot become the user {user.pw_name}: {fault.strerror}") from None
+
+
+def go_to_background() -> None:
+    """Leaves the terminal, and whoever waits for this process; standard error stays, for the log."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    if os.isatty(2):
+        os.dup2(0, 2)
+
+
+def security_of(secret_key: Path | None, authorized_keys: Path | None) -> Any:
+    """What `--curve-*` say.
+
+    Raises:
+        UsageError: A file does not hold what it should, or the secret key is missing.
+    """
+    if secret_key is None:
+        if authorized_keys is not None:
+            raise UsageError("--curve-authorized-keys-file needs --curve-secret-key-file")
+        return None
+    files = SecurityFiles("curve", secret_key_file=secret_key, authorized_keys_file=authorized_keys)
+    try:
+        return files.load().security
+    except UsageError as fault:
+        text = str(fault).replace("secret_key_file", "--curve-secret-key-file")
+        raise UsageError(text.replace("authorized_keys_file", "--curve-authorized-keys-file")) from None
+
+
+async def serve(device: AsyncDevice, ready: ReadyFile) -> None:
+    """Serves until a signal comes; a second one does not wait for the orderly end."""
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    assert task is not None
+
+    def end(number: signal.Signals) -> None:
+        LOG.info("%s: ending", number.name)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, number)
+    try:
+        with ready.cleared():
+            await device.start()
+            ready.write(device.endpoints)
+        for name, endpoint in device.endpoints.items():
+            LOG.info("%s: %s", name, endpoint)
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        pass
+    finally:
+        ready.remove()
+        await device.close()
+    LOG.info("ended")
+
+
+@click.command()
+@click.option(
+    "--database",
+    type=PathGiven(file_okay=False, path_type=Path),
+    default="/tmp/sink.kch",
+    show_default=True,
+    help="The directory of the messages; made if it is not there.",
+)
+@click.option(
+    "--ack-timeout",
+    type=COUNT,
+    default=ACK_TIMEOUT,
+    show_default=True,
+    help="How long a consumer may take to acknowledge a message before it is delivered again (microseconds).",
+)
+@click.option(
+    "--reaper-frequency",
+    type=COUNT,
+    default=REAPER_FREQUENCY,
+    show_default=True,
+    help="How often to look for messages that were not acknowledged in time (microseconds).",
+)
+@click.option(
+    "--hard-sync", is_flag=True, help="Acknowledge a message once it is on the disk; else it is there within a second."
+)
+@click.option(
+    "--inflight-size",
+    type=COUNT,
+    default=INFLIGHT_SIZE,
+    show_default=True,
+    help="The most bytes of bodies that consumers may have; a larger body is delivered alone.",
+)
+@click.option("--receive-dsn", default="tcp://*:11131", show_default=True, help="Where producers connect.")
+@click.option("--send-dsn", default="tcp://*:11132", show_default=True, help="Where consumers connect.")
+@click.option(
+    "--monitor-dsn", default="ipc:///tmp/pzq-monitor", show_default=True, help="Where it tells how it is doing."
+)
+@click.option(
+    "--max-deliveries",
+    type=COUNT,
+    help="After how many deliveries in vain a message becomes a dead letter; never if left out.",
+)
+@click.option("--dead-letter-dsn", help="Where consumers of dead letters connect.")
+@click.option(
+    "--http", metavar="HOST:PORT", callback=read_http, help="Where /metrics (Prometheus) and /healthz are served."
+)
+@click.option(
+    "--curve-secret-key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CURVE on all sockets: the device's key.",
+)
+@click.option(
+    "--curve-authorized-keys-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CURVE: the public keys that are let in, one a line; every key if left out.",
+)
+@click.option("--user", callback=read_user, help="The user to go on as, before anything is opened.")
+@click.option("--background", is_flag=True, help="Go to the background.")
+@click.option(
+    "--ready-file",
+    type=PathGiven(dir_okay=False, path_type=Path),
+    callback=read_ready_file,
+    help="Written when everything serves: the endpoints (receive, send, monitor, dead_letter, http) as JSON.",
+)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+def pzq(
+    database: Path,
+    ack_timeout: int,
+    reaper_frequency: int,
+    hard_sync: bool,
+    inflight_size: int,
+    receive_dsn: str,
+    send_dsn: str,
+    monitor_dsn: str,
+    max_deliveries: int | None,
+    dead_letter_dsn: str | None,
+    http: str | None,
+    curve_secret_key_file: Path | None,
+    curve_authorized_keys_file: Path | None,
+    user: pwd.struct_passwd | None,
+    background: bool,
+    ready_file: Path | None,
+    log_level: str,
+) -> None:
+    """Store and forward: keep messages of producers until a consumer is done with them.
+
+    The options are those of pzq, whose clients work with it. It logs to standard error, and ends in an orderly way
+    with SIGTERM or SIGINT.
+    """
+    logging.basicConfig(
+        stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        device = AsyncDevice(
+            database.absolute(),
+            receive=receive_dsn,
+            send=send_dsn,
+            monitor=monitor_dsn,
+            dead_letter=dead_letter_dsn,
+            http=http,
+            hard_sync=hard_sync,
+            ack_timeout=ack_timeout,
+            reaper_frequency=reaper_frequency,
+            inflight_size=inflight_size,
+            max_deliveries=max_deliveries,
+            security=security_of(curve_secret_key_file, curve_authorized_keys_file),
+        )
+        if background:
+            go_to_background()
+        if user is not None:
+            become(user)
+        uvloop.run(serve(device, ReadyFile(ready_file)))
+    except (UsageError, EndpointError) as fault:
+        raise click.UsageError(str(fault)) from None
+    except ImportError as missing:
+        package = (missing.name or str(missing)).partition(".")[0]
+        raise click.ClickException(f"the device needs {package}: pip install 'omq-zmtp[broker]'") from None
+    except (OmqError, OSError) as fault:
+        text = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
+        where = f"{os.fsdecode(fault.filename)}: " if isinstance(fault, OSError) and fault.filename else ""
+        raise click.ClickException(where + text) from None

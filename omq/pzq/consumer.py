@@ -1,0 +1,89 @@
+"""The blocking consumer."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import omq
+from omq.errors import ClosedError
+from omq.pzq.client import HELD, DeliveryBase, consumer_options
+from omq.types import UNSET, Unset
+
+__all__ = ["Consumer", "Delivery"]
+
+
+class Delivery(DeliveryBase):
+    __doc__ = DeliveryBase.__doc__
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """It is done, and will not come again."""
+        self._consumer._answer(self._answer(True))
+
+    def nack(self) -> None:
+        """It is to be delivered again, at once."""
+        self._consumer._answer(self._answer(False))
+
+
+class Consumer:
+    """Takes messages from a device: iterate over it, or call `recv`. Threads may share it.
+
+    with omq.pzq.Consumer("tcp://127.0.0.1:11132") as consumer:
+        for delivery in consumer:
+            print(delivery.body)
+            delivery.ack()
+
+    A message that is not acknowledged within the device's time is delivered again, to whoever's turn it is; so are
+    those which a consumer holds when its connection ends.
+
+    Args:
+        endpoint: The device's send endpoint.
+        prefetch: Messages that it may hold and has not acknowledged.
+        **options: Of the socket; see `omq.Options`.
+
+    Raises:
+        EndpointError: The endpoint cannot be understood.
+        OptionError: An option does not fit.
+    """
+
+    def __init__(self, endpoint: str, *, prefetch: int = HELD, **options: Any) -> None:
+        self._socket = omq.ROUTER(connect=endpoint, **consumer_options(prefetch, options))
+
+    def recv(self, *, timeout: float | Unset | None = UNSET) -> Delivery:
+        """Waits for a message.
+
+        Args:
+            timeout: Seconds; `None` for ever, 0 never; left out, the option `recv_timeout` holds.
+
+        Raises:
+            ReceiveTimeout: None came in time.
+            ClosedError: The consumer is closed.
+            Malformed: What came is no delivery: no device is there.
+        """
+        return Delivery(self, self._socket.recv_multipart(timeout=timeout))
+
+    def _answer(self, frames: list[bytes]) -> None:
+        self._socket.send_multipart(frames)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivery:
+        try:
+            return self.recv()
+        except ClosedError:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Ends; acknowledgements that were given leave first. Idempotent."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

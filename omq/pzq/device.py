@@ -1,0 +1,368 @@
+"""A device in a program: its store, its sockets, and a thread for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from omq.errors import UsageError
+from omq.pzq.figures import Figures
+from omq.pzq.inlet import Inlet
+from omq.pzq.monitor import Monitor
+from omq.pzq.outlet import Outlet
+from omq.pzq.queue import Queue
+from omq.store.errors import DamagedError
+from omq.store.interface import Appended, Log, MakeTopic, Notify, Persistence, TopicState
+from omq.store.journal import Journal
+from omq.types import Security
+
+__all__ = ["AsyncDevice", "Device"]
+
+log = logging.getLogger("omq.pzq")
+
+ACK_TIMEOUT: Final = 5_000_000  # microseconds
+REAPER_FREQUENCY: Final = 2_500_000  # microseconds
+INFLIGHT_SIZE: Final = 31_457_280  # bytes
+
+#: Topics by what an acknowledgement of theirs means. Dead letters are kept as their messages were.
+_TOPICS: Final[dict[Persistence, str]] = {"strong": "messages", "weak": "messages.unsynced"}
+_DEAD: Final[dict[Persistence, str]] = {"strong": "dead-letters", "weak": "dead-letters.unsynced"}
+
+
+class AsyncDevice:
+    """A store-and-forward device in the running event loop (`omq.asyncio.pzq.Device`).
+
+    async with Device("data") as device:
+        print(device.endpoints["receive"], device.endpoints["send"])
+
+    Args:
+        database: The directory of the messages; made if it is not there.
+        receive: Where producers connect.
+        send: Where consumers connect.
+        monitor: Where it tells how it is; `None` for nowhere.
+        dead_letter: Where consumers of dead letters connect; `None` for nowhere.
+        http: The address of `/metrics` and `/healthz` (`host:port`); `None` for none.
+        hard_sync: A message is acknowledged once the disk says that it holds it; else once it is written, which is
+            synced within a second.
+        ack_timeout: Microseconds within which a consumer acknowledges a message, or it is delivered again.
+        reaper_frequency: Microseconds between two looks for those that were not acknowledged in time.
+        inflight_size: Bytes of bodies that consumers may have; a larger one is delivered alone.
+        max_deliveries: After how many deliveries in vain a message becomes a dead letter; `None`: never.
+        security: A `PlainServer` or `CurveServer` for all of the device's sockets.
+
+    Attributes:
+        endpoints: Where it serves, once it is entered: `receive`, `send`, and as far as they were asked for `monitor`,
+            `dead_letter`, `http`.
+
+    Raises:
+        UsageError: A number does not fit.
+        ImportError: A package of the extra `broker` is missing.
+    """
+
+    def __init__(
+        self,
+        database: str | Path,
+        *,
+        receive: str = "tcp://127.0.0.1:*",
+        send: str = "tcp://127.0.0.1:*",
+        monitor: str | None = None,
+        dead_letter: str | None = None,
+        http: str | None = None,
+        hard_sync: bool = False,
+        ack_timeout: int = ACK_TIMEOUT,
+        reaper_frequency: int = REAPER_FREQUENCY,
+        inflight_size: int = INFLIGHT_SIZE,
+        max_deliveries: int | None = None,
+        security: Security | None = None,
+    ) -> None:
+        for name, value in (
+            ("ack_timeout", ack_timeout),
+            ("reaper_frequency", reaper_frequency),
+            ("inflight_size", inflight_size),
+            ("max_deliveries", 1 if max_deliveries is None else max_deliveries),
+        ):
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
+                raise UsageError(f"{name}={value!r}: must be a whole number, 1 or more")
+        self.endpoints: dict[str, str] = {}
+        self._database = Path(database)
+        self._receive, self._send, self._dead_letter = receive, send, dead_letter
+        self._monitor_at = monitor
+        self._http_at = None if http is None else http_address(http)
+        self._kind: Persistence = "strong" if hard_sync else "weak"
+        self._limits = ack_timeout, reaper_frequency, inflight_size
+        self._max_deliveries = max_deliveries
+        self._security = security
+        self._journal = Journal(self._grown, log, "device")
+        self._queues: list[Queue] = []  # of messages
+        self._dead: list[Queue] = []  # of dead letters
+        self._by_id: dict[int, tuple[Queue, Outlet | None]] = {}
+        self._outlets: list[Outlet] = []
+        self._inlet: Inlet | None = None
+        self._doors: list[Any] = []  # monitor and HTTP
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._ended = False
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Opens the store and serves; `async with` does it.
+
+        Raises:
+            StoreLocked: Another process has the directory.
+            DamagedError: The store cannot be opened.
+            EndpointError: An endpoint cannot be understood.
+            BindError: One cannot be listened on.
+        """
+        try:
+            await self._journal.open(self._open)
+            store = self._journal.store
+            for finding in store.findings:
+                log.warning("store %s: %s", self._database, finding)
+            for why in store.refused.values():
+                raise DamagedError(f"{self._database}: {why}")
+            await self._prepare()
+            await self._serve()
+        except BaseException:
+            await self.close()
+            raise
+
+    def _open(self, notify: Notify, appended: Appended) -> Log:
+        try:
+            from omq.store.lmdb.store import Store  # needs the package lmdb, which clients need not have
+        except ModuleNotFoundError as missing:
+            raise _missing_extra(missing) from None
+        return Store(self._database, notify=notify, appended=appended)
+
+    async def _prepare(self) -> None:
+        """Makes the topics that are needed, and queues of all that are there."""
+        await self._topic(_TOPICS[self._kind], self._kind)
+        found = {state.name: state for state in self._journal.store.topics()}
+        # What was stored with the other kind of acknowledgement is delivered, too.
+        kinds = sorted(_TOPICS, key=lambda kind: kind == self._kind)
+        for kind in kinds:
+            if self._max_deliveries is not None and _TOPICS[kind] in found:
+                found[_DEAD[kind]] = await self._topic(_DEAD[kind], kind)
+        for kind in kinds:
+            if (dead := found.get(_DEAD[kind])) is not None:
+                self._dead.append(Queue(self._journal, dead, self._later))
+            if (state := found.get(_TOPICS[kind])) is not None:
+                graveyard = dead.id if dead is not None else 0
+                queue = Queue(self._journal, state, self._later, self._max_deliveries, graveyard)
+                self._queues.append(queue)
+
+    async def _topic(self, name: str, kind: Persistence) -> TopicState:
+        write = await self._journal.do(MakeTopic(name, "round_robin", kind))
+        return self._journal.store.topic(write.topic_id)
+
+    async def _serve(self) -> None:
+        outlet = self._outlet("send", self._queues)
+        self._by_id = {queue.id: (queue, outlet) for queue in self._queues}
+        graves = self._outlet("dead_letter", self._dead) if self._dead_letter is not None else None
+        self._by_id.update({queue.id: (queue, graves) for queue in self._dead})
+        self._inlet = Inlet(self._journal, self._queues[-1].id, quick=self._kind == "weak")
+        self.endpoints["receive"] = self._inlet.start(self._receive, self._security)
+        self.endpoints["send"] = outlet.start(self._send, self._security)
+        if graves is not None and self._dead_letter is not None:
+            self.endpoints["dead_letter"] = graves.start(self._dead_letter, self._security)
+        if self._monitor_at is not None:
+            monitor = Monitor(self.figures)
+            self._doors.append(monitor)
+            self.endpoints["monitor"] = monitor.start(self._monitor_at, self._security)
+        if self._http_at is not None:
+            try:
+                from omq.pzq.http import HttpDoor
+            except ModuleNotFoundError as missing:
+                raise _missing_extra(missing) from None
+            door = HttpDoor(self.figures)
+            self._doors.append(door)
+            self.endpoints["http"] = await door.start(*self._http_at)
+
+    def _outlet(self, name: str, queues: list[Queue]) -> Outlet:
+        outlet = Outlet(name, queues, *self._limits)
+        self._outlets.append(outlet)
+        return outlet
+
+    def _grown(self, topics: dict[int, int]) -> None:
+        for id, last in topics.items():
+            if id in self._by_id:
+                queue, outlet = self._by_id[id]
+                queue.grown(last)
+                if outlet is not None:
+                    outlet.wake()
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Makes a call after some seconds, unless the device has ended by then."""
+
+        def due() -> None:
+            self._timers.discard(timer)
+            call()
+            for outlet in self._outlets:
+                outlet.wake()
+
+        timer = asyncio.get_running_loop().call_later(seconds, due)
+        self._timers.add(timer)
+
+    async def close(self) -> None:
+        """Answers what was taken, has the store keep what was acknowledged, and ends. Idempotent."""
+        if self._ended:
+            return
+        self._ended = True
+        for timer in self._timers:
+            timer.cancel()
+        serving: list[Inlet | Outlet] = [*self._outlets]
+        if self._inlet is not None:
+            serving.insert(0, self._inlet)
+        try:
+            for one in serving:
+                await one.pause()
+            for door in self._doors:
+                await door.close()
+        finally:
+            try:
+                await self._journal.close()
+            finally:
+                for one in serving:
+                    await one.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------ what it tells
+
+    def figures(self) -> Figures:
+        """How it is, now."""
+        store, inlet, outlets = self._journal.store, self._inlet, self._outlets
+        assert inlet is not None
+        stats = store.stats()
+        queues = (*self._queues, *self._dead)
+        return {
+            "messages": sum(queue.count() for queue in self._queues),
+            "messages_inflight": sum(len(outlet.held) for outlet in outlets),
+            "db_size": stats.file_bytes,
+            "inflight_db_size": sum(outlet.bytes for outlet in outlets),
+            "syncs": stats.syncs,
+            "expired_messages": sum(outlet.counts["expired"] for outlet in outlets),
+            "dead_letters": sum(queue.count() for queue in self._dead),
+            "producers": inlet.producers,
+            "consumers": sum(len(outlet.consumers) for outlet in outlets),
+            "stored": inlet.counts["stored"],
+            "stored_bytes": inlet.counts["stored_bytes"],
+            "repeated": inlet.counts["repeated"],
+            "refused": inlet.counts["refused"],
+            "refused_acks": sum(outlet.counts["refused"] for outlet in outlets),
+            "delivered": sum(outlet.counts["delivered"] for outlet in outlets),
+            "redelivered": sum(outlet.counts["redelivered"] for outlet in outlets),
+            "acknowledged": sum(outlet.counts["acknowledged"] for outlet in outlets),
+            "returned": sum(outlet.counts["returned"] for outlet in outlets),
+            "dead_lettered": sum(queue.dead_lettered for queue in queues),
+            "damaged": sum(queue.damaged for queue in queues),
+            "full": self._journal.full,
+            "failed": None if store.broken is None else str(store.broken),
+            "findings": list(store.findings),
+        }
+
+
+def http_address(text: str) -> tuple[str, int]:
+    """Reads `host:port`, `[host]:port`, `:port` or `port`; without a host 127.0.0.1. Port `*` is 0: any free one.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise UsageError(f"{text[:80]!r} is no address: HOST:PORT, and [HOST]:PORT for IPv6")
+    port = "0" if port == "*" else port
+    if not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) < 65536) or "/" in host:
+        raise UsageError(f"{text[:80]!r} is no address: HOST:PORT, such as 127.0.0.1:8222")
+    return "0.0.0.0" if host == "*" else host or "127.0.0.1", int(port)
+
+
+def _missing_extra(missing: ModuleNotFoundError) -> ImportError:
+    return ImportError(f"the device needs {missing.name}: pip install 'omq-zmtp[broker]'", name=missing.name)
+
+
+class Device:
+    """A store-and-forward device in a thread of its own; see `AsyncDevice` for what it takes.
+
+    with omq.pzq.Device("data") as device:
+        print(device.endpoints["receive"], device.endpoints["send"])
+
+    Attributes:
+        endpoints: Where it serves; see `AsyncDevice`.
+    """
+
+    def __init__(self, database: str | Path, **options: Any) -> None:
+        self._device = AsyncDevice(database, **options)
+        self.endpoints = self._device.endpoints
+        self._thread: threading.Thread | None = None
+        self._begun = threading.Event()
+        self._failed: BaseException | None = None
+
+    def start(self) -> None:
+        """Opens the store and serves; `with` does it; raises as `AsyncDevice.start`."""
+        if self._thread is not None:
+            raise UsageError("this device was started already: make another one")
+        self._thread = threading.Thread(target=self._run, name="omq pzq", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+        if self._failed is not None:
+            self._thread.join()
+            raise self._failed
+
+    def _run(self) -> None:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        try:
+            await self._device.start()
+        except BaseException as error:
+            self._failed = error
+            return
+        finally:
+            self._begun.set()
+        try:
+            await self._end.wait()
+            await self._device.close()
+        except BaseException as error:
+            self._failed = error
+
+    def close(self) -> None:
+        """Answers what was taken, has the store keep what was acknowledged, and ends. Idempotent."""
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._end.set)
+        except RuntimeError:
+            pass  # it has ended meanwhile
+        thread.join()
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

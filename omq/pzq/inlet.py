@@ -1,0 +1,248 @@
+"""The receive socket: what producers send is stored, and acknowledged once it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import Any, Final
+
+import omq.asyncio as omq
+from omq._core.blocks import encode
+from omq.errors import ClosedError, OmqError
+from omq.pzq.errors import Malformed
+from omq.pzq.watch import Watch
+from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, STORED, pack, read_produced
+from omq.store.errors import StoreFailed, StoreFull
+from omq.store.interface import Append
+from omq.store.journal import Journal
+from omq.types import Security
+
+log = logging.getLogger("omq.pzq")
+
+#: Messages that are taken from the socket at once.
+BATCH: Final = 256
+#: Messages of one producer that wait in the socket before its connection is not read for a while; each may have 64 MiB.
+RECV_HWM: Final = 16
+#: Answers that wait for one producer that does not read them; beyond them it gets no more.
+SEND_HWM: Final = 1_000_000
+#: Bytes of a message beyond which its connection ends; smaller ones that are too large are answered.
+MAX_MESSAGE: Final = MAX_BODY + (16 << 20)
+#: Bytes that go to the store as one write.
+WRITE: Final = 1 << 20
+#: Bytes that wait for the store, beyond which nothing is taken from the socket.
+MAX_WAITING: Final = 64 << 20
+#: Messages that wait for their answers one by one, it seems; and seconds that the loop waits for the store with them.
+FEW: Final = 4
+QUICK: Final = 0.0002
+#: Seconds after which the loop gets a turn between two batches.
+TURN: Final = 0.002
+HEARTBEAT: Final = 10.0
+SILENCE: Final = 30.0
+
+Asked = tuple[bytes, bytes]  # the peer, and its message's id
+
+
+class Inlet:
+    """Takes messages from producers. Lives in one event loop.
+
+    Args:
+        journal: Where the store is.
+        topic: The topic that messages go to.
+        quick: What is stored there waits for no disk.
+
+    Attributes:
+        counts: What has happened: `stored`, `repeated`, `refused`, and `stored_bytes` of bodies.
+    """
+
+    def __init__(self, journal: Journal, topic: int, *, quick: bool) -> None:
+        self.counts: Counter[str] = Counter()
+        self._journal = journal
+        self._topic = topic
+        self._quick = quick
+        self._bodies: list[bytes] = []  # of one part each, to be encoded together
+        self._records: list[bytes] = []
+        self._asked: list[Asked] = []
+        self._size = 0
+        self._room: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------------ life
+
+    def start(self, endpoint: str, security: Security | None) -> str:
+        """Listens; the endpoint, resolved.
+
+        Raises:
+            EndpointError: The endpoint cannot be understood.
+            BindError: It cannot be listened on.
+        """
+        self._socket = omq.ROUTER(
+            router_rename=True,
+            send_hwm=SEND_HWM,
+            recv_hwm=RECV_HWM,
+            max_message_size=MAX_MESSAGE,
+            max_parts=MAX_PARTS,
+            heartbeat_interval=HEARTBEAT,
+            heartbeat_timeout=SILENCE,
+            security=security,
+            linger=1.0,
+        )
+        self._watch = Watch("receive", self._socket)
+        try:
+            bound = self._socket.bind(endpoint)
+        except BaseException:
+            self._watch.close()
+            self._socket.stop()
+            raise
+        self._serving = asyncio.create_task(self._serve(), name="omq pzq: receive")
+        self._meeting = asyncio.create_task(self._meet(), name="omq pzq: connections of receive")
+        return bound
+
+    @property
+    def producers(self) -> int:
+        """How many are connected."""
+        return len(self._socket.peers)
+
+    async def pause(self) -> None:
+        """Takes nothing more; what was taken is answered yet."""
+        if not hasattr(self, "_serving"):
+            return
+        for endpoint in self._socket.endpoints:
+            with suppress(OmqError):
+                self._socket.unbind(endpoint)
+        self._serving.cancel()
+        await asyncio.gather(self._serving, return_exceptions=True)
+        self._flush()
+
+    async def close(self) -> None:
+        """Sends what is to be sent, and ends. Idempotent."""
+        if not hasattr(self, "_serving"):
+            return
+        await self.pause()
+        self._meeting.cancel()
+        await asyncio.gather(self._meeting, return_exceptions=True)
+        await self._socket.close()
+        self._watch.close()
+
+    async def _meet(self) -> None:
+        while await self._watch.next() is not None:
+            pass
+
+    # ------------------------------------------------------------------ in
+
+    async def _serve(self) -> None:
+        socket = self._socket
+        turned = time.monotonic()
+        while True:
+            if time.monotonic() - turned > TURN:
+                await asyncio.sleep(0)
+                turned = time.monotonic()
+            try:
+                batch: list[Any] = await socket.recv_many(BATCH)
+            except ClosedError:
+                return
+            few = len(batch) <= FEW
+            batch.reverse()
+            while batch:
+                self._take(batch.pop())
+                if self._journal.waiting > MAX_WAITING:
+                    self._room = asyncio.get_running_loop().create_future()
+                    await self._room
+            self._flush()
+            self._journal.flush()
+            if few and self._quick:
+                self._journal.linger(QUICK)
+
+    def _take(self, frames: list[bytes]) -> None:
+        """One message of a producer."""
+        try:
+            parts, producer, sequence = read_produced(frames)
+            size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+            if size > MAX_BODY:
+                raise Malformed(f"a body of {size} bytes is too large: {MAX_BODY} are the most")
+        except Malformed as error:
+            self.counts["refused"] += 1
+            self._answer((frames[0], frames[1]), str(error))
+            return
+        if self._size + size > WRITE or producer:
+            self._flush()
+        self._asked.append((frames[0], frames[1]))
+        self._size += size
+        if len(parts) == 1:
+            self._bodies.append(parts[0])
+        else:
+            self._encode()
+            self._records.append(pack(parts))
+        if producer:
+            self._flush(producer, sequence)
+
+    def _encode(self) -> None:
+        if self._bodies:
+            self._records.append(encode(self._bodies))
+            self._bodies = []
+
+    def _flush(self, producer: bytes = b"", sequence: int = 0) -> None:
+        """What was gathered goes to the store."""
+        if not self._asked:
+            return
+        self._encode()
+        records = self._records[0] if len(self._records) == 1 else b"".join(self._records)
+        asked, size = self._asked, self._size
+        self._records, self._asked, self._size = [], [], 0
+        length = len(records)
+
+        def stored(write: Append) -> None:
+            self._journal.waiting -= length
+            if self._room is not None and self._journal.waiting <= MAX_WAITING:
+                if not self._room.done():
+                    self._room.set_result(None)
+                self._room = None
+            self._stored(write, asked, size)
+
+        self._journal.waiting += length
+        self._journal.submit(Append(self._topic, records, len(asked), producer, sequence), stored)
+
+    # ------------------------------------------------------------------ back
+
+    def _stored(self, write: Append, asked: list[Asked], size: int) -> None:
+        if write.error is not None:
+            self.counts["refused"] += len(asked)
+            why = _in_words(write.error)
+            for one in asked:
+                self._answer(one, why)
+            return
+        if write.duplicate:
+            self.counts["repeated"] += 1
+        else:
+            self.counts["stored"] += len(asked)
+            self.counts["stored_bytes"] += size
+        send = self._socket.send_multipart
+        for peer, id in asked:
+            call = send((peer, id, STORED, b""))
+            try:
+                while True:
+                    call.send(None)
+            except StopIteration:
+                pass
+            except ClosedError:
+                return
+
+    def _answer(self, asked: Asked, why: str) -> None:
+        """Refuses a message."""
+        call = self._socket.send_multipart((*asked, REFUSED, b"", why.encode()))
+        with suppress(ClosedError):
+            try:
+                while True:
+                    call.send(None)
+            except StopIteration:
+                pass
+
+
+def _in_words(error: BaseException) -> str:
+    """Why something was not stored, as a producer is told."""
+    if isinstance(error, StoreFull):
+        return f"not stored: there is no room: {error}"
+    if isinstance(error, StoreFailed):
+        return f"not stored: the store has failed: {error}"
+    return f"not stored: {error}"

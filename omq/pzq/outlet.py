@@ -1,0 +1,424 @@
+"""The send socket: which consumer gets which message, what it holds, and what it says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from contextlib import suppress
+from typing import Any, Final
+
+import omq.asyncio as omq
+from omq.errors import ClosedError, OmqError
+from omq.event import Event, EventKind
+from omq.message import PeerInfo
+from omq.pzq.errors import Malformed
+from omq.pzq.queue import Flight, Queue
+from omq.pzq.watch import Watch
+from omq.pzq.wire import DELIVERIES, PREFETCH, STORED, read_ack, shown
+from omq.types import POLL_IN, Security
+
+log = logging.getLogger("omq.pzq")
+
+#: Messages that consumers may have together, whatever their size.
+MOST: Final = 1 << 17
+#: Messages that are delivered, and acknowledgements that are taken, before others have their turn.
+PORTION: Final = 512
+#: Bytes of an acknowledgement beyond which a connection ends.
+MAX_ACK: Final = 1 << 20
+#: Seconds after which the loop gets a turn between two batches.
+TURN: Final = 0.002
+#: Batches that the parting of a consumer waits for, where acknowledgements never end.
+PARTING: Final = 64
+HEARTBEAT: Final = 10.0
+SILENCE: Final = 30.0
+#: Seconds between two lines about acknowledgements that are refused.
+QUIET: Final = 1.0
+
+
+class Consumer:
+    """A connection of a consumer.
+
+    Attributes:
+        identity: What the socket calls it.
+        address: Where it is.
+        counts: It is told which delivery each message is.
+        prefetch: Messages that it may hold; 0: as many as there is room for.
+        held: How many it holds.
+        sent: Bytes of bodies that it was sent.
+        choked: Some of that has not left: it does not read.
+        line: Where it waits for its turn.
+    """
+
+    __slots__ = ("address", "choked", "counts", "held", "identity", "line", "prefetch", "sent")
+
+    def __init__(self, peer: PeerInfo, address: str, line: deque[Consumer]) -> None:
+        self.line = line
+        self.identity = peer.identity
+        self.address = address
+        self.counts = peer.properties.get(DELIVERIES.lower()) == b"1"
+        wanted = peer.properties.get(PREFETCH.lower(), b"")
+        self.prefetch = int(wanted) if wanted.isdigit() and len(wanted) < 10 else 0
+        self.held = self.sent = 0
+        self.choked = False
+
+    def move(self, line: deque[Consumer]) -> None:
+        """It waits there from now on, behind the others."""
+        if self.line is not line:
+            self.choked = False
+            self.line.remove(self)
+            line.append(self)
+            self.line = line
+
+
+class Outlet:
+    """Delivers queues to consumers, in turn. Lives in one event loop.
+
+    Args:
+        name: What its socket is for.
+        queues: What it delivers, the oldest message first.
+        ack_timeout: Microseconds within which a message is acknowledged, or delivered again.
+        reaper_frequency: Microseconds between two looks for those that were not.
+        inflight_size: Bytes of bodies that consumers may have; a larger one is delivered alone.
+
+    Attributes:
+        bytes: Bytes of bodies that consumers have.
+        held: The messages that they have, by key, in the order of their deadlines.
+        consumers: Who is connected, by what the socket calls them.
+        counts: What has happened: `delivered`, `redelivered`, `acknowledged`, `returned`, `expired`, `refused`.
+    """
+
+    def __init__(
+        self, name: str, queues: list[Queue], ack_timeout: int, reaper_frequency: int, inflight_size: int
+    ) -> None:
+        self.bytes = 0
+        self.held: dict[bytes, Flight] = {}
+        self.consumers: dict[bytes, Consumer] = {}
+        self.counts: Counter[str] = Counter()
+        self._name = name
+        self._queues = queues
+        self._timeout = ack_timeout / 1e6
+        self._timeout_frame = b"%d" % ack_timeout
+        self._reaper_frequency = reaper_frequency / 1e6
+        self._limit = inflight_size
+        self._turn: deque[Consumer] = deque()
+        self._late: deque[Consumer] = deque()  # who lets messages expire gets some if there is nobody else
+        self._expired: dict[bytes, Flight] = {}  # whose time is up, and that nobody else has got yet
+        self._leaving: dict[bytes, int] = {}  # batches since the connection was over
+        self._woken = False
+        self._ending = False  # nothing more is delivered
+        self._paused = False
+        self._next_line = 0.0
+
+    # ------------------------------------------------------------------ life
+
+    def start(self, endpoint: str, security: Security | None) -> str:
+        """Listens; the endpoint, resolved.
+
+        Raises:
+            EndpointError: The endpoint cannot be understood.
+            BindError: It cannot be listened on.
+        """
+        # On the wire it is what the original's DEALER is, but each message goes where it is sent.
+        self._socket = omq.ROUTER(
+            router_rename=True,
+            send_hwm=0,  # what waits for a consumer is in flight, which is bounded
+            recv_hwm=4 * PORTION,
+            max_message_size=MAX_ACK,
+            max_parts=16,
+            heartbeat_interval=HEARTBEAT,
+            heartbeat_timeout=SILENCE,
+            security=security,
+            linger=1.0,
+        )
+        self._watch = Watch(self._name, self._socket)
+        try:
+            bound = self._socket.bind(endpoint)
+        except BaseException:
+            self._watch.close()
+            self._socket.stop()
+            raise
+        self._loop = asyncio.get_running_loop()
+        self._tasks = [
+            self._loop.create_task(self._serve(), name=f"omq pzq: {self._name}"),
+            self._loop.create_task(self._meet(), name=f"omq pzq: connections of {self._name}"),
+        ]
+        self._reaper = self._loop.call_later(self._reaper_frequency, self._reap)
+        return bound
+
+    async def pause(self) -> None:
+        """Takes and delivers nothing more; what was acknowledged is with the store."""
+        if not hasattr(self, "_tasks") or self._paused:
+            return
+        self._ending = self._paused = True
+        self._reaper.cancel()
+        for endpoint in self._socket.endpoints:
+            with suppress(OmqError):
+                self._socket.unbind(endpoint)
+        for _ in range(PARTING):  # what was acknowledged by now counts
+            if not self._acks_wait():
+                break
+            await asyncio.sleep(0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._save()
+
+    async def close(self) -> None:
+        """Ends. Idempotent."""
+        if not hasattr(self, "_tasks"):
+            return
+        await self.pause()
+        await self._socket.close()
+        self._watch.close()
+
+    # ------------------------------------------------------------------ who is there
+
+    async def _meet(self) -> None:
+        """Learns of connections while no messages come."""
+        while (event := await self._watch.next()) is not None:
+            self._happened(event)
+            self._look_at_events()
+            self._part()
+            self.wake()
+
+    def _look_at_events(self) -> None:
+        while (event := self._watch.take()) is not None:
+            self._happened(event)
+
+    def _happened(self, event: Event) -> None:
+        peer = event.peer
+        if event.kind is EventKind.HANDSHAKE_SUCCEEDED and peer is not None:
+            self._come(peer, event.remote_address)
+        elif event.kind is EventKind.DISCONNECTED and peer is not None:
+            if peer.identity in self.consumers:
+                self._leaving[peer.identity] = 0  # what it said before is heard first
+        elif event.kind is EventKind.MISSED:
+            there = {peer.identity: peer for peer in self._socket.peers}
+            self._leaving.update({identity: 0 for identity in self.consumers if identity not in there})
+            for identity, one in there.items():
+                if identity not in self.consumers:
+                    self._come(one, one.endpoint)
+
+    def _come(self, peer: PeerInfo, address: str) -> None:
+        consumer = self.consumers[peer.identity] = Consumer(peer, address, self._turn)
+        self._turn.append(consumer)
+
+    def _part(self) -> None:
+        """Takes back what consumers had whose connections are over, once their last acknowledgements are heard."""
+        if not self._leaving:
+            return
+        patience = PARTING if self._acks_wait() else 0
+        gone: set[Consumer] = set()
+        for identity, batches in tuple(self._leaving.items()):
+            if batches < patience:
+                self._leaving[identity] = batches + 1
+                continue
+            del self._leaving[identity]
+            consumer = self.consumers.pop(identity)
+            consumer.line.remove(consumer)
+            gone.add(consumer)
+        if any(consumer.held for consumer in gone):
+            for flight in [flight for flight in self.held.values() if flight.holder in gone]:
+                self._take_back(flight)
+                self.counts["returned"] += 1
+                flight.queue.returned(flight)
+
+    def _acks_wait(self) -> bool:
+        call = self._socket.poll(0, POLL_IN)
+        try:
+            while True:
+                call.send(None)
+        except StopIteration as end:
+            return bool(end.value)
+        except ClosedError:
+            return False
+
+    # ------------------------------------------------------------------ in
+
+    async def _serve(self) -> None:
+        socket = self._socket
+        turned = time.monotonic()
+        while True:
+            if time.monotonic() - turned > TURN:
+                await asyncio.sleep(0)
+                turned = time.monotonic()
+            try:
+                batch: list[Any] = await socket.recv_many(PORTION)
+            except ClosedError:
+                return
+            self._look_at_events()
+            held, turn, done = self.held, self._turn, 0
+            for message in batch:
+                flight = held.get(message[1]) if len(message) == 3 and message[2] == STORED else None
+                if flight is None or (consumer := flight.holder) is None or consumer.identity != message[0]:
+                    self._heard(message)
+                    continue
+                # Nearly all of them are so: `_heard` says the same at length.
+                del held[flight.key]
+                self.bytes -= flight.size
+                consumer.held -= 1
+                if consumer.line is not turn:
+                    consumer.move(turn)
+                flight.queue.done(flight.id)
+                done += 1
+            self.counts["acknowledged"] += done
+            self._part()
+            self._pump()
+
+    def _heard(self, message: list[bytes]) -> None:
+        consumer = self.consumers.get(message[0])
+        if consumer is None:
+            return
+        try:
+            key, done = read_ack(message)
+        except Malformed as error:
+            self._refuse(consumer, str(error))
+            return
+        flight = self.held.get(key)
+        if flight is not None and flight.holder is consumer:
+            self._take_back(flight)
+        else:
+            flight = self._expired.get(key)
+            if flight is None or flight.holder is not consumer:
+                what = "no message in flight" if key not in self.held else "a message that another consumer has"
+                self._refuse(consumer, f"{shown(key)} is the key of {what}")
+                return
+            if not done:  # it waits to be delivered again, as it is
+                return
+            del self._expired[key]
+        consumer.move(self._turn)
+        if done:
+            self.counts["acknowledged"] += 1
+            flight.queue.settle(flight)
+        else:
+            self.counts["returned"] += 1
+            flight.holder = None
+            flight.queue.returned(flight)
+
+    def _refuse(self, consumer: Consumer, why: str) -> None:
+        """The protocol has no answer for a consumer: who runs the device is told."""
+        self.counts["refused"] += 1
+        if time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + QUIET
+            log.warning("%s: an acknowledgement of %s counts for nothing: %s", self._name, consumer.address, why)
+
+    def _take_back(self, flight: Flight) -> None:
+        """A message is in flight no more."""
+        del self.held[flight.key]
+        self.bytes -= flight.size
+        assert flight.holder is not None
+        flight.holder.held -= 1
+
+    def _reap(self) -> None:
+        """Takes back what was not acknowledged in time."""
+        now = time.monotonic()
+        over: list[Flight] = []
+        for flight in self.held.values():
+            if flight.deadline > now:
+                break
+            over.append(flight)
+        for flight in over:
+            self._take_back(flight)
+            assert flight.holder is not None
+            flight.holder.move(self._late)
+            if flight.queue.returned(flight):
+                self._expired[flight.key] = flight
+        if over:
+            self.counts["expired"] += len(over)
+            log.info("%s: %d messages were not acknowledged in time", self._name, len(over))
+        self._look()
+        self._reaper = self._loop.call_later(self._reaper_frequency, self._reap)
+        self.wake()
+
+    def _look(self) -> None:
+        """Looks which of those that are late read what they are sent: it would else be sent to them again and again."""
+        if not self._late:
+            return
+        left = {peer.identity: peer.bytes_out for peer in self._socket.peers}
+        for consumer in self._late:
+            # Headers are not counted as sent: where all has left it is more.
+            consumer.choked = left.get(consumer.identity, 0) < consumer.sent
+
+    # ------------------------------------------------------------------ out
+
+    def wake(self) -> None:
+        """There may be something to deliver."""
+        if not self._woken and not self._ending:
+            self._woken = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Delivers what there is room for."""
+        self._woken = False
+        if self._ending:
+            return
+        deadline = time.monotonic() + self._timeout
+        sent = b"%d" % (time.time_ns() // 1000)
+        held, limit, delivered = self.held, self._limit, 0
+        while delivered < PORTION:
+            # Nothing is read from the store that nobody can be given.
+            if held and (self.bytes >= limit or len(held) >= MOST):
+                break
+            consumer = self._next()
+            if consumer is None:
+                break
+            flight = self._head()
+            if flight is None or (held and self.bytes + flight.size > limit):
+                break
+            flight.queue.take()
+            if flight.tries > 1:
+                self._expired.pop(flight.key, None)
+                self.counts["redelivered"] += 1
+            delivered += 1
+            consumer.line.rotate(-1)
+            consumer.held += 1
+            consumer.sent += flight.size
+            flight.holder = consumer
+            flight.deadline = deadline
+            held[flight.key] = flight
+            self.bytes += flight.size
+            self._send(consumer, flight, sent)
+        else:
+            self.wake()
+        self.counts["delivered"] += delivered
+        self._save()
+
+    def _head(self) -> Flight | None:
+        """The oldest message of all queues; a key begins with when its message was stored."""
+        if len(self._queues) == 1:
+            return self._queues[0].head()
+        heads = [flight for queue in self._queues if (flight := queue.head()) is not None]
+        return min(heads, key=lambda flight: flight.key, default=None)
+
+    def _next(self) -> Consumer | None:
+        """Whose turn it is; it stays first in line until it is given something."""
+        if self._turn and not self._turn[0].prefetch and not self._turn[0].choked:
+            return self._turn[0]
+        for waiting in (self._turn, self._late):
+            for _ in range(len(waiting)):
+                consumer = waiting[0]
+                if not consumer.choked and (not consumer.prefetch or consumer.held < consumer.prefetch):
+                    return consumer
+                waiting.rotate(-1)
+        return None
+
+    def _send(self, consumer: Consumer, flight: Flight, sent: bytes) -> None:
+        if consumer.counts:
+            head: tuple[bytes, ...] = (sent, self._timeout_frame, b"%d" % flight.tries, b"")
+        else:
+            head = (sent, self._timeout_frame, b"")
+        call = self._socket.send_multipart((consumer.identity, flight.key, *head, *flight.parts))
+        # A second step is needed where the socket would have the loop take a turn first: this one does by itself.
+        try:
+            while True:
+                call.send(None)
+        except StopIteration:
+            pass
+        except ClosedError:
+            self._ending = True
+
+    def _save(self) -> None:
+        for queue in self._queues:
+            queue.save()

@@ -1,0 +1,135 @@
+"""The blocking producer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import omq
+from omq.errors import ReceiveTimeout
+from omq.pzq.client import AGAIN, TIMEOUT, WINDOW, Body, Unanswered
+from omq.types import UNSET, Unset
+
+__all__ = ["Producer"]
+
+
+class Producer:
+    """Gives messages to a device. Threads may share it: one call is under way at a time.
+
+    with omq.pzq.Producer("tcp://127.0.0.1:11131") as producer:
+        producer.send(b"job")
+
+    What the device does not answer within a second is sent again, until the time is up; the device knows it by the
+    producer's name and the message's number, and stores it once.
+
+    Args:
+        endpoint: The device's receive endpoint.
+        timeout: Seconds that a call waits for the device; `None` for ever.
+        producer: The name, 1 to 96 bytes; `None`: one by chance.
+        **options: Of the socket; see `omq.Options`.
+
+    Raises:
+        EndpointError: The endpoint cannot be understood.
+        OptionError: An option does not fit.
+    """
+
+    def __init__(
+        self, endpoint: str, *, timeout: float | None = TIMEOUT, producer: bytes | None = None, **options: Any
+    ) -> None:
+        self._timeout = timeout
+        self._unanswered = Unanswered(producer)
+        self._lock = threading.Lock()
+        self._socket = omq.DEALER(connect=endpoint, **{"linger": 1.0, **options})
+
+    def send(
+        self,
+        body: Body,
+        *,
+        headers: Iterable[bytes] = (),
+        id: bytes | None = None,
+        timeout: float | Unset | None = UNSET,
+    ) -> None:
+        """Sends a message, and waits until it is stored.
+
+        Args:
+            body: Bytes, or parts that are.
+            headers: Frames for the device, none of them empty.
+            id: What the message is called in the answer; `None`: a number.
+            timeout: Seconds; `None` for ever; left out, the producer's holds.
+
+        Raises:
+            Refused: The device says why it is not stored.
+            NotReplicated: It is stored, but not on as many nodes as the device is asked to.
+            ProduceTimeout: There was no answer in time.
+        """
+        with self._lock:
+            self._unanswered.begin()
+            deadline = self._deadline(timeout)
+            self._put(self._unanswered.compose(0, body, headers, id), deadline)
+            self._settle(0, deadline)
+            self._unanswered.result()
+
+    def send_many(self, bodies: Iterable[Body], *, timeout: float | Unset | None = UNSET) -> int:
+        """Sends messages, many of them at a time, and waits until all are stored.
+
+        Args:
+            bodies: Bytes, or parts that are, of each.
+            timeout: Seconds that the whole may take; see `send`.
+
+        Returns:
+            How many they were.
+
+        Raises:
+            Refused: Some are not stored: `indexes` says which; all others are.
+            ProduceTimeout: There was no answer in time.
+        """
+        with self._lock:
+            self._unanswered.begin()
+            deadline = self._deadline(timeout)
+            count = 0
+            for index, body in enumerate(bodies):
+                self._put(self._unanswered.compose(index, body), deadline)
+                self._settle(WINDOW - 1, deadline)
+                count += 1
+            self._settle(0, deadline)
+            self._unanswered.result()
+            return count
+
+    def _deadline(self, timeout: float | Unset | None) -> tuple[float, float | None]:
+        seconds = self._timeout if isinstance(timeout, Unset) else timeout
+        return seconds or 0.0, None if seconds is None else time.monotonic() + seconds
+
+    def _put(self, frames: list[bytes], deadline: tuple[float, float | None]) -> None:
+        _, end = deadline
+        try:
+            self._socket.send_multipart(frames, timeout=None if end is None else max(end - time.monotonic(), 0))
+        except omq.SendTimeout:
+            raise self._unanswered.late(deadline[0]) from None
+
+    def _settle(self, most: int, deadline: tuple[float, float | None]) -> None:
+        """Waits until at most so many messages have no answer."""
+        seconds, end = deadline
+        while len(self._unanswered) > most:
+            left = AGAIN if end is None else min(end - time.monotonic(), AGAIN)
+            try:
+                self._unanswered.answered(self._socket.recv_multipart(timeout=max(left, 0)))
+            except ReceiveTimeout:
+                if end is not None and time.monotonic() >= end:
+                    raise self._unanswered.late(seconds) from None
+                for frames in self._unanswered.again():
+                    self._put(frames, deadline)
+
+    def close(self) -> None:
+        """Ends. Idempotent."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

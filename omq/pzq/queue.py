@@ -1,0 +1,291 @@
+"""One queue: a round-robin topic of the store, which messages of it wait, and which are settled."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from omq._core import blocks
+from omq.pzq.wire import key_format, key_of, unpack
+from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
+from omq.store.interface import MoveToDeadLetter, Settle, TopicState, Write
+from omq.store.journal import Journal
+
+if TYPE_CHECKING:
+    from omq.pzq.outlet import Consumer
+
+log = logging.getLogger("omq.pzq")
+
+#: Bytes of records that are read from the store at a time, about.
+READ: Final = 1 << 20
+#: Seconds after which something is tried again for which there was no room.
+AGAIN: Final = 1.0
+
+
+class Flight:
+    """A message that was read from the store and is not settled.
+
+    Attributes:
+        queue: Where it is from.
+        id: Its number there.
+        key: What consumers call it.
+        parts: Its body.
+        size: Bytes of that.
+        tries: How often it was delivered.
+        holder: Who has it, or had it when its time was up; `None`: nobody.
+        deadline: When its time is up, by the monotonic clock.
+        settled: It was acknowledged.
+    """
+
+    __slots__ = ("deadline", "holder", "id", "key", "parts", "queue", "settled", "size", "tries")
+
+    def __init__(self, queue: Queue, id: int, key: bytes, parts: list[bytes], size: int, tries: int) -> None:
+        self.queue = queue
+        self.id = id
+        self.key = key
+        self.parts = parts
+        self.size = size
+        self.tries = tries
+        self.holder: Consumer | None = None
+        self.deadline = 0.0
+        self.settled = False
+
+
+class Queue:
+    """Gives messages in the order in which they came, those first that came back.
+
+    Args:
+        journal: Where the store is.
+        state: The topic.
+        later: Makes a call after some seconds, unless the device has ended by then.
+        max_deliveries: After how many deliveries in vain a message becomes a dead letter; `None`: never.
+        graveyard: The topic of dead letters; needed with `max_deliveries`.
+
+    Attributes:
+        dead_lettered: Messages that have become dead letters.
+        damaged: Messages that could not be read, and were passed over.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        state: TopicState,
+        later: Callable[[float, Callable[[], None]], None],
+        max_deliveries: int | None = None,
+        graveyard: int = 0,
+    ) -> None:
+        self.id = state.id
+        self.name = state.name
+        self.dead_lettered = 0
+        self.damaged = 0
+        self._journal = journal
+        self._later = later
+        self._max_deliveries = max_deliveries
+        self._graveyard = graveyard
+        self._keys = key_format(journal.store.id, state.id)
+        settled = journal.store.settled(state.id)
+        self._handed = max(settled.handed, settled.watermark, state.first - 1)
+        self._handed_before = self._handed  # in an earlier life: these were delivered once at least
+        self._told = self._handed  # what the store knows of it
+        self._deliveries = settled.deliveries
+        #: Ranges that are not read yet: first and last id of each, ascending.
+        self._unread: deque[tuple[int, int]] = deque(
+            settled.missing(max(settled.watermark + 1, state.first), state.last + 1)
+        )
+        self._readable = state.last
+        self._ready: deque[Flight] = deque()
+        self._back: list[tuple[int, Flight]] = []  # what came back, the oldest first
+        self._done: list[tuple[int, int]] = []  # settled, and not submitted
+        self._acked: list[int] = []  # likewise, one by one
+        #: A message of this id is done.
+        self.done = self._acked.append
+        self._again: dict[int, int] = {}  # deliveries of what was delivered again, not submitted
+        self._saving = False  # a write is under way, or waits for room
+        self._blocked = False  # the topic cannot be read now
+
+    # ------------------------------------------------------------------ what waits
+
+    def grown(self, last: int) -> None:
+        """Messages up to *last* can be read."""
+        if last > self._readable:
+            if self._unread and self._unread[-1][1] == self._readable:
+                self._unread[-1] = (self._unread[-1][0], last)
+            else:
+                self._unread.append((self._readable + 1, last))
+            self._readable = last
+
+    def head(self) -> Flight | None:
+        """The next message to be delivered; it stays where it is."""
+        back = self._back
+        while back:
+            if not back[0][1].settled:
+                return back[0][1]
+            heappop(back)
+        while not self._ready:
+            if not self._unread or self._blocked:
+                return None
+            self._read()
+        return self._ready[0]
+
+    def take(self) -> Flight:
+        """Takes out what `head` has given: it is delivered now."""
+        flight = heappop(self._back)[1] if self._back else self._ready.popleft()
+        flight.tries += 1
+        if flight.id > self._handed:
+            self._handed = flight.id
+        if flight.tries > 1:
+            self._again[flight.id] = flight.tries
+        return flight
+
+    def _read(self) -> None:
+        """Reads some of what is next."""
+        first, last = self._unread.popleft()
+        stop, size = last + 1, 0
+        try:
+            with self._journal.store.read(self.id) as reader:
+                for header, records in reader.blocks(first, stop):
+                    start, count, when, _ = blocks.read_header(header)
+                    self._gone(first, start - 1)
+                    self._add(header, records, when)
+                    first = start + count
+                    size += len(records)
+                    if size >= READ:
+                        break
+                else:
+                    self._gone(first, stop - 1)
+                    first = stop
+        except Gone as error:
+            self._gone(first, min(error.first, stop) - 1)
+            first = min(error.first, stop)
+        except DamagedError as error:
+            log.error("messages are lost: %s", error)
+            if error.last:
+                beyond = min(error.last + 1, stop)
+                self.damaged += beyond - max(error.first, first)
+                self._gone(first, beyond - 1)
+                first = beyond
+            else:
+                self._block()
+        except StoreError as error:
+            log.error("messages cannot be read now: %s", error)
+            self._block()
+        if first < stop:
+            self._unread.appendleft((first, stop - 1))
+
+    def _block(self) -> None:
+        self._blocked = True
+
+        def unblock() -> None:
+            self._blocked = False
+
+        self._later(AGAIN, unblock)
+
+    def _add(self, header: bytes, records: memoryview, when: int) -> None:
+        how, before = self._keys, self._handed_before
+        messages: list[blocks.Message] = blocks.decode(header, records, "")
+        for message in messages:
+            id, body = message.id, message.body
+            ends = message.key
+            tries = self._deliveries.pop(id, 1) if id <= before else 0
+            parts = [body] if ends is None else unpack(body, ends)
+            flight = Flight(self, id, key_of(how, when, id), parts, len(body), tries)
+            if tries and self._is_dead(flight):
+                self._bury(flight)
+            else:
+                self._ready.append(flight)
+
+    # ------------------------------------------------------------------ what comes back
+
+    def settle(self, flight: Flight) -> None:
+        """A message is done."""
+        flight.settled = True
+        flight.parts = []
+        self.done(flight.id)
+
+    def returned(self, flight: Flight) -> bool:
+        """A message was delivered in vain; whether it is to be delivered again."""
+        if self._is_dead(flight):
+            flight.settled = True
+            self._bury(flight)
+            return False
+        heappush(self._back, (flight.id, flight))
+        return True
+
+    def _gone(self, first: int, last: int) -> None:
+        """These are settled."""
+        if last < first:
+            return
+        done = self._done
+        if done and done[-1][1] + 1 == first:
+            done[-1] = (done[-1][0], last)
+        else:
+            done.append((first, last))
+
+    def _is_dead(self, flight: Flight) -> bool:
+        return self._max_deliveries is not None and flight.tries >= self._max_deliveries
+
+    def _bury(self, flight: Flight) -> None:
+        """Moves a message to the dead letters."""
+
+        def moved(write: MoveToDeadLetter) -> None:
+            if write.error is None:
+                self.dead_lettered += 1
+            elif isinstance(write.error, Gone | DamagedError):
+                log.error("message %d is no dead letter: %s", write.id, write.error)
+                self.damaged += 1
+                self._gone(write.id, write.id)
+                self.save()
+            elif isinstance(write.error, StoreFull):
+                self._later(AGAIN, lambda: self._bury(flight))
+
+        flight.parts = []
+        self._journal.submit(MoveToDeadLetter(self.id, flight.id, self._graveyard), moved)
+
+    # ------------------------------------------------------------------ what is kept
+
+    def save(self) -> None:
+        """Has the store keep what was settled; one write at a time is under way, so that the next one takes it all."""
+        if self._saving or not (self._acked or self._done or self._again or self._handed != self._told):
+            return
+        self._acked.sort()
+        for id in self._acked:
+            self._gone(id, id)
+        self._acked.clear()
+        done, self._done = self._done, []
+        again, self._again = self._again, {}
+        self._told = self._handed
+        self._saving = True
+        self._journal.submit(Settle(self.id, done, self._handed, again), self._saved)
+
+    def _saved(self, write: Write) -> None:
+        assert isinstance(write, Settle)
+        if write.error is None:
+            self._saving = False
+            self.save()
+            return
+        self._done = write.ranges + self._done
+        self._again = {**write.deliveries, **self._again}
+        self._told = 0
+        if isinstance(write.error, StoreFull):
+            self._later(AGAIN, self._save_again)
+        else:
+            log.error("%s: what consumers have acknowledged is not kept: %s", self.name, write.error)
+
+    def _save_again(self) -> None:
+        self._saving = False
+        self.save()
+
+    def count(self) -> int:
+        """Messages that the store holds and that are not settled, as it is committed."""
+        store = self._journal.store
+        state, settled = store.topic(self.id), store.settled(self.id)
+        above = sum(last - first + 1 for first, last in settled.above(settled.watermark))
+        return state.messages(settled.watermark) - above
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be delivered."""
+        return not (self._back or self._ready or self._unread)

@@ -1,0 +1,213 @@
+"""A store as an event loop sees it: writes go out, their results come back in one call a commit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from omq.store.errors import StagesFull, StoreError, StoreFailed, StoreFull
+from omq.store.interface import Appended, Log, Notify, Write
+
+#: Seconds without a refusal after which what is stored shows that there is room again.
+_FULL = 10.0
+
+_Write = TypeVar("_Write", bound=Write)
+
+
+class Journal:
+    """Hands writes to the store and their results to whoever asked; lives in one event loop.
+
+    Writes of one turn of the loop are submitted together at its end. What the store's thread has done comes back by one
+    `call_soon_threadsafe`, however many writes it were.
+
+    Args:
+        grown: Told which topics can be read further than before, by id, with their last ids.
+        log: Where it says when the disk is full, has room again, or fails.
+        server: What the store serves, in words: it is to be started again once the store has failed.
+
+    Attributes:
+        store: The store, once it is open.
+        waiting: Bytes that were submitted and are not answered.
+        full: The disk is full: until something is stored and for ten seconds nothing was refused for want of space.
+    """
+
+    store: Log
+
+    def __init__(self, grown: Callable[[dict[int, int]], None], log: logging.Logger, server: str) -> None:
+        self.waiting = 0
+        self.full = False
+        self._refused = 0.0  # when something was, for want of space
+        self._failed = False  # and that was said
+        self._grown = grown
+        self._log = log
+        self._server = server
+        self._out: list[Write] = []
+        self._outstanding = 0
+        self._news: deque[list[Write] | dict[int, int]] = deque()
+        self._called = False
+        self._thread = 0
+        self._idle: list[asyncio.Future[None]] = []
+        self._bell: SimpleQueue[None] = SimpleQueue()  # rung for a loop that lingers
+        self._lingers = False
+
+    async def open(self, opened: Callable[[Notify, Appended], Log]) -> None:
+        """Opens the store, in a thread: it may have much to verify."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        opening = self._loop.run_in_executor(None, opened, self._notify, self._appended)
+        try:
+            self.store = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on, and what it opens is locked until it is closed.
+            store = await opening
+            await self._loop.run_in_executor(None, store.close)
+            raise
+
+    async def close(self) -> None:
+        """Waits for the answers to all that was submitted, and closes the store."""
+        await self.drained()
+        if hasattr(self, "store"):
+            await self._loop.run_in_executor(None, self.store.close)
+            self._arrived()  # what failed because of the end
+
+    async def drained(self) -> None:
+        """Waits until nothing that was submitted waits for its answer."""
+        while self._outstanding:
+            idle = self._loop.create_future()
+            self._idle.append(idle)
+            await idle
+
+    # ------------------------------------------------------------------ out
+
+    def submit(self, write: Write, done: Callable[[Any], None]) -> None:
+        """Submits a write at the end of this turn; *done* gets it back in the loop, with its result or its error."""
+        write.context = done
+        self._outstanding += 1
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out.append(write)
+
+    def flush(self) -> None:
+        """Submits what this turn has gathered."""
+        out, self._out = self._out, []
+        if not out:
+            return
+        try:
+            self.store.submit_many(out)
+        except StoreError as error:
+            for write in out:
+                write.error = error
+            self._notify(out)
+
+    def linger(self, seconds: float) -> None:
+        """Waits in this very thread for the store to give something back, and hands it on.
+
+        A loop that has nothing else to do learns of a commit sooner than by its own way of waiting.
+
+        Args:
+            seconds: For so long at most; the loop stands still meanwhile.
+        """
+        if not self._outstanding:
+            return
+        while not self._bell.empty():  # rung for one that had seen it already
+            self._bell.get()
+        self._lingers = True
+        try:
+            if not self._news:
+                with suppress(Empty):
+                    self._bell.get(timeout=seconds)
+        finally:
+            self._lingers = False
+        if self._news:  # what has come while `_lingers` was true is called for by nobody else
+            self._arrived()
+
+    async def do(self, write: _Write) -> _Write:
+        """Submits a write and waits for it.
+
+        Raises:
+            StoreError: It was not done.
+        """
+        future: asyncio.Future[_Write] = self._loop.create_future()
+
+        def done(write: _Write) -> None:
+            if not future.done():
+                future.set_result(write)
+
+        self.submit(write, done)
+        await future
+        if write.error is not None:
+            raise write.error
+        return write
+
+    # ------------------------------------------------------------------ back
+
+    def _notify(self, writes: list[Write]) -> None:
+        """Called by the store, in any thread."""
+        self._news.append(writes)
+        self._call()
+
+    def _appended(self, grown: dict[int, int]) -> None:
+        """Called by the store, in any thread."""
+        self._news.append(grown)
+        self._call()
+
+    def _call(self) -> None:
+        if self._lingers:
+            self._bell.put(None)
+            return
+        # The loop takes the mark away before it looks at the news, so none is left behind.
+        if self._called:
+            return
+        self._called = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._arrived)
+        else:
+            self._loop.call_soon_threadsafe(self._arrived)
+
+    def _note(self, error: BaseException | None) -> None:
+        """Says when the disk becomes full, has room again, or fails: once each, however many are refused."""
+        full = isinstance(error, StoreFull) and not isinstance(error, StagesFull)
+        if isinstance(error, StoreFailed) and not self._failed:
+            self._failed = True
+            self._log.critical(
+                "the store has failed, and takes nothing more until the %s is started again: %s", self._server, error
+            )
+        if full:
+            self._refused = time.monotonic()
+            if not self.full:
+                self._log.error("what is published is refused: %s", error)
+            self.full = True
+        elif self.full and error is None and not self.store.full and time.monotonic() >= self._refused + _FULL:
+            self._log.warning("there is room on the disk again: publishing goes on")
+            self.full = False
+
+    def _arrived(self) -> None:
+        self._called = False
+        news = self._news
+        while news:
+            item = news.popleft()
+            if isinstance(item, dict):
+                self._grown(item)
+                continue
+            self._outstanding -= len(item)
+            if self.full and item[-1].error is None:
+                self._note(None)
+            for write in item:
+                if write.error is not None:
+                    self._note(write.error)
+                try:
+                    write.context(write)
+                except Exception:
+                    self._log.exception("what waited for %s has failed", type(write).__name__)
+        if not self._outstanding and self._idle:
+            for idle in self._idle:
+                if not idle.done():
+                    idle.set_result(None)
+            self._idle.clear()

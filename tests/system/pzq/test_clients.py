@@ -1,0 +1,152 @@
+"""omq's own clients, blocking and asyncio, with a device."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import omq.asyncio.pzq as twin
+import omq.pzq
+from omq.errors import ReceiveTimeout, UsageError
+from omq.pzq import Consumer, Device, Producer, ProduceTimeout, Refused
+from tests.ports import held
+from tests.system.pzq.conftest import Make
+from tests.system.pzq.raw import figures
+from tests.waits import until
+
+
+def test_what_is_sent_is_delivered_with_the_number_of_its_delivery(make: Make) -> None:
+    device = make(ack_timeout=60_000_000)
+    with Producer(device.endpoints["receive"]) as producer, Consumer(device.endpoints["send"]) as consumer:
+        producer.send(b"one", headers=[b"header"], id=b"id")
+        producer.send([b"two", b"", b"parts"])
+        assert producer.send_many(b"%d" % number for number in range(3000)) == 3000
+        first = consumer.recv(timeout=5)
+        assert (first.body, first.parts, first.deliveries) == (b"one", [b"one"], 1)
+        first.nack()
+        second = consumer.recv(timeout=5)
+        while second.body != b"one":
+            second.ack()
+            second = consumer.recv(timeout=5)
+        assert (second.key, second.deliveries) == (first.key, 2)
+        assert second.sent >= first.sent
+        second.ack()
+        for delivery in consumer:
+            delivery.ack()
+            if delivery.body == b"2999":
+                break
+        until(lambda: figures(device.endpoints["monitor"])["messages"] == 0)
+        with pytest.raises(ReceiveTimeout):
+            consumer.recv(timeout=0.05)
+
+
+def test_a_consumer_holds_no_more_than_it_wants(make: Make) -> None:
+    device = make(ack_timeout=60_000_000)
+    with Producer(device.endpoints["receive"]) as producer:
+        producer.send_many([b"x"] * 50)
+        with Consumer(device.endpoints["send"], prefetch=7) as consumer:
+            until(lambda: figures(device.endpoints["monitor"])["messages_inflight"] == 7)
+            for _ in range(50):
+                consumer.recv(timeout=5).ack()
+            until(lambda: figures(device.endpoints["monitor"])["messages"] == 0)
+
+
+def test_what_is_refused_raises(make: Make) -> None:
+    device = make()
+    with Producer(device.endpoints["receive"], timeout=20) as producer:
+        with pytest.raises(Refused, match="too large"):
+            producer.send([b"x" * (64 << 20), b"y"])
+        with pytest.raises(Refused, match="belongs to none") as caught:
+            producer.send(b"x", headers=[b"REPLICA:me"])
+        assert caught.value.indexes == (0,)
+        with pytest.raises(Refused) as caught:
+            producer.send_many([b"a", [b"x" * (64 << 20), b"y"], b"b"])
+        assert caught.value.indexes == (1,)
+        for bad in ([], [b"a", 1]):
+            with pytest.raises((UsageError, TypeError)):
+                producer.send(bad)  # type: ignore[arg-type]
+        with pytest.raises(UsageError):
+            producer.send(b"x", headers=[b""])
+    assert figures(device.endpoints["monitor"])["messages"] == 2
+
+
+def test_nobody_answers() -> None:
+    with held() as port, Producer(f"tcp://127.0.0.1:{port}", linger=0) as producer:
+        with pytest.raises(ProduceTimeout):
+            producer.send(b"x", timeout=0.05)
+        with pytest.raises(TimeoutError):
+            producer.send_many([b"x", b"y"], timeout=0.05)
+
+
+def test_a_producer_goes_on_when_its_device_is_back_and_nothing_is_twice(tmp_path: Path) -> None:
+    with held() as port:
+        receive = f"tcp://127.0.0.1:{port}"
+        with Producer(receive, timeout=60) as producer:
+            sent: list[int] = []
+
+            def produce() -> None:
+                for start in range(0, 6000, 200):
+                    count = producer.send_many(b"%d" % number for number in range(start, start + 200))
+                    sent.append(count)
+
+            thread = threading.Thread(target=produce)
+            with closing(Device(tmp_path / "data", receive=receive)) as device:
+                device.start()
+                thread.start()
+                until(lambda: len(sent) > 3)
+            with (
+                Device(tmp_path / "data", receive=receive, ack_timeout=60_000_000) as device,
+                Consumer(device.endpoints["send"]) as consumer,
+            ):
+                got = set()
+                for _ in range(6000):
+                    delivery = consumer.recv(timeout=20)
+                    got.add(delivery.body)
+                    delivery.ack()
+                assert got == {b"%d" % number for number in range(6000)}
+                thread.join()
+                with pytest.raises(ReceiveTimeout):
+                    consumer.recv(timeout=0.2)
+
+
+def test_the_twin_does_the_same(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with (
+            twin.Device(tmp_path / "data", hard_sync=True) as device,
+            twin.Producer(device.endpoints["receive"]) as producer,
+            twin.Consumer(device.endpoints["send"]) as consumer,
+        ):
+            await producer.send(b"one")
+            assert await producer.send_many([b"two", [b"three", b"four"]]) == 2
+            with pytest.raises(Refused):
+                await producer.send(b"x", headers=[b"REPLICA:me"])
+            first = await consumer.recv(timeout=5)
+            await first.nack()
+            bodies = set()
+            async for delivery in consumer:
+                await delivery.ack()
+                bodies.add((delivery.body, delivery.deliveries))
+                if len(bodies) == 3 and (b"one", 2) in bodies:
+                    break
+            assert {body for body, _ in bodies} == {b"one", b"two", b"threefour"}
+
+    asyncio.run(play())
+
+
+def test_what_is_public_is_there_twice() -> None:
+    assert set(omq.pzq.__all__) == set(twin.__all__)
+
+
+@pytest.mark.parametrize("options", [{"ack_timeout": 0}, {"inflight_size": True}, {"max_deliveries": 0}])
+def test_a_number_that_does_not_fit_is_refused(tmp_path: Path, options: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="whole number"):
+        Device(tmp_path / "data", **options)
+
+
+def test_a_prefetch_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(UsageError, match="prefetch"):
+        Consumer("tcp://127.0.0.1:1", prefetch=0)
