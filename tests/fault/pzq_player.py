@@ -170,19 +170,21 @@ class Player:
         self.received = len(by_message)
         for body, came in by_message.items():
             came.sort()
-            for (before, life, done), (again, _, _) in pairwise(came):
+            for (before, life, _), (again, _, _) in pairwise(came):
                 self.repeated += 1
-                assert self._may_repeat(life, done, before, again), f"{body} came twice, and nobody had died: {came}"
+                # What a consumer has read of a device before, it may send back to the next one, which has sent it anew.
+                back = any(not done and whose == life and sent <= before for sent, whose, done in came)
+                assert back or self._may_repeat(life, before, again), f"{body} came twice, and nobody had died: {came}"
             known = self._confirmed.get(body)
             late = [sent for sent, _, _ in came if known is not None and sent > known]
             assert not late, f"{body} came back, and was settled for good"
         assert "Traceback" not in self._log(), self._log()
 
-    def _may_repeat(self, life: int, done: bool, before: int, again: int) -> bool:
+    def _may_repeat(self, life: int, before: int, again: int) -> bool:
         """Whether a message that was delivered to a consumer may be delivered again."""
         # By when it was sent: what a consumer has in its buffers it may read after the device's death.
         kills = [*self._device_killed, *([self._killed[life]] if life in self._killed else [])]
-        return not done or any(before < over and begun < again for begun, over in kills)
+        return any(before < over and begun < again for begun, over in kills)
 
     def _check_order(self, deliveries: dict[int, list[Any]]) -> None:
         """What is delivered for the first time comes in the order of its arrival, as long as both ends live."""
