@@ -171,7 +171,11 @@ def _heard(channel: Channel, told: dict[str, Any], descriptors: list[int]) -> Ta
     marks.runs = list(zip(numbers[::2], numbers[1::2], strict=True))
     marks.count = sum(numbers[1::2])
     if told["as"] == "blocks":
-        body, ends = (pa.py_buffer(mapped(*one)) for one in zip(descriptors, told["sizes"], strict=True))
+        try:
+            body, ends = (pa.py_buffer(mapped(*one)) for one in zip(descriptors, told["sizes"], strict=True))
+        except OSError as error:
+            # This task lacks something, and the owner is well: another attempt gets the same.
+            raise omq.StateError(f"the owner's memory cannot be mapped: {error}") from error
         return Columns(body.slice(0, told["size"]), ends.slice(0, 4 * (marks.count + 1)), marks)
     if told["as"] == "messages":
         schema = pa.schema([pa.field("parts", pa.list_(pa.binary()))])

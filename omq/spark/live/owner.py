@@ -174,7 +174,7 @@ class Owner:
                 if self.resting:
                     self._connection.retire()
                     self._memory.trim()
-            except omq.OmqError as error:
+            except Exception as error:
                 log.warning("%s: %s", self._connection.endpoint, error)
             finally:
                 done.set()
