@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
 import subprocess
 import time
@@ -26,6 +27,7 @@ log = logging.getLogger("omq.spark")
 
 AWAY: Final = 20.0  # seconds that the coordinator may be away
 AGAIN: Final = 0.2  # seconds between two attempts
+BREAKS: Final = 3  # times that a line may break one after the other, before a message has come
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class Share:
     secret: bytes
 
 
-class _OwnerLost(Exception):
-    """The owner has gone before the end."""
+class _Broken(Exception):
+    """The line to the owner has broken before the end."""
 
 
 class _OwnerAway(Exception):
@@ -66,20 +68,29 @@ def read(settings: Settings, share: Share) -> Iterator[pa.RecordBatch]:
         OmqError: What hinders the owner; or there is none, and none can be started.
     """
     shape = reading.shape(settings)
-    given = False
-    lost = ""
+    given = breaks = 0
     while True:
-        place = _find(settings, share, lost)
+        place = _find(settings, share)
         try:
-            for taken in _taken(settings, share, place):
-                given = True
+            for taken in _taken(settings, share, place, given):
+                given, breaks = given + 1, 0
                 yield taken.batch(shape)
             return
         except _OwnerAway:
             time.sleep(AGAIN)
-        except (_OwnerLost, Unreachable):
+        except (_Broken, Unreachable) as error:
+            if _ask(share, {"lives": share.name, "place": place.name})["lives"]:
+                # It keeps what it has given: the rest of it is there.
+                breaks += 1
+                if breaks > BREAKS:
+                    where = ", ".join(place.addresses)
+                    raise omq.StateError(
+                        f"{share.endpoint}: the process that has the connection (on {where}, port {place.port}) cannot"
+                        f" be reached from this executor: {error}"
+                    ) from None
+                time.sleep(AGAIN)
+                continue
             if not given:
-                lost = place.name
                 continue
             # What has been handed on cannot be taken back, and the next owner knows nothing of it: the microbatch ends.
             text = f"{share.endpoint}: the process that had the connection has ended in the midst of a microbatch"
@@ -89,10 +100,10 @@ def read(settings: Settings, share: Share) -> Iterator[pa.RecordBatch]:
             return
 
 
-def _find(settings: Settings, share: Share, lost: str) -> Place:
+def _find(settings: Settings, share: Share) -> Place:
     """Where the owner is; starts it, if the coordinator says so."""
     plan = owner.Plan(settings, share.name, share.endpoint, share.coordinator, share.secret)
-    asked = {"find": share.name, "not": lost}
+    asked: dict[str, Any] = {"find": share.name}
     while True:
         answer = _ask(share, asked)
         if "owner" in answer:
@@ -102,8 +113,19 @@ def _find(settings: Settings, share: Share, lost: str) -> Place:
         try:
             owner.start(plan)
         except (OSError, subprocess.SubprocessError) as error:
-            _ask(share, {**asked, "failed": True})
-            raise omq.StateError(f"the process that is to have the connection cannot be started: {error}") from None
+            text = f"the process that is to have the connection cannot be started: {error}"
+            _tell(share, {**asked, "failed": text})
+            raise omq.StateError(text) from None
+        asked["failures"] = answer["failures"]
+
+
+def _tell(share: Share, told: dict[str, Any]) -> None:
+    """Tells the coordinator something, if it is there."""
+    with (
+        contextlib.suppress(OSError, Unreachable),
+        contextlib.closing(reach(share.coordinator, share.secret)) as channel,
+    ):
+        channel.send(told)
 
 
 def _ask(share: Share, asked: dict[str, Any]) -> dict[str, Any]:
@@ -122,14 +144,15 @@ def _ask(share: Share, asked: dict[str, Any]) -> dict[str, Any]:
             time.sleep(AGAIN)
 
 
-def _taken(settings: Settings, share: Share, place: Place) -> Iterator[Taken]:
-    """What the owner has of the microbatch."""
+def _taken(settings: Settings, share: Share, place: Place, given: int) -> Iterator[Taken]:
+    """What the owner has of the microbatch, without the first that were given before."""
     with contextlib.closing(reach(place, share.secret)) as channel:
         request = {
             "settings": pickle.dumps(settings).hex(),
             "read": share.microbatch,
             "after": share.after,
             "drain": share.drain,
+            "given": given,
             "limits": asdict(reading.limits(settings, bool(share.drain))),
             "columns": options.columns(settings),
         }
@@ -151,7 +174,7 @@ def _taken(settings: Settings, share: Share, place: Place) -> Iterator[Taken]:
             elif "done" in told:
                 return
             else:
-                raise _OwnerLost
+                raise _Broken(f"it says {sorted(told)}")
 
 
 @contextlib.contextmanager
@@ -160,7 +183,7 @@ def _owners() -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError) as error:
-        raise _OwnerLost from error
+        raise _Broken(str(error)) from error
 
 
 def _heard(channel: Channel, told: dict[str, Any], descriptors: list[int]) -> Taken:
@@ -171,6 +194,11 @@ def _heard(channel: Channel, told: dict[str, Any], descriptors: list[int]) -> Ta
     marks.runs = list(zip(numbers[::2], numbers[1::2], strict=True))
     marks.count = sum(numbers[1::2])
     if told["as"] == "blocks":
+        if len(descriptors) < len(told["sizes"]):
+            # The kernel leaves out what does not fit into our table.
+            for one in descriptors:
+                os.close(one)
+            raise omq.StateError("the owner's memory cannot be mapped: no descriptor is left here (ulimit -n)")
         try:
             body, ends = (pa.py_buffer(mapped(*one)) for one in zip(descriptors, told["sizes"], strict=True))
         except OSError as error:

@@ -18,8 +18,9 @@ import threading
 import time
 from typing import Any, Final
 
-from omq.spark.live.process import detach
-from omq.spark.live.trusted import SILENCE, Channel, Place, Server, is_ours
+import omq
+from omq.spark.live.process import detach, speak_nowhere
+from omq.spark.live.trusted import SILENCE, Channel, Place, Server, accepted, in_a_thread, is_ours
 
 STARTING: Final = 30.0  # seconds that an owner may take to begin, after which another task may start one
 RETURNING: Final = 3.0  # seconds that owners of another coordinator have to come back
@@ -65,7 +66,7 @@ class Coordinator:
         self._changed = threading.Condition()
         self._owners: dict[str, _Owned] = {}
         self._granted: dict[str, float] = {}
-        self._failed: dict[str, dict[str, str]] = {}
+        self._failures: dict[str, list[dict[str, str]]] = {}  # of owners at their start
         self._lost: list[dict[str, Any]] = []
         self._said: list[str] = []
         self._runs = 0
@@ -85,20 +86,22 @@ class Coordinator:
     # ------------------------------------------------------------------ runs of the query
 
     def _open(self) -> None:
-        while True:
-            sock, _ = self._door.accept()
+        for sock in accepted(self._door):
             if is_ours(sock):
-                threading.Thread(target=self._run, args=(Channel(sock),), name="omq-spark-run", daemon=True).start()
+                in_a_thread(self._run, sock)
             else:
                 sock.close()
 
-    def _run(self, channel: Channel) -> None:
+    def _run(self, sock: socket.socket) -> None:
         """Serves a process that Spark asks for offsets, until it ends."""
+        channel = Channel(sock)
         with self._changed:
             self._runs += 1
             self._rest = False
+            for owner in self._owners.values():
+                owner.order(serve=True)
         try:
-            with contextlib.suppress(OSError, EOFError):
+            with contextlib.suppress(OSError, EOFError, omq.OmqError):
                 channel.send({"place": self._server.place.told(), "secret": self._secret.hex()})
                 while True:
                     self._answer(channel, channel.hear())
@@ -114,9 +117,8 @@ class Coordinator:
         """Has the owners rest where no run is there."""
         with self._changed:
             self._rest = not self._runs
-            resting = list(self._owners.values()) if self._rest else []
-        for owner in resting:
-            owner.order(rest=True)
+            for owner in self._owners.values() if self._rest else ():
+                owner.order(rest=True)
 
     def _answer(self, channel: Channel, asked: dict[str, Any]) -> None:
         if "keep" in asked:
@@ -162,15 +164,31 @@ class Coordinator:
 
     def _serve(self, channel: Channel) -> None:
         asked = channel.hear()
-        if "own" not in asked:
-            self._find(channel, asked)
-        elif "failed" in asked:
-            with self._changed:
-                self._granted.pop(asked["own"], None)
-                self._failed[asked["own"]] = {"error": asked["failed"], "kind": asked["kind"]}
-                self._changed.notify_all()
+        if "own" in asked:
+            told = self._begun(channel, asked["own"]) if "begins" in asked else asked
+            if told is not None:
+                self._own(channel, _Owned(asked["own"], Place.heard(told["place"]), channel))
+        elif "lives" in asked:
+            channel.send({"lives": self._lives(asked["lives"], asked["place"])})
         else:
-            self._own(channel, _Owned(asked["own"], Place.heard(asked["place"]), channel))
+            self._find(channel, asked)
+
+    def _begun(self, channel: Channel, name: str) -> dict[str, Any] | None:
+        """What an owner says that begins; nothing if it fails."""
+        told: dict[str, Any] = {"failed": "the process that was to have the connection has ended", "kind": "StateError"}
+        with contextlib.suppress(OSError, EOFError):
+            told = channel.hear()
+        if "failed" not in told:
+            return told
+        self._fail(name, told["failed"], told["kind"])
+        return None
+
+    def _fail(self, name: str, error: str, kind: str) -> None:
+        """Tells those who wait for an owner why there is none."""
+        with self._changed:
+            self._granted.pop(name, None)
+            self._failures.setdefault(name, []).append({"error": error, "kind": kind})
+            self._changed.notify_all()
 
     def _own(self, channel: Channel, owner: _Owned) -> None:
         """Has a process own a partition, for as long as it is there."""
@@ -181,12 +199,11 @@ class Coordinator:
                 # It was taken for dead, and has a successor.
                 owner.order(end=True)
                 return
+            # It serves nobody before it is told to.
+            owner.order(**({"rest": True} if self._rest else {"serve": True}))
             self._owners[owner.name] = owner
             self._granted.pop(owner.name, None)
             self._changed.notify_all()
-            rests = self._rest
-        if rests:
-            owner.order(rest=True)
         try:
             while True:
                 told = channel.hear()
@@ -209,34 +226,45 @@ class Coordinator:
         """Tells a task where the owner of its partition is; or has it start one."""
         name = asked["find"]
         if "failed" in asked:
-            with self._changed:
-                self._granted.pop(name, None)
-                self._changed.notify_all()
+            self._fail(name, asked["failed"], "StateError")
             return
-        until = time.monotonic() + STARTING
-        # A failure is told to those who wait for it; who comes later tries again.
         with self._changed:
-            if name not in self._granted:
-                self._failed.pop(name, None)
+            # What failed before it first asked is no matter: perhaps it does not fail again.
+            known = asked.get("failures", len(self._failures.get(name, ())))
             while True:
-                owner = self._owners.get(name)
-                if owner is not None and asked.get("not") != owner.place.name:
-                    answer: dict[str, Any] = {"owner": owner.place.told()}
-                    break
-                if name in self._failed:
-                    answer = dict(self._failed[name])
-                    break
+                failures = self._failures.get(name, [])
                 now = time.monotonic()
-                if owner is None and self._granted.get(name, 0.0) < now and now > self._settled:
+                if self._rest:
+                    answer: dict[str, Any] = {"error": "the query has ended", "kind": "StateError"}
+                    break
+                if name in self._owners:
+                    answer = {"owner": self._owners[name].place.told()}
+                    break
+                if len(failures) > known:
+                    answer = dict(failures[-1])
+                    break
+                if self._granted.get(name, now) < now:
+                    self._fail(name, f"the owner of {name} has not begun within {STARTING:g} s", "StateError")
+                elif name not in self._granted and now > self._settled:
                     self._granted[name] = now + STARTING
-                    answer = {"start": True}
+                    answer = {"start": True, "failures": len(failures)}
                     break
-                if owner is not None and now > until:
-                    # Its line to us holds, but this task does not get through to it.
-                    answer = {"error": f"{_spoken(owner)} cannot be reached from this executor", "kind": "StateError"}
-                    break
-                self._changed.wait(0.2)
+                else:
+                    self._changed.wait(0.2)
         channel.send(answer)
+
+    def _lives(self, name: str, place: str) -> bool:
+        """Whether an owner, to which a task has lost its line, answers us."""
+        question = next(self._questions)
+        with self._changed:
+            # It may be about to come back from a coordinator that has gone.
+            self._changed.wait_for(lambda: name in self._owners, max(self._settled - time.monotonic(), 0.0))
+            owner = self._owners.get(name)
+            if owner is None or owner.place.name != place:
+                return False
+            owner.order(tell=question)
+            self._changed.wait_for(lambda: owner.told >= question or owner.ended, 2 * SILENCE)
+            return owner.told >= question and not owner.ended
 
     # ------------------------------------------------------------------ the end
 
@@ -257,19 +285,11 @@ class Coordinator:
             self._changed.wait_for(lambda: not self._owners, TELLING)
 
 
-def _spoken(owner: _Owned) -> str:
-    where = ", ".join(owner.place.addresses)
-    return f"the process that has the connection {owner.name} (on {where}, port {owner.place.port})"
-
-
 def main() -> None:
     """The process."""
     told = json.load(sys.stdin)
     detach()
-    # Nothing is held open of those who have started us.
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
+    speak_nowhere()
     try:
         coordinator = Coordinator(told["stream"], bytes.fromhex(told["secret"] or secrets.token_hex(32)), told["port"])
     except OSError:

@@ -51,16 +51,16 @@ class Microbatch:
                 self.over, self.error = False, None
             return failed
 
-    def follow(self, patience: float | None = None) -> Iterator[Taken | None]:
+    def follow(self, patience: float | None = None, at: int = 0) -> Iterator[Taken | None]:
         """Everything from the beginning, up to the end.
 
         Args:
             patience: Seconds after which `None` says that there is nothing yet; `None`: it is never said.
+            at: How many of those that were added are left out, from the first.
 
         Raises:
             Exception: Why it ended, if that was not as it should be.
         """
-        at = 0
         while True:
             with self._changed:
                 if len(self._taken) == at and not self.over:

@@ -9,16 +9,17 @@ outlives both a killed executor and, for `keepSeconds`, the query itself.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import logging
 import os
 import pickle
 import queue
-import resource
 import sys
 import threading
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,12 +29,12 @@ import pyarrow as pa
 import omq
 from omq.spark.live.columns import Messages, Shape, Taken
 from omq.spark.live.microbatch import Microbatch, Uncommitted
-from omq.spark.live.process import detach, launch
+from omq.spark.live.process import detach, launch, speak_nowhere
 from omq.spark.live.receive import Limits
 from omq.spark.live.settings import Settings
 from omq.spark.live.shared_memory import SharedBlock, SharedMemory
 from omq.spark.live.standing import StandingConnection
-from omq.spark.live.trusted import Channel, Place, Server, Unreachable, reach
+from omq.spark.live.trusted import VANISHED, Channel, Place, Server, Unreachable, reach
 
 log = logging.getLogger("omq.spark")
 
@@ -43,6 +44,7 @@ ALIVE: Final = 2.0  # seconds after which a task that waits is told that we are 
 TELL: Final = 0.5  # seconds between two reports to the coordinator
 AGAIN: Final = 0.1  # seconds between two attempts to find the coordinator again
 AWAY: Final = 5.0  # seconds that it may be away before the connection ends
+NAMED: Final = 100  # characters of subscriptions that stand in a connection's name; more are a digest there
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,6 @@ class Owner:
         self._uncommitted.commit(request["after"])
         found, fresh = self._uncommitted.find(request["read"])
         if fresh:
-            self.resting = False
-            self._connection.interrupted.clear()
             self._jobs.put(lambda: self._take(found, request))
         return found
 
@@ -117,6 +117,8 @@ class Owner:
         connection = self._connection
         self.last = microbatch
         try:
+            if self.resting:
+                raise omq.StateError("the query has ended")
             settings: Settings = pickle.loads(bytes.fromhex(request["settings"]))
             connection.awake(settings)
             limits = self._limits(request, microbatch)
@@ -162,7 +164,10 @@ class Owner:
     # ------------------------------------------------------------------ the query's end
 
     def rest(self) -> None:
-        """Takes leave of the peers: what has arrived is kept for the query's next run, and nothing more comes."""
+        """Takes leave of the peers: what has arrived is kept for the query's next run, and nothing more comes.
+
+        Until `go_on` no microbatch is begun: a task that is late would connect again.
+        """
         if self.resting:
             return
         self.resting = True
@@ -171,9 +176,8 @@ class Owner:
 
         def job() -> None:
             try:
-                if self.resting:
-                    self._connection.retire()
-                    self._memory.trim()
+                self._connection.retire()
+                self._memory.trim()
             except Exception as error:
                 log.warning("%s: %s", self._connection.endpoint, error)
             finally:
@@ -189,6 +193,11 @@ class Owner:
                 self._connection.held,
                 self._settings.keep_seconds,
             )
+
+    def go_on(self) -> None:
+        """Microbatches may be begun again: the query's next run is there."""
+        self._connection.interrupted.clear()
+        self.resting = False
 
     @property
     def idle(self) -> bool:
@@ -246,7 +255,6 @@ class _Process:
         while not self._ended.is_set():
             try:
                 channel.watch()
-                self._attached.set()
                 channel.send(
                     {
                         "own": self._plan.name,
@@ -296,6 +304,9 @@ class _Process:
                     self._owner.commit(order["commit"])
                 elif "tell" in order:
                     channel.send({"status": self._owner.status(), "told": order["tell"]})
+                elif "serve" in order:
+                    self._owner.go_on()
+                    self._attached.set()
                 elif "rest" in order:
                     self._rest()
                     if self._owner.idle:
@@ -309,24 +320,23 @@ class _Process:
             telling.join()
 
     def _rest(self) -> None:
-        """Rests, and holds nothing open of those who have started us."""
+        self._attached.clear()
         self._owner.rest()
         if not self._words.forwarding:
             self._words.forwarding = True
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nowhere, 2)
-            os.close(nowhere)
+            speak_nowhere()
 
     def _serve(self, channel: Channel) -> None:
         """Gives one task what it asks for."""
+        channel.watch(VANISHED)
         request = channel.hear()
         if not self._attached.is_set():
-            # Somebody else may have the partition by now.
+            # Somebody else may have the partition by now, or the query has ended.
             channel.send({"later": True})
             return
         sent: list[Taken] = []  # while the task may look at it
         try:
-            for taken in self._owner.read(request).follow(ALIVE):
+            for taken in self._owner.read(request).follow(ALIVE, request["given"]):
                 if taken is None:
                     channel.send({"alive": True})
                 else:
@@ -388,11 +398,21 @@ def _send(channel: Channel, taken: Taken) -> None:
 def names_of(settings: Settings) -> list[str]:
     """What the connections of a stream's partitions are called: by what their messages are, not by how they come."""
     found = []
-    for number, endpoint in enumerate(settings.endpoints):
-        again = settings.endpoints[:number].count(endpoint)
-        wanted = sorted(dict(settings.options).get("subscribe") or ())
-        found.append(" ".join([settings.socket, endpoint, f"#{again}", *(one.hex() or "everything" for one in wanted)]))
+    times: Counter[str] = Counter()
+    wanted = _wanted(settings)
+    for endpoint in settings.endpoints:
+        found.append(" ".join([settings.socket, endpoint, f"#{times[endpoint]}", *wanted]))
+        times[endpoint] += 1
     return found
+
+
+def _wanted(settings: Settings) -> list[str]:
+    subscriptions = sorted(dict(settings.options).get("subscribe") or ())
+    shown = [one.hex() or "everything" for one in subscriptions]
+    if sum(map(len, shown)) <= NAMED:
+        return shown
+    digest = hashlib.sha256(" ".join(shown).encode()).hexdigest()
+    return [f"{len(shown)} subscriptions with the digest {digest[:32]}"]
 
 
 def start(plan: Plan) -> None:
@@ -408,14 +428,13 @@ def main() -> None:
     """The process."""
     plan: Plan = pickle.loads(sys.stdin.buffer.read())
     detach()
-    # What is kept stands in blocks, each with descriptors.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     channel = reach(plan.coordinator, plan.secret)
+    # From here on the coordinator notices our end.
+    channel.send({"own": plan.name, "begins": True})
     try:
         process = _Process(plan)
     except Exception as error:
-        channel.send({"own": plan.name, "failed": str(error), "kind": type(error).__name__})
+        channel.send({"failed": str(error), "kind": type(error).__name__})
         channel.close()
         return
     process.run(channel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from typing import Final
@@ -34,6 +35,15 @@ def launch(module: str, told: bytes) -> None:
 
 
 def detach() -> None:
-    """Leaves the process that started us, which need not wait for our end."""
+    """Leaves the process that started us, which need not wait for our end; takes as many descriptors as it may."""
     if os.fork():
         os._exit(0)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def speak_nowhere() -> None:
+    """Holds nothing open of those who have started us."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)

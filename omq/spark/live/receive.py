@@ -29,7 +29,8 @@ SMALL: Final = 65536  # bytes of a batch that is copied, so that its block is fr
 LARGE: Final = 65536  # mean bytes of a message from which on each message is received by itself
 FEW: Final = 64  # messages that one call takes where they may have several parts
 WAKE: Final = 0.25  # seconds that one wait lasts at most
-LEAVING: Final = 2.0  # seconds that peers may take to send the rest of what is on its way when we leave
+LEAVING: Final = 2.0  # seconds that nothing may come of what is on its way when we leave
+LONGEST: Final = 20.0  # seconds that leaving takes at most: a peer that does not care sends for ever
 CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer where there is no connectTimeout
 
 
@@ -280,14 +281,22 @@ class Connection:
             return
         sock.set_options(recv_hwm=FEW)
         sock.drain()
-        deadline = time.monotonic() + LEAVING
-        while time.monotonic() < deadline:
+        begun = moved = time.monotonic()
+        before = 0
+        while True:
             alone = not sock.peers
             try:
                 self._stow(sock.recv_many(FEW, timeout=LOOK))
             except omq.ReceiveTimeout:
                 if alone:
                     break
+            # A large message counts while it comes.
+            arrived, now = sum(peer.bytes_in for peer in sock.peers), time.monotonic()
+            if arrived != before:
+                before, moved = arrived, now
+            if now > min(moved + LEAVING, begun + LONGEST):
+                log.warning("%s: closed while peers still sent; what was on its way is lost", self.endpoint)
+                break
         sock.stop()
 
     def _stow(self, messages: list[Any]) -> None:

@@ -96,7 +96,7 @@ class Run:
         while not self._closed:
             try:
                 answer = self._channel.hear()
-            except (OSError, EOFError):
+            except (OSError, EOFError, ValueError, omq.OmqError):
                 self._channel.close()
                 if self._closed:
                     return

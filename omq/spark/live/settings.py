@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,7 +255,7 @@ def check(settings: Settings) -> None:
 
 def _check_endpoints(settings: Settings) -> None:
     for option, endpoints in (("bind", settings.bind), ("connect", settings.connect)):
-        for endpoint in endpoints:
+        for endpoint, times in Counter(endpoints).items():
             try:
                 omq.check_endpoint(endpoint, bind=option == "bind")
             except omq.EndpointError as error:
@@ -263,9 +264,9 @@ def _check_endpoints(settings: Settings) -> None:
                 raise omq.OptionError(
                     f"option {option}={endpoint!r}: inproc stays within a process, and Spark's tasks have several"
                 )
-            if endpoints.count(endpoint) > 1 and option == "bind":
+            if times > 1 and option == "bind":
                 raise omq.OptionError(f"option bind: {endpoint!r} stands there twice, and can be bound only once")
-            if endpoints.count(endpoint) > 1 and settings.socket == "SUB":
+            if times > 1 and settings.socket == "SUB":
                 raise omq.OptionError(
                     f"option connect: {endpoint!r} stands there twice: every message would come twice"
                 )

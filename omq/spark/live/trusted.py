@@ -15,7 +15,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,8 @@ PATIENCE: Final = 5.0  # seconds that a stranger has to prove himself, and that 
 SILENCE: Final = 15.0  # seconds after which one that has nothing to say, and does not say so, is taken for dead
 BACKLOG: Final = 128
 STRANGERS: Final = 64  # that may be proving themselves at once; of more the oldest is sent away
-MOST: Final = 1 << 20  # bytes of a message without what stands beside it
+MOST: Final = 64 << 20  # bytes of a message without what stands beside it; only who has proved himself sends any
+VANISHED: Final = 600.0  # seconds after which one that takes nothing of what is sent is taken for dead
 _LENGTH: Final = struct.Struct(">I")
 
 
@@ -109,10 +110,14 @@ class Channel:
         """Whether descriptors can be sent."""
         return self._local
 
-    def watch(self) -> None:
-        """Ends a connection whose other side, which always reads, has not taken what was sent for `SILENCE`."""
+    def watch(self, seconds: float = SILENCE) -> None:
+        """Ends a connection whose other side has not taken what was sent.
+
+        Args:
+            seconds: For how long; `SILENCE` is for one that always reads.
+        """
         if not self._local:
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE * 1000))
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
     def prove(self, secret: bytes, serves: bool) -> None:
         """Proves to the other side that we know the secret, and has it do the same.
@@ -140,11 +145,17 @@ class Channel:
         self.sock.settimeout(None)
 
     def send(self, message: dict[str, Any], beside: Sequence[Any] = (), descriptors: Sequence[int] = ()) -> None:
-        """Sends a message, with bytes and, on the same host, descriptors beside it."""
+        """Sends a message, with bytes and, on the same host, descriptors beside it.
+
+        Raises:
+            StateError: It has more bytes than the other side would take.
+        """
         views = [memoryview(one).cast("B") for one in beside]
         if views:
             message = {**message, "beside": [len(view) for view in views]}
         body = json.dumps(message).encode()
+        if len(body) > MOST:
+            raise omq.StateError(f"{len(body)} bytes of options or partitions, where a stream can have {MOST}")
         head = _LENGTH.pack(len(body)) + body
         with self._sending:
             if descriptors:
@@ -258,14 +269,7 @@ class Server:
         return int(listener.getsockname()[1])
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                sock, _ = listener.accept()
-            except OSError:
-                if listener.fileno() < 0:
-                    return
-                threading.Event().wait(0.1)  # no descriptor is left; those who come wait until one is
-                continue
+        for sock in accepted(listener):
             with self._lock:
                 self._strangers[sock] = None
                 # Who knows the secret has long proved it: the oldest of too many strangers goes.
@@ -273,7 +277,9 @@ class Server:
             if oldest is not None:
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
-            threading.Thread(target=self._admit, args=(sock,), name="omq-spark-serve", daemon=True).start()
+            if not in_a_thread(self._admit, sock):
+                with self._lock:
+                    self._strangers.pop(sock, None)
 
     def _admit(self, sock: socket.socket) -> None:
         channel = Channel(sock)
@@ -298,6 +304,29 @@ class Server:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
             listener.close()
+
+
+def accepted(listener: socket.socket) -> Iterator[socket.socket]:
+    """Those who come, until the listener is closed."""
+    while True:
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            if listener.fileno() < 0:
+                return
+            threading.Event().wait(0.1)  # no descriptor is left; those who come wait until one is
+            continue
+        yield sock
+
+
+def in_a_thread(serve: Callable[[socket.socket], None], sock: socket.socket) -> bool:
+    """Has one who came served in a thread; one for whom no thread can be had is sent away, and comes again."""
+    try:
+        threading.Thread(target=serve, args=(sock,), name="omq-spark-serve", daemon=True).start()
+    except RuntimeError:
+        sock.close()
+        return False
+    return True
 
 
 def is_ours(sock: socket.socket) -> bool:

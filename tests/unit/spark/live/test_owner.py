@@ -26,7 +26,7 @@ from omq.spark.live.borrow import Share  # noqa: E402
 from omq.spark.live.owner import BYTES, Owner, names_of  # noqa: E402
 from omq.spark.live.run import Run  # noqa: E402
 from omq.spark.live.settings import Settings  # noqa: E402
-from omq.spark.live.trusted import SILENCE  # noqa: E402
+from omq.spark.live.trusted import SILENCE, Channel, Unreachable  # noqa: E402
 
 KEEP = 3.0  # seconds that owners outlive a run
 
@@ -84,7 +84,7 @@ class Stream:
 
     def owner(self) -> int:
         """The owner's process, which listens at the port that its status comes from."""
-        place = borrow._find(self.settings, self.share(1), "")
+        place = borrow._find(self.settings, self.share(1))
         return int(place.name.split("/")[2])
 
 
@@ -213,6 +213,150 @@ def test_an_owner_killed_in_the_midst_of_a_microbatch_ends_it(
         assert values == list(range(len(values)))
         assert "what it had read ahead is lost" in caplog.text
     stream.end()
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[Channel]:
+    """The lines that this process has to owners, the newest last."""
+    found: list[Channel] = []
+    reach = borrow.reach
+
+    def kept(place: Any, secret: bytes) -> Channel:
+        channel = reach(place, secret)
+        if "/run" not in place.name and place.name.count("/") > 2:
+            found.append(channel)
+        return channel
+
+    monkeypatch.setattr(borrow, "reach", kept)
+    return found
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["this host", "another host"])
+def test_a_line_that_breaks_costs_nothing_while_the_owner_lives(
+    elsewhere: bool, push: omq.PUSH, lines: list[Channel]
+) -> None:
+    stream = Stream(connect=push.endpoints[0], batchBytes="1000", maxRowsPerTrigger="100", triggerSeconds="20")
+    stream.elsewhere = elsewhere
+    push.send_many([b"%03d" % n + b" " * 100 for n in range(100)])
+    values = []
+    for number, batch in enumerate(borrow.read(stream.settings, stream.share(1))):
+        values += [int(value) for value in batch["value"].to_pylist()]
+        if number % 2 == 0:
+            lines[-1].sock.close()
+    assert values == list(range(100))
+    assert len(lines) > 3
+    stream.end()
+
+
+def test_an_owner_that_cannot_be_reached_fails_the_task_and_not_the_microbatch(
+    push: omq.PUSH, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push.send_many(numbered(0, 100))
+    stream.owner()
+    reach = borrow.reach
+
+    def refused(place: Any, secret: bytes) -> Channel:
+        if place.name.count("/") > 2:
+            raise Unreachable("no way there")
+        return reach(place, secret)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(borrow, "reach", refused)
+        with pytest.raises(omq.StateError, match=r"on 127\.0\.0\.1, port \d+\) cannot be reached.*no way there"):
+            stream.read(1)
+    assert stream.read(1) == numbered(0, 100)
+
+
+def test_a_task_without_descriptors_fails_and_the_next_one_reads_the_same(push: omq.PUSH) -> None:
+    stream = Stream(connect=push.endpoints[0], triggerSeconds="1", maxRowsPerTrigger="10")
+    push.send_many([b"%d" % n + b" " * 100_000 for n in range(10)])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reader = borrow.read(stream.settings, stream.share(1))
+    stream.owner()
+    heard = Channel.receive
+
+    def starved(channel: Channel) -> Any:
+        if channel.local and channel.sock.gettimeout() == SILENCE:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, limits[1]))
+        return heard(channel)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Channel, "receive", starved)
+        try:
+            with pytest.raises(omq.StateError, match="no descriptor is left"):
+                list(reader)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [int(value) for value in stream.read(1)] == list(range(10))
+    stream.end()
+
+
+def test_a_late_task_does_not_connect_again_when_the_query_has_ended(push: omq.PUSH, stream: Stream) -> None:
+    push.send_many(numbered(0, 250))
+    assert stream.read(1) == numbered(0, 100)
+    late = stream.share(2)
+    stream.end()
+    while push.peers:
+        time.sleep(0.01)
+    with pytest.raises(omq.StateError, match="the query has ended"):
+        list(borrow.read(stream.settings, late))
+    assert push.peers == []
+    stream.begin()
+    assert stream.read(2) == numbered(100, 100)
+
+
+@pytest.mark.parametrize("told", [{"failed": "no luck", "kind": "BindError"}, None], ids=["says why", "is killed"])
+def test_an_owner_that_ends_at_its_start_fails_the_task(
+    told: dict[str, str] | None, push: omq.PUSH, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def doomed(plan: Any) -> None:
+        started.append(plan)
+        with contextlib.closing(borrow.reach(plan.coordinator, plan.secret)) as channel:
+            channel.send({"own": plan.name, "begins": True})
+            if told:
+                channel.send(told)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(borrow.owner, "start", doomed)
+        for number in (1, 2):
+            begun = time.monotonic()
+            with pytest.raises(omq.OmqError, match="no luck" if told else "has ended"):
+                stream.read(1)
+            assert time.monotonic() < begun + 5
+            assert len(started) == number
+    push.send_many(numbered(0, 10))
+    assert stream.read(1) == numbered(0, 10)
+
+
+def test_as_many_subscriptions_and_partitions_as_anybody_wants() -> None:
+    wanted = ",".join(f"{n:07d}" for n in range(150_000))
+    with omq.XPUB(bind="tcp://127.0.0.1:*", linger=0) as pub:
+        stream = Stream(socket="SUB", connect=pub.endpoints[0], subscribe=wanted, triggerSeconds="1")
+        (name,) = names_of(stream.settings)
+        assert len(name) < 300
+        others = parsed(socket="SUB", connect=pub.endpoints[0], subscribe=wanted + ",x", triggerSeconds="1")
+        assert names_of(others) != [name]
+        ended = threading.Event()
+
+        def feed() -> None:
+            while not ended.wait(0.01):
+                pub.send(b"0149999")
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        assert set(stream.read(1) + stream.read(2)) == {b"0149999"}
+        ended.set()
+        thread.join(20)
+        stream.end()
+        endpoints = ",".join(f"tcp://127.0.0.1:{port}" for port in range(1, 5_000))
+        stream.settings = parsed(connect=endpoints)
+        stream.begin()
+        begun = time.monotonic()
+        assert stream.run.status()["partitions"] == []
+        assert time.monotonic() < begun + 4
+        stream.end()
 
 
 @pytest.mark.slow
@@ -402,7 +546,9 @@ def test_a_microbatch_without_bounds_has_one_all_the_same(push: omq.PUSH) -> Non
     limits = {"rows": None, "bytes": None, "seconds": 30.0, "quiet": None}
     body = b"x" * (8 << 20)
     push.send_many([body] * 40)
-    found = owner.read({"read": 1, "after": 0, "limits": limits, "columns": ["value"], "drain": "", "settings": given})
+    found = owner.read(
+        {"read": 1, "after": 0, "given": 0, "limits": limits, "columns": ["value"], "drain": "", "settings": given}
+    )
     assert sum(one.size for one in found.follow()) == BYTES
     assert found.bounded
     assert owner.status()["bounded"]

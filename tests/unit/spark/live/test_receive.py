@@ -1,5 +1,6 @@
 """Record batches from sockets, without Spark."""
 
+import contextlib
 import logging
 import socket
 import threading
@@ -13,8 +14,9 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 
 import omq  # noqa: E402
 from omq.spark import pull_batches, push_partition  # noqa: E402
+from omq.spark.live import receive  # noqa: E402
 from omq.spark.live.columns import Shape  # noqa: E402
-from omq.spark.live.receive import Connection, Limits  # noqa: E402
+from omq.spark.live.receive import LEAVING, Connection, Limits  # noqa: E402
 from tests.unit.engine.wire import GREETING, frames, ready  # noqa: E402
 
 
@@ -185,3 +187,64 @@ def test_rows_of_every_kind_are_pushed() -> None:
         assert pull.recv(timeout=5) == b"yy"
         with pytest.raises(omq.OptionError, match=r"columns \['extra'\]"):
             push_partition([pa.RecordBatch.from_pydict({"extra": [1]})], socket="PUSH", connect=url)
+
+
+def raw_push(listener: socket.socket) -> socket.socket:
+    """A PUSH on a bare socket, which knows nothing of half-closed connections, and is connected to who comes."""
+    sock, _ = listener.accept()
+    sock.sendall(GREETING + ready(b"PUSH"))
+    return sock
+
+
+def test_a_large_message_has_its_time_when_the_connection_is_closed() -> None:
+    size = 8 << 20
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        sock = omq.PULL(connect=url)
+        connection = Connection(sock, url, 1 << 20, 0)
+        begun = threading.Event()
+
+        def feed() -> None:
+            with raw_push(listener) as push:
+                push.sendall(b"\x02" + size.to_bytes(8, "big"))
+                begun.set()
+                # Longer in all than nothing at all may come.
+                for _ in range(8):
+                    time.sleep(LEAVING / 6)
+                    push.sendall(bytes(size // 8))
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        assert begun.wait(10)
+        time.sleep(0.1)
+        connection.retire()
+        thread.join(20)
+        assert [len(part) for parts in connection._stash for part in parts] == [size]
+
+
+def test_a_peer_that_goes_on_sending_ends_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(receive, "LONGEST", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        connection = Connection(omq.PULL(connect=url), url, 1 << 20, 0)
+
+        def feed() -> None:
+            with raw_push(listener) as push, contextlib.suppress(OSError):
+                while True:
+                    push.sendall(b"\x00\x01x" * 100)
+                    time.sleep(0.01)
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        assert (
+            next(
+                iter(connection.batches(Shape(("value",), 1 << 16, topics=False), Limits(rows=1, seconds=10)))
+            ).num_rows
+            == 1
+        )
+        with caplog.at_level(logging.WARNING, "omq.spark"):
+            connection.retire()
+        thread.join(20)
+        assert "what was on its way is lost" in caplog.text

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
+import omq
 from omq.spark.live import trusted
 from omq.spark.live.trusted import Channel, Place, Server, Unreachable, reach
 
@@ -137,3 +138,31 @@ def test_the_addresses_are_those_that_others_may_know(monkeypatch: pytest.Monkey
     monkeypatch.delenv("SPARK_LOCAL_IP")
     found = trusted.addresses()
     assert found == ("127.0.0.1",) or not any(one.startswith("127.") for one in found)
+
+
+def test_one_for_whom_no_thread_can_be_had_comes_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    refused = []
+
+    def starved(thread: threading.Thread) -> None:
+        if thread.name == "omq-spark-serve" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starved)
+    place = Place("elsewhere", server.place.name, server.place.addresses, server.place.port)
+    with pytest.raises(Unreachable):
+        reach(place, SECRET)
+    with contextlib.closing(reach(place, SECRET)) as channel:
+        assert channel.ask({"a": 1}) == {"a": 1, "descriptors": 0}
+    assert refused
+    assert not server._strangers
+
+
+def test_what_the_other_side_would_refuse_is_not_sent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trusted, "MOST", 1000)
+    with contextlib.closing(reach(place, SECRET)) as channel:
+        with pytest.raises(omq.StateError, match=r"\d+ bytes .* where a stream can have 1000"):
+            channel.send({"a": "x" * 1000})
+        assert channel.ask({"a": 1}) == {"a": 1, "descriptors": 0}
