@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Iterator
+from pathlib import Path
 
 
 class Memory:
@@ -49,3 +51,37 @@ class Memory:
         except BufferError:
             return False
         return True
+
+
+def available(root: Path = Path("/")) -> int:
+    """Bytes that the processes of this machine, or of our container (control group), may take beside what they have.
+
+    Args:
+        root: Where `proc` and `sys` are.
+    """
+    fields = (line.split() for line in (root / "proc/meminfo").read_text(encoding="ascii").splitlines())
+    found = [1024 * int(field[1]) for field in fields if field[0] == "MemAvailable:"]
+    for group, most, current in _groups(root):
+        # Most groups have no bound of their own, and say "max" or nothing.
+        with contextlib.suppress(OSError, ValueError):
+            bound = int((group / most).read_text(encoding="ascii"))
+            used = int((group / current).read_text(encoding="ascii"))
+            found.append(max(bound - used, 0))
+    return min(found)
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, str, str]]:
+    """The control groups that we are in, of either version, and the files of their bounds: cgroups(7)."""
+    for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers == "":
+            top, files = root / "sys/fs/cgroup", ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            top, files = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        # Each group is bound by those above it. A container may see its own as the top.
+        group = top / name.lstrip("/")
+        for one in (group, *group.parents):
+            if one == top or top in one.parents:
+                yield one, *files

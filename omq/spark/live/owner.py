@@ -35,11 +35,14 @@ from omq.spark.live.settings import Settings
 from omq.spark.live.shared_memory import SharedBlock, SharedMemory
 from omq.spark.live.standing import StandingConnection
 from omq.spark.live.trusted import VANISHED, Channel, Place, Server, Unreachable, reach
+from omq.spark.memory import available
 
 log = logging.getLogger("omq.spark")
 
-BYTES: Final = 256 << 20  # of a microbatch that has no bound of its own: all of it is kept until it is committed
-MESSAGES: Final = 1 << 22  # likewise
+BYTES: Final = 1 << 30  # of a microbatch that has no bound of its own: all of it is kept until it is committed
+LEAST: Final = 64 << 20  # to which that goes down where memory is short
+PART: Final = 8  # the part of the memory that is available, as one in so many, that it may have
+MESSAGES: Final = 1 << 24  # likewise of a microbatch that has no bound of its own
 ALIVE: Final = 2.0  # seconds after which a task that waits is told that we are there
 TELL: Final = 0.5  # seconds between two reports to the coordinator
 AGAIN: Final = 0.1  # seconds between two attempts to find the coordinator again
@@ -83,7 +86,8 @@ class Owner:
         self._settings = settings
         self._uncommitted = Uncommitted()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        blocks = max(4, BYTES // settings.batch_bytes + 4)
+        self._most = max(LEAST, min(BYTES, available() // PART))
+        blocks = max(4, self._most // settings.batch_bytes + 4)
         self._memory = SharedMemory(blocks)
         self._connection = StandingConnection(settings, endpoint, self._memory, SharedMemory(blocks))
         self._drain = ""
@@ -152,7 +156,7 @@ class Owner:
             seconds = max(seconds - self._drained, 0.0)
         return Limits(
             rows=(MESSAGES if wanted.rows is None else wanted.rows) - microbatch.rows,
-            bytes=(BYTES if wanted.bytes is None else wanted.bytes) - microbatch.bytes,
+            bytes=(self._most if wanted.bytes is None else wanted.bytes) - microbatch.bytes,
             seconds=seconds,
             quiet=wanted.quiet,
         )

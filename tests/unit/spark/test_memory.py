@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 from omq.spark.live.shared_memory import SharedBlock, SharedMemory, mapped  # noqa: E402
-from omq.spark.memory import Memory  # noqa: E402
+from omq.spark.memory import Memory, available  # noqa: E402
 
 VIEWS = {
     "an Arrow buffer": lambda block: pa.py_buffer(block),
@@ -89,3 +90,38 @@ def test_without_a_descriptor_a_block_is_private(monkeypatch: pytest.MonkeyPatch
     assert memory.take(8192) is not block
     del view
     assert memory.take(8192) is block
+
+
+#: The files of a control group of version 1.
+FIRST = {"memory.limit_in_bytes": "70", "memory.usage_in_bytes": "7"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "wanted"),
+    [
+        ("0::/", {}, 8 << 30),
+        ("0::/", {"memory.max": "max\n", "memory.current": "5\n"}, 8 << 30),
+        ("0::/", {"memory.max": "3000\n", "memory.current": "1000\n"}, 2000),
+        ("0::/a/b", {"a/memory.max": "3000\n", "a/memory.current": "1000\n", "a/b/memory.max": "max\n"}, 2000),
+        ("0::/a/b", {"a/b/memory.max": "300\n", "a/b/memory.current": "500\n"}, 0),
+        (
+            "5:cpu:/x\n4:memory:/y\n0::/",
+            {"memory/y/memory.limit_in_bytes": "70", "memory/y/memory.usage_in_bytes": "7"},
+            63,
+        ),
+        ("4:memory:/y", {"memory/memory.limit_in_bytes": "70", "memory/memory.usage_in_bytes": "7"}, 63),
+    ],
+    ids=["no group", "no bound", "a bound", "one above", "used up", "version 1", "version 1 in a container"],
+)
+def test_what_is_available_is_what_the_machine_and_the_container_have(
+    groups: str, files: dict[str, str], wanted: int, tmp_path: Path
+) -> None:
+    everything = {
+        "proc/meminfo": f"MemTotal: {16 << 20} kB\nMemAvailable:  {8 << 20} kB\n",
+        "proc/self/cgroup": f"{groups}\n",
+        **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
+    }
+    for name, text in everything.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert available(tmp_path) == wanted
