@@ -15,7 +15,7 @@ from tests.unit.engine.wire import RawPeer, command, frames
 
 SIZE = 100_000
 COUNT = 60  # messages: more than the kernels hold with the buffers below
-LARGE = 32 << 20
+LARGE = 8 << 20
 SMALL = {"send_buffer": 65536, "send_hwm": 0}
 
 #: The types that send to whoever is there, or to all: what a raw peer is to them.
@@ -123,7 +123,7 @@ async def test_a_slow_peer_gets_all_of_it(make, monkeypatch):
     monkeypatch.setattr("omq.engine.wire_session._SETTLING", 0.2)
     push = make(omq.PUSH, bind="tcp://127.0.0.1:*", **SMALL)
     raw = await met(push, b"PULL")
-    await push.send(bytes(LARGE // 8))
+    await push.send(bytes(LARGE // 2))
     await full(push)
     raw.sock.shutdown(socket.SHUT_WR)
     begun, data = time.monotonic(), b""
@@ -131,7 +131,7 @@ async def test_a_slow_peer_gets_all_of_it(make, monkeypatch):
         data += more
         if time.monotonic() - begun < 0.6:
             await asyncio.sleep(0.05)  # each part in time, the whole long after it
-    assert bodies(data) == [bytes(LARGE // 8)]
+    assert bodies(data) == [bytes(LARGE // 2)]
     raw.close()
 
 
