@@ -215,7 +215,7 @@ class SocketBase:
 
         The call itself waits for nothing, takes no timeout, and may be repeated; threads that receive go on. What comes
         is taken in also beyond `recv_hwm`, 16 MiB a connection, so that no peer waits for the user. A handshake that is
-        under way is finished first, within `handshake_timeout`: only then does its peer stand in `peers`. Heartbeats end
+        under way is finished first, within `handshake_timeout`; its peer is in `peers` only then. Heartbeats end
         nothing any more, as neither side could answer: a peer that is stopped, or goes on sending, stays in `peers`
         until it ends its side. So bound the wait for that, and `close` ends all that is left.
 
