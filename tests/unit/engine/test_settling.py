@@ -225,3 +225,31 @@ async def test_a_request_whose_peer_ends_its_side_is_over(make):
     await other.send(frames(b"", b"reply"))
     assert await req.recv(timeout=5) == b"reply"
     other.close()
+
+
+@pytest.mark.parametrize("kind", [b"REQ", b"DEALER"])
+async def test_a_reply_that_was_sent_arrives_and_a_later_one_is_dropped(make, kind):
+    """Who ends its side mostly has closed: a connection is not kept for a reply that may take its time (RFC 28)."""
+    rep = make(omq.REP, bind="tcp://127.0.0.1:*", **SMALL)
+    raw = await met(rep, kind)
+    await raw.send(frames(b"", b"question"))
+    assert await rep.recv(timeout=5) == b"question"
+    await rep.send(bytes(LARGE))
+    await full(rep)
+    raw.sock.shutdown(socket.SHUT_WR)
+    assert bodies(await raw.read_all()) == [bytes(LARGE)]
+    raw.close()
+    late = await met(rep, kind)
+    await late.send(frames(b"", b"question"))
+    late.sock.shutdown(socket.SHUT_WR)
+    assert await rep.recv(timeout=5) == b"question"
+    await until(lambda: not rep.peers)
+    await rep.send(b"too late", timeout=5)
+    assert await late.read_all() == b""
+    late.close()
+    other = await met(rep, kind)
+    await other.send(frames(b"", b"next"))
+    assert await rep.recv(timeout=5) == b"next"
+    await rep.send(b"reply")
+    assert [await other.next_frame() for _ in range(2)] == [(1, b""), (0, b"reply")]
+    other.close()
