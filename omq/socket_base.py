@@ -211,7 +211,13 @@ class SocketBase:
         The socket neither listens nor dials any more, and ends its side of each connection. A peer of omq's then sends
         the rest of the batch that is on its way and keeps what is behind it for others; one of libzmq's ends the
         connection at once. All of it can be received as ever. `peers` is empty when every peer has ended its side, and
-        what waits then is all that will ever come. For PULL, SUB, DISH and GATHER.
+        what waits then is all that will ever come. For PULL and SUB.
+
+        The call itself waits for nothing, takes no timeout, and may be repeated; threads that receive go on. What comes
+        is taken in also beyond `recv_hwm`, 16 MiB a connection, so that no peer waits for the user. A handshake that is
+        under way is finished first, within `handshake_timeout`; its peer is in `peers` only then. Heartbeats end
+        nothing any more, as neither side could answer: a peer that is stopped, or goes on sending, stays in `peers`
+        until it ends its side. So bound the wait for that, and `close` ends all that is left.
 
         Raises:
             StateError: The type sends.

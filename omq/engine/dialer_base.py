@@ -96,10 +96,11 @@ class DialerBase(StateMachine[DialerState]):
             self.close()
 
     def drain(self) -> None:
-        """Stops dialling; a connection that is ready goes on without it."""
-        if self.session is not None and self.session.is_ready:
-            self.session = None
+        """Stops dialling; a connection goes on without it until the peer has sent the rest."""
+        session, self.session = self.session, None
         self.close()
+        if session is not None:
+            session.cease()
 
     def _may_carry(self, session: Session | None) -> bool:
         """Whether something waits that only this dialer could deliver."""
@@ -127,7 +128,7 @@ class DialerBase(StateMachine[DialerState]):
     def close(self) -> None:
         """Stops dialling and ends the connection; what it has for the endpoint is dropped."""
         self._end()
-        if self.session is not None:
+        if self.session is not None and not self.session.ended.done():
             self.session.end(None)
         self.engine.endpoints.dialer_closed(self)
 

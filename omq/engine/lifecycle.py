@@ -113,7 +113,7 @@ TABLE: Final = (
     _row(_D.NEW, _D.CONNECTING, "the socket runs", _E.CONNECT_DELAYED),
     _row(_D.CONNECTING, _D.CONNECTED, "the peer is reached"),
     _row(_D.CONNECTING, _D.WAITING, "the attempt fails", _E.CONNECT_FAILED, _E.CONNECT_RETRIED),
-    _row(_D.CONNECTED, _D.WAITING, "the connection is over", _E.CONNECT_RETRIED),
+    _row(_D.CONNECTED, _D.WAITING, "the connection is over, or the peer drains", _E.CONNECT_RETRIED),
     _row(_D.WAITING, _D.CONNECTING, "the time has come", _E.CONNECT_DELAYED),
     _row(_D.NEW, _D.LEAVING, "`disconnect`, and messages wait that nobody else could take"),
     _row(_D.CONNECTING, _D.LEAVING, "the same"),
@@ -141,7 +141,12 @@ TABLE: Final = (
     _row(_C.READY, _C.CLOSING, "`close`, when everything is with the kernel"),
     _row(_C.READY, _C.OVER, "the peer goes or errs, `disconnect` with `linger=0`, `stop`", _E.DISCONNECTED),
     _row(_C.LEAVING, _C.CLOSING, "everything is with the kernel"),
-    _row(_C.LEAVING, _C.OVER, "`linger` has passed, the peer goes or errs, `stop`", _E.DISCONNECTED),
+    _row(
+        _C.LEAVING,
+        _C.OVER,
+        "`linger` has passed, the peer goes, errs, or has ended its side and takes nothing, `stop`",
+        _E.DISCONNECTED,
+    ),
     _row(
         _C.CLOSING,
         _C.OVER,

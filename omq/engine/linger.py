@@ -98,7 +98,7 @@ class Linger:
                 limit = now + _GOODBYE
             if now >= (limit if deadline is None else min(limit, deadline)):
                 return
-            ends = [session.ended for session in engine.parting]
+            ends = [session.ended for session in engine.parting if not session.ended.done()]
             if ends:  # mostly the peer's own end comes before the next look
                 await asyncio.wait(ends, timeout=_GLANCE, return_when=asyncio.FIRST_COMPLETED)
             else:

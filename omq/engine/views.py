@@ -84,7 +84,7 @@ class Session(RoutedSession, Protocol):
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """Done when it is over."""
+        """Done when the peer takes nothing new any more, or all is over."""
         ...
 
     @property

@@ -15,7 +15,7 @@ from omq._core.link import handshake_io
 from omq._core.link.connection import Connection
 from omq.engine.lifecycle import ConnectionState, StateMachine
 from omq.engine.views import LimiterView, Origin, WiredSocket
-from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError
+from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError, TransportError
 from omq.options import Options
 from omq.transport import StreamTransport
 from omq.types import TRAITS
@@ -33,7 +33,7 @@ _CONNECTING, _HANDSHAKING, _READY = ConnectionState.CONNECTING, ConnectionState.
 _LEAVING, _CLOSING, _OVER = ConnectionState.LEAVING, ConnectionState.CLOSING, ConnectionState.OVER
 _STRANGE = frozenset({_CONNECTING, _HANDSHAKING})
 _MOMENT = 0.05  # seconds after which a peer's kernel has told what it still has
-_SETTLING = 5.0  # seconds that a peer which has ended its side of the stream has to take the rest of its batch
+_SETTLING = 5.0  # seconds without a byte taken after which a peer that has ended its side gets no more of its batch
 _GLANCE, _LONG_GLANCE = 0.002, 0.1  # seconds between two looks at whether a peer's kernel has everything
 
 
@@ -61,6 +61,7 @@ class WireSession(StateMachine[ConnectionState]):
     dropped_told = 0
     _ended: asyncio.Future[None] | None = None
     _left = False  # out of routing before its end
+    _ceased = False  # our user drains: the peer hears nothing more of us
     _unsent = b""
     _watched = False  # its handshake is read when something comes
     _stuck = False  # the loop tells when more can be written
@@ -108,12 +109,16 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """Done when the connection is over; the dialer waits for it."""
+        """Done when the peer takes nothing new any more, or all is over; the dialer waits for it."""
         if self._ended is None:
             self._ended = self.engine.loop.create_future()
             if self.state is _OVER:
                 self._ended.set_result(None)
         return self._ended
+
+    def _tell_end(self) -> None:
+        if self._ended is not None and not self._ended.done() and self.engine.in_loop:
+            self._ended.set_result(None)
 
     # ------------------------------------------------------------------ handshake
 
@@ -303,6 +308,8 @@ class WireSession(StateMachine[ConnectionState]):
                 engine.heartbeat.begin(self)
                 with engine.lock:
                     self.peer.start(unread)
+                if self._ceased:
+                    self.cease()
             if leaves and self.is_linked:
                 self._deliver()
         except (OSError, MemoryError) as error:  # the epoll set takes no more descriptors
@@ -356,7 +363,8 @@ class WireSession(StateMachine[ConnectionState]):
         try:
             match command.parse_traffic_command(body):
                 case command.Ping(ttl, _):
-                    self.engine.heartbeat.pinged(self, ttl)
+                    if not self._ceased:
+                        self.engine.heartbeat.pinged(self, ttl)
                 case command.Pong(_):
                     pass
                 case command.Error(reason):
@@ -384,11 +392,29 @@ class WireSession(StateMachine[ConnectionState]):
 
     def on_settling(self, _: None = None) -> None:
         """The peer has ended its side of the stream: it gets the rest of its batch, and nothing new."""
-        if self.state is _READY and self.engine.in_loop:
+        if self.state not in (_READY, _LEAVING) or not self.engine.in_loop:
+            return
+        self.engine.heartbeat.end(self)  # it cannot give a sign of life any more
+        if self.state is _READY:
             self.move(_LEAVING)
-            self._timer = self.engine.loop.call_later(_SETTLING, self.end)
             with self.engine.lock:
                 self._withdraw()
+        self._tell_end()
+        self._insist(-1)
+
+    def _insist(self, before: int) -> None:
+        """Ends the connection if the peer, which has ended its side, has taken nothing since there were *before* bytes.
+
+        That side was the only way to hear that it lives. `linger` may be for ever, and says how long the user waits for
+        peers that can come or speak.
+        """
+        if self.state is not _LEAVING:
+            return
+        left = self.peer.untaken_bytes
+        if left == before:
+            self.end(TransportError(f"the peer has ended its side, and has taken nothing for {_SETTLING} s"))
+        else:
+            self.engine.loop.call_later(_SETTLING, self._insist, left)
 
     def on_lost(self, reason: Exception | None) -> None:
         """The descriptor has come to its end."""
@@ -468,8 +494,7 @@ class WireSession(StateMachine[ConnectionState]):
             except Exception:
                 log.exception("a peer could not be taken out of routing")
         self.engine.session_over(self, before, reason)
-        if self._ended is not None and not self._ended.done() and self.engine.in_loop:
-            self._ended.set_result(None)
+        self._tell_end()
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptor, which the parent has too."""
@@ -480,9 +505,13 @@ class WireSession(StateMachine[ConnectionState]):
 
     def cease(self) -> None:
         """Ends our side of the stream, so that the peer sends nothing more; what it has sent comes still."""
+        self._ceased = True
+        if self.state is _HANDSHAKING:
+            return  # the peer may be through with it, and have sent something
         if self.state is not _READY:
             self.end(None)
             return
+        self.engine.heartbeat.end(self)  # the peer cannot be asked, and does not answer
         with self.engine.lock:
             self.peer.cease()
 

@@ -47,6 +47,10 @@ class Connection(Receiver):
     def unsent_bytes(self) -> int:
         """Bytes that the kernel does not have."""
 
+    @property
+    def untaken_bytes(self) -> int:
+        """Bytes that the peer's kernel does not have; over ipc, the peer itself."""
+
     def start(self, received: bytes) -> None:
         """Joins the epoll set.
 

@@ -51,6 +51,7 @@ cdef enum:
     SHORT_BURST = 3          # messages right behind one that was written through that are written through as well
     READ_AHEAD = 8192        # bytes that a peer reads at once (libzmq's in_batch_size), even while it is paused
     SILENCE_MS = 1000        # a peer is silent that has closed its side, or has sent nothing for so long
+    GRACE = 16777216         # bytes that two kernels and a peer's batch have at most, or about that
     PATIENCE_MS = 5000       # a peer that is not silent delays closing for so long, once its kernel has everything
 
 cdef extern from "<netinet/in.h>" nogil:
@@ -205,7 +206,12 @@ cdef class Connection(Receiver):
             self._backlog = None
             self._broken = True  # for writing
             self._end_responder()
+            self._watcher = None
             shutdown(self.fd, SHUT_WR)
+            # What comes is bounded by what the kernels hold: it is taken also while the user is busy.
+            self._brim = self.bytes_in + GRACE
+            if self._stopped:
+                self.refill()
 
     def retire(self):
         """Leaves routing: accepted messages still leave, and then the session hears of it (`on_drained`)."""
@@ -227,6 +233,13 @@ cdef class Connection(Receiver):
     @property
     def unsent_bytes(self):
         return self._send_buffer.bytes
+
+    @property
+    def untaken_bytes(self):
+        cdef int waiting = 0
+        if self.fd >= 0:
+            ioctl(self.fd, SIOCOUTQ, &waiting)
+        return self._send_buffer.bytes + waiting
 
     # ------------------------------------------------------------------ sending
 

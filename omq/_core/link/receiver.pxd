@@ -18,6 +18,7 @@ cdef class Receiver(Peer):
     cdef SendBuffer _send_buffer
     cdef FrameReader _frame_reader
     cdef Py_ssize_t _hwm             # messages waiting at which reading stops; 0 never
+    cdef long long _brim             # bytes that come in all before `_hwm` holds
     cdef bint _watched               # it is in the epoll set
     cdef bint _stopped               # reading is paused because recv_hwm messages wait
     cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
@@ -39,6 +40,7 @@ cdef class Receiver(Peer):
     cdef int _take_in(self) except -1
     cdef int _begin_responder(self) except -1
     cdef int _end_responder(self) except -1
+    cdef bint _full(self) noexcept
     cdef int _discard(self) except -1
     cdef int _look_back(self, bint caught_up) except -1
     cdef int _digest(self) except -1

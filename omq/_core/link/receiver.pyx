@@ -165,7 +165,7 @@ cdef class Receiver(Peer):
         if self._poller._bell is None:
             self.untold = 0
         while turn > 0:
-            if self._hwm and self._frame_reader.complete >= self._hwm:
+            if self._full():
                 break
             if self._flusher is not None and self._frame_reader._large != NULL:
                 # Other threads may run while a large frame is copied. The socket is locked here but the pool is not,
@@ -212,13 +212,17 @@ cdef class Receiver(Peer):
             self._settle()
         elif over:
             self._lose(reason)
-        elif self._hwm and self._frame_reader.complete >= self._hwm and not self._stopped and self.recv_queue is not None:
+        elif self._full() and not self._stopped and self.recv_queue is not None:
             self._stopped = self._behind = True
             self._read_on(False)
             self.recv_queue.paused(self)
         if not over:
             self._look_back(caught_up)
         return 0
+
+    cdef bint _full(self) noexcept:
+        """Whether so many messages wait that reading stops."""
+        return self._hwm and self._frame_reader.complete >= self._hwm and self.bytes_in >= self._brim
 
     cdef int _discard(self) except -1:
         """Reads and drops what is there, up to one turn's worth."""
@@ -352,14 +356,15 @@ cdef class Receiver(Peer):
         """The peer has ended its side of the stream, and may read on: it gets what was accepted for it."""
         if self._send_buffer.bytes and not self._owing:
             self.flush()
-        if self._send_buffer.bytes == 0 or self.send_queue is None:
+        if self._send_buffer.bytes == 0:
             return self._lose(None)
         if not self._owing:
             self._owing = True
             self.writable = False
             # The end stays readable for ever, and must not wake anybody again.
             self._read_on(False)
-            self.send_queue.lost(self)
+            if self.send_queue is not None:
+                self.send_queue.lost(self)
             self._poller.call_back(self.session.on_settling, None)
         return 0
 
