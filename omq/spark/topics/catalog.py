@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -82,8 +81,7 @@ class Catalog:
                     with contextlib.suppress(TopicError):
                         (found[name],) = self.client.topics(name)
             else:
-                matches = re.compile(settings.pattern).fullmatch
-                found = {info.name: info for info in self.client.topics() if matches(info.name)}
+                found = {info.name: info for info in self.client.topics() if settings.chooses(info.name)}
         if settings.use == STREAM_READ:
             for name, info in list(found.items()):
                 if info.delivery == "broadcast":
@@ -207,6 +205,17 @@ class Catalog:
     def _gone(self, name: str, before: str, broker: str, info: TopicInfo | None) -> str:
         if before != broker:
             return f"topic {name!r}: the checkpoint is of another broker than {self._settings.endpoint}"
+        return self.missing(name, info)
+
+    def missing(self, name: str, info: TopicInfo | None) -> str:
+        """Why a topic of the checkpoint is not read any more.
+
+        Args:
+            name: Its name.
+            info: The topic that has this name now, and is among those that the options choose.
+        """
+        if not self._settings.chooses(name):
+            return f"topic {name!r} of the checkpoint is not among those of option {self._settings.chosen} any more"
         return f"topic {name!r} was deleted" + ("" if info is None else ", and made again")
 
     # ------------------------------------------------------------------ a stream

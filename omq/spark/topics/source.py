@@ -173,8 +173,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin.broker == broker and info is not None and info.id == place.topic_id:
                 found[name] = place
             elif begin.broker == broker:
-                again = "" if info is None else ", and made again"
-                lost(settings, f"topic {name!r} was deleted{again}: what followed id {place.next - 1} is lost")
+                why = self._catalog.missing(name, info)
+                lost(settings, f"{why}: what follows id {place.next - 1} is not read")
         for name, info in infos.items():
             found.setdefault(name, Place(info.id, max(info.first, 1)))
         return found

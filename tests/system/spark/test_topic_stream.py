@@ -297,8 +297,8 @@ def deleted(client: Client, topic: str) -> None:
 @pytest.mark.parametrize(
     ("change", "says", "left"),
     [
-        (made_again, "was deleted, and made again: what followed id 10 is lost", [1, 2, 3]),
-        (deleted, "was deleted: what followed id 10 is lost", []),
+        (made_again, "was deleted, and made again: what follows id 10 is not read", [1, 2, 3]),
+        (deleted, "was deleted: what follows id 10 is not read", []),
     ],
 )
 def test_a_topic_that_is_gone_fails_the_query_or_is_passed_over(

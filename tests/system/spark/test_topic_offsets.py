@@ -1,0 +1,162 @@
+"""Where microbatches of topics begin and end, run after run of one checkpoint: a broker, and no Spark."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from omq.broker import Client, Server
+from omq.spark.topics.catalog import DataLoss
+from omq.spark.topics.settings import parse
+from omq.spark.topics.source import StreamReader
+
+pytestmark = pytest.mark.timeout(60)
+
+Row = tuple[str, int]
+
+
+class Checkpoint:
+    """Spark's logs of a query: the end of each microbatch, as text, and how many of them are committed."""
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+        self.committed = 0
+
+
+class Run:
+    """A run of a query, as Spark does it."""
+
+    def __init__(self, checkpoint: Checkpoint, url: str, **options: Any) -> None:
+        given = {name: str(value) for name, value in options.items()}
+        self._reader = StreamReader(parse("readStream", {"connect": url, **given}))
+        self._checkpoint = checkpoint
+        self._first: str | None = None
+
+    def plan(self) -> bool:
+        """Ends the next microbatch in the checkpoint, unless one is there; whether there is any."""
+        checkpoint, begin = self._checkpoint, self._begin()
+        if len(checkpoint.ends) > checkpoint.committed:
+            return True
+        if checkpoint.committed:
+            self._reader.commit(json.loads(begin))
+        end = json.dumps(self._reader.latestOffset(json.loads(begin), ReadAllAvailable()))
+        if end != begin:
+            checkpoint.ends.append(end)
+        return end != begin
+
+    def rows(self) -> list[Row]:
+        """The topics and ids of the next microbatch, which is not committed; none where nothing is new."""
+        if not self.plan():
+            return []
+        parts = self._reader.partitions(json.loads(self._begin()), json.loads(self._checkpoint.ends[-1]))
+        batches = (batch for part in parts for batch in self._reader.read(part))
+        return sorted((row["topic"], row["id"]) for batch in batches for row in batch.to_pylist())
+
+    def take(self) -> list[Row]:
+        """The same, and commits it."""
+        found = self.rows()
+        self._checkpoint.committed = len(self._checkpoint.ends)
+        return found
+
+    def stop(self) -> None:
+        self._reader.stop()
+
+    def _begin(self) -> str:
+        if self._checkpoint.committed:
+            return self._checkpoint.ends[self._checkpoint.committed - 1]
+        if self._first is None:
+            self._first = json.dumps(self._reader.initialOffset())
+        return self._first
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        yield client
+
+
+class Query:
+    """A query with its checkpoint."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.checkpoint = Checkpoint()
+        self._runs: list[Run] = []
+
+    def run(self, **options: Any) -> Run:
+        """Starts it, or starts it again."""
+        self._runs.append(Run(self.checkpoint, self.url, **options))
+        return self._runs[-1]
+
+    def stop(self) -> None:
+        for run in self._runs:
+            run.stop()
+
+
+@pytest.fixture
+def query(server: Server) -> Iterator[Query]:
+    query = Query(server.endpoints["zmtp"])
+    yield query
+    query.stop()
+
+
+def filled(client: Client, *names: str, count: int = 3, **settings: Any) -> None:
+    """Makes topics with messages."""
+    for name in names:
+        client.create(name, **{"persistence": "transient", **settings})
+        client.publish_many(name, [b"x"] * count)
+
+
+def ids(topic: str, first: int, last: int) -> list[Row]:
+    return [(topic, id) for id in range(first, last + 1)]
+
+
+# ---------------------------------------------------------------------- topics that come and go
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "chosen"),
+    [
+        ({"topics": "a,b"}, {"topic": "b"}, "topic='b'"),
+        ({"topicPattern": "[ab]"}, {"topicPattern": "b"}, "topicPattern='b'"),
+        ({"topicPattern": "[ab]"}, {"topics": "b"}, "topic='b'"),
+    ],
+)
+def test_a_topic_that_is_not_chosen_any_more_is_not_said_to_be_deleted(
+    before: dict[str, str], after: dict[str, str], chosen: str, client: Client, query: Query
+) -> None:
+    filled(client, "a", "b")
+    assert query.run(startingOffsets="earliest", **before).take() == ids("a", 1, 3) + ids("b", 1, 3)
+    client.publish("b", b"y")
+    says = f"topic 'a' of the checkpoint is not among those of option {chosen} any more: what follows id 3"
+    with pytest.raises(DataLoss, match=re.escape(says)):
+        query.run(**after).rows()
+    assert query.run(failOnDataLoss=False, **after).take() == ids("b", 4, 4)
+    # The same where the microbatch was planned already.
+    client.publish_many("a", [b"y"])
+    query.run(**before).plan()
+    with pytest.raises(DataLoss, match="topic 'a' of the checkpoint is not among those"):
+        query.run(**after).rows()
+
+
+def test_a_topic_that_was_deleted_is_said_to_be(client: Client, query: Query) -> None:
+    filled(client, "a", "b")
+    query.run(startingOffsets="earliest", topics="a,b").take()
+    client.delete("a")
+    with pytest.raises(DataLoss, match="topic 'a' was deleted: what follows id 3 is not read"):
+        query.run(topics="a,b").rows()
+    filled(client, "a")
+    with pytest.raises(DataLoss, match="topic 'a' was deleted, and made again: what follows id 3 is not read"):
+        query.run(topics="a,b").rows()
