@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 import omq
 from omq.broker import TopicInfo
@@ -74,9 +74,17 @@ def _selected(found: Settings, wanted: StructType) -> Settings:
     """The settings with the columns of the schema, which the user may have given."""
     chosen = dataclasses.replace(found, columns=tuple(wanted.fieldNames()))
     options.check(chosen)
-    if any(field.dataType.simpleString() != options.COLUMNS[field.name] for field in wanted.fields):
-        raise omq.OptionError(f"the schema does not fit: a read of these columns has {options.schema(chosen)}")
+    if not all(map(_fits, wanted.fields)):
+        raise omq.OptionError(
+            f"the schema does not fit: a read of these columns has {options.schema(chosen)}, all of which may be null"
+        )
     return chosen
+
+
+def _fits(field: StructField) -> bool:
+    """Whether a column is as it is read. Spark compares also what may be null in it."""
+    nullable = field.nullable and getattr(field.dataType, "valueContainsNull", True)
+    return nullable and field.dataType.simpleString() == options.COLUMNS[field.name]
 
 
 class BatchReader(DataSourceReader):
