@@ -363,6 +363,8 @@ def test_a_checkpoint_of_another_source_or_broker_is_refused(
         ),
         ({"topic": "few", "startingOffsets": '{"other": 1}'}, "option startingOffsets: 'other' is no topic of topic="),
         ({"topics": "few,jobs"}, "'jobs' is a round-robin topic"),
+        # Options of a batch: which of the two it is, Spark says only now.
+        ({"topic": "few", "endingOffsets": "latest"}, "not an option of readStream: 'endingOffsets'"),
     ],
 )
 def test_what_the_broker_does_not_have_is_told_when_the_query_begins(

@@ -10,6 +10,7 @@ pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install '
 from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType
 
 import omq
+from omq.spark.source import OmqDataSource
 from omq.spark.topics import settings, source
 
 URL = "tcp://127.0.0.1:1"
@@ -209,3 +210,14 @@ def test_the_schema_follows_the_columns() -> None:
         "topic string, id bigint, timestamp timestamp, key binary, value binary, headers map<string,binary>"
     )
     assert settings.schema(settings.parse("read", {**TOPIC, "columns": "value,id"})) == "value binary, id bigint"
+
+
+@pytest.mark.parametrize(
+    "given", [{**TOPIC, "endingOffsets": "latest"}, {"socket": "PULL", "connect": URL, "maxRows": "1"}]
+)
+@pytest.mark.parametrize("first", ["initialOffset", "latestOffset", "partitions", "getDefaultReadLimit"])
+def test_a_stream_of_a_batchs_options_is_refused_when_spark_asks(given: dict[str, str], first: str) -> None:
+    reader = OmqDataSource(given).streamReader(StructType([StructField("value", BinaryType())]))
+    with pytest.raises(omq.OptionError, match=r"not an option of readStream: '(endingOffsets|maxRows)'"):
+        getattr(reader, first)()
+    reader.stop()
