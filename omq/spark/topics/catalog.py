@@ -199,7 +199,7 @@ class Catalog:
                     lost(settings, text)
                 begin = info.first
             if begin < stop:
-                found.append(Range(name, place.topic_id, begin, stop))
+                found.append(Range(name, place.topic_id, begin, stop, broker))
         return found
 
     def _gone(self, name: str, before: str, broker: str, info: TopicInfo | None) -> str:

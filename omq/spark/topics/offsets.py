@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -75,12 +75,14 @@ class Range(InputPartition):
         topic_id: Its number.
         start: The first id.
         stop: The id behind the last one.
+        broker: The id of the broker's store that this was planned with.
     """
 
     topic: str
     topic_id: int
     start: int
     stop: int
+    broker: str = ""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -96,7 +98,7 @@ def split(ranges: Sequence[Range], least: int | None) -> list[Range]:
     for one, pieces in zip(ranges, shared([len(one) for one in ranges], min(least, total)), strict=True):
         pieces = max(pieces, 1)
         cuts = [one.start + len(one) * number // pieces for number in range(pieces + 1)]
-        found += [Range(one.topic, one.topic_id, a, b) for a, b in pairwise(cuts)]
+        found += [replace(one, start=a, stop=b) for a, b in pairwise(cuts)]
     return found
 
 

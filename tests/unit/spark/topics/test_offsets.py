@@ -57,10 +57,11 @@ def test_shares_are_given_out_whole_and_nobody_gets_more_than_wanted(wanted: lis
     some.none() | some.integers(1, 40),
 )
 def test_pieces_have_every_id_once(sizes: list[tuple[int, int]], least: int | None) -> None:
-    ranges = [Range(f"t{n}", n, start, start + size) for n, (start, size) in enumerate(sizes)]
+    ranges = [Range(f"t{n}", n, start, start + size, "b") for n, (start, size) in enumerate(sizes)]
     pieces = split(ranges, least)
     ids = [(one.topic, id) for one in pieces for id in range(one.start, one.stop)]
     assert ids == [(one.topic, id) for one in ranges for id in range(one.start, one.stop)]
     assert all(len(one) for one in pieces)
+    assert {one.broker for one in pieces} <= {"b"}
     there = sum(1 for _, size in sizes if size)
     assert len(pieces) == there if least is None else len(pieces) >= min(least, len(ids))

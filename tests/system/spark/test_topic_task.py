@@ -1,0 +1,122 @@
+"""What a task does while the broker changes under it: a broker, and no Spark."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+from omq.broker import Client, Server
+from omq.spark.topics.catalog import Catalog, DataLoss, offset
+from omq.spark.topics.offsets import Range
+from omq.spark.topics.read import _read
+from omq.spark.topics.settings import Settings, parse
+from tests.ports import held
+
+pytestmark = pytest.mark.timeout(60)
+
+COUNT = 20
+
+
+class Place:
+    """An address with a broker, which another one can replace."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"tcp://127.0.0.1:{port}"
+        self._stack = contextlib.ExitStack()
+
+    def serve(self, body: bytes, **settings: Any) -> Client:
+        """A new broker, with a topic that has such messages; a client of it."""
+        self._stack.close()
+        self._stack.enter_context(Server(memory=True, bind=self.url))
+        client = self._stack.enter_context(Client(self.url, timeout=20.0))
+        client.create("t", persistence="transient", **settings)
+        client.publish_many("t", [body] * COUNT)
+        return client
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with held() as port:
+        place = Place(port)
+        yield place
+        place.close()
+
+
+def settings(place: Place, **options: str) -> Settings:
+    return parse("read", {"connect": place.url, "topic": "t", "batchBytes": "1", "timeout": "20", **options})
+
+
+def planned(settings: Settings) -> Range:
+    """The range of everything that is there."""
+    catalog = Catalog(settings)
+    try:
+        broker, infos = catalog.known()
+        begin, end = offset(broker, infos, {"t": 1}), offset(broker, infos, {"t": COUNT + 1})
+        (part,) = catalog.ranges(begin, end, broker, infos)
+    finally:
+        catalog.close()
+    return part
+
+
+def bodies(batches: Iterator[Any]) -> list[bytes]:
+    return [body for batch in batches for body in batch.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_messages_of_another_broker_at_the_address_are_not_read(
+    taken: int, fails: str, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = b"m" * 300_000  # not all of them on their way at once
+    place.serve(mine)
+    given = settings(place, failOnDataLoss=fails)
+    part = planned(given)
+    batches = _read(given, part)
+    assert bodies(next(batches) for _ in range(taken)) == [mine] * taken
+    place.serve(b"another's")
+    says = rf"topic 't': ids \d+ to {COUNT} are lost: another broker is at {place.url} now"
+    if fails == "true":
+        with pytest.raises(DataLoss, match=says):
+            bodies(batches)
+    else:
+        with caplog.at_level(logging.WARNING, "omq.spark"):
+            assert set(bodies(batches)) <= {mine}
+        assert "another broker is at" in caplog.text
+
+
+def test_a_topic_that_ends_before_what_was_planned_has_lost_messages(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.serve(b"x")
+    part = planned(settings(place))
+    part.stop += 5  # as if a crash had taken the newest ones of a weak topic
+    batches = _read(settings(place), part)
+    assert bodies(next(batches) for _ in range(COUNT)) == [b"x"] * COUNT
+    with pytest.raises(DataLoss, match="topic 't': ids 21 to 25 are not there: it ends with 20"):
+        next(batches)
+    with caplog.at_level(logging.WARNING, "omq.spark"):
+        assert len(bodies(_read(settings(place, failOnDataLoss="false"), part))) == COUNT
+    assert "ids 21 to 25 are not there" in caplog.text
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_a_topic_that_is_deleted_meanwhile_fails_the_task(taken: int, again: bool, place: Place) -> None:
+    client = place.serve(b"x" * 300_000)  # not all of them on their way at once
+    part = planned(settings(place))
+    batches = _read(settings(place), part)
+    assert len(bodies(next(batches) for _ in range(taken))) == taken
+    client.delete("t")
+    if again:
+        client.create("t", persistence="transient")
+        client.publish_many("t", [b"another's"] * COUNT)
+    says = "topic 't': ids 1 to 20 are lost: it was deleted" + (", and made again" if again else "")
+    with pytest.raises(DataLoss, match=says):
+        bodies(batches)
