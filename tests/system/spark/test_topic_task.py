@@ -9,11 +9,13 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
+import omq
 from omq.broker import Client, Server
 from omq.spark.topics.catalog import Catalog, DataLoss, offset
 from omq.spark.topics.offsets import Range
 from omq.spark.topics.read import _read
 from omq.spark.topics.settings import Settings, parse
+from omq.spark.topics.sink import Sent, microbatch_writer
 from tests.ports import held
 
 pytestmark = pytest.mark.timeout(60)
@@ -104,6 +106,22 @@ def test_a_topic_that_ends_before_what_was_planned_has_lost_messages(
     with caplog.at_level(logging.WARNING, "omq.spark"):
         assert len(bodies(_read(settings(place, failOnDataLoss="false"), part))) == COUNT
     assert "ids 21 to 25 are not there" in caplog.text
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_microbatch_that_comes_again_with_other_rows_is_an_error(rows: int, place: Place) -> None:
+    client = place.serve(b"x")
+    writer = microbatch_writer(parse("writeStream", {"connect": place.url, "topic": "t"}))
+
+    def commit(count: int, attempt: int) -> None:
+        client.stage("t", [b"y"] * count, f"query/7/0/{attempt}")
+        writer.commit([Sent("query/7", [f"query/7/0/{attempt}"], count)], 7)
+
+    commit(3, 0)
+    commit(3, 1)  # as after a crash in the commit
+    with pytest.raises(omq.StateError, match=rf"query/7: this microbatch was .* with 3 rows, and has {rows} now"):
+        commit(rows, 2)
+    assert len(list(client.read("t"))) == COUNT + 3
 
 
 @pytest.mark.parametrize("again", [False, True])
