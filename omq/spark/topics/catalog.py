@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import omq
@@ -221,12 +221,25 @@ class Catalog:
     # ------------------------------------------------------------------ a stream
 
     def pinned(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
-        """Where a stream begins: where its subscription is, which is made where there is none."""
+        """Where a stream begins: where its subscription is, or, if there is none yet, where the options say.
+
+        In a topic that is new to the subscription it begins with what is kept, as where a topic comes later.
+        """
+        settings = self._settings
+        kept = self._positions(infos)
+        new = {name: info for name, info in infos.items() if name not in kept}
+        starts = {name: max(info.first, 1) for name, info in new.items()} if kept else self._chosen_starts(new)
+        if settings.subscription is not None:
+            self.pin(starts)
+        return {**starts, **kept}
+
+    def _chosen_starts(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
+        """Where a stream begins that has no subscription yet."""
         settings = self._settings
         if settings.subscription is None and settings.starting == LATEST and settings.since is None:
             log.warning(
-                "startingOffsets=latest without the option 'subscription': a crash before the first commit moves the"
-                " start, and what came meanwhile is passed over"
+                "startingOffsets=latest without the option 'subscription': a crash before the checkpoint has the first"
+                " microbatch moves the start, and what came meanwhile is passed over"
             )
         starts = self.starts(infos)
         for name, start in starts.items():
@@ -236,16 +249,24 @@ class Catalog:
                     f"topic {name!r} begins with {infos[name].first}: {_ids(start, infos[name].first)} are lost",
                 )
                 starts[name] = infos[name].first
-        if settings.subscription is None:
-            return starts
-        with named(settings):
-            for name in infos:
-                kept = [one.position for one in self.client.names(name) if one.name == settings.subscription]
-                if kept:
-                    starts[name] = kept[0] + 1
-                else:
-                    self._move(name, starts[name], new=True)
         return starts
+
+    def _positions(self, names: Iterable[str]) -> dict[str, int]:
+        """The ids that come next for the subscription, in the topics in which it has a position."""
+        found: dict[str, int] = {}
+        if self._settings.subscription is not None:
+            with named(self._settings):
+                for name in names:
+                    kept = {one.name: one.position for one in self.client.names(name)}
+                    if self._settings.subscription in kept:
+                        found[name] = kept[self._settings.subscription] + 1
+        return found
+
+    def pin(self, starts: Mapping[str, int]) -> None:
+        """Makes the subscription in topics; where it has a position, that stays."""
+        with named(self._settings):
+            for name, start in starts.items():
+                self._move(name, start, new=True)
 
     def keep(self, end: Offset) -> None:
         """Moves the subscription to where a stream is."""

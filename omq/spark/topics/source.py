@@ -129,6 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: Offset | None = None  # what was given for the newest microbatch
         self._newest: Offset | None = None  # what there was then
         self._given = time.monotonic()  # when a microbatch was given
+        self._seen: dict[str, int] = {}  # topics that came later and that the subscription has, with their numbers
 
     # ------------------------------------------------------------------ offsets
 
@@ -156,6 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = Offset.read(start)
         broker, infos = self._catalog.topics()
         places = self._begin(begin, broker, infos)
+        self._pin({name: place for name, place in places.items() if name not in begin.places})
         ends = {name: max(self._end(infos[name]), place.next) for name, place in places.items()}
         self._newest = Offset(broker, {name: Place(infos[name].id, end) for name, end in ends.items()})
         chosen = self._limited(places, ends, infos, limit)
@@ -186,6 +188,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, info in infos.items():
             found.setdefault(name, Place(info.id, max(info.first, 1)))
         return found
+
+    def _pin(self, new: Mapping[str, Place]) -> None:
+        """Has the subscription begin in topics that came later, before anything is read of them."""
+        if self._settings.subscription is not None:
+            self._catalog.pin(
+                {name: place.next for name, place in new.items() if self._seen.get(name) != place.topic_id}
+            )
+            self._seen.update((name, place.topic_id) for name, place in new.items())
 
     def _end(self, info: TopicInfo) -> int:
         """Behind the newest message, or where AvailableNow ends."""

@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install '
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from omq.broker import Client, Server
-from omq.spark.topics.catalog import DataLoss
+from omq.spark.topics.catalog import Catalog, DataLoss
 from omq.spark.topics.settings import parse
 from omq.spark.topics.source import StreamReader
 
@@ -46,9 +46,11 @@ class Run:
         if checkpoint.committed:
             self._reader.commit(json.loads(begin))
         end = json.dumps(self._reader.latestOffset(json.loads(begin), ReadAllAvailable()))
-        if end != begin:
-            checkpoint.ends.append(end)
-        return end != begin
+        # The first microbatch is planned in any case.
+        if end == begin and checkpoint.committed:
+            return False
+        checkpoint.ends.append(end)
+        return True
 
     def rows(self) -> list[Row]:
         """The topics and ids of the next microbatch, which is not committed; none where nothing is new."""
@@ -160,3 +162,73 @@ def test_a_topic_that_was_deleted_is_said_to_be(client: Client, query: Query) ->
     filled(client, "a")
     with pytest.raises(DataLoss, match="topic 'a' was deleted, and made again: what follows id 3 is not read"):
         query.run(topics="a,b").rows()
+
+
+# ---------------------------------------------------------------------- where a subscription begins
+
+
+def positions(client: Client, topic: str) -> dict[str, int]:
+    return {one.name: one.position for one in client.names(topic)}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"startingOffsets": '{"a": 1}'},  # which is not kept any more
+        {"startingOffsets": '{"a": 99}'},
+        {"startingOffsets": '{"other": 1}'},
+        {"startingTimestamp": "0"},
+        {},
+    ],
+)
+def test_where_a_subscription_has_a_position_no_other_start_counts(
+    start: dict[str, str], client: Client, query: Query, server: Server
+) -> None:
+    filled(client, "a", max_messages=4, count=1)
+    query.run(topic="a", subscription="job", startingOffsets="latest").take()
+    for _ in range(8):
+        client.publish("a", b"x")
+    (info,) = client.topics("a")
+    with client.subscribe("a", name="job", replay=info.first) as held:
+        held.ack(info.first)
+    again = Query(server.endpoints["zmtp"])
+    assert again.run(topic="a", subscription="job", **start).take() == ids("a", info.first + 1, 9)
+    again.stop()
+
+
+def test_a_topic_that_comes_later_is_pinned_when_it_is_seen_and_begins_with_what_it_keeps(
+    client: Client, query: Query, server: Server
+) -> None:
+    filled(client, "t.a")
+    options = {"topicPattern": "t.*", "subscription": "job"}
+    run = query.run(**options)
+    assert run.take() == []
+    client.create("t.b", persistence="transient")
+    client.create("t.c", persistence="transient")
+    assert run.take() == []
+    assert positions(client, "t.b") == {"job": 0}
+    client.publish_many("t.b", [b"x"] * 3)
+    assert run.rows() == ids("t.b", 1, 3)  # and the query fails
+    client.publish_many("t.c", [b"x"] * 2)
+    client.create("t.d", persistence="transient")
+    client.publish_many("t.d", [b"x"] * 2)
+    # Its checkpoint is lost, too: `latest` is for the first start, and not for topics that came since.
+    lost = Query(server.endpoints["zmtp"])
+    assert lost.run(**options).take() == ids("t.b", 1, 3) + ids("t.c", 1, 2) + ids("t.d", 1, 2)
+    assert positions(client, "t.d") == {"job": 0}
+    lost.stop()
+
+
+def test_topics_that_are_known_are_not_pinned_again(
+    client: Client, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(client, "t.a")
+    run = query.run(topicPattern="t.*", subscription="job")
+    run.take()
+    client.create("t.b", persistence="transient")
+    pinned: list[dict[str, int]] = []
+    pin = Catalog.pin
+    monkeypatch.setattr(Catalog, "pin", lambda self, starts: (pinned.append(dict(starts)), pin(self, starts)))
+    for _ in range(3):
+        run.take()
+    assert pinned == [{"t.b": 1}, {}, {}]

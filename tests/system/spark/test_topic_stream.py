@@ -421,4 +421,4 @@ def test_latest_without_a_subscription_says_what_that_means(caplog: pytest.LogCa
 
     with caplog.at_level(logging.WARNING, "omq.spark"):
         Catalog(parse("readStream", {"connect": "tcp://127.0.0.1:1", "topic": "t"})).pinned({})
-    assert "a crash before the first commit moves the start" in caplog.text
+    assert "a crash before the checkpoint has the first microbatch moves the start" in caplog.text
