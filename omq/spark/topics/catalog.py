@@ -162,14 +162,18 @@ class Catalog:
 
     # ------------------------------------------------------------------ ranges
 
-    def ranges(self, start: Offset, end: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> list[Range]:
+    def ranges(
+        self, start: Offset, end: Offset, broker: str, infos: Mapping[str, TopicInfo], *, asked: bool = False
+    ) -> list[Range]:
         """What lies between two offsets, and is there.
 
         Args:
-            start: Where it begins; a topic that is not in it, or has another number there, begins where it does.
+            start: Where it begins, unless the end says so; a topic that is not in it, or has another number there,
+                begins with what it keeps.
             end: Where it ends.
             broker: The id of the broker's store.
             infos: The topics as they are now.
+            asked: Whether the start is none of a microbatch's end, but what the source has said in this run.
 
         Raises:
             DataLoss: Not everything is there any more.
@@ -180,11 +184,23 @@ class Catalog:
             before = start.places.get(name) if start.broker == end.broker else None
             if before is not None and before.topic_id != place.topic_id:
                 before = None  # another topic had the name
-            begin = 1 if before is None else before.next
+            begin = place.begin
+            if begin is None:
+                begin = 1 if before is None else before.next
             if begin > place.next:
-                raise omq.StateError(
-                    f"the checkpoint goes backwards: topic {name!r} from {begin} to {place.next}; it is of other topics"
+                if not asked:
+                    raise omq.StateError(
+                        f"the checkpoint goes backwards: topic {name!r} from {begin} to {place.next};"
+                        " it is of other topics"
+                    )
+                # It is of a version that did not note it, and the start has moved on.
+                log.warning(
+                    "topic %r: where the first microbatch of the checkpoint began is not known any more; what was in it"
+                    " is passed over, and the query goes on with id %d",
+                    name,
+                    place.next,
                 )
+                begin = place.next
             info = infos.get(name)
             if end.broker != broker or info is None or info.id != place.topic_id:
                 if begin < place.next:
@@ -194,7 +210,7 @@ class Catalog:
             if stop < place.next:
                 lost(settings, f"topic {name!r} ends with {info.last}: {_ids(max(stop, begin), place.next)} are lost")
             if begin < info.first:
-                if before is not None:
+                if before is not None or place.begin is not None:
                     text = f"topic {name!r} begins with {info.first} now: {_ids(begin, min(info.first, stop))} are lost"
                     lost(settings, text)
                 begin = info.first

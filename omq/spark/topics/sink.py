@@ -302,8 +302,8 @@ class _Writer:
         if repeated and rows != there:
             raise omq.StateError(
                 f"{sent[0].scope}: this microbatch was published before, with {there} rows, and has {rows} now, of"
-                " which nothing is published: either its checkpoint is a copy, and another query has gone on from it, or"
-                " the query gives other rows each time it runs. A new checkpoint begins a new query that publishes anew,"
+                " which none is published: either its checkpoint is a copy, and another query has gone on from it, or"
+                " the query gives other rows each time it runs. A new checkpoint begins a query that publishes anew,"
                 " and option delivery='at-least-once' publishes whatever comes"
             )
         if rows != there:

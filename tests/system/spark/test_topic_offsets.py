@@ -1,6 +1,8 @@
 """Where microbatches of topics begin and end, run after run of one checkpoint: a broker, and no Spark."""
 
 import json
+import logging
+import random
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +13,7 @@ pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install '
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+import omq
 from omq.broker import Client, Server
 from omq.spark.topics.catalog import Catalog, DataLoss
 from omq.spark.topics.settings import parse
@@ -232,3 +235,141 @@ def test_topics_that_are_known_are_not_pinned_again(
     for _ in range(3):
         run.take()
     assert pinned == [{"t.b": 1}, {}, {}]
+
+
+# ---------------------------------------------------------------------- where microbatches begin
+
+
+@pytest.mark.parametrize("subscription", [{}, {"subscription": "job"}])
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        ({}, []),
+        ({"startingOffsets": "latest"}, []),
+        ({"startingOffsets": "earliest"}, ids("a", 1, 3)),
+        ({"startingOffsets": '{"a": 3}'}, ids("a", 3, 3)),
+        ({"startingOffsets": '{"a": 4}'}, []),
+        ({"startingTimestamp": "0"}, ids("a", 1, 3)),
+    ],
+)
+def test_a_first_microbatch_that_fails_comes_again_as_it_was(
+    start: dict[str, str], first: list[Row], subscription: dict[str, str], client: Client, query: Query
+) -> None:
+    filled(client, "a")
+    for _ in range(3):
+        assert query.run(topic="a", **start, **subscription).rows() == first
+        client.publish("a", b"y")
+    run = query.run(topic="a", **start, **subscription)
+    assert run.take() == first
+    assert run.take() == ids("a", 4, 6)
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_what_says_where_a_microbatch_began_makes_none_without_rows(start: str, client: Client, query: Query) -> None:
+    filled(client, "a", "b")
+    run = query.run(topics="a,b", startingOffsets=start)
+    run.take()
+    assert not run.plan()
+    client.publish("b", b"y")
+    assert run.take() == ids("b", 4, 4)
+    assert not run.plan()
+    assert not query.run(topics="a,b").plan()
+
+
+def test_a_first_microbatch_that_retention_overtakes_is_data_loss(client: Client, query: Query) -> None:
+    filled(client, "a", max_messages=4)
+    query.run(topic="a", startingOffsets="earliest").plan()
+    for _ in range(8):
+        client.publish("a", b"y")
+    (info,) = client.topics("a")
+    assert info.first > 3
+    says = f"topic 'a' begins with {info.first} now: ids 1 to 3 are lost"
+    with pytest.raises(DataLoss, match=says):
+        query.run(topic="a", startingOffsets="earliest").rows()
+    run = query.run(topic="a", startingOffsets="earliest", failOnDataLoss=False)
+    assert run.take() == []
+    assert run.take() == ids("a", info.first, 11)
+
+
+def test_the_first_microbatch_of_a_topic_that_retention_overtakes_is_data_loss(client: Client, query: Query) -> None:
+    filled(client, "t.a")
+    run = query.run(topicPattern="t.*", startingOffsets="earliest")
+    run.take()
+    filled(client, "t.b", max_messages=4)
+    run.plan()
+    for _ in range(8):
+        client.publish("t.b", b"y")
+    for one in (run, query.run(topicPattern="t.*")):
+        with pytest.raises(DataLoss, match=r"topic 't.b' begins with .* now: ids 1 to 3 are lost"):
+            one.rows()
+
+
+def of_before(query: Query) -> None:
+    """Makes the checkpoint one of a version that did not note where a microbatch began."""
+    ends = [json.loads(one) for one in query.checkpoint.ends]
+    for end in ends:
+        for place in end["topics"].values():
+            place.pop("from", None)
+    query.checkpoint.ends = [json.dumps(one) for one in ends]
+
+
+def test_a_checkpoint_of_before_is_read_and_what_it_does_not_say_is_told(
+    client: Client, query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(client, "a")
+    query.run(topic="a").plan()
+    of_before(query)
+    client.publish("a", b"y")
+    run = query.run(topic="a")
+    with caplog.at_level(logging.WARNING, "omq.spark"):
+        assert run.take() == []
+    assert "topic 'a': where the first microbatch of the checkpoint began is not known any more" in caplog.text
+    assert "goes on with id 4" in caplog.text
+    assert run.take() == ids("a", 4, 4)
+    of_before(query)
+    client.publish("a", b"y")
+    assert query.run(topic="a").take() == ids("a", 5, 5)
+
+
+def test_a_checkpoint_that_goes_backwards_is_refused(client: Client, query: Query) -> None:
+    filled(client, "a")
+    run = query.run(topic="a", startingOffsets="earliest")
+    run.take()
+    client.publish("a", b"y")
+    run.take()
+    query.checkpoint.ends.append(query.checkpoint.ends[0].replace('"from": 1, ', ""))
+    with pytest.raises(omq.StateError, match="the checkpoint goes backwards: topic 'a' from 5 to 4"):
+        query.run(topic="a").rows()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("subscription", [{}, {"subscription": "job"}])
+def test_every_message_comes_once_whatever_happens_when(
+    seed: int, subscription: dict[str, str], client: Client, query: Query
+) -> None:
+    chance = random.Random(seed)
+    options = {"topicPattern": "t.*", "startingOffsets": "earliest", **subscription}
+    filled(client, "t.0")
+    count = {"t.0": 3}
+    taken: list[Row] = []
+    run = query.run(**options)
+    for step in range(1, 41):
+        match chance.choice(["publish", "publish", "topic", "plan", "rows", "take", "take", "restart"]):
+            case "publish":
+                name = chance.choice(list(count))
+                client.publish(name, b"x")
+                count[name] += 1
+            case "topic":
+                client.create(f"t.{step}", persistence="transient")
+                count[f"t.{step}"] = 0
+            case "plan":
+                run.plan()
+            case "rows":
+                assert run.rows() == run.rows()
+            case "take":
+                taken += run.take()
+            case "restart":
+                run = query.run(**options)
+    taken += run.take() + run.take()
+    assert not run.plan()
+    assert sorted(taken) == sorted((name, id) for name, last in count.items() for id in range(1, last + 1))

@@ -240,10 +240,11 @@ def test_progress_says_how_far_the_newest_message_is(
     assert newest[0]["topics"][topic]["next"] == 11
     assert json.loads(sources[0].endOffset)["topics"][topic]["next"] == 5
     (info,) = client.topics(topic)
+    assert "from" not in sources[1].endOffset  # the one before has its beginning
     assert json.loads(sources[0].endOffset) == {
         "broker": client.broker,
         "kind": "topics",
-        "topics": {topic: {"id": info.id, "next": 5}},
+        "topics": {topic: {"from": 1, "id": info.id, "next": 5}},
         "version": 1,
     }
 
