@@ -51,6 +51,8 @@ class Catalog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client: Client | None = None
+        self._left: dict[str, Place] = {}  # where this run has left the subscription
+        self._shared = False  # whether another query has moved it
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
@@ -245,9 +247,11 @@ class Catalog:
         kept = self._positions(infos)
         new = {name: info for name, info in infos.items() if name not in kept}
         starts = {name: max(info.first, 1) for name, info in new.items()} if kept else self._chosen_starts(new)
+        starts |= kept
         if settings.subscription is not None:
-            self.pin(starts)
-        return {**starts, **kept}
+            self.pin({name: starts[name] for name in new})
+            self._left = {name: Place(infos[name].id, following) for name, following in starts.items()}
+        return starts
 
     def _chosen_starts(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
         """Where a stream begins that has no subscription yet."""
@@ -289,11 +293,31 @@ class Catalog:
         if self._settings.subscription is None:
             return
         for name, place in end.places.items():
+            before = self._left.get(name)
+            if before == place:
+                continue
             try:
+                if before is not None and before.topic_id == place.topic_id and not self._shared:
+                    self._look_for_others(name, before)
                 self._move(name, place.next, new=False)
             except omq.OmqError as error:
                 # The checkpoint says where the stream is; this is for those who look.
                 log.warning("subscription=%r of topic %r is not moved: %s", self._settings.subscription, name, error)
+            self._left[name] = place
+
+    def _look_for_others(self, name: str, before: Place) -> None:
+        """Tells, once, of a subscription that is no longer where this query has left it."""
+        there = self._positions([name]).get(name, before.next)
+        self._shared = there != before.next
+        if self._shared:
+            log.warning(
+                "subscription=%r of topic %r was left at id %d and is at id %d: another query moves it, too. A name is"
+                " for one query: after a lost checkpoint either goes on where the other one was",
+                self._settings.subscription,
+                name,
+                before.next - 1,
+                there - 1,
+            )
 
     def _move(self, name: str, following: int, *, new: bool) -> None:
         subscription = self._settings.subscription

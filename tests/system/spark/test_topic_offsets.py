@@ -237,6 +237,46 @@ def test_topics_that_are_known_are_not_pinned_again(
     assert pinned == [{"t.b": 1}, {}, {}]
 
 
+def test_a_topic_that_is_made_again_is_pinned_again(
+    client: Client, query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(client, "a")
+    run = query.run(topic="a", subscription="job", failOnDataLoss=False, startingOffsets="earliest")
+    assert run.take() == ids("a", 1, 3)
+    client.publish("a", b"y")
+    run.take()
+    client.delete("a")
+    filled(client, "a")
+    assert run.rows() == ids("a", 1, 3)
+    assert positions(client, "a") == {"job": 0}
+    run.take()
+    client.publish("a", b"y")
+    run.take()
+    assert positions(client, "a") == {"job": 3}
+    assert "another query" not in caplog.text
+
+
+def test_two_queries_with_one_subscription_are_told(
+    client: Client, query: Query, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(client, "a")
+    other = Query(server.endpoints["zmtp"])
+    one, two = (each.run(topic="a", subscription="job") for each in (query, other))
+    for _ in range(4):
+        client.publish("a", b"y")
+        one.take()
+    assert caplog.text == ""
+    for _ in range(4):
+        client.publish_many("a", [b"y"] * 2)
+        two.take()
+        client.publish("a", b"y")
+        one.take()
+    other.stop()
+    found = [record.getMessage() for record in caplog.records if "another query moves it" in record.getMessage()]
+    assert len(found) == 2  # each of them once
+    assert "subscription='job' of topic 'a' was left at id " in found[0]
+
+
 # ---------------------------------------------------------------------- where microbatches begin
 
 
@@ -345,7 +385,7 @@ def test_a_checkpoint_that_goes_backwards_is_refused(client: Client, query: Quer
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("subscription", [{}, {"subscription": "job"}])
 def test_every_message_comes_once_whatever_happens_when(
-    seed: int, subscription: dict[str, str], client: Client, query: Query
+    seed: int, subscription: dict[str, str], client: Client, query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:
     chance = random.Random(seed)
     options = {"topicPattern": "t.*", "startingOffsets": "earliest", **subscription}
@@ -373,3 +413,4 @@ def test_every_message_comes_once_whatever_happens_when(
     taken += run.take() + run.take()
     assert not run.plan()
     assert sorted(taken) == sorted((name, id) for name, last in count.items() for id in range(1, last + 1))
+    assert "another query" not in caplog.text
