@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from omq.spark.topics.ahead import ahead
 from omq.spark.topics.catalog import lost, named
 from omq.spark.topics.offsets import Range
 from omq.spark.topics.settings import Settings, columns
+
+log = logging.getLogger("omq.spark")
 
 _TYPES: Final = {
     "topic": pa.string(),
@@ -50,7 +53,8 @@ def _read(settings: Settings, part: Range) -> Generator[pa.RecordBatch, None, No
                 for found in _columns(client, settings, part, start):
                     if _is_foreign(client, settings, part, start):
                         return
-                    start = _last(found.ids) + 1
+                    start, before = _last(found.ids) + 1, start
+                    _tell_gap(part, before, start, found.count)
                     yield batch(settings, part.topic, found)
                 break
             except Overrun as error:
@@ -65,8 +69,23 @@ def _read(settings: Settings, part: Range) -> Generator[pa.RecordBatch, None, No
                 raise
         # Names come again, numbers do not: this topic has been here all the time.
         info = _found(client, settings, part)
-        if info is not None and start < part.stop:
-            lost(settings, _gone(part, start, part.stop, f"are not there: it ends with {info.last}"))
+        if info is not None and info.last + 1 < part.stop:
+            lost(settings, _gone(part, max(start, info.last + 1), part.stop, f"are lost: it ends with {info.last}"))
+        elif info is not None:
+            _tell_gap(part, start, part.stop, 0)
+
+
+def _tell_gap(part: Range, start: int, stop: int, count: int) -> None:
+    """Logs ids that nothing is under. Whether they were ever given nobody knows."""
+    if stop - start > count:
+        log.warning(
+            "topic %r: nothing is under %d of the ids %d to %d: a broker that was killed gives no id again that it may"
+            " have given, and may have lost what was not on the disk",
+            part.topic,
+            stop - start - count,
+            start,
+            stop - 1,
+        )
 
 
 def _found(client: Client, settings: Settings, part: Range) -> TopicInfo | None:

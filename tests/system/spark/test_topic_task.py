@@ -2,7 +2,10 @@
 
 import contextlib
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,12 @@ from tests.ports import held
 pytestmark = pytest.mark.timeout(60)
 
 COUNT = 20
+SERVER = """
+import sys, time
+from omq.broker import Server
+with Server(sys.argv[1], bind=sys.argv[2]):
+    time.sleep(60)
+"""
 
 
 class Place:
@@ -101,11 +110,38 @@ def test_a_topic_that_ends_before_what_was_planned_has_lost_messages(
     part.stop += 5  # as if a crash had taken the newest ones of a weak topic
     batches = _read(settings(place), part)
     assert bodies(next(batches) for _ in range(COUNT)) == [b"x"] * COUNT
-    with pytest.raises(DataLoss, match="topic 't': ids 21 to 25 are not there: it ends with 20"):
+    with pytest.raises(DataLoss, match="topic 't': ids 21 to 25 are lost: it ends with 20"):
         next(batches)
     with caplog.at_level(logging.WARNING, "omq.spark"):
         assert len(bodies(_read(settings(place, failOnDataLoss="false"), part))) == COUNT
-    assert "ids 21 to 25 are not there" in caplog.text
+    assert "ids 21 to 25 are lost" in caplog.text
+
+
+def test_ids_that_a_killed_broker_may_have_given_are_told_and_fail_nothing(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def serve() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path), place.url])
+
+    process = serve()
+    with Client(place.url) as client:
+        client.create("t", persistence="async")
+        client.publish_many("t", [b"x"] * COUNT)
+        process.kill()
+        process.wait()
+        process = serve()
+        try:
+            part = planned(settings(place))
+            first = client.publish("t", b"y")
+            assert first > COUNT + 1
+            for stop, found in ((first, COUNT), (first + 1, COUNT + 1)):
+                part.stop = stop
+                caplog.clear()
+                assert len(bodies(_read(settings(place, batchBytes="1m"), part))) == found
+                assert f"nothing is under {first - 1 - COUNT} of the ids" in caplog.text
+        finally:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("rows", [2, 4])
