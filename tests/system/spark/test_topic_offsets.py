@@ -5,16 +5,16 @@ import logging
 import random
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-
 import omq
 from omq.broker import Client, Server
+from omq.spark.topics import source
 from omq.spark.topics.catalog import Catalog, DataLoss
 from omq.spark.topics.settings import parse
 from omq.spark.topics.source import StreamReader
@@ -48,7 +48,7 @@ class Run:
             return True
         if checkpoint.committed:
             self._reader.commit(json.loads(begin))
-        end = json.dumps(self._reader.latestOffset(json.loads(begin), ReadAllAvailable()))
+        end = json.dumps(self._reader.latestOffset(json.loads(begin), self._reader.getDefaultReadLimit()))
         # The first microbatch is planned in any case.
         if end == begin and checkpoint.committed:
             return False
@@ -165,6 +165,47 @@ def test_a_topic_that_was_deleted_is_said_to_be(client: Client, query: Query) ->
     filled(client, "a")
     with pytest.raises(DataLoss, match="topic 'a' was deleted, and made again: what follows id 3 is not read"):
         query.run(topics="a,b").rows()
+
+
+def test_retention_that_overtakes_a_stream_is_data_loss(client: Client, query: Query) -> None:
+    filled(client, "a", max_messages=4)
+    query.run(topic="a", startingOffsets="earliest").take()
+    for _ in range(8):
+        client.publish("a", b"y")
+    (info,) = client.topics("a")
+    assert info.first > 4
+    with pytest.raises(DataLoss, match=f"topic 'a' begins with {info.first} now: ids 4 to {info.first - 1} are lost"):
+        query.run(topic="a").rows()
+    assert query.run(topic="a", failOnDataLoss=False).take() == ids("a", info.first, 11)
+
+
+# ---------------------------------------------------------------------- how much is in a microbatch
+
+
+def test_a_microbatch_waits_for_rows_but_not_longer_than_it_may(
+    client: Client, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    filled(client, "a", "b", count=2)
+    run = query.run(topics="a,b", startingOffsets="earliest", minRowsPerTrigger=5, maxTriggerDelay="5s")
+    assert run.take() == []
+    client.publish("b", b"y")
+    assert run.take() == ids("a", 1, 2) + ids("b", 1, 3)
+    client.publish("a", b"y")
+    now[0] += 4.9
+    assert run.take() == []
+    now[0] += 0.2
+    assert run.take() == ids("a", 3, 3)
+
+
+def test_rows_of_a_microbatch_are_shared_among_topics(client: Client, query: Query) -> None:
+    filled(client, "a", count=30)
+    filled(client, "b", count=10)
+    run = query.run(topics="a,b", startingOffsets="earliest", maxRowsPerTrigger=20)
+    assert run.take() == ids("a", 1, 15) + ids("b", 1, 5)
+    assert run.take() == ids("a", 16, 30) + ids("b", 6, 10)
+    assert not run.plan()
 
 
 # ---------------------------------------------------------------------- where a subscription begins

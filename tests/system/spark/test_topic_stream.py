@@ -132,6 +132,7 @@ def test_bytes_are_shared_among_topics_and_a_large_message_passes(
         client.delete(name)
 
 
+@pytest.mark.slow
 def test_a_microbatch_waits_for_rows_but_not_longer_than_it_may(
     spark: Any, url: str, client: Client, topic: str, started: list[Any], tmp_path: Path
 ) -> None:
@@ -299,7 +300,7 @@ def deleted(client: Client, topic: str) -> None:
     ("change", "says", "left"),
     [
         (made_again, "was deleted, and made again: what follows id 10 is not read", [1, 2, 3]),
-        (deleted, "was deleted: what follows id 10 is not read", []),
+        pytest.param(deleted, "was deleted: what follows id 10 is not read", [], marks=pytest.mark.slow),
     ],
 )
 def test_a_topic_that_is_gone_fails_the_query_or_is_passed_over(
@@ -318,6 +319,7 @@ def test_a_topic_that_is_gone_fails_the_query_or_is_passed_over(
     assert seen.ids == left
 
 
+@pytest.mark.slow
 def test_retention_that_overtakes_a_stream_fails_it_or_is_passed_over(
     spark: Any, url: str, client: Client, tmp_path: Path
 ) -> None:

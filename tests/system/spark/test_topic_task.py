@@ -14,6 +14,7 @@ pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install '
 
 import omq
 from omq.broker import Client, Server
+from omq.spark.topics import read as reading
 from omq.spark.topics.catalog import Catalog, DataLoss, offset
 from omq.spark.topics.offsets import Range
 from omq.spark.topics.read import _read
@@ -117,6 +118,23 @@ def test_a_topic_that_ends_before_what_was_planned_has_lost_messages(
     assert "ids 21 to 25 are lost" in caplog.text
 
 
+def test_ids_that_nothing_is_under_are_told_and_fail_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.serve(b"x")
+    part = planned(settings(place))
+
+    def columns(client: Client, *_: object) -> Iterator[Any]:
+        yield from client.read_columns("t", 1, 6)
+        yield from client.read_columns("t", 11, 18)
+
+    monkeypatch.setattr(reading, "_columns", columns)
+    assert len(bodies(_read(settings(place), part))) == 12
+    assert "nothing is under 5 of the ids 6 to 17: " in caplog.text
+    assert "nothing is under 3 of the ids 18 to 20: " in caplog.text
+
+
+@pytest.mark.slow
 def test_ids_that_a_killed_broker_may_have_given_are_told_and_fail_nothing(
     place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,7 +144,9 @@ def test_ids_that_a_killed_broker_may_have_given_are_told_and_fail_nothing(
     process = serve()
     with Client(place.url) as client:
         client.create("t", persistence="async")
+        client.create("written", persistence="weak")
         client.publish_many("t", [b"x"] * COUNT)
+        client.publish("written", b"x")  # with what is before it
         process.kill()
         process.wait()
         process = serve()
