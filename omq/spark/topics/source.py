@@ -159,8 +159,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = Offset.read(start)
         broker, infos = self._catalog.topics()
         places = self._begin(begin, broker, infos)
-        known = {(name, place.topic_id) for name, place in begin.places.items()}
-        self._pin({name: place for name, place in places.items() if (name, place.topic_id) not in known})
+        known = {(begin.broker, name, place.topic_id) for name, place in begin.places.items()}
+        self._pin({name: place for name, place in places.items() if (broker, name, place.topic_id) not in known})
         ends = {name: max(self._end(infos[name]), place.next) for name, place in places.items()}
         self._newest = Offset(broker, {name: Place(infos[name].id, end) for name, end in ends.items()})
         chosen = self._limited(places, ends, infos, limit)

@@ -194,6 +194,25 @@ def test_a_sink_that_raises_gets_the_same_rows_again(
     assert tried == [list(range(1, 61)), list(range(1, 61)), list(range(61, 102))]
 
 
+def test_a_first_microbatch_that_fails_does_not_move_the_start(
+    spark: Any, url: str, client: Client, topic: str, tmp_path: Path
+) -> None:
+    client.publish_many(topic, [b"before"] * 3)
+    frame = stream(spark, url, topic=topic)
+
+    def broken(frame: Any, number: int) -> None:
+        raise RuntimeError("it crashes")
+
+    writer = frame.writeStream.foreachBatch(broken).option("checkpointLocation", str(tmp_path))
+    for _ in range(2):
+        with pytest.raises(Exception, match="it crashes"):
+            writer.trigger(availableNow=True).start().awaitTermination(60)
+        client.publish(topic, b"after")
+    seen = Seen(2)
+    drained(frame, tmp_path, seen)
+    assert seen.ids == [4, 5]
+
+
 def test_a_crash_before_the_first_commit_does_not_move_a_start_that_is_pinned(
     spark: Any, url: str, client: Client, topic: str, tmp_path: Path
 ) -> None:
