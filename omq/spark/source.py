@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,6 +24,22 @@ _SOCKET: Final = "socket"
 _TOPICS: Final = {"topic": "topic", "topics": "topics", "topicpattern": "topicPattern"}
 #: What Spark says of a table, of which it hands over nothing else.
 _TABLE: Final = "provider"
+
+
+class _Refusal(DataSourceStreamReader):
+    """In place of a reader that cannot be: raises what is wrong when Spark first asks it for something.
+
+    What is raised before that Spark hides behind an `UnboundLocalError` of its own.
+    """
+
+    def __init__(self, error: omq.OmqError) -> None:
+        self._error = error
+
+    @plainly
+    def _refuse(self, *_: Any) -> Any:
+        raise self._error
+
+    initialOffset = latestOffset = partitions = read = commit = getDefaultReadLimit = _refuse  # noqa: N815
 
 
 class OmqDataSource(DataSource):
@@ -73,9 +89,12 @@ class OmqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return self._read_from().reader(self.options, schema)
 
-    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return self._read_from().stream_reader(self.options, schema)
+        try:
+            found: DataSourceStreamReader = self._read_from().stream_reader(self.options, schema)
+        except omq.OmqError as error:
+            return _Refusal(error)
+        return found
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

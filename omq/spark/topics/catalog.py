@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import omq
@@ -52,6 +51,8 @@ class Catalog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client: Client | None = None
+        self._left: dict[str, Place] = {}  # where this run has left the subscription
+        self._shared = False  # whether another query has moved it
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
@@ -82,8 +83,7 @@ class Catalog:
                     with contextlib.suppress(TopicError):
                         (found[name],) = self.client.topics(name)
             else:
-                matches = re.compile(settings.pattern).fullmatch
-                found = {info.name: info for info in self.client.topics() if matches(info.name)}
+                found = {info.name: info for info in self.client.topics() if settings.chooses(info.name)}
         if settings.use == STREAM_READ:
             for name, info in list(found.items()):
                 if info.delivery == "broadcast":
@@ -164,14 +164,18 @@ class Catalog:
 
     # ------------------------------------------------------------------ ranges
 
-    def ranges(self, start: Offset, end: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> list[Range]:
+    def ranges(
+        self, start: Offset, end: Offset, broker: str, infos: Mapping[str, TopicInfo], *, asked: bool = False
+    ) -> list[Range]:
         """What lies between two offsets, and is there.
 
         Args:
-            start: Where it begins; a topic that is not in it, or has another number there, begins where it does.
+            start: Where it begins, unless the end says so; a topic that is not in it, or has another number there,
+                begins with what it keeps.
             end: Where it ends.
             broker: The id of the broker's store.
             infos: The topics as they are now.
+            asked: Whether the start is none of a microbatch's end, but what the source has said in this run.
 
         Raises:
             DataLoss: Not everything is there any more.
@@ -182,11 +186,23 @@ class Catalog:
             before = start.places.get(name) if start.broker == end.broker else None
             if before is not None and before.topic_id != place.topic_id:
                 before = None  # another topic had the name
-            begin = 1 if before is None else before.next
+            begin = place.begin
+            if begin is None:
+                begin = 1 if before is None else before.next
             if begin > place.next:
-                raise omq.StateError(
-                    f"the checkpoint goes backwards: topic {name!r} from {begin} to {place.next}; it is of other topics"
+                if not asked:
+                    raise omq.StateError(
+                        f"the checkpoint goes backwards: topic {name!r} from {begin} to {place.next};"
+                        " it is of other topics"
+                    )
+                # It is of a version that did not note it, and the start has moved on.
+                log.warning(
+                    "topic %r: where the first microbatch of the checkpoint began is not known any more; what was in it"
+                    " is passed over, and the query goes on with id %d",
+                    name,
+                    place.next,
                 )
+                begin = place.next
             info = infos.get(name)
             if end.broker != broker or info is None or info.id != place.topic_id:
                 if begin < place.next:
@@ -196,28 +212,54 @@ class Catalog:
             if stop < place.next:
                 lost(settings, f"topic {name!r} ends with {info.last}: {_ids(max(stop, begin), place.next)} are lost")
             if begin < info.first:
-                if before is not None:
+                if before is not None or place.begin is not None:
                     text = f"topic {name!r} begins with {info.first} now: {_ids(begin, min(info.first, stop))} are lost"
                     lost(settings, text)
                 begin = info.first
             if begin < stop:
-                found.append(Range(name, place.topic_id, begin, stop))
+                found.append(Range(name, place.topic_id, begin, stop, broker))
         return found
 
     def _gone(self, name: str, before: str, broker: str, info: TopicInfo | None) -> str:
         if before != broker:
             return f"topic {name!r}: the checkpoint is of another broker than {self._settings.endpoint}"
+        return self.missing(name, info)
+
+    def missing(self, name: str, info: TopicInfo | None) -> str:
+        """Why a topic of the checkpoint is not read any more.
+
+        Args:
+            name: Its name.
+            info: The topic that has this name now, and is among those that the options choose.
+        """
+        if not self._settings.chooses(name):
+            return f"topic {name!r} of the checkpoint is not among those of option {self._settings.chosen} any more"
         return f"topic {name!r} was deleted" + ("" if info is None else ", and made again")
 
     # ------------------------------------------------------------------ a stream
 
     def pinned(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
-        """Where a stream begins: where its subscription is, which is made where there is none."""
+        """Where a stream begins: where its subscription is, or, if there is none yet, where the options say.
+
+        In a topic that is new to the subscription it begins with what is kept, as where a topic comes later.
+        """
+        settings = self._settings
+        kept = self._positions(infos)
+        new = {name: info for name, info in infos.items() if name not in kept}
+        starts = {name: max(info.first, 1) for name, info in new.items()} if kept else self._chosen_starts(new)
+        starts |= kept
+        if settings.subscription is not None:
+            self.pin({name: starts[name] for name in new})
+            self._left = {name: Place(infos[name].id, following) for name, following in starts.items()}
+        return starts
+
+    def _chosen_starts(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
+        """Where a stream begins that has no subscription yet."""
         settings = self._settings
         if settings.subscription is None and settings.starting == LATEST and settings.since is None:
             log.warning(
-                "startingOffsets=latest without the option 'subscription': a crash before the first commit moves the"
-                " start, and what came meanwhile is passed over"
+                "startingOffsets=latest without the option 'subscription': a crash before the checkpoint has the first"
+                " microbatch moves the start, and what came meanwhile is passed over"
             )
         starts = self.starts(infos)
         for name, start in starts.items():
@@ -227,27 +269,55 @@ class Catalog:
                     f"topic {name!r} begins with {infos[name].first}: {_ids(start, infos[name].first)} are lost",
                 )
                 starts[name] = infos[name].first
-        if settings.subscription is None:
-            return starts
-        with named(settings):
-            for name in infos:
-                kept = [one.position for one in self.client.names(name) if one.name == settings.subscription]
-                if kept:
-                    starts[name] = kept[0] + 1
-                else:
-                    self._move(name, starts[name], new=True)
         return starts
+
+    def _positions(self, names: Iterable[str]) -> dict[str, int]:
+        """The ids that come next for the subscription, in the topics in which it has a position."""
+        found: dict[str, int] = {}
+        if self._settings.subscription is not None:
+            with named(self._settings):
+                for name in names:
+                    kept = {one.name: one.position for one in self.client.names(name)}
+                    if self._settings.subscription in kept:
+                        found[name] = kept[self._settings.subscription] + 1
+        return found
+
+    def pin(self, starts: Mapping[str, int]) -> None:
+        """Makes the subscription in topics; where it has a position, that stays."""
+        with named(self._settings):
+            for name, start in starts.items():
+                self._move(name, start, new=True)
 
     def keep(self, end: Offset) -> None:
         """Moves the subscription to where a stream is."""
         if self._settings.subscription is None:
             return
         for name, place in end.places.items():
+            before = self._left.get(name)
+            if before == place:
+                continue
             try:
+                if before is not None and before.topic_id == place.topic_id and not self._shared:
+                    self._look_for_others(name, before)
                 self._move(name, place.next, new=False)
             except omq.OmqError as error:
                 # The checkpoint says where the stream is; this is for those who look.
                 log.warning("subscription=%r of topic %r is not moved: %s", self._settings.subscription, name, error)
+            self._left[name] = place
+
+    def _look_for_others(self, name: str, before: Place) -> None:
+        """Tells, once, of a subscription that is no longer where this query has left it."""
+        there = self._positions([name]).get(name, before.next)
+        self._shared = there != before.next
+        if self._shared:
+            log.warning(
+                "subscription=%r of topic %r was left at id %d and is at id %d: another query moves it, too. A name is"
+                " for one query: after a lost checkpoint either goes on where the other one was",
+                self._settings.subscription,
+                name,
+                before.next - 1,
+                there - 1,
+            )
 
     def _move(self, name: str, following: int, *, new: bool) -> None:
         subscription = self._settings.subscription

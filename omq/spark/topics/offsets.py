@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -23,10 +23,24 @@ class Place:
     Attributes:
         topic_id: Its number, which no later topic of the name has.
         next: The id that comes next.
+        begin: Where the microbatch that ends here began, if nothing else says so: in its first microbatch, and in a
+            topic that is new. Spark keeps ends only, and the source would say another beginning when it asks again.
     """
 
     topic_id: int
     next: int
+    begin: int | None = field(default=None, compare=False)
+
+    def json(self) -> dict[str, int]:
+        """What Spark keeps of it."""
+        begin = {} if self.begin is None else {"from": self.begin}
+        return {**begin, "id": self.topic_id, "next": self.next}
+
+    @classmethod
+    def read(cls, found: Any) -> Place:
+        """Reads it again."""
+        begin = found.get("from")
+        return cls(int(found["id"]), int(found["next"]), None if begin is None else int(begin))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +57,7 @@ class Offset:
 
     def json(self, **more: Any) -> dict[str, Any]:
         """What Spark keeps. It compares offsets as text, so keys are sorted."""
-        topics = {name: {"id": one.topic_id, "next": one.next} for name, one in sorted(self.places.items())}
+        topics = {name: one.json() for name, one in sorted(self.places.items())}
         return dict(sorted({"broker": self.broker, "kind": KIND, "topics": topics, "version": VERSION, **more}.items()))
 
     @classmethod
@@ -60,7 +74,7 @@ class Offset:
                 f"the checkpoint has offsets of version {found.get('version')}, this package knows {VERSION}"
             )
         try:
-            places = {name: Place(int(one["id"]), int(one["next"])) for name, one in found["topics"].items()}
+            places = {name: Place.read(one) for name, one in found["topics"].items()}
             return cls(str(found["broker"]), places)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise omq.StateError(f"the checkpoint has an offset that is damaged: {found}") from None
@@ -75,12 +89,14 @@ class Range(InputPartition):
         topic_id: Its number.
         start: The first id.
         stop: The id behind the last one.
+        broker: The id of the broker's store that this was planned with.
     """
 
     topic: str
     topic_id: int
     start: int
     stop: int
+    broker: str = ""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -96,7 +112,7 @@ def split(ranges: Sequence[Range], least: int | None) -> list[Range]:
     for one, pieces in zip(ranges, shared([len(one) for one in ranges], min(least, total)), strict=True):
         pieces = max(pieces, 1)
         cuts = [one.start + len(one) * number // pieces for number in range(pieces + 1)]
-        found += [Range(one.topic, one.topic_id, a, b) for a, b in pairwise(cuts)]
+        found += [replace(one, start=a, stop=b) for a, b in pairwise(cuts)]
     return found
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 
-from omq.broker import Client, Columns, Damaged, Overrun, TopicError
+from omq.broker import Client, Columns, Damaged, Overrun, TopicError, TopicInfo
 from omq.broker.columns import Maps, Texts
 from omq.spark.memory import Memory
 from omq.spark.topics.ahead import ahead
 from omq.spark.topics.catalog import lost, named
 from omq.spark.topics.offsets import Range
 from omq.spark.topics.settings import Settings, columns
+
+log = logging.getLogger("omq.spark")
 
 _TYPES: Final = {
     "topic": pa.string(),
@@ -42,13 +45,16 @@ def read(settings: Settings, part: Range) -> Iterator[pa.RecordBatch]:
 
 def _read(settings: Settings, part: Range) -> Generator[pa.RecordBatch, None, None]:
     with named(settings), settings.client() as client:
-        if not _is_there(client, settings, part):
+        if _found(client, settings, part) is None:
             return
         start = part.start
         while start < part.stop:
             try:
                 for found in _columns(client, settings, part, start):
-                    start = _last(found.ids) + 1
+                    if _is_foreign(client, settings, part, start):
+                        return
+                    start, before = _last(found.ids) + 1, start
+                    _tell_gap(part, before, start, found.count)
                     yield batch(settings, part.topic, found)
                 break
             except Overrun as error:
@@ -57,21 +63,52 @@ def _read(settings: Settings, part: Range) -> Generator[pa.RecordBatch, None, No
             except Damaged as error:
                 lost(settings, _gone(part, max(start, error.first), error.last + 1, f"are damaged ({error})"))
                 start = error.last + 1
+            except TopicError:
+                if _found(client, settings, part) is None:
+                    return
+                raise
         # Names come again, numbers do not: this topic has been here all the time.
-        _is_there(client, settings, part)
+        info = _found(client, settings, part)
+        if info is not None and info.last + 1 < part.stop:
+            lost(settings, _gone(part, max(start, info.last + 1), part.stop, f"are lost: it ends with {info.last}"))
+        elif info is not None:
+            _tell_gap(part, start, part.stop, 0)
 
 
-def _is_there(client: Client, settings: Settings, part: Range) -> bool:
-    """Whether the topic is the one that was planned with."""
+def _tell_gap(part: Range, start: int, stop: int, count: int) -> None:
+    """Logs ids that nothing is under. Whether they were ever given nobody knows."""
+    if stop - start > count:
+        log.warning(
+            "topic %r: nothing is under %d of the ids %d to %d: a broker that was killed gives no id again that it may"
+            " have given, and may have lost what was not on the disk",
+            part.topic,
+            stop - start - count,
+            start,
+            stop - 1,
+        )
+
+
+def _found(client: Client, settings: Settings, part: Range) -> TopicInfo | None:
+    """The topic that was planned with, if it is there; else its messages are lost."""
     try:
         (info,) = client.topics(part.topic)
     except TopicError:
         info = None
+    if _is_foreign(client, settings, part, part.start):
+        return None
     if info is not None and info.id == part.topic_id:
-        return True
+        return info
     again = "" if info is None else ", and made again"
-    lost(settings, f"topic {part.topic!r} was deleted{again}: ids {part.start} to {part.stop - 1} are lost")
-    return False
+    lost(settings, _gone(part, part.start, part.stop, f"are lost: it was deleted{again}"))
+    return None
+
+
+def _is_foreign(client: Client, settings: Settings, part: Range, start: int) -> bool:
+    """Whether another broker answers than the one that was planned with: then ids from *start* on are lost."""
+    if client.broker == part.broker:
+        return False
+    lost(settings, _gone(part, start, part.stop, f"are lost: another broker is at {settings.endpoint} now"))
+    return True
 
 
 def _gone(part: Range, start: int, stop: int, why: str) -> str:

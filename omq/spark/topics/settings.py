@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +65,7 @@ _OF_THE_CLIENT: Final = (
     "conflate",
     "identity",
     "linger",
+    "max_message_size",
     "max_parts",
     "probe_router",
     "reconnect_interval",
@@ -75,6 +76,18 @@ _OF_THE_CLIENT: Final = (
     "send_timeout",
 )
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _at_most(most: int, parse: Callable[[str], int]) -> Callable[[str], int]:
+    """The same with a bound."""
+
+    def bounded(text: str) -> int:
+        value = parse(text)
+        if value > most:
+            raise ValueError
+        return value
+
+    return bounded
 
 
 def _text(text: str) -> str:
@@ -99,6 +112,14 @@ def _pattern(text: str) -> str:
     return text
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON whose names are different: of two ids of a topic one would be passed over."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
+    return found
+
+
 def _starting(text: str) -> Offsets:
     return text.strip().lower() if text.strip().lower() == EARLIEST else _ending(text)
 
@@ -106,7 +127,10 @@ def _starting(text: str) -> Offsets:
 def _ending(text: str) -> Offsets:
     if text.strip().lower() == LATEST:
         return LATEST
-    found = json.loads(text)
+    try:
+        found = json.loads(text, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError from None
     if not isinstance(found, dict) or not found:
         raise ValueError
     for id in found.values():
@@ -134,7 +158,10 @@ def _delivery(text: str) -> str:
     return {one: one for one in (EXACTLY_ONCE, AT_LEAST_ONCE)}[text.strip().lower()]
 
 
-_OFFSETS: Final = 'or an id of each topic: {"topic": 17}'
+_OFFSETS: Final = 'or an id of each topic, once: {"topic": 17}'
+_BATCH_BYTES: Final = 1 << 30  # Arrow counts the bytes of a column with 31 bits
+_BYTES: Final = 1 << 62  # the broker counts with 64 bits
+_PARTITIONS: Final = 1_000_000  # each is an object in the driver
 _STREAM: Final = frozenset({STREAM_READ})
 _OWN: Final = (
     Option("connect", ALL, _text, "the endpoint of a broker"),
@@ -145,14 +172,14 @@ _OWN: Final = (
     Option("endingOffsets", frozenset({READ}), _ending, f"latest, {_OFFSETS}, which is excluded"),
     Option("startingTimestamp", READS, _moment, "milliseconds since 1970, a whole number"),
     Option("endingTimestamp", frozenset({READ}), _moment, "milliseconds since 1970, a whole number"),
-    Option("minPartitions", READS, count, "a whole number above 0"),
+    Option("minPartitions", READS, _at_most(_PARTITIONS, count), "a whole number above 0, 1000000 at most"),
     Option("failOnDataLoss", READS, flag, "true or false"),
     Option("columns", READS, words, "names of columns, separated by commas"),
-    Option("batchBytes", READS, size, "bytes above 0 (16m is 16 MiB)"),
+    Option("batchBytes", READS, _at_most(_BATCH_BYTES, size), "bytes above 0 (16m is 16 MiB), 1g at most"),
     Option("subscription", _STREAM, _text, "a name for the position that the broker keeps"),
     Option("maxRowsPerTrigger", _STREAM, count, "a whole number above 0"),
     Option("minRowsPerTrigger", _STREAM, count, "a whole number above 0"),
-    Option("maxBytesPerTrigger", _STREAM, size, "bytes above 0 (16m is 16 MiB)"),
+    Option("maxBytesPerTrigger", _STREAM, _at_most(_BYTES, size), "bytes above 0 (16m is 16 MiB), 4294967296g at most"),
     Option("maxTriggerDelay", _STREAM, _duration, "seconds above 0, or with a unit: 500ms, 30s, 15m, 1h"),
     Option("delivery", WRITES, _delivery, f"{EXACTLY_ONCE} or {AT_LEAST_ONCE}"),
     Option("timeout", ALL, seconds, "seconds above 0"),
@@ -239,17 +266,30 @@ class Settings:
             return f"topicPattern={self.pattern!r}"
         return f"topic={self.topics[0]!r}" if len(self.topics) == 1 else f"topics={','.join(self.topics)!r}"
 
+    def chooses(self, topic: str) -> bool:
+        """Whether a topic of this name is among those that are read."""
+        return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
+
     def security(self) -> Any:
         """PLAIN or CURVE, with what the files hold in this process; `None` without."""
-        held = {}
+        found: Any = None
+        held: dict[str, str] = {}
         for name, path in self.secrets:
             try:
                 held[name] = Path(path).read_text(encoding="utf-8").strip()
+                # One after the other, so that it is known which one does not fit.
+                if name == "passwordFile":
+                    found = omq.PlainClient(self.username or "", held[name])
+                else:
+                    found = omq.CurveClient(held["curveServerKeyFile"], secret_key=held.get("curveSecretKeyFile"))
             except OSError as error:
                 raise omq.OptionError(f"option {name}={path!r} cannot be read: {error}") from None
-        if "curveServerKeyFile" in held:
-            return omq.CurveClient(held["curveServerKeyFile"], secret_key=held.get("curveSecretKeyFile"))
-        return None if self.username is None else omq.PlainClient(self.username, held["passwordFile"])
+            except UnicodeDecodeError:
+                raise omq.OptionError(f"option {name}={path!r}: the file is not text in UTF-8") from None
+            except (omq.OmqError, ValueError) as error:
+                with_user = "" if self.username is None else f" with username={self.username!r}"
+                raise omq.OptionError(f"option {name}={path!r}{with_user}: {error}") from None
+        return found
 
     def client(self) -> Client:
         """A client of the broker; it connects in the background."""
@@ -334,6 +374,11 @@ def check(settings: Settings) -> None:
             check_name(name)
         except omq.OmqError as error:
             raise omq.OptionError(f"option topic={name!r}: {error}") from None
+    if settings.subscription is not None:
+        try:
+            check_name(settings.subscription, "a subscription's name")
+        except omq.OmqError as error:
+            raise omq.OptionError(f"option subscription={settings.subscription!r}: {error}") from None
     for name in settings.columns:
         if name not in COLUMNS:
             raise omq.OptionError(f"columns={name!r}: known are {', '.join(COLUMNS)}")

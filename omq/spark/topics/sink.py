@@ -299,7 +299,14 @@ class _Writer:
             # What is left of the query are copies: of a commit that was done before, of attempts that lost or died.
             client.abort(f"{sent[0].scope.rpartition('/')[0]}/", prefix=True)
         rows, there = sum(one.rows for one in sent), sum(one.count for one in published)
-        if not repeated and rows != there:
+        if repeated and rows != there:
+            raise omq.StateError(
+                f"{sent[0].scope}: this microbatch was published before, with {there} rows, and has {rows} now, of"
+                " which none is published: either its checkpoint is a copy, and another query has gone on from it, or"
+                " the query gives other rows each time it runs. A new checkpoint begins a query that publishes anew,"
+                " and option delivery='at-least-once' publishes whatever comes"
+            )
+        if rows != there:
             # Only where the topic's persistence allows it.
             log.error(
                 "%s: %d rows were staged and %d published: the broker has lost the others", sent[0].scope, rows, there

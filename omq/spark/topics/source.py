@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 import omq
 from omq.broker import TopicInfo
@@ -72,11 +72,19 @@ def stream_writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -
 
 def _selected(found: Settings, wanted: StructType) -> Settings:
     """The settings with the columns of the schema, which the user may have given."""
-    chosen = dataclasses.replace(found, columns=tuple(wanted.fieldNames()))
+    chosen = replace(found, columns=tuple(wanted.fieldNames()))
     options.check(chosen)
-    if any(field.dataType.simpleString() != options.COLUMNS[field.name] for field in wanted.fields):
-        raise omq.OptionError(f"the schema does not fit: a read of these columns has {options.schema(chosen)}")
+    if not all(map(_fits, wanted.fields)):
+        raise omq.OptionError(
+            f"the schema does not fit: a read of these columns has {options.schema(chosen)}, all of which may be null"
+        )
     return chosen
+
+
+def _fits(field: StructField) -> bool:
+    """Whether a column is as it is read. Spark compares also what may be null in it."""
+    nullable = field.nullable and getattr(field.dataType, "valueContainsNull", True)
+    return nullable and field.dataType.simpleString() == options.COLUMNS[field.name]
 
 
 class BatchReader(DataSourceReader):
@@ -117,17 +125,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._catalog = Catalog(settings)
+        self._first: Offset | None = None  # where it begins; not known where a checkpoint says how far it is
         self._until: dict[str, Place] | None = None  # where AvailableNow ends
         self._last: Offset | None = None  # what was given for the newest microbatch
         self._newest: Offset | None = None  # what there was then
         self._given = time.monotonic()  # when a microbatch was given
+        self._seen: dict[str, int] = {}  # topics that came later and that the subscription has, with their numbers
 
     # ------------------------------------------------------------------ offsets
 
     @plainly
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         broker, infos = self._catalog.known()
-        return offset(broker, infos, self._catalog.pinned(infos)).json()
+        self._first = offset(broker, infos, self._catalog.pinned(infos))
+        return self._first.json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         # All bounds of the options hold whenever Spark hands back this one.
@@ -148,36 +159,54 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = Offset.read(start)
         broker, infos = self._catalog.topics()
         places = self._begin(begin, broker, infos)
+        known = {(begin.broker, name, place.topic_id) for name, place in begin.places.items()}
+        self._pin({name: place for name, place in places.items() if (broker, name, place.topic_id) not in known})
         ends = {name: max(self._end(infos[name]), place.next) for name, place in places.items()}
         self._newest = Offset(broker, {name: Place(infos[name].id, end) for name, end in ends.items()})
         chosen = self._limited(places, ends, infos, limit)
         # A topic that is new and empty makes no microbatch.
         found = {
-            name: Place(place.topic_id, chosen[name])
+            name: replace(place, next=chosen[name])
             for name, place in places.items()
             if name in begin.places or chosen[name] > 1
         }
         self._last = Offset(broker, found)
         if self._last != begin:
             self._given = time.monotonic()
+        elif not self._is_first(begin):
+            return begin.json()  # where it began, too: Spark compares texts
         return self._last.json()
+
+    def _is_first(self, begin: Offset) -> bool:
+        """Whether this is where the query begins, and not the end of a microbatch that had nothing in it."""
+        return begin == self._first and all(place.begin is None for place in begin.places.values())
 
     def _begin(self, begin: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> dict[str, Place]:
         """Where each topic goes on; raises where one cannot."""
         settings = self._settings
         found: dict[str, Place] = {}
+        is_first = self._is_first(begin)
         if begin.broker != broker and begin.places:
             lost(settings, f"option connect={settings.endpoint!r}: the checkpoint is of another broker's topics")
         for name, place in begin.places.items():
             info = infos.get(name)
             if begin.broker == broker and info is not None and info.id == place.topic_id:
-                found[name] = place
+                found[name] = replace(place, begin=place.next if is_first else None)
             elif begin.broker == broker:
-                again = "" if info is None else ", and made again"
-                lost(settings, f"topic {name!r} was deleted{again}: what followed id {place.next - 1} is lost")
+                why = self._catalog.missing(name, info)
+                lost(settings, f"{why}: what follows id {place.next - 1} is not read")
         for name, info in infos.items():
-            found.setdefault(name, Place(info.id, max(info.first, 1)))
+            earliest = max(info.first, 1)
+            found.setdefault(name, Place(info.id, earliest, earliest))
         return found
+
+    def _pin(self, new: Mapping[str, Place]) -> None:
+        """Has the subscription begin in topics that came later, before anything is read of them."""
+        if self._settings.subscription is not None:
+            self._catalog.pin(
+                {name: place.next for name, place in new.items() if self._seen.get(name) != place.topic_id}
+            )
+            self._seen.update((name, place.topic_id) for name, place in new.items())
 
     def _end(self, info: TopicInfo) -> int:
         """Behind the newest message, or where AvailableNow ends."""
@@ -235,7 +264,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
         broker, infos = self._catalog.topics()
-        found = self._catalog.ranges(Offset.read(start), Offset.read(end), broker, infos)
+        begin = Offset.read(start)
+        found = self._catalog.ranges(begin, Offset.read(end), broker, infos, asked=self._is_first(begin))
         return split(found, self._settings.min_partitions)
 
     @plain_rows

@@ -125,13 +125,17 @@ def test_every_row_is_published_once(
 
 @pytest.mark.parametrize("how", ["batch", "stream"])
 def test_attempts_that_run_beside_each_other_publish_once(
-    how: str, server: Server, client: Client, tmp_path: Path
+    how: str,
+    standalone: str,  # noqa: F811 - the only one with executors on two hosts, as Spark wants for a second attempt
+    server: Server,
+    client: Client,
+    tmp_path: Path,
 ) -> None:
     found = told(
         "spark.stop()\nspark = session(sys.argv[1], **conf, **{'spark.speculation': 'true',"
         " 'spark.speculation.interval': '100ms', 'spark.speculation.multiplier': '1.1',"
         " 'spark.speculation.quantile': '0.4', 'spark.speculation.minTaskRuntime': '100ms'})\n" + CODE,
-        "local-cluster[3,1,1024]",
+        standalone,
         url=server.endpoints["zmtp"],
         how=how,
         disturbed="slow",

@@ -176,7 +176,7 @@ def test_messages_that_go_between_plan_and_task_fail_it_or_are_passed_over(
     client.delete("moving")
     client.create("moving", persistence="transient")
     client.publish("moving", b"another")
-    with pytest.raises(Exception, match="DataLoss: topic 'moving' was deleted, and made again"):
+    with pytest.raises(Exception, match="topic 'moving': ids 1 to 1 are lost: it was deleted, and made again"):
         frame.collect()
     client.delete("moving")
 

@@ -25,6 +25,16 @@ def test_an_offset_is_read_as_it_was_written_and_its_text_does_not_depend_on_an_
     assert Offset.read(json.loads(json.dumps(one.json(rowsBehind=3)))) == one
 
 
+def test_where_a_microbatch_began_is_kept_where_nothing_else_says_it_and_is_no_difference() -> None:
+    one = Offset("b", {"z": Place(2, 5, 3), "a": Place(1, 7)})
+    text = json.dumps(one.json())
+    assert '{"a": {"id": 1, "next": 7}, "z": {"from": 3, "id": 2, "next": 5}}' in text
+    found = Offset.read(json.loads(text))
+    assert found.places["z"].begin == 3
+    assert found.places["a"].begin is None
+    assert found == one == Offset("b", {"z": Place(2, 5), "a": Place(1, 7)})
+
+
 @pytest.mark.parametrize(
     ("found", "says"),
     [
@@ -35,6 +45,11 @@ def test_an_offset_is_read_as_it_was_written_and_its_text_does_not_depend_on_an_
         ({"kind": "topics", "version": 1, "broker": "b"}, "the checkpoint has an offset that is damaged"),
         ({"kind": "topics", "version": 1, "broker": "b", "topics": {"t": {"id": 1}}}, "damaged"),
         ({"kind": "topics", "version": 1, "broker": "b", "topics": [1]}, "damaged"),
+        ({"kind": "topics", "version": 1, "broker": "b", "topics": {"t": 1}}, "damaged"),
+        (
+            {"kind": "topics", "version": 1, "broker": "b", "topics": {"t": {"id": 1, "next": 2, "from": "x"}}},
+            "damaged",
+        ),
     ],
 )
 def test_what_is_no_offset_is_named(found: object, says: str) -> None:
@@ -57,10 +72,11 @@ def test_shares_are_given_out_whole_and_nobody_gets_more_than_wanted(wanted: lis
     some.none() | some.integers(1, 40),
 )
 def test_pieces_have_every_id_once(sizes: list[tuple[int, int]], least: int | None) -> None:
-    ranges = [Range(f"t{n}", n, start, start + size) for n, (start, size) in enumerate(sizes)]
+    ranges = [Range(f"t{n}", n, start, start + size, "b") for n, (start, size) in enumerate(sizes)]
     pieces = split(ranges, least)
     ids = [(one.topic, id) for one in pieces for id in range(one.start, one.stop)]
     assert ids == [(one.topic, id) for one in ranges for id in range(one.start, one.stop)]
     assert all(len(one) for one in pieces)
+    assert {one.broker for one in pieces} <= {"b"}
     there = sum(1 for _, size in sizes if size)
     assert len(pieces) == there if least is None else len(pieces) >= min(least, len(ids))

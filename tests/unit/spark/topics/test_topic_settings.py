@@ -7,11 +7,15 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
+from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType
+
 import omq
-from omq.spark.topics import settings
+from omq.spark.source import OmqDataSource
+from omq.spark.topics import settings, source
 
 URL = "tcp://127.0.0.1:1"
 TOPIC = {"connect": URL, "topic": "ticks"}
+PUBLIC, _ = omq.curve_keypair()
 
 
 def test_a_topic_is_all_that_is_needed() -> None:
@@ -77,6 +81,11 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("read", {**TOPIC, "startingOffsets": '{"t": 0}'}, "must be earliest, latest"),
         ("read", {**TOPIC, "startingOffsets": '{"t": true}'}, "must be earliest, latest"),
         ("read", {**TOPIC, "startingOffsets": "{}"}, "must be earliest, latest"),
+        ("read", {**TOPIC, "startingOffsets": "[" * 100_000}, "must be earliest, latest"),
+        ("read", {**TOPIC, "startingOffsets": '{"a":' * 100_000}, "must be earliest, latest"),
+        ("read", {**TOPIC, "startingOffsets": '{"t": %s}' % ("9" * 5000)}, "must be earliest, latest"),
+        ("read", {**TOPIC, "startingOffsets": '{"t": 1, "t": 2}'}, "or an id of each topic, once"),
+        ("read", {**TOPIC, "endingOffsets": '{"t": 1, "t": 1}'}, "or an id of each topic, once"),
         ("read", {**TOPIC, "endingOffsets": "earliest"}, "option endingOffsets='earliest': must be latest"),
         ("read", {**TOPIC, "startingOffsets": "earliest", "startingTimestamp": "1"}, "exclude each other"),
         ("read", {**TOPIC, "endingOffsets": "latest", "endingTimestamp": "1"}, "exclude each other"),
@@ -97,6 +106,15 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
             {**TOPIC, "minRowsPerTrigger": "9", "maxRowsPerTrigger": "8"},
             "minRowsPerTrigger='9' is above maxRowsPerTrigger='8'",
         ),
+        ("read", {**TOPIC, "batchBytes": "1025m"}, "option batchBytes='1025m': must be bytes above 0 .*, 1g at most"),
+        ("read", {**TOPIC, "minPartitions": "1000001"}, "option minPartitions='1000001': must be .*, 1000000 at most"),
+        ("readStream", {**TOPIC, "maxBytesPerTrigger": "4294967297g"}, "must be bytes above 0 .*, 4294967296g at most"),
+        (
+            "readStream",
+            {**TOPIC, "subscription": "a/b"},
+            "option subscription='a/b': a subscription's name has no slash",
+        ),
+        ("read", {**TOPIC, "max_message_size": "5"}, "not an option of read: 'max_message_size'"),
         ("readStream", {**TOPIC, "triggerSeconds": "1"}, "unknown option 'triggerSeconds'"),
         ("read", {**TOPIC, "columns": "value,offset"}, "columns='offset': known are topic, id"),
         ("read", {**TOPIC, "columns": "value,value"}, "a name stands there twice"),
@@ -149,8 +167,57 @@ def test_keys_and_passwords_are_read_where_they_are_needed(tmp_path: Path) -> No
         missing.security()
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"curveServerKeyFile": bytes(range(128, 160))}, "curveServerKeyFile=.*: the file is not text in UTF-8"),
+        ({"curveServerKeyFile": b"short"}, "curveServerKeyFile=.*: server_key has 32 bytes, or 40 characters of Z85"),
+        ({"curveServerKeyFile": PUBLIC, "curveSecretKeyFile": b"\xff"}, "curveSecretKeyFile=.*: the file is not text"),
+        ({"curveServerKeyFile": PUBLIC, "curveSecretKeyFile": b"short"}, "curveSecretKeyFile=.*: a secret key has 32"),
+        ({"username": "u", "passwordFile": b"\xff"}, "passwordFile=.*: the file is not text in UTF-8"),
+        ({"username": "u", "passwordFile": b"p" * 256}, "passwordFile=.* with username='u': password has at most 255"),
+        ({"username": "u" * 256, "passwordFile": b"p"}, "passwordFile=.* with username='u+': username has at most 255"),
+    ],
+)
+def test_what_is_no_key_or_password_is_told_with_option_and_path(
+    options: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    given = dict(TOPIC)
+    for name, content in options.items():
+        given[name] = content if isinstance(content, str) else str(tmp_path / name)
+        if isinstance(content, bytes):
+            (tmp_path / name).write_bytes(content)
+    with pytest.raises(omq.OptionError, match=f"option {says}"):
+        settings.parse("read", given).security()
+
+
+@pytest.mark.parametrize("parse", [source.reader, source.stream_reader])
+@pytest.mark.parametrize(
+    "field",
+    [
+        StructField("value", BinaryType(), False),
+        StructField("headers", MapType(StringType(), BinaryType(), False)),
+        StructField("value", StringType()),
+    ],
+)
+def test_a_schema_that_does_not_fit_in_type_or_nulls_is_refused(parse: Any, field: StructField) -> None:
+    with pytest.raises(omq.OptionError, match=r"the schema does not fit: .* all of which may be null"):
+        parse(TOPIC, StructType([field]))
+
+
 def test_the_schema_follows_the_columns() -> None:
     assert settings.schema(settings.parse("read", TOPIC)) == (
         "topic string, id bigint, timestamp timestamp, key binary, value binary, headers map<string,binary>"
     )
     assert settings.schema(settings.parse("read", {**TOPIC, "columns": "value,id"})) == "value binary, id bigint"
+
+
+@pytest.mark.parametrize(
+    "given", [{**TOPIC, "endingOffsets": "latest"}, {"socket": "PULL", "connect": URL, "maxRows": "1"}]
+)
+@pytest.mark.parametrize("first", ["initialOffset", "latestOffset", "partitions", "getDefaultReadLimit"])
+def test_a_stream_of_a_batchs_options_is_refused_when_spark_asks(given: dict[str, str], first: str) -> None:
+    reader = OmqDataSource(given).streamReader(StructType([StructField("value", BinaryType())]))
+    with pytest.raises(omq.OptionError, match=r"not an option of readStream: '(endingOffsets|maxRows)'"):
+        getattr(reader, first)()
+    reader.stop()

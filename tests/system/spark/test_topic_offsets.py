@@ -1,0 +1,457 @@
+"""Where microbatches of topics begin and end, run after run of one checkpoint: a broker, and no Spark."""
+
+import json
+import logging
+import random
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+import omq
+from omq.broker import Client, Server
+from omq.spark.topics import source
+from omq.spark.topics.catalog import Catalog, DataLoss
+from omq.spark.topics.settings import parse
+from omq.spark.topics.source import StreamReader
+
+pytestmark = pytest.mark.timeout(60)
+
+Row = tuple[str, int]
+
+
+class Checkpoint:
+    """Spark's logs of a query: the end of each microbatch, as text, and how many of them are committed."""
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+        self.committed = 0
+
+
+class Run:
+    """A run of a query, as Spark does it."""
+
+    def __init__(self, checkpoint: Checkpoint, url: str, **options: Any) -> None:
+        given = {name: str(value) for name, value in options.items()}
+        self._reader = StreamReader(parse("readStream", {"connect": url, **given}))
+        self._checkpoint = checkpoint
+        self._first: str | None = None
+
+    def plan(self) -> bool:
+        """Ends the next microbatch in the checkpoint, unless one is there; whether there is any."""
+        checkpoint, begin = self._checkpoint, self._begin()
+        if len(checkpoint.ends) > checkpoint.committed:
+            return True
+        if checkpoint.committed:
+            self._reader.commit(json.loads(begin))
+        end = json.dumps(self._reader.latestOffset(json.loads(begin), self._reader.getDefaultReadLimit()))
+        # The first microbatch is planned in any case.
+        if end == begin and checkpoint.committed:
+            return False
+        checkpoint.ends.append(end)
+        return True
+
+    def rows(self) -> list[Row]:
+        """The topics and ids of the next microbatch, which is not committed; none where nothing is new."""
+        if not self.plan():
+            return []
+        parts = self._reader.partitions(json.loads(self._begin()), json.loads(self._checkpoint.ends[-1]))
+        batches = (batch for part in parts for batch in self._reader.read(part))
+        return sorted((row["topic"], row["id"]) for batch in batches for row in batch.to_pylist())
+
+    def take(self) -> list[Row]:
+        """The same, and commits it."""
+        found = self.rows()
+        self._checkpoint.committed = len(self._checkpoint.ends)
+        return found
+
+    def stop(self) -> None:
+        self._reader.stop()
+
+    def _begin(self) -> str:
+        if self._checkpoint.committed:
+            return self._checkpoint.ends[self._checkpoint.committed - 1]
+        if self._first is None:
+            self._first = json.dumps(self._reader.initialOffset())
+        return self._first
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        yield client
+
+
+class Query:
+    """A query with its checkpoint."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.checkpoint = Checkpoint()
+        self._runs: list[Run] = []
+
+    def run(self, **options: Any) -> Run:
+        """Starts it, or starts it again."""
+        self._runs.append(Run(self.checkpoint, self.url, **options))
+        return self._runs[-1]
+
+    def stop(self) -> None:
+        for run in self._runs:
+            run.stop()
+
+
+@pytest.fixture
+def query(server: Server) -> Iterator[Query]:
+    query = Query(server.endpoints["zmtp"])
+    yield query
+    query.stop()
+
+
+def filled(client: Client, *names: str, count: int = 3, **settings: Any) -> None:
+    """Makes topics with messages."""
+    for name in names:
+        client.create(name, **{"persistence": "transient", **settings})
+        client.publish_many(name, [b"x"] * count)
+
+
+def ids(topic: str, first: int, last: int) -> list[Row]:
+    return [(topic, id) for id in range(first, last + 1)]
+
+
+# ---------------------------------------------------------------------- topics that come and go
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "chosen"),
+    [
+        ({"topics": "a,b"}, {"topic": "b"}, "topic='b'"),
+        ({"topicPattern": "[ab]"}, {"topicPattern": "b"}, "topicPattern='b'"),
+        ({"topicPattern": "[ab]"}, {"topics": "b"}, "topic='b'"),
+    ],
+)
+def test_a_topic_that_is_not_chosen_any_more_is_not_said_to_be_deleted(
+    before: dict[str, str], after: dict[str, str], chosen: str, client: Client, query: Query
+) -> None:
+    filled(client, "a", "b")
+    assert query.run(startingOffsets="earliest", **before).take() == ids("a", 1, 3) + ids("b", 1, 3)
+    client.publish("b", b"y")
+    says = f"topic 'a' of the checkpoint is not among those of option {chosen} any more: what follows id 3"
+    with pytest.raises(DataLoss, match=re.escape(says)):
+        query.run(**after).rows()
+    assert query.run(failOnDataLoss=False, **after).take() == ids("b", 4, 4)
+    # The same where the microbatch was planned already.
+    client.publish_many("a", [b"y"])
+    query.run(**before).plan()
+    with pytest.raises(DataLoss, match="topic 'a' of the checkpoint is not among those"):
+        query.run(**after).rows()
+
+
+def test_a_topic_that_was_deleted_is_said_to_be(client: Client, query: Query) -> None:
+    filled(client, "a", "b")
+    query.run(startingOffsets="earliest", topics="a,b").take()
+    client.delete("a")
+    with pytest.raises(DataLoss, match="topic 'a' was deleted: what follows id 3 is not read"):
+        query.run(topics="a,b").rows()
+    filled(client, "a")
+    with pytest.raises(DataLoss, match="topic 'a' was deleted, and made again: what follows id 3 is not read"):
+        query.run(topics="a,b").rows()
+
+
+def test_retention_that_overtakes_a_stream_is_data_loss(client: Client, query: Query) -> None:
+    filled(client, "a", max_messages=4)
+    query.run(topic="a", startingOffsets="earliest").take()
+    for _ in range(8):
+        client.publish("a", b"y")
+    (info,) = client.topics("a")
+    assert info.first > 4
+    with pytest.raises(DataLoss, match=f"topic 'a' begins with {info.first} now: ids 4 to {info.first - 1} are lost"):
+        query.run(topic="a").rows()
+    assert query.run(topic="a", failOnDataLoss=False).take() == ids("a", info.first, 11)
+
+
+# ---------------------------------------------------------------------- how much is in a microbatch
+
+
+def test_a_microbatch_waits_for_rows_but_not_longer_than_it_may(
+    client: Client, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    filled(client, "a", "b", count=2)
+    run = query.run(topics="a,b", startingOffsets="earliest", minRowsPerTrigger=5, maxTriggerDelay="5s")
+    assert run.take() == []
+    client.publish("b", b"y")
+    assert run.take() == ids("a", 1, 2) + ids("b", 1, 3)
+    client.publish("a", b"y")
+    now[0] += 4.9
+    assert run.take() == []
+    now[0] += 0.2
+    assert run.take() == ids("a", 3, 3)
+
+
+def test_rows_of_a_microbatch_are_shared_among_topics(client: Client, query: Query) -> None:
+    filled(client, "a", count=30)
+    filled(client, "b", count=10)
+    run = query.run(topics="a,b", startingOffsets="earliest", maxRowsPerTrigger=20)
+    assert run.take() == ids("a", 1, 15) + ids("b", 1, 5)
+    assert run.take() == ids("a", 16, 30) + ids("b", 6, 10)
+    assert not run.plan()
+
+
+# ---------------------------------------------------------------------- where a subscription begins
+
+
+def positions(client: Client, topic: str) -> dict[str, int]:
+    return {one.name: one.position for one in client.names(topic)}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"startingOffsets": '{"a": 1}'},  # which is not kept any more
+        {"startingOffsets": '{"a": 99}'},
+        {"startingOffsets": '{"other": 1}'},
+        {"startingTimestamp": "0"},
+        {},
+    ],
+)
+def test_where_a_subscription_has_a_position_no_other_start_counts(
+    start: dict[str, str], client: Client, query: Query, server: Server
+) -> None:
+    filled(client, "a", max_messages=4, count=1)
+    query.run(topic="a", subscription="job", startingOffsets="latest").take()
+    for _ in range(8):
+        client.publish("a", b"x")
+    (info,) = client.topics("a")
+    with client.subscribe("a", name="job", replay=info.first) as held:
+        held.ack(info.first)
+    again = Query(server.endpoints["zmtp"])
+    assert again.run(topic="a", subscription="job", **start).take() == ids("a", info.first + 1, 9)
+    again.stop()
+
+
+def test_a_topic_that_comes_later_is_pinned_when_it_is_seen_and_begins_with_what_it_keeps(
+    client: Client, query: Query, server: Server
+) -> None:
+    filled(client, "t.a")
+    options = {"topicPattern": "t.*", "subscription": "job"}
+    run = query.run(**options)
+    assert run.take() == []
+    client.create("t.b", persistence="transient")
+    client.create("t.c", persistence="transient")
+    assert run.take() == []
+    assert positions(client, "t.b") == {"job": 0}
+    client.publish_many("t.b", [b"x"] * 3)
+    assert run.rows() == ids("t.b", 1, 3)  # and the query fails
+    client.publish_many("t.c", [b"x"] * 2)
+    client.create("t.d", persistence="transient")
+    client.publish_many("t.d", [b"x"] * 2)
+    # Its checkpoint is lost, too: `latest` is for the first start, and not for topics that came since.
+    lost = Query(server.endpoints["zmtp"])
+    assert lost.run(**options).take() == ids("t.b", 1, 3) + ids("t.c", 1, 2) + ids("t.d", 1, 2)
+    assert positions(client, "t.d") == {"job": 0}
+    lost.stop()
+
+
+def test_topics_that_are_known_are_not_pinned_again(
+    client: Client, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(client, "t.a")
+    run = query.run(topicPattern="t.*", subscription="job")
+    run.take()
+    client.create("t.b", persistence="transient")
+    pinned: list[dict[str, int]] = []
+    pin = Catalog.pin
+    monkeypatch.setattr(Catalog, "pin", lambda self, starts: (pinned.append(dict(starts)), pin(self, starts)))
+    for _ in range(3):
+        run.take()
+    assert pinned == [{"t.b": 1}, {}, {}]
+
+
+def test_a_topic_that_is_made_again_is_pinned_again(
+    client: Client, query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(client, "a")
+    run = query.run(topic="a", subscription="job", failOnDataLoss=False, startingOffsets="earliest")
+    assert run.take() == ids("a", 1, 3)
+    client.publish("a", b"y")
+    run.take()
+    client.delete("a")
+    filled(client, "a")
+    assert run.rows() == ids("a", 1, 3)
+    assert positions(client, "a") == {"job": 0}
+    run.take()
+    client.publish("a", b"y")
+    run.take()
+    assert positions(client, "a") == {"job": 3}
+    assert "another query" not in caplog.text
+
+
+def test_two_queries_with_one_subscription_are_told(
+    client: Client, query: Query, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(client, "a")
+    other = Query(server.endpoints["zmtp"])
+    one, two = (each.run(topic="a", subscription="job") for each in (query, other))
+    for _ in range(4):
+        client.publish("a", b"y")
+        one.take()
+    assert caplog.text == ""
+    for _ in range(4):
+        client.publish_many("a", [b"y"] * 2)
+        two.take()
+        client.publish("a", b"y")
+        one.take()
+    other.stop()
+    found = [record.getMessage() for record in caplog.records if "another query moves it" in record.getMessage()]
+    assert len(found) == 2  # each of them once
+    assert "subscription='job' of topic 'a' was left at id " in found[0]
+
+
+# ---------------------------------------------------------------------- where microbatches begin
+
+
+@pytest.mark.parametrize("subscription", [{}, {"subscription": "job"}])
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        ({}, []),
+        ({"startingOffsets": "latest"}, []),
+        ({"startingOffsets": "earliest"}, ids("a", 1, 3)),
+        ({"startingOffsets": '{"a": 3}'}, ids("a", 3, 3)),
+        ({"startingOffsets": '{"a": 4}'}, []),
+        ({"startingTimestamp": "0"}, ids("a", 1, 3)),
+    ],
+)
+def test_a_first_microbatch_that_fails_comes_again_as_it_was(
+    start: dict[str, str], first: list[Row], subscription: dict[str, str], client: Client, query: Query
+) -> None:
+    filled(client, "a")
+    for _ in range(3):
+        assert query.run(topic="a", **start, **subscription).rows() == first
+        client.publish("a", b"y")
+    run = query.run(topic="a", **start, **subscription)
+    assert run.take() == first
+    assert run.take() == ids("a", 4, 6)
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_what_says_where_a_microbatch_began_makes_none_without_rows(start: str, client: Client, query: Query) -> None:
+    filled(client, "a", "b")
+    run = query.run(topics="a,b", startingOffsets=start)
+    run.take()
+    assert not run.plan()
+    client.publish("b", b"y")
+    assert run.take() == ids("b", 4, 4)
+    assert not run.plan()
+    assert not query.run(topics="a,b").plan()
+
+
+def test_a_first_microbatch_that_retention_overtakes_is_data_loss(client: Client, query: Query) -> None:
+    filled(client, "a", max_messages=4)
+    query.run(topic="a", startingOffsets="earliest").plan()
+    for _ in range(8):
+        client.publish("a", b"y")
+    (info,) = client.topics("a")
+    assert info.first > 3
+    says = f"topic 'a' begins with {info.first} now: ids 1 to 3 are lost"
+    with pytest.raises(DataLoss, match=says):
+        query.run(topic="a", startingOffsets="earliest").rows()
+    run = query.run(topic="a", startingOffsets="earliest", failOnDataLoss=False)
+    assert run.take() == []
+    assert run.take() == ids("a", info.first, 11)
+
+
+def test_the_first_microbatch_of_a_topic_that_retention_overtakes_is_data_loss(client: Client, query: Query) -> None:
+    filled(client, "t.a")
+    run = query.run(topicPattern="t.*", startingOffsets="earliest")
+    run.take()
+    filled(client, "t.b", max_messages=4)
+    run.plan()
+    for _ in range(8):
+        client.publish("t.b", b"y")
+    for one in (run, query.run(topicPattern="t.*")):
+        with pytest.raises(DataLoss, match=r"topic 't.b' begins with .* now: ids 1 to 3 are lost"):
+            one.rows()
+
+
+def of_before(query: Query) -> None:
+    """Makes the checkpoint one of a version that did not note where a microbatch began."""
+    ends = [json.loads(one) for one in query.checkpoint.ends]
+    for end in ends:
+        for place in end["topics"].values():
+            place.pop("from", None)
+    query.checkpoint.ends = [json.dumps(one) for one in ends]
+
+
+def test_a_checkpoint_of_before_is_read_and_what_it_does_not_say_is_told(
+    client: Client, query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(client, "a")
+    query.run(topic="a").plan()
+    of_before(query)
+    client.publish("a", b"y")
+    run = query.run(topic="a")
+    with caplog.at_level(logging.WARNING, "omq.spark"):
+        assert run.take() == []
+    assert "topic 'a': where the first microbatch of the checkpoint began is not known any more" in caplog.text
+    assert "goes on with id 4" in caplog.text
+    assert run.take() == ids("a", 4, 4)
+    of_before(query)
+    client.publish("a", b"y")
+    assert query.run(topic="a").take() == ids("a", 5, 5)
+
+
+def test_a_checkpoint_that_goes_backwards_is_refused(client: Client, query: Query) -> None:
+    filled(client, "a")
+    run = query.run(topic="a", startingOffsets="earliest")
+    run.take()
+    client.publish("a", b"y")
+    run.take()
+    query.checkpoint.ends.append(query.checkpoint.ends[0].replace('"from": 1, ', ""))
+    with pytest.raises(omq.StateError, match="the checkpoint goes backwards: topic 'a' from 5 to 4"):
+        query.run(topic="a").rows()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("subscription", [{}, {"subscription": "job"}])
+def test_every_message_comes_once_whatever_happens_when(
+    seed: int, subscription: dict[str, str], client: Client, query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance = random.Random(seed)
+    options = {"topicPattern": "t.*", "startingOffsets": "earliest", **subscription}
+    filled(client, "t.0")
+    count = {"t.0": 3}
+    taken: list[Row] = []
+    run = query.run(**options)
+    for step in range(1, 41):
+        match chance.choice(["publish", "publish", "topic", "plan", "rows", "take", "take", "restart"]):
+            case "publish":
+                name = chance.choice(list(count))
+                client.publish(name, b"x")
+                count[name] += 1
+            case "topic":
+                client.create(f"t.{step}", persistence="transient")
+                count[f"t.{step}"] = 0
+            case "plan":
+                run.plan()
+            case "rows":
+                assert run.rows() == run.rows()
+            case "take":
+                taken += run.take()
+            case "restart":
+                run = query.run(**options)
+    taken += run.take() + run.take()
+    assert not run.plan()
+    assert sorted(taken) == sorted((name, id) for name, last in count.items() for id in range(1, last + 1))
+    assert "another query" not in caplog.text

@@ -1,0 +1,196 @@
+"""What a task does while the broker changes under it: a broker, and no Spark."""
+
+import contextlib
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+import omq
+from omq.broker import Client, Server
+from omq.spark.topics import read as reading
+from omq.spark.topics.catalog import Catalog, DataLoss, offset
+from omq.spark.topics.offsets import Range
+from omq.spark.topics.read import _read
+from omq.spark.topics.settings import Settings, parse
+from omq.spark.topics.sink import Sent, microbatch_writer
+from tests.ports import held
+
+pytestmark = pytest.mark.timeout(60)
+
+COUNT = 20
+SERVER = """
+import sys, time
+from omq.broker import Server
+with Server(sys.argv[1], bind=sys.argv[2]):
+    time.sleep(60)
+"""
+
+
+class Place:
+    """An address with a broker, which another one can replace."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"tcp://127.0.0.1:{port}"
+        self._stack = contextlib.ExitStack()
+
+    def serve(self, body: bytes, **settings: Any) -> Client:
+        """A new broker, with a topic that has such messages; a client of it."""
+        self._stack.close()
+        self._stack.enter_context(Server(memory=True, bind=self.url))
+        client = self._stack.enter_context(Client(self.url, timeout=20.0))
+        client.create("t", persistence="transient", **settings)
+        client.publish_many("t", [body] * COUNT)
+        return client
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with held() as port:
+        place = Place(port)
+        yield place
+        place.close()
+
+
+def settings(place: Place, **options: str) -> Settings:
+    return parse("read", {"connect": place.url, "topic": "t", "batchBytes": "1", "timeout": "20", **options})
+
+
+def planned(settings: Settings) -> Range:
+    """The range of everything that is there."""
+    catalog = Catalog(settings)
+    try:
+        broker, infos = catalog.known()
+        begin, end = offset(broker, infos, {"t": 1}), offset(broker, infos, {"t": COUNT + 1})
+        (part,) = catalog.ranges(begin, end, broker, infos)
+    finally:
+        catalog.close()
+    return part
+
+
+def bodies(batches: Iterator[Any]) -> list[bytes]:
+    return [body for batch in batches for body in batch.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_messages_of_another_broker_at_the_address_are_not_read(
+    taken: int, fails: str, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = b"m" * 300_000  # not all of them on their way at once
+    place.serve(mine)
+    given = settings(place, failOnDataLoss=fails)
+    part = planned(given)
+    batches = _read(given, part)
+    assert bodies(next(batches) for _ in range(taken)) == [mine] * taken
+    place.serve(b"another's")
+    says = rf"topic 't': ids \d+ to {COUNT} are lost: another broker is at {place.url} now"
+    if fails == "true":
+        with pytest.raises(DataLoss, match=says):
+            bodies(batches)
+    else:
+        with caplog.at_level(logging.WARNING, "omq.spark"):
+            assert set(bodies(batches)) <= {mine}
+        assert "another broker is at" in caplog.text
+
+
+def test_a_topic_that_ends_before_what_was_planned_has_lost_messages(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.serve(b"x")
+    part = planned(settings(place))
+    part.stop += 5  # as if a crash had taken the newest ones of a weak topic
+    batches = _read(settings(place), part)
+    assert bodies(next(batches) for _ in range(COUNT)) == [b"x"] * COUNT
+    with pytest.raises(DataLoss, match="topic 't': ids 21 to 25 are lost: it ends with 20"):
+        next(batches)
+    with caplog.at_level(logging.WARNING, "omq.spark"):
+        assert len(bodies(_read(settings(place, failOnDataLoss="false"), part))) == COUNT
+    assert "ids 21 to 25 are lost" in caplog.text
+
+
+def test_ids_that_nothing_is_under_are_told_and_fail_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.serve(b"x")
+    part = planned(settings(place))
+
+    def columns(client: Client, *_: object) -> Iterator[Any]:
+        yield from client.read_columns("t", 1, 6)
+        yield from client.read_columns("t", 11, 18)
+
+    monkeypatch.setattr(reading, "_columns", columns)
+    assert len(bodies(_read(settings(place), part))) == 12
+    assert "nothing is under 5 of the ids 6 to 17: " in caplog.text
+    assert "nothing is under 3 of the ids 18 to 20: " in caplog.text
+
+
+@pytest.mark.slow
+def test_ids_that_a_killed_broker_may_have_given_are_told_and_fail_nothing(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def serve() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path), place.url])
+
+    process = serve()
+    with Client(place.url) as client:
+        client.create("t", persistence="async")
+        client.create("written", persistence="weak")
+        client.publish_many("t", [b"x"] * COUNT)
+        client.publish("written", b"x")  # with what is before it
+        process.kill()
+        process.wait()
+        process = serve()
+        try:
+            part = planned(settings(place))
+            first = client.publish("t", b"y")
+            assert first > COUNT + 1
+            for stop, found in ((first, COUNT), (first + 1, COUNT + 1)):
+                part.stop = stop
+                caplog.clear()
+                assert len(bodies(_read(settings(place, batchBytes="1m"), part))) == found
+                assert f"nothing is under {first - 1 - COUNT} of the ids" in caplog.text
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_microbatch_that_comes_again_with_other_rows_is_an_error(rows: int, place: Place) -> None:
+    client = place.serve(b"x")
+    writer = microbatch_writer(parse("writeStream", {"connect": place.url, "topic": "t"}))
+
+    def commit(count: int, attempt: int) -> None:
+        client.stage("t", [b"y"] * count, f"query/7/0/{attempt}")
+        writer.commit([Sent("query/7", [f"query/7/0/{attempt}"], count)], 7)
+
+    commit(3, 0)
+    commit(3, 1)  # as after a crash in the commit
+    with pytest.raises(omq.StateError, match=rf"query/7: this microbatch was .* with 3 rows, and has {rows} now"):
+        commit(rows, 2)
+    assert len(list(client.read("t"))) == COUNT + 3
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_a_topic_that_is_deleted_meanwhile_fails_the_task(taken: int, again: bool, place: Place) -> None:
+    client = place.serve(b"x" * 300_000)  # not all of them on their way at once
+    part = planned(settings(place))
+    batches = _read(settings(place), part)
+    assert len(bodies(next(batches) for _ in range(taken))) == taken
+    client.delete("t")
+    if again:
+        client.create("t", persistence="transient")
+        client.publish_many("t", [b"another's"] * COUNT)
+    says = "topic 't': ids 1 to 20 are lost: it was deleted" + (", and made again" if again else "")
+    with pytest.raises(DataLoss, match=says):
+        bodies(batches)
