@@ -274,12 +274,14 @@ def test_a_task_without_descriptors_fails_and_the_next_one_reads_the_same(push: 
     reader = borrow.read(stream.settings, stream.share(1))
     stream.owner()
     heard = Channel.receive
+    taken: list[int] = []
 
     def starved(channel: Channel) -> Any:
         if channel.local and channel.sock.gettimeout() == SILENCE:
-            with open(os.devnull) as lowest:
-                free = lowest.fileno()
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limits[1]))
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
         return heard(channel)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -288,6 +290,8 @@ def test_a_task_without_descriptors_fails_and_the_next_one_reads_the_same(push: 
             with pytest.raises(omq.StateError, match="no descriptor is left"):
                 list(reader)
         finally:
+            for one in taken:
+                os.close(one)
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert [int(value) for value in stream.read(1)] == list(range(10))
     stream.end()
