@@ -11,6 +11,9 @@ from typing import Any, Final
 import omq
 
 MIB: Final = 1 << 20
+MOST_OF_A_BATCH: Final = 1 << 30  # bytes: Arrow counts those of a column with 31 bits
+MOST_BYTES: Final = 1 << 62  # the broker counts with 64 bits
+MOST_PARTITIONS: Final = 1_000_000  # each is an object in the driver
 
 #: The uses of an option.
 READ, STREAM_READ, WRITE, STREAM_WRITE = "read", "readStream", "write", "writeStream"
@@ -38,6 +41,18 @@ def size(text: str) -> int:
     """Bytes: `1048576`, `64k`, `16m`, `2g`."""
     scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text.strip().lower()[-1:], 1)
     return count(text.strip()[:-1] if scale > 1 else text) * scale
+
+
+def at_most(most: int, parse: Callable[[str], int]) -> Callable[[str], int]:
+    """The same with a bound."""
+
+    def bounded(text: str) -> int:
+        value = parse(text)
+        if value > most:
+            raise ValueError
+        return value
+
+    return bounded
 
 
 def seconds(text: str) -> float:

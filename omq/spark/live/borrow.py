@@ -40,6 +40,7 @@ class Share:
         after: The last microbatch that is committed.
         microbatch: The microbatch to read.
         drain: A name that all microbatches of one `availableNow` have; empty for any other read.
+        planned: Whether this run of the query has planned the microbatch; else a former run had, and may have read it.
         coordinator: Where the coordinator is.
         secret: The stream's secret.
     """
@@ -49,6 +50,7 @@ class Share:
     after: int
     microbatch: int
     drain: str
+    planned: bool
     coordinator: Place
     secret: bytes
 
@@ -69,8 +71,17 @@ def read(settings: Settings, share: Share) -> Iterator[pa.RecordBatch]:
     """
     shape = reading.shape(settings)
     given = breaks = 0
+    giver = ""
     while True:
         place = _find(settings, share)
+        if given and place.name != giver:
+            # What has been handed on cannot be taken back, and this owner knows nothing of it: the microbatch ends.
+            text = f"{share.endpoint}: the process that had the connection has ended in the midst of a microbatch"
+            if settings.fail_on_data_loss:
+                raise omq.StateError(f"{text} (failOnDataLoss=true)")
+            log.warning("%s; what it had read ahead is lost", text)
+            return
+        giver = place.name
         try:
             for taken in _taken(settings, share, place, given):
                 given, breaks = given + 1, 0
@@ -89,15 +100,6 @@ def read(settings: Settings, share: Share) -> Iterator[pa.RecordBatch]:
                         f" be reached from this executor: {error}"
                     ) from None
                 time.sleep(AGAIN)
-                continue
-            if not given:
-                continue
-            # What has been handed on cannot be taken back, and the next owner knows nothing of it: the microbatch ends.
-            text = f"{share.endpoint}: the process that had the connection has ended in the midst of a microbatch"
-            if settings.fail_on_data_loss:
-                raise omq.StateError(f"{text} (failOnDataLoss=true)") from None
-            log.warning("%s; what it had read ahead is lost", text)
-            return
 
 
 def _find(settings: Settings, share: Share) -> Place:
@@ -153,6 +155,7 @@ def _taken(settings: Settings, share: Share, place: Place, given: int) -> Iterat
             "after": share.after,
             "drain": share.drain,
             "given": given,
+            "planned": share.planned,
             "limits": asdict(reading.limits(settings, bool(share.drain))),
             "columns": options.columns(settings),
         }

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import omq
 from omq.spark.live.process import detach, speak_nowhere
-from omq.spark.live.trusted import SILENCE, Channel, Place, Server, accepted, in_a_thread, is_ours
+from omq.spark.live.trusted import FROZEN, Channel, Place, Server, accepted, in_a_thread, is_ours
 
 STARTING: Final = 30.0  # seconds that an owner may take to begin, after which another task may start one
 RETURNING: Final = 3.0  # seconds that owners of another coordinator have to come back
@@ -43,6 +43,11 @@ class _Owned:
         self.told = 0
         self.heard = time.monotonic()
         self.ended = False
+        self.leaves = False  # it has nothing that anybody could want
+
+    def told_of(self) -> dict[str, Any]:
+        """What a run is told of it."""
+        return {**self.status, "connection": self.name, "process": self.place.name}
 
     def order(self, **order: Any) -> None:
         """Says something to it; one that has gone will be noticed elsewhere."""
@@ -68,6 +73,7 @@ class Coordinator:
         self._granted: dict[str, float] = {}
         self._failures: dict[str, list[dict[str, str]]] = {}  # of owners at their start
         self._lost: list[dict[str, Any]] = []
+        self._expected: list[dict[str, Any]] = []  # owners of a coordinator that has gone
         self._said: list[str] = []
         self._runs = 0
         self._rest = False  # the run is over; not: none has come yet
@@ -123,6 +129,7 @@ class Coordinator:
     def _answer(self, channel: Channel, asked: dict[str, Any]) -> None:
         if "keep" in asked:
             self._keep = asked["keep"]
+            self._expected = asked["known"]
             self._let_go(asked["wanted"])
         if "commit" in asked:
             for owner in self._standing():
@@ -130,10 +137,19 @@ class Coordinator:
         if "status" in asked:
             self._have_told()
             with self._changed:
+                self._miss()
                 lost, self._lost = self._lost, []
                 said, self._said = self._said, []
-                found = [{**owner.status, "connection": owner.name} for owner in self._owners.values()]
+                found = [owner.told_of() for owner in self._owners.values()]
             channel.send({"partitions": found, "lost": lost, "said": said})
+
+    def _miss(self) -> None:
+        """Notes owners of a coordinator that has gone which have had the time to come here, and have not."""
+        if time.monotonic() < self._settled:
+            return
+        there = {owner.place.name for owner in self._owners.values()}
+        self._lost += [{**one, "why": "has died"} for one in self._expected if one["process"] not in there]
+        self._expected = []
 
     def _let_go(self, wanted: list[str]) -> None:
         """Ends owners that the query, which goes on with other options, has no use for."""
@@ -145,7 +161,7 @@ class Coordinator:
                 owner.order(end=True)
 
     def _lose(self, owner: _Owned, why: str) -> None:
-        self._lost.append({**owner.status, "connection": owner.name, "why": why})
+        self._lost.append({**owner.told_of(), "why": why})
 
     def _standing(self) -> list[_Owned]:
         with self._changed:
@@ -207,6 +223,9 @@ class Coordinator:
         try:
             while True:
                 told = channel.hear()
+                if "leaves" in told:
+                    owner.leaves = True
+                    break
                 with self._changed:
                     owner.heard = time.monotonic()
                     owner.status = told["status"]
@@ -218,7 +237,7 @@ class Coordinator:
                 owner.ended = True
                 if self._owners.get(owner.name) is owner:
                     del self._owners[owner.name]
-                    if self._runs:
+                    if not owner.leaves:
                         self._lose(owner, "has died")
                 self._changed.notify_all()
 
@@ -244,7 +263,10 @@ class Coordinator:
                     answer = dict(failures[-1])
                     break
                 if self._granted.get(name, now) < now:
-                    self._fail(name, f"the owner of {name} has not begun within {STARTING:g} s", "StateError")
+                    # Perhaps the task that was to start it is no more.
+                    del self._granted[name]
+                    if "failures" in asked:
+                        self._fail(name, f"the owner of {name} has not begun within {STARTING:g} s", "StateError")
                 elif name not in self._granted and now > self._settled:
                     self._granted[name] = now + STARTING
                     answer = {"start": True, "failures": len(failures)}
@@ -263,8 +285,8 @@ class Coordinator:
             if owner is None or owner.place.name != place:
                 return False
             owner.order(tell=question)
-            self._changed.wait_for(lambda: owner.told >= question or owner.ended, 2 * SILENCE)
-            return owner.told >= question and not owner.ended
+            self._changed.wait_for(lambda: owner.told >= question or owner.ended)
+            return not owner.ended
 
     # ------------------------------------------------------------------ the end
 
@@ -274,10 +296,10 @@ class Coordinator:
             self._changed.wait_for(lambda: self._runs, STARTING)
         self._rest_if_alone()
         with self._changed:
-            while self._runs or (self._owners and time.monotonic() < self._since + self._keep):
+            while self._runs or ((self._owners or self._lost) and time.monotonic() < self._since + self._keep):
                 self._changed.wait(1.0)
                 for owner in self._owners.values():
-                    if time.monotonic() > owner.heard + SILENCE:
+                    if time.monotonic() > owner.heard + FROZEN:
                         owner.channel.close()  # who reads there finds the end, and lets go of it
         for owner in self._standing():
             owner.order(end=True)

@@ -15,6 +15,7 @@ class Microbatch:
     Attributes:
         number: Its number, as the end offset has it.
         rows: Messages.
+        read: Messages that some reader has had.
         bytes: Bytes of their bodies.
         over: Whether nothing more comes.
         bounded: Whether it ended because there was no more room in it.
@@ -23,7 +24,7 @@ class Microbatch:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.rows = self.bytes = 0
+        self.rows = self.read = self.bytes = 0
         self.over = self.bounded = False
         self.error: Exception | None = None
         self._taken: list[Taken] = []
@@ -60,7 +61,14 @@ class Microbatch:
 
         Raises:
             Exception: Why it ended, if that was not as it should be.
+            StateError: It has not so many.
         """
+        with self._changed:
+            if at > len(self._taken):
+                raise omq.StateError(
+                    f"microbatch {self.number} has {len(self._taken)} batches, and a task had {at} of it"
+                )
+            rows = sum(one.marks.count for one in self._taken[:at])
         while True:
             with self._changed:
                 if len(self._taken) == at and not self.over:
@@ -72,7 +80,10 @@ class Microbatch:
                     return
             if taken is not None or patience is not None:
                 yield taken
-            at += taken is not None
+            if taken is not None:
+                at += 1
+                rows += taken.marks.count
+                self.read = max(self.read, rows)
 
 
 class Uncommitted:

@@ -109,10 +109,18 @@ class Owner:
 
         Args:
             request: `read`, its number; `after`, that of the last one which is committed; `limits`; `columns`;
-                `settings`, pickled; and `drain`, a name for all microbatches of one `availableNow`, or nothing.
+                `settings`, pickled; `given`, how many batches of it the task has had; `planned`, whether this run of
+                the query has planned it; and `drain`, a name for all microbatches of one `availableNow`, or nothing.
         """
         self._uncommitted.commit(request["after"])
         found, fresh = self._uncommitted.find(request["read"])
+        if fresh and not found.rows and not request["planned"]:
+            log.warning(
+                "%s: microbatch %d was planned by a former run of the query, and is read anew: if anything had been"
+                " read for it, that is lost",
+                self._connection.endpoint,
+                found.number,
+            )
         if fresh:
             self._jobs.put(lambda: self._take(found, request))
         return found
@@ -232,6 +240,7 @@ class Owner:
             "over": last is None or last.over,
             "bounded": last is not None and last.bounded,
             "rows": sum(one.rows for one in kept),
+            "unread": sum(one.rows - one.read for one in kept),
             "bytes": sum(one.bytes for one in kept),
             **self._connection.health(),
         }
@@ -315,6 +324,7 @@ class _Process:
                     self._rest()
                     if self._owner.idle:
                         self._ended.set()
+                        channel.send({"leaves": True})
                         return
                 elif "end" in order:
                     self._ended.set()

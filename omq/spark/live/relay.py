@@ -1,4 +1,4 @@
-"""One process of a host owns a connection; the others read and write through it.
+"""One process of a host owns the connection of a sink; the others write through it.
 
 Spark gives the partitions of a stream to whatever worker process is free, so the next microbatch often runs in another
 process. Closing the connection and opening it there would lose the messages on their way. So the process that opened
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 import omq
 
+PATIENCE: Final = 5.0  # seconds that one who has come may take to say what he wants
 LOOK: Final = 0.5  # seconds between two looks at how long a connection has not been used
 BACKLOG: Final = 64  # processes that may wait for their turn
 
@@ -79,7 +80,6 @@ class Claim:
                     return
                 time.sleep(LOOK)  # no descriptor is left: processes that connect wait until one is
                 continue
-            peer.settimeout(None)
             with peer:
                 if _is_ours(peer):
                     self._answer(peer, serve)
@@ -88,7 +88,10 @@ class Claim:
         stream: Any
         with self.lock, peer.makefile("rwb") as stream:
             try:
+                # Nobody else is served while one says nothing.
+                peer.settimeout(PATIENCE)
                 request = json.loads(stream.readline() or b"null")
+                peer.settimeout(None)
                 if request is None:
                     return
                 try:
@@ -125,33 +128,6 @@ def _ask(key: str) -> socket.socket | None:
         peer.close()
         raise omq.StateError("another user's process has the name that a connection of ours needs")
     return peer
-
-
-def borrow(key: str, request: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:
-    """Reads through the owner.
-
-    Returns:
-        The batches; `None` if there is no owner, or no longer one.
-
-    Raises:
-        OwnerLost: The owner ended while it served; what was on its way is lost.
-        OmqError: What the owner raised.
-    """
-    peer = _ask(key)
-    return None if peer is None else _batches(peer, request)
-
-
-def _batches(peer: socket.socket, request: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-    with peer, peer.makefile("rwb") as stream:
-        try:
-            stream.write(json.dumps(request).encode() + b"\n")
-            stream.flush()
-            with pa.ipc.open_stream(stream) as found:
-                yield from found
-            result = json.loads(stream.readline() or b"null")
-        except (OSError, pa.ArrowInvalid) as error:
-            raise OwnerLost("the process that owns the connection ended") from error
-    _checked(result)
 
 
 def deliver(key: str, request: dict[str, Any], batches: Iterator[pa.RecordBatch]) -> dict[str, Any] | None:

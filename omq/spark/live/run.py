@@ -42,10 +42,11 @@ class Run:
     def __init__(self, stream: str, keep: float, wanted: list[str]) -> None:
         self._stream = stream
         self._first = {"keep": keep, "wanted": wanted}
+        self._told: dict[str, Any] = {"partitions": [], "lost": [], "said": []}
+        self._answers = 0
         self.secret = b""
         self.place: Place | None = None
         self._changed = threading.Condition()
-        self._answers: list[dict[str, Any]] = []
         self._closed = False
         self._channel = self._attach()
         threading.Thread(target=self._listen, name="omq-spark-run", daemon=True).start()
@@ -81,7 +82,8 @@ class Run:
             channel = Channel(sock)
             found = channel.hear()
             self.place, self.secret = Place.heard(found["place"]), bytes.fromhex(found["secret"])
-            channel.send(self._first)
+            # One that stands in for another learns from us which owners are to come.
+            channel.send({**self._first, "known": self._told["partitions"]})
         except (OSError, EOFError):
             sock.close()
             return None
@@ -106,7 +108,11 @@ class Run:
                     log.warning("%s", error)
                 continue
             with self._changed:
-                self._answers.append(answer)
+                # What was lost is told once, though it be later than anybody waits for it.
+                self._told["partitions"] = answer["partitions"]
+                self._told["lost"] += answer["lost"]
+                self._told["said"] += answer["said"]
+                self._answers += 1
                 self._changed.notify_all()
 
     def commit(self, number: int) -> None:
@@ -115,16 +121,15 @@ class Run:
             self._channel.send({"commit": number})
 
     def status(self) -> dict[str, Any]:
-        """How the owners are, and what was lost with one since this was last asked; nothing if nobody answers."""
+        """How the owners are, and what was lost with one since this was last asked; how they were if nobody answers."""
         with self._changed:
-            self._answers.clear()
+            before = self._answers
         with contextlib.suppress(OSError):
             self._channel.send({"status": True})
         with self._changed:
-            self._changed.wait_for(lambda: self._answers, PATIENCE)
-            if not self._answers:
-                return {"partitions": [], "lost": []}
-            found = self._answers.pop(0)
+            self._changed.wait_for(lambda: self._answers > before, PATIENCE)
+            found = dict(self._told)
+            self._told = {**self._told, "lost": [], "said": []}
         for text in found.pop("said"):
             log.warning("%s", text)
         return found

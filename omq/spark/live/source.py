@@ -125,6 +125,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._drain = ""
         self._drained = False
         self._run: Run | None = None
+        self._planned = 0  # the last microbatch that this run of the query has planned
+        self._committed = 0  # the last one of which it knows that it is committed
         self._stream = secrets.token_hex(16)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
@@ -139,17 +141,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         number = self._number(start) if start else 0
+        self._committed = max(self._committed, number)
         told = self._status()
         if self._drain and self._drained and not _goes_on(told["partitions"], number):
             return self._offset(number)
         self._drained = True
-        return self._offset(number + 1)
+        self._planned = number + 1
+        return self._offset(self._planned)
 
     @plainly
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """What Spark shows as `latestOffset` in a query's progress: how each connection is."""
         told = self._status()
-        return {"kind": "live", "partitions": sorted(told["partitions"], key=lambda one: str(one["connection"]))}
+        shown = [{name: value for name, value in one.items() if name != "process"} for one in told["partitions"]]
+        return {"kind": "live", "partitions": sorted(shown, key=lambda one: str(one["connection"]))}
 
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
@@ -158,8 +163,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise omq.StateError(f"the checkpoint goes backwards, from {start} to {end}")
         run = self._attached()
         assert run.place is not None
+        planned = number == self._planned
         return [
-            StreamPartition(Share(name, endpoint, after, number, self._drain, run.place, run.secret))
+            StreamPartition(Share(name, endpoint, after, number, self._drain, planned, run.place, run.secret))
             for name, endpoint in zip(names_of(self._settings), self._settings.endpoints, strict=True)
         ]
 
@@ -200,21 +206,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"partitions": []}
         told = self._run.status()
         for one in told["lost"]:
-            text = _lost(one)
+            text = _lost(one, self._committed)
             if self._settings.fail_on_data_loss:
                 raise omq.StateError(f"{text} (failOnDataLoss=true)")
             log.warning("%s", text)
         return told
 
 
-def _lost(one: dict[str, Any]) -> str:
-    """What is said of an owner that has died: its last report may be half a second old."""
+def _lost(one: dict[str, Any], committed: int) -> str:
+    """What is said of an owner that has died: its last report may be half a second old.
+
+    Args:
+        one: The report.
+        committed: The last microbatch that Spark has committed.
+    """
     text = f"{one.get('endpoint', one['connection'])}: the process that had the connection {one['why']}"
     if one.get("microbatch") is None:
         return f"{text}; what had arrived there is lost"
+    # What its tasks have had of a microbatch that is committed is not lost.
+    done = one["microbatch"] <= committed
     return (
-        f"{text}; lost are {one['rows']} messages of microbatch {one['microbatch']}, if Spark had not committed it, and"
-        f" {one['waiting']} that had arrived, about"
+        f"{text}; lost are about {one['unread' if done else 'rows']} messages of microbatch {one['microbatch']}, and"
+        f" {one['waiting']} that had arrived"
     )
 
 

@@ -24,7 +24,8 @@ import omq
 
 NONCE: Final = 32  # bytes
 PATIENCE: Final = 5.0  # seconds that a stranger has to prove himself, and that reaching a place may take
-SILENCE: Final = 15.0  # seconds after which one that has nothing to say, and does not say so, is taken for dead
+SILENCE: Final = 15.0  # seconds after which a line on which nothing comes is taken for broken
+FROZEN: Final = 45.0  # seconds after which a process that says nothing is taken for dead
 BACKLOG: Final = 128
 STRANGERS: Final = 64  # that may be proving themselves at once; of more the oldest is sent away
 MOST: Final = 64 << 20  # bytes of a message without what stands beside it; only who has proved himself sends any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,9 @@ from omq.broker.protocol import check_name
 from omq.spark.options import (
     ALL,
     MIB,
+    MOST_BYTES,
+    MOST_OF_A_BATCH,
+    MOST_PARTITIONS,
     READ,
     READS,
     STREAM_READ,
@@ -23,6 +26,7 @@ from omq.spark.options import (
     WRITES,
     Option,
     OptionSet,
+    at_most,
     count,
     flag,
     seconds,
@@ -76,18 +80,6 @@ _OF_THE_CLIENT: Final = (
     "send_timeout",
 )
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def _at_most(most: int, parse: Callable[[str], int]) -> Callable[[str], int]:
-    """The same with a bound."""
-
-    def bounded(text: str) -> int:
-        value = parse(text)
-        if value > most:
-            raise ValueError
-        return value
-
-    return bounded
 
 
 def _text(text: str) -> str:
@@ -159,9 +151,6 @@ def _delivery(text: str) -> str:
 
 
 _OFFSETS: Final = 'or an id of each topic, once: {"topic": 17}'
-_BATCH_BYTES: Final = 1 << 30  # Arrow counts the bytes of a column with 31 bits
-_BYTES: Final = 1 << 62  # the broker counts with 64 bits
-_PARTITIONS: Final = 1_000_000  # each is an object in the driver
 _STREAM: Final = frozenset({STREAM_READ})
 _OWN: Final = (
     Option("connect", ALL, _text, "the endpoint of a broker"),
@@ -172,14 +161,14 @@ _OWN: Final = (
     Option("endingOffsets", frozenset({READ}), _ending, f"latest, {_OFFSETS}, which is excluded"),
     Option("startingTimestamp", READS, _moment, "milliseconds since 1970, a whole number"),
     Option("endingTimestamp", frozenset({READ}), _moment, "milliseconds since 1970, a whole number"),
-    Option("minPartitions", READS, _at_most(_PARTITIONS, count), "a whole number above 0, 1000000 at most"),
+    Option("minPartitions", READS, at_most(MOST_PARTITIONS, count), "a whole number above 0, 1000000 at most"),
     Option("failOnDataLoss", READS, flag, "true or false"),
     Option("columns", READS, words, "names of columns, separated by commas"),
-    Option("batchBytes", READS, _at_most(_BATCH_BYTES, size), "bytes above 0 (16m is 16 MiB), 1g at most"),
+    Option("batchBytes", READS, at_most(MOST_OF_A_BATCH, size), "bytes above 0 (16m is 16 MiB), 1g at most"),
     Option("subscription", _STREAM, _text, "a name for the position that the broker keeps"),
     Option("maxRowsPerTrigger", _STREAM, count, "a whole number above 0"),
     Option("minRowsPerTrigger", _STREAM, count, "a whole number above 0"),
-    Option("maxBytesPerTrigger", _STREAM, _at_most(_BYTES, size), "bytes above 0 (16m is 16 MiB), 4294967296g at most"),
+    Option("maxBytesPerTrigger", _STREAM, at_most(MOST_BYTES, size), "bytes above 0 (16m is 16 MiB), 2^62 at most"),
     Option("maxTriggerDelay", _STREAM, _duration, "seconds above 0, or with a unit: 500ms, 30s, 15m, 1h"),
     Option("delivery", WRITES, _delivery, f"{EXACTLY_ONCE} or {AT_LEAST_ONCE}"),
     Option("timeout", ALL, seconds, "seconds above 0"),

@@ -63,3 +63,18 @@ def test_what_failed_goes_on_where_it_failed() -> None:
     found.add(taken(1))
     found.end(False)
     assert [one.marks.first for one in found.follow()] == [0, 1]
+
+
+def test_who_has_had_some_gets_the_rest_and_nobody_more_than_there_is() -> None:
+    found, _ = Uncommitted().find(1)
+    for number in range(3):
+        found.add(taken(number, number + 10))
+    reader = found.follow(at=1)
+    next(reader)
+    assert found.read == 0
+    next(reader)
+    assert found.read == 4
+    with pytest.raises(omq.StateError, match="microbatch 1 has 3 batches, and a task had 4"):
+        next(found.follow(at=4))
+    found.end(False)
+    assert list(found.follow(at=3)) == []
