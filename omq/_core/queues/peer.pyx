@@ -500,6 +500,8 @@ cdef class RecvQueue:
             self.withdraw()  # another peer was first
         has = peer.take_into(into, size)
         if has >= 0:
+            if into == self._target:
+                self.withdraw()  # the memory is the caller's again: what is read from here on must not go there
             self._taken(peer, has)
         else:
             self._refused = peer  # too large: the message stays first in line

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
+import subprocess
+import sys
 import threading
 import tracemalloc
 from typing import Any
@@ -228,3 +230,62 @@ def test_a_filtered_frame_does_not_end_the_call(make: Sockets, crew: Crew) -> No
     pub.send(wanted)
     assert crew.join() == [LARGE + 1]
     assert buffer == wanted
+
+
+@pytest.mark.parametrize("first", [300, 70_000, LARGE], ids=["small", "large", "larger than what is read at once"])
+@pytest.mark.parametrize("hwm", [1, 2, 1000])
+def test_what_comes_behind_a_message_is_not_read_into_its_memory(
+    make: Sockets, crew: Crew, first: int, hwm: int
+) -> None:
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*", recv_hwm=hwm)
+    bodies = [body(first, 1), body(LARGE, 2), body(LARGE, 3)]
+    wire = b"".join(frames(one) for one in bodies)
+    with raw_push(pull) as sock:
+        buffer = bytearray(LARGE)
+        waiting = crew(lambda: pull.recv_into(buffer, timeout=BOUND))
+        asleep(pull)
+        sock.sendall(wire[: first // 2])
+        if first > 300:
+            arrived(pull, first // 2)
+        # The end of the message and the next ones are there together: the call that takes it may read on.
+        crew(lambda: sock.sendall(wire[first // 2 :]))
+        waiting.join(BOUND)
+        assert buffer[:first] == bodies[0]
+        for one in bodies[1:]:
+            assert pull.recv_into(buffer, timeout=BOUND) == len(one)
+            assert buffer == one
+        crew.join()
+
+
+#: Sends pairs of messages of which the second comes some microseconds behind the last octet of the first.
+PAIRS = """
+import socket, sys, time
+from tests.unit.engine.wire import GREETING, frames, ready
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+sock.sendall(GREETING + ready(b"PUSH"))
+for number in range(int(sys.argv[2])):
+    first, second = (frames(b"%08d" % one * 10_000) for one in (2 * number, 2 * number + 1))
+    sock.sendall(first[:-1])
+    time.sleep(0.0005)
+    later = time.perf_counter() + number % 100 * 1e-6
+    sock.sendall(first[-1:])
+    while time.perf_counter() < later:
+        pass
+    sock.sendall(second)
+    time.sleep(0.0005)
+"""
+
+
+def test_what_comes_between_the_end_of_a_message_and_its_taking_is_not_read_into_its_memory(make: Sockets) -> None:
+    pairs = 1000
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*", recv_hwm=1)
+    port = pull.endpoints[0].rpartition(":")[2]
+    buffer = bytearray(80_000)
+    with subprocess.Popen([sys.executable, "-c", PAIRS, port, str(pairs)]) as sender:
+        try:
+            for number in range(2 * pairs):
+                assert pull.recv_into(buffer, timeout=BOUND) == 80_000
+                assert buffer == b"%08d" % number * 10_000, number
+        finally:
+            sender.kill()
