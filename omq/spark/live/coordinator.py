@@ -19,6 +19,7 @@ import time
 from typing import Any, Final
 
 import omq
+from omq.spark.live.note import Note
 from omq.spark.live.process import detach, speak_nowhere
 from omq.spark.live.trusted import FROZEN, Channel, Place, Server, accepted, in_a_thread, is_ours
 
@@ -88,6 +89,11 @@ class Coordinator:
         self._server = Server(name_of(stream), secret, self._serve, port)
         self._door.listen(8)
         threading.Thread(target=self._open, name="omq-spark-runs", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where owners find it."""
+        return self._server.place.port
 
     # ------------------------------------------------------------------ runs of the query
 
@@ -307,16 +313,29 @@ class Coordinator:
             self._changed.wait_for(lambda: not self._owners, TELLING)
 
 
+def _start(stream: str, secret: bytes, port: int) -> Coordinator | None:
+    """A coordinator, at the port of one that has gone if that is free; nothing if the stream has one."""
+    for wanted in dict.fromkeys((port, 0)):
+        with contextlib.suppress(OSError):
+            return Coordinator(stream, secret, wanted)
+    return None
+
+
 def main() -> None:
     """The process."""
     told = json.load(sys.stdin)
     detach()
     speak_nowhere()
-    try:
-        coordinator = Coordinator(told["stream"], bytes.fromhex(told["secret"] or secrets.token_hex(32)), told["port"])
-    except OSError:
-        return  # the stream has one
+    note = Note(told["stream"])
+    if not told["secret"]:
+        told |= note.read()
+    secret = bytes.fromhex(told["secret"]) or secrets.token_bytes(32)
+    coordinator = _start(told["stream"], secret, told["port"])
+    if coordinator is None:
+        return
+    note.write({"secret": secret.hex(), "port": coordinator.port})
     coordinator.wait()
+    note.remove()
 
 
 if __name__ == "__main__":

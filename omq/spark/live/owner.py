@@ -197,13 +197,14 @@ class Owner:
 
         self._jobs.put(job)
         done.wait()
-        if self._connection.held:
+        if not self.idle:
             log.warning(
-                "%s: the query has ended, and %d messages had arrived that it has not read; its next run gets them if"
-                " it begins within keepSeconds=%g",
+                "%s: the query has ended. What is kept for its next run, if it begins within keepSeconds=%g: %d messages"
+                " of microbatches that may not be committed, and %d that had arrived and were not read",
                 self._connection.endpoint,
-                self._connection.held,
                 self._settings.keep_seconds,
+                sum(one.rows for one in self._uncommitted),
+                self._connection.held,
             )
 
     def go_on(self) -> None:

@@ -20,6 +20,7 @@ log = logging.getLogger("omq.spark")
 
 STARTING: Final = 20.0  # seconds that a coordinator may take to begin
 AGAIN: Final = 5.0  # seconds after which another is started
+ATTEMPTS: Final = 3  # to start one
 PATIENCE: Final = 5.0  # seconds that an answer may take
 
 
@@ -55,6 +56,7 @@ class Run:
         """A line to the coordinator, which is started if it is not there."""
         deadline = time.monotonic() + STARTING
         started = -AGAIN
+        failures = 0
         while True:
             channel = self._reach()
             if channel is not None:
@@ -68,8 +70,11 @@ class Run:
                 try:
                     launch("omq.spark.live.coordinator", json.dumps(told).encode())
                 except (OSError, subprocess.SubprocessError) as error:
-                    raise omq.StateError(f"the stream's coordinator cannot be started: {error}") from None
-                started = time.monotonic()
+                    failures += 1  # it may have been killed
+                    if failures == ATTEMPTS:
+                        raise omq.StateError(f"the stream's coordinator cannot be started: {error}") from None
+                else:
+                    started = time.monotonic()
             time.sleep(0.02)
 
     def _reach(self) -> Channel | None:

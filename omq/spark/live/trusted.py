@@ -177,7 +177,7 @@ class Channel:
         if self._local:
             first, descriptors, _, _ = socket.recv_fds(self.sock, 1, 8, socket.MSG_CMSG_CLOEXEC)
             if not first:
-                raise EOFError
+                raise EOFError("the other side has gone")
             first += self._exactly(_LENGTH.size - 1)
         else:
             first = self._exactly(_LENGTH.size)

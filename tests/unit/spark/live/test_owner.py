@@ -23,10 +23,12 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 import omq  # noqa: E402
 from omq.spark.live import borrow, settings  # noqa: E402
 from omq.spark.live.borrow import Share  # noqa: E402
+from omq.spark.live.note import Note  # noqa: E402
 from omq.spark.live.owner import LEAST, Owner, names_of  # noqa: E402
 from omq.spark.live.run import Run  # noqa: E402
 from omq.spark.live.settings import Settings  # noqa: E402
 from omq.spark.live.trusted import FROZEN, SILENCE, Channel, Unreachable  # noqa: E402
+from tests.waits import until  # noqa: E402
 
 KEEP = 3.0  # seconds that owners outlive a run
 
@@ -323,8 +325,8 @@ def test_one_that_leaves_because_nobody_could_want_anything_of_it_is_no_loss(pus
     (known,) = stream.run.status()["partitions"]
     assert known["rows"] == 0
     stream.end()
-    stream.begin()
     assert gone(owner, 20)
+    stream.begin()
     assert stream.run.status()["lost"] == []
 
 
@@ -513,6 +515,29 @@ def test_a_killed_coordinator_is_replaced_and_the_owner_comes_back(push: omq.PUS
     assert stream.read(1) == numbered(0, 100)
     assert stream.read(2) == numbered(100, 100)
     stream.end()
+
+
+def test_a_coordinator_that_is_killed_between_two_runs_is_replaced_and_the_owner_comes_back(push: omq.PUSH) -> None:
+    stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="100", triggerSeconds="0.3", keepSeconds="20")
+    push.send_many(numbered(0, 250))
+    assert stream.read(1) == numbered(0, 100)
+    owner, killed = stream.owner(), stream.coordinator()
+    stream.end()
+    while push.peers:
+        time.sleep(0.01)
+    os.kill(killed, signal.SIGKILL)
+    assert gone(killed, 20)
+    stream.begin()
+    assert stream.read(1) == numbered(0, 100)
+    assert stream.owner() == owner
+    assert stream.read(2) == numbered(100, 100)
+    assert stream.run.status()["lost"] == []
+    note = Note(stream.name)
+    assert note.read()["port"] == stream.run.place.port
+    killed = stream.owner()
+    stream.end()
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: not note.read(), "the coordinator's end", bound=KEEP + 20)
 
 
 def test_a_subscription_loses_nothing_while_coordinators_are_killed() -> None:
