@@ -199,8 +199,8 @@ class Owner:
         done.wait()
         if not self.idle:
             log.warning(
-                "%s: the query has ended. What is kept for its next run, if it begins within keepSeconds=%g: %d messages"
-                " of microbatches that may not be committed, and %d that had arrived and were not read",
+                "%s: the query has ended. What is kept for its next run, if it begins within keepSeconds=%g: %d"
+                " messages of microbatches that may not be committed, and %d that had arrived and were not read",
                 self._connection.endpoint,
                 self._settings.keep_seconds,
                 sum(one.rows for one in self._uncommitted),
