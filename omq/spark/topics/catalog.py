@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import omq
@@ -103,7 +103,20 @@ class Catalog:
             TopicError: One is not.
         """
         broker, found = self.topics()
-        if missing := [name for name in self._settings.topics if name not in found]:
+        self.check_names(found)
+        return broker, found
+
+    def check_names(self, found: Mapping[str, TopicInfo], known: Container[str] = ()) -> None:
+        """Raises where a topic that is named is not there.
+
+        Args:
+            found: The topics that are there.
+            known: Names of topics that may be missing: what became of them is told elsewhere.
+
+        Raises:
+            TopicError: One is not.
+        """
+        if missing := [name for name in self._settings.topics if name not in found and name not in known]:
             with named(self._settings):
                 names = sorted(info.name for info in self.client.topics())
             there = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"
@@ -111,7 +124,6 @@ class Catalog:
                 f"option {self._settings.chosen}: {self._settings.endpoint} has no topic {missing[0]!r};"
                 f" there are: {there}"
             )
-        return broker, found
 
     # ------------------------------------------------------------------ bounds
 

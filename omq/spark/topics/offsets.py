@@ -117,13 +117,20 @@ def split(ranges: Sequence[Range], least: int | None) -> list[Range]:
 
 
 def shared(wanted: Sequence[int], limit: int) -> list[int]:
-    """Shares so many out in proportion to what each wants; nobody gets more than that, and all is given out."""
+    """Shares so many out in proportion to what each wants; nobody gets more than that, and all is given out.
+
+    Whoever wants anything gets one, if there are so many: beside one who wants much the others would wait for ever.
+    """
     total = sum(wanted)
     if total <= limit:
         return list(wanted)
-    given = [one * limit // total for one in wanted]
-    # The rest goes to those who lost the largest parts by rounding.
-    by_loss = sorted(range(len(wanted)), key=lambda number: (-(wanted[number] * limit % total), number))
-    for number in by_loss[: limit - sum(given)]:
-        given[number] += 1
+    least = int(sum(map(bool, wanted)) <= limit)
+    given = [max(one * limit // total, least) if one else 0 for one in wanted]
+    # The rest goes to those who lost the largest parts by rounding; those who got most pay what was given too much.
+    by_loss = sorted(range(len(wanted)), key=lambda number: (given[number] * total - wanted[number] * limit, number))
+    while (left := limit - sum(given)) > 0:
+        for number in [one for one in by_loss if given[one] < wanted[one]][:left]:
+            given[number] += 1
+    for _ in range(-left):
+        given[max(range(len(given)), key=given.__getitem__)] -= 1
     return given

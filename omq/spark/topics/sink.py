@@ -7,6 +7,7 @@ import logging
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -135,14 +136,16 @@ class Sent(WriterCommitMessage):
     Attributes:
         scope: The query and the microbatch, or the job, that it belongs to.
         stages: The stages that wait for the commit.
-        rows: How many rows it had.
+        rows: How many rows it had for each topic.
         bytes: Bytes of their records.
+        broker: The id of the broker's store that has the stages; empty if it has none.
     """
 
     scope: str
     stages: list[str] = field(default_factory=list)
-    rows: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
+    broker: str = ""
 
 
 class Task:
@@ -213,13 +216,17 @@ class Task:
     def _put(self, topic: str, some: Iterator[Records]) -> None:
         try:
             if self._scope is None:
-                while chunk := self._round(some):
+                while chunk := self._round(topic, some):
                     self._client.publish_many(topic, chunk)
                 return
+            if not self.sent.broker:
+                self._client.topics(topic)  # which broker this is, it says with any answer
+                self.sent.broker = self._client.broker
             name, sequence = self._stages.get(topic, (f"{self._name}/{len(self._stages)}", 1))
             # Noted before, for whatever happens meanwhile.
             self._stages[topic] = name, sequence
-            after = self._client.stage(topic, self._counted(some), name, sequence=sequence)
+            after = self._client.stage(topic, self._counted(topic, some), name, sequence=sequence)
+            self._check_broker()
             if after == 1:
                 del self._stages[topic]  # no rows, no stage
             else:
@@ -228,17 +235,23 @@ class Task:
             which = f"option topic={topic!r}" if self._settings.topics else f"column 'topic' with {topic!r}"
             raise TopicError(f"{which}: {error}") from None
 
-    def _counted(self, some: Iterator[Records]) -> Iterator[Records]:
+    def _check_broker(self) -> None:
+        """Raises where another broker has come meanwhile, which has only a part of what was staged."""
+        if self.sent.broker != self._client.broker:
+            where = self._settings.endpoint
+            raise omq.StateError(f"another broker is at {where} now than the one at which this task began to stage")
+
+    def _counted(self, topic: str, some: Iterator[Records]) -> Iterator[Records]:
         for one in some:
-            self.sent.rows += one.count
+            self.sent.rows[topic] += one.count
             self.sent.bytes += len(one.data)
             yield one
 
-    def _round(self, some: Iterator[Records]) -> list[Records]:
+    def _round(self, topic: str, some: Iterator[Records]) -> list[Records]:
         """Some of what is to be published; their ids need memory."""
         found: list[Records] = []
         left = ROUND
-        for one in self._counted(some):
+        for one in self._counted(topic, some):
             found.append(one)
             left -= len(one.data)
             if left <= 0:
@@ -293,31 +306,31 @@ class _Writer:
                 f" not {len(stages)}; coalesce the partitions"
             )
         begun = time.perf_counter()
+        scope = sent[0].scope
+        brokers = {one.broker for one in sent if one.stages}
         with named(self._settings), self._settings.client() as client:
-            published = client.commit(sent[0].scope, stages)
+            published = [] if len(brokers) > 1 else client.commit(scope, stages)
+            if brokers != {client.broker}:
+                where = self._settings.endpoint
+                raise omq.StateError(
+                    f"{scope}: another broker is at {where} now than the one at which tasks have staged"
+                )
             repeated = not {one.stage for one in published}.issuperset(stages)
             # What is left of the query are copies: of a commit that was done before, of attempts that lost or died.
-            client.abort(f"{sent[0].scope.rpartition('/')[0]}/", prefix=True)
-        rows, there = sum(one.rows for one in sent), sum(one.count for one in published)
-        if repeated and rows != there:
-            raise omq.StateError(
-                f"{sent[0].scope}: this microbatch was published before, with {there} rows, and has {rows} now, of"
-                " which none is published: either its checkpoint is a copy, and another query has gone on from it, or"
-                " the query gives other rows each time it runs. A new checkpoint begins a query that publishes anew,"
-                " and option delivery='at-least-once' publishes whatever comes"
-            )
-        if rows != there:
+            client.abort(f"{scope.rpartition('/')[0]}/", prefix=True)
+        rows: Counter[str] = sum((one.rows for one in sent), Counter())
+        there: Counter[str] = Counter()
+        for one in published:
+            there[one.topic] += one.count
+        if repeated:
+            _check_repeated(scope, rows, +there)
+        elif rows != +there:
             # Only where the topic's persistence allows it.
             log.error(
-                "%s: %d rows were staged and %d published: the broker has lost the others", sent[0].scope, rows, there
+                "%s: staged were %s, and published %s: the broker has lost the others", scope, _said(rows), _said(there)
             )
-        log.info(
-            "%s: %d rows, %s in %.3f s",
-            sent[0].scope,
-            rows,
-            "which were published before," if repeated else "published",
-            time.perf_counter() - begun,
-        )
+        else:
+            log.info("%s: %s published in %.3f s", scope, _said(rows), time.perf_counter() - begun)
 
     def _drop(self, messages: list[Any]) -> None:
         """Forgets what tasks have staged, also those that have not told."""
@@ -330,6 +343,35 @@ class _Writer:
                     client.abort(f"{scope}/", prefix=True)
         except BrokerError as error:
             log.warning("what was staged stays for a day: %s", error)
+
+
+def _check_repeated(scope: str, rows: Counter[str], there: Counter[str]) -> None:
+    """Tells of a microbatch that was published before.
+
+    Raises:
+        StateError: Its rows were others then, or for other topics, or a topic was deleted since.
+    """
+    if rows != there:
+        raise omq.StateError(
+            f"{scope}: this microbatch was published before, with {_said(there)}, and has {_said(rows)} now, of which"
+            " none is published: its checkpoint is a copy, and another query has gone on from it; or the query gives"
+            " other rows each time it runs, or its options say another topic now. A new checkpoint begins a query that"
+            " publishes anew, and option delivery='at-least-once' publishes whatever comes"
+        )
+    log.warning(
+        "%s: this microbatch, with %s, was published before, and is not again: right where the query died between that"
+        " and Spark's own note of it; where its checkpoint is a copy of another query's, its rows are passed over",
+        scope,
+        _said(rows),
+    )
+
+
+def _said(rows: Counter[str]) -> str:
+    """How many rows went to which topics."""
+    shown = [
+        f"{count} rows for {repr(name) if name else 'a topic that was deleted'}" for name, count in sorted(rows.items())
+    ]
+    return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more topics" if len(shown) > 10 else "") or "no rows"
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):

@@ -188,10 +188,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_first = self._is_first(begin)
         if begin.broker != broker and begin.places:
             lost(settings, f"option connect={settings.endpoint!r}: the checkpoint is of another broker's topics")
+        if self._last is None:
+            self._catalog.check_names(infos, begin.places)
         for name, place in begin.places.items():
             info = infos.get(name)
             if begin.broker == broker and info is not None and info.id == place.topic_id:
                 found[name] = replace(place, begin=place.next if is_first else None)
+                # With any other persistence a broker that was killed goes on behind ids that it may have given.
+                if info.persistence == "strong" and place.next > info.last + 1:
+                    text = f"topic {name!r} ends with id {info.last}, and the query has read up to id {place.next - 1}"
+                    lost(settings, f"{text}: the broker's store is an older one, and what it had behind that is lost")
+                    found[name] = Place(info.id, info.last + 1, info.last + 1)
             elif begin.broker == broker:
                 why = self._catalog.missing(name, info)
                 lost(settings, f"{why}: what follows id {place.next - 1} is not read")
@@ -225,6 +232,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             return dict(ends)
         names = list(places)
+        if settings.max_rows is not None:
+            begins |= self._behind_gaps(begins, ends, infos, settings.max_rows)
         there = [ends[name] - begins[name] for name in names]
         waits = time.monotonic() - self._given < settings.max_delay and self._until is None
         if settings.min_rows is not None and sum(there) < settings.min_rows and waits:
@@ -233,6 +242,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             there = shared(there, settings.max_rows)
         found = {name: begins[name] + rows for name, rows in zip(names, there, strict=True)}
         return found if settings.max_bytes is None else self._in_bytes(begins, found, infos, settings.max_bytes)
+
+    def _behind_gaps(
+        self, begins: Mapping[str, int], ends: Mapping[str, int], infos: Mapping[str, TopicInfo], limit: int
+    ) -> dict[str, int]:
+        """Where messages begin in topics of which a broker that was killed may have left out a million ids."""
+        found: dict[str, int] = {}
+        with named(self._settings):
+            for name, begin in begins.items():
+                if ends[name] - begin > limit and infos[name].persistence != "strong":
+                    found[name] = max(self._catalog.client.reach(name, begin, ends[name], 1) - 1, begin)
+        return found
 
     def _in_bytes(
         self, begins: Mapping[str, int], ends: Mapping[str, int], infos: Mapping[str, TopicInfo], limit: int

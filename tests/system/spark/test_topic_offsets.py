@@ -4,7 +4,11 @@ import json
 import logging
 import random
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +22,8 @@ from omq.spark.topics import source
 from omq.spark.topics.catalog import Catalog, DataLoss
 from omq.spark.topics.settings import parse
 from omq.spark.topics.source import StreamReader
+from tests.ports import held
+from tests.system.spark.test_topic_task import SERVER
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -206,6 +212,78 @@ def test_rows_of_a_microbatch_are_shared_among_topics(client: Client, query: Que
     assert run.take() == ids("a", 1, 15) + ids("b", 1, 5)
     assert run.take() == ids("a", 16, 30) + ids("b", 6, 10)
     assert not run.plan()
+
+
+def test_a_small_topic_is_not_passed_over_beside_a_large_one(client: Client, query: Query) -> None:
+    filled(client, "large", count=5000)
+    filled(client, "small", count=2)
+    run = query.run(topics="large,small", startingOffsets="earliest", maxRowsPerTrigger=10)
+    assert run.take() == ids("large", 1, 9) + ids("small", 1, 1)
+    assert run.take() == ids("large", 10, 18) + ids("small", 2, 2)
+
+
+def test_ids_that_a_killed_broker_has_left_out_are_no_rows(tmp_path: Path) -> None:
+    with held() as port:
+        url = f"tcp://127.0.0.1:{port}"
+        with subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path), url]) as process, Client(url) as client:
+            client.create("a", persistence="async")
+            client.create("b", persistence="strong")
+            client.publish_many("a", [b"x"] * 3)
+            client.publish("b", b"x")  # so that what is before it is written
+            process.kill()
+        with subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path), url]) as process, Client(url) as client:
+            first = client.publish("a", b"x")
+            assert first > 1000
+            client.publish_many("b", [b"x"] * 10)
+            query = Query(url)
+            run = query.run(topics="a,b", startingOffsets="earliest", maxRowsPerTrigger=10)
+            got: list[Row] = []
+            while len(got) < 15:
+                taken = run.take()
+                assert taken, got
+                got += taken
+            assert sorted(got) == [*ids("a", 1, 3), ("a", first), *ids("b", 1, 11)]
+            query.stop()
+            process.kill()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_store_that_is_an_older_one_is_data_loss(
+    fails: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, backup = tmp_path / "store", tmp_path / "backup"
+    with Server(store, bind="tcp://127.0.0.1:*") as server, Client(server.endpoints["zmtp"]) as client:
+        filled(client, "a", count=5, persistence="strong")
+    shutil.copytree(store, backup)
+    with held() as port:
+        url = f"tcp://127.0.0.1:{port}"
+        with Server(store, bind=url), Client(url) as client:
+            client.publish_many("a", [b"x"] * 5)
+            query = Query(url)
+            assert query.run(topic="a", startingOffsets="earliest").take() == ids("a", 1, 10)
+            query.stop()
+        shutil.rmtree(store)
+        shutil.copytree(backup, store)
+        with Server(store, bind=url), Client(url) as client:
+            client.publish_many("a", [b"new"] * 3)
+            run = query.run(topic="a", failOnDataLoss=str(fails).lower())
+            says = "topic 'a' ends with id 8, and the query has read up to id 10: the broker's store is an older one"
+            if fails:
+                with pytest.raises(DataLoss, match=says):
+                    run.take()
+            else:
+                run.take()
+                assert says in caplog.text
+                client.publish_many("a", [b"new"] * 2)
+                assert run.take() == ids("a", 9, 10)
+            query.stop()
+
+
+def test_a_topic_that_is_named_and_not_there_is_told_also_by_a_checkpoint(client: Client, query: Query) -> None:
+    filled(client, "a")
+    assert query.run(topic="a", startingOffsets="earliest").take() == ids("a", 1, 3)
+    with pytest.raises(omq.OmqError, match=r"has no topic 'typo'; there are: a"):
+        query.run(topics="a,typo").take()
 
 
 # ---------------------------------------------------------------------- where a subscription begins

@@ -4,23 +4,24 @@ import contextlib
 import logging
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
-import omq
-from omq.broker import Client, Server
-from omq.spark.topics import read as reading
-from omq.spark.topics.catalog import Catalog, DataLoss, offset
-from omq.spark.topics.offsets import Range
-from omq.spark.topics.read import _read
-from omq.spark.topics.settings import Settings, parse
-from omq.spark.topics.sink import Sent, microbatch_writer
-from tests.ports import held
+import omq  # noqa: E402
+from omq.broker import Client, Server  # noqa: E402
+from omq.spark.topics import read as reading  # noqa: E402
+from omq.spark.topics.catalog import Catalog, DataLoss, offset  # noqa: E402
+from omq.spark.topics.offsets import Range  # noqa: E402
+from omq.spark.topics.read import _read  # noqa: E402
+from omq.spark.topics.settings import Settings, parse  # noqa: E402
+from omq.spark.topics.sink import Sent, Task, microbatch_writer  # noqa: E402
+from tests.ports import held  # noqa: E402
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -164,20 +165,60 @@ def test_ids_that_a_killed_broker_may_have_given_are_told_and_fail_nothing(
             process.wait()
 
 
+def commit(client: Client, url: str, topic: str, count: int, attempt: int) -> None:
+    """Stages and commits one microbatch as a task and a driver do."""
+    writer = microbatch_writer(parse("writeStream", {"connect": url, "topic": topic}))
+    stage = f"query/7/0/{attempt}"
+    client.stage(topic, [b"y"] * count, stage)
+    writer.commit([Sent("query/7", [stage], Counter({topic: count}), count, client.broker)], 7)
+
+
 @pytest.mark.parametrize("rows", [2, 4])
 def test_a_microbatch_that_comes_again_with_other_rows_is_an_error(rows: int, place: Place) -> None:
     client = place.serve(b"x")
-    writer = microbatch_writer(parse("writeStream", {"connect": place.url, "topic": "t"}))
-
-    def commit(count: int, attempt: int) -> None:
-        client.stage("t", [b"y"] * count, f"query/7/0/{attempt}")
-        writer.commit([Sent("query/7", [f"query/7/0/{attempt}"], count)], 7)
-
-    commit(3, 0)
-    commit(3, 1)  # as after a crash in the commit
-    with pytest.raises(omq.StateError, match=rf"query/7: this microbatch was .* with 3 rows, and has {rows} now"):
-        commit(rows, 2)
+    commit(client, place.url, "t", 3, 0)
+    commit(client, place.url, "t", 3, 1)  # as after a crash in the commit
+    with pytest.raises(
+        omq.StateError, match=rf"query/7: this microbatch was .* with 3 rows for 't', and has {rows} rows"
+    ):
+        commit(client, place.url, "t", rows, 2)
     assert len(list(client.read("t"))) == COUNT + 3
+
+
+def test_so_is_one_that_comes_again_for_another_topic(place: Place) -> None:
+    client = place.serve(b"x")
+    client.create("other", persistence="transient")
+    commit(client, place.url, "t", 3, 0)
+    with pytest.raises(omq.StateError, match="with 3 rows for 't', and has 3 rows for 'other' now, of which none"):
+        commit(client, place.url, "other", 3, 1)
+
+
+def test_one_that_was_published_before_is_told_of(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    client = place.serve(b"x")
+    with caplog.at_level(logging.WARNING, "omq.spark"):
+        commit(client, place.url, "t", 3, 0)
+        assert caplog.text == ""
+        commit(client, place.url, "t", 3, 1)
+        assert "query/7: this microbatch, with 3 rows for 't', was published before, and is not again" in caplog.text
+
+
+def test_what_is_staged_at_two_brokers_is_not_published(place: Place) -> None:
+    chosen = parse("writeStream", {"connect": place.url, "topic": "t"})
+    place.serve(b"x")
+    batch = pa.RecordBatch.from_pydict({"value": pa.array([b"y" * 100_000] * 10, pa.binary())})
+    with chosen.client() as client:
+        task = Task(chosen, client, "query/7")
+
+        def batches() -> Iterator[Any]:
+            yield from [batch] * 30  # more than is on its way at once
+            place.serve(b"z")
+            yield from [batch] * 30
+
+        with pytest.raises(omq.StateError, match=f"another broker is at {place.url} now than the one at which"):
+            task.write(batches())
+    mixed = [Sent("query/8", [f"query/8/{n}"], Counter(t=1), 1, broker) for n, broker in enumerate("ab")]
+    with pytest.raises(omq.StateError, match=r"query/8: another broker is at .* now than the one at which tasks"):
+        microbatch_writer(chosen).commit(mixed, 8)
 
 
 @pytest.mark.parametrize("again", [False, True])

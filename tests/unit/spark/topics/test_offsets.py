@@ -64,7 +64,10 @@ def test_shares_are_given_out_whole_and_nobody_gets_more_than_wanted(wanted: lis
     assert all(0 <= got <= want for got, want in zip(given_out, wanted, strict=True))
     if sum(wanted) > limit:
         exact = [want * limit / sum(wanted) for want in wanted]
-        assert all(abs(got - share) < 1 for got, share in zip(given_out, exact, strict=True))
+        raised = sum(0 < share < 1 for share in exact)
+        assert all(share - 1 - raised < got < share + 1 for got, share in zip(given_out, exact, strict=True))
+    if sum(map(bool, wanted)) <= limit:
+        assert all(bool(got) == bool(want) for got, want in zip(given_out, wanted, strict=True))
 
 
 @given(
