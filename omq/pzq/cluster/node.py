@@ -103,6 +103,13 @@ class Node:
             if self.possession.alive(peer, now):
                 self._send(peer, self.name, key, now)
 
+    def produced_again(self, key: str, now: float) -> None:
+        """A producer repeats a message that is stored, and not done with."""
+        having = {peer for peer, missing in self._missing.items() if key not in missing}
+        self._waiting.pop(key, None)  # the time begins anew
+        self._waiting[key] = (having, now + self._patience)
+        self._answer(key, now)
+
     def _send(self, peer: str, origin: str, key: str, now: float) -> None:
         self._asked[peer][key] = now
         self.actions.append(Replica(peer, origin, key))
