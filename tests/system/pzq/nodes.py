@@ -15,6 +15,7 @@ from typing import Any
 from tests.ports import held
 from tests.system.pzq.raw import figures
 
+ROOT = Path(__file__).parents[3]
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 TIMEOUT = 1.0  # seconds after which a node is silent
 
@@ -36,27 +37,41 @@ class Node:
         ports: Of its receive, send, monitor and broadcast endpoints.
         directory: Where it keeps things.
         options: More of the command's.
+        hosts: The addresses of all.
+        inside: What the directory is called by the node.
+        wrap: What makes the command one that runs on the node's host.
     """
 
-    def __init__(self, number: int, ports: list[int], directory: Path, options: list[str]) -> None:
-        self.host = HOSTS[number]
+    def __init__(
+        self,
+        number: int,
+        ports: list[int],
+        directory: Path,
+        options: list[str],
+        hosts: tuple[str, ...] = HOSTS,
+        inside: Path | None = None,
+        wrap: Callable[..., list[str]] = lambda *command: [*command],
+    ) -> None:
+        self.host = hosts[number]
+        self.wrap = wrap
         self.receive, self.send, self.monitor, self.broadcast = (f"tcp://{self.host}:{port}" for port in ports)
         self.database = directory / f"node{number}"
         self.log = directory / f"node{number}.log"
-        others = ",".join(f"tcp://{host}:{ports[0]}" for host in HOSTS if host != self.host)
+        others = ",".join(f"tcp://{host}:{ports[0]}" for host in hosts if host != self.host)
         self._ready = directory / f"ready{number}"
-        self._command = [
-            *(sys.executable, "-m", "omq.cli.main", "pzq", "--database", str(self.database)),
+        inside = directory if inside is None else inside
+        self._command = wrap(
+            *(sys.executable, "-m", "omq.cli.main", "pzq", "--database", str(inside / self.database.name)),
             *("--receive-dsn", self.receive, "--send-dsn", self.send, "--monitor-dsn", self.monitor),
-            *("--broadcast-dsn", self.broadcast, "--nodes", others, "--ready-file", str(self._ready)),
+            *("--broadcast-dsn", self.broadcast, "--nodes", others, "--ready-file", str(inside / self._ready.name)),
             *("--timeout-nodes", str(int(TIMEOUT * 1e6)), "--timeout-replication", "500000"),
             *("--reaper-frequency", "100000", *options),
-        ]
+        )
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, wait: bool = True) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stderr=log, stdout=log)
+            self.process = subprocess.Popen(self._command, cwd=ROOT, stderr=log, stdout=log)
         if wait:
             self.serves()
 
@@ -88,17 +103,21 @@ def cluster(directory: Path, *options: str) -> Iterator[list[Node]]:
     """Three nodes that hear each other."""
     with ExitStack() as kept:
         ports = [kept.enter_context(held(*HOSTS)) for _ in range(4)]
-        yield from _cluster([Node(number, ports, directory, list(options)) for number in range(3)])
+        nodes = [Node(number, ports, directory, list(options)) for number in range(3)]
+        kept.enter_context(running(nodes))
+        whole(nodes)
+        yield nodes
 
 
-def _cluster(nodes: list[Node]) -> Iterator[list[Node]]:
+@contextmanager
+def running(nodes: list[Node]) -> Iterator[None]:
+    """Starts nodes, and ends them."""
     try:
         for node in nodes:
             node.start(wait=False)
         for node in nodes:
             node.serves()
-        whole(nodes)
-        yield nodes
+        yield
     except BaseException:
         for node in nodes:
             sys.stderr.write(f"--- {node.host}\n{node.log.read_text() if node.log.exists() else ''}\n")

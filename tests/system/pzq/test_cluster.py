@@ -1,4 +1,4 @@
-"""Three nodes as processes: what is acknowledged survives its owner, one of them delivers it, and it ends everywhere."""
+"""Three nodes as processes: what is acknowledged survives its owner, one of them delivers it, then it ends."""
 
 from __future__ import annotations
 
