@@ -270,7 +270,8 @@ class Member:
             if key is None:
                 self._inlet.accept(asked)  # a consumer is done with it
             else:
-                self._asked.setdefault(key, []).extend(asked)
+                waiting = self._asked.setdefault(key, [])
+                waiting.extend(one for one in asked if one not in waiting)
                 self._node.produced_again(key, now)
                 self._act()
                 self._await_expiry(now)

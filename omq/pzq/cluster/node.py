@@ -105,9 +105,9 @@ class Node:
 
     def produced_again(self, key: str, now: float) -> None:
         """A producer repeats a message that is stored, and not done with."""
-        having = {peer for peer, missing in self._missing.items() if key not in missing}
-        self._waiting.pop(key, None)  # the time begins anew
-        self._waiting[key] = (having, now + self._patience)
+        if key not in self._waiting:  # else the answer is on its way
+            having = {peer for peer, missing in self._missing.items() if key not in missing}
+            self._waiting[key] = (having, now + self._patience)
         self._answer(key, now)
 
     def _send(self, peer: str, origin: str, key: str, now: float) -> None:
