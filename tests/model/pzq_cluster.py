@@ -1,7 +1,8 @@
 """Three nodes of a pzq cluster over their real state module: what can happen to them, and what must hold.
 
 Time goes in rounds, four of which are a timeout. In a round every node that runs ticks, and what is sent arrives in
-it, unless the link is cut, slow (a round late) or doubles what it carries. Between rounds one thing happens, or none.
+it, unless the link is cut, slow (a round late), thin (keep-alives only) or doubles what it carries. Between rounds one
+thing happens, or none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from omq.pzq.cluster.possession import Possession
 NAMES = ("a", "b", "c")
 TIMEOUT = 4.0
 HEALING = 26  # rounds within which a whole cluster is at rest again
+
+LINKS = ("cut", "slow", "thin", "twice")
 
 Event = tuple[str, ...]
 
@@ -78,7 +81,7 @@ class Cluster:
         kinds: Which faults may happen.
     """
 
-    def __init__(self, messages: int = 1, kinds: tuple[str, ...] = ("crash", "wipe", "stop", "cut", "slow", "twice")):
+    def __init__(self, messages: int = 1, kinds: tuple[str, ...] = ("crash", "wipe", "stop", *LINKS)):
         self.now = 0.0
         self.kinds = kinds
         self.left = messages
@@ -90,6 +93,7 @@ class Cluster:
         self.consumed: dict[str, str] = {}  # where it was acknowledged first; "": that disk is lost
         self.wiped = 0
         self.faults = 0
+        self.whole = 0  # rounds for which nothing was wrong
         for machine in self.machines.values():
             machine.begin(self.now)
         for _ in range(3):
@@ -115,6 +119,8 @@ class Cluster:
                 found.append(("go on", machine.name))
         if self.links:
             found.append(("heal",))
+            if len(self.links) > 1:
+                found += [("heal", *link) for link in sorted(self.links)]
         if self.faults >= most:
             return found
         for machine in self.machines.values():
@@ -122,7 +128,7 @@ class Cluster:
                 found += [(kind, machine.name) for kind in ("crash", "wipe") if kind in self.kinds]
                 if "stop" in self.kinds and not machine.stopped:
                     found.append(("stop", machine.name))
-        for kind in ("cut", "slow", "twice"):
+        for kind in LINKS:
             if kind in self.kinds:
                 found += [(kind, one, other) for one in NAMES for other in NAMES if one != other]
         if "cut" in self.kinds:
@@ -133,7 +139,7 @@ class Cluster:
         """One thing happens."""
         kind = event[0]
         machine = self.machines[event[1]] if len(event) > 1 else self.machines["a"]
-        if kind in ("crash", "wipe", "stop", "cut", "slow", "twice", "part"):
+        if kind in ("crash", "wipe", "stop", "part", *LINKS):
             self.faults += 1
         if kind == "produce":
             assert machine.node is not None
@@ -160,7 +166,10 @@ class Cluster:
         elif kind == "go on":
             self.go_on(machine)
         elif kind == "heal":
-            self.links.clear()
+            if len(event) > 1:
+                del self.links[event[1], event[2]]
+            else:
+                self.links.clear()
         elif kind == "part":
             for name in NAMES:
                 if name != machine.name:
@@ -212,6 +221,11 @@ class Cluster:
                 assert machine.node is not None
                 machine.node.tick(self.now)
                 self.carry(machine)
+        if self.links or not all(machine.runs for machine in self.machines.values()):
+            self.whole = 0
+        else:
+            self.whole += 1
+            self.check_return()
 
     def carry(self, machine: Machine) -> None:
         """Does what a node wants done; what it says arrives at once, where nothing is in the way."""
@@ -242,7 +256,7 @@ class Cluster:
 
     def send(self, sender: str, to: str, message: Any) -> None:
         how = self.links.get((sender, to), "")
-        if how == "cut":
+        if how == "cut" or (how == "thin" and not isinstance(message[1], KeepAlive)):
             return
         if how == "slow":
             self.late.append((sender, to, message))
@@ -291,6 +305,15 @@ class Cluster:
             ]
             if len(who) > 1:
                 raise Broken(f"{who} deliver what is {owner}'s")
+
+    def check_return(self) -> None:
+        """What was consumed does not come back to a cluster that is whole, however it came to be so."""
+        if self.whole < 2:
+            return
+        for machine in self.machines.values():
+            for _, key in self.deliverable(machine):
+                if self.consumed.get(key):
+                    raise Broken(f"{key} was consumed at {self.consumed[key]}, and {machine.name} delivers it again")
 
     def check_healing(self) -> None:
         """What holds once all nodes run and hear each other for a while. Ends this state."""
