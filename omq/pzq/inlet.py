@@ -244,14 +244,18 @@ class Inlet:
 
         def stored(write: Append) -> None:
             self._journal.waiting -= length
-            if self._room is not None and self._journal.waiting <= MAX_WAITING:
-                if not self._room.done():
-                    self._room.set_result(None)
-                self._room = None
+            self.relieve()
             self._stored(write, asked, size, bodies)
 
         self._journal.waiting += length
         self._journal.submit(Append(self._topic, records, len(asked), producer, sequence), stored)
+
+    def relieve(self) -> None:
+        """Less waits for the store than before."""
+        if self._room is not None and self._journal.waiting <= MAX_WAITING:
+            if not self._room.done():
+                self._room.set_result(None)
+            self._room = None
 
     # ------------------------------------------------------------------ back
 

@@ -326,6 +326,7 @@ class Member:
 
         def stored(write: Append) -> None:
             self._journal.waiting -= len(record)
+            self._inlet.relieve()
             if write.error is None:
                 self._ids[queue.id][write.first] = key
                 self._places[key] = queue, write.first
@@ -403,7 +404,7 @@ class Member:
             case Check(key, owner):
                 self._talk.say(b"CHECK", key.encode(), owner.encode())
             case Replica(peer, origin, key):
-                if (parts := self._body(key)) is not None:
+                if self._talk.has_room(peer) and (parts := self._body(key)) is not None:
                     self._talk.replicate(peer, origin, key, parts)
             case Settle(_, key):
                 if (place := self._places.pop(key, None)) is not None:

@@ -23,6 +23,7 @@ log = logging.getLogger("omq.pzq")
 
 CLUSTER: Final = b"CLUSTER"
 MAX_TALK: Final = 1 << 24  # bytes of what one node says at once
+MOST: Final = 64 << 20  # bytes of replicas that wait for a peer; what goes beyond is not sent, and asked about later
 QUIET: Final = 1.0  # seconds between two lines about strangers
 
 
@@ -44,6 +45,7 @@ class Talk:
         self._tasks: list[asyncio.Task[None]] = []
         self._sockets: list[Any] = []
         self._replicas: dict[str, deque[list[bytes]]] = {peer: deque() for peer in settings.peers}
+        self._waiting = dict.fromkeys(settings.peers, 0)  # bytes of them
         self._wanted: dict[str, asyncio.Event] = {}
         self._nodes: set[float] = set()  # connections of nodes, by when they began
         self._next_line = 0.0
@@ -111,14 +113,20 @@ class Talk:
         """Broadcasts what is told as JSON."""
         self.say(kind.encode(), json.dumps(body, separators=(",", ":")).encode())
 
+    def has_room(self, peer: str) -> bool:
+        """Whether a replica is sent to a peer now: one that is slow must not fill the memory."""
+        return self._waiting[peer] < MOST
+
     def replicate(self, peer: str, origin: str, key: str, parts: list[bytes]) -> None:
         """Sends a replica to a peer."""
         self._replicas[peer].append([key.encode(), REPLICA + origin.encode(), b"", *parts])
+        self._waiting[peer] += sum(map(len, parts))
         self._wanted[peer].set()
 
     def forget(self, peer: str) -> None:
         """A peer is silent: what waits for it is not sent."""
         self._replicas[peer].clear()
+        self._waiting[peer] = 0
 
     async def _send(self, peer: str, dealer: Any) -> None:
         waiting, wanted = self._replicas[peer], self._wanted[peer]
@@ -126,7 +134,9 @@ class Talk:
             await wanted.wait()
             wanted.clear()
             while waiting:
-                await dealer.send_multipart(waiting.popleft())
+                frames = waiting.popleft()
+                self._waiting[peer] -= sum(map(len, frames[3:]))
+                await dealer.send_multipart(frames)
 
     # ------------------------------------------------------------------ in
 
