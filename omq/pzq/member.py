@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -78,6 +79,8 @@ class Member:
         self._fresh: dict[str, list[bytes]] = {}  # bodies at hand
         self._timer: asyncio.TimerHandle | None = None
         self._replicated = settings.replicas > 0
+        self._burials = self._buried = 0  # of what was acknowledged in an owner's place: begun, and stored
+        self._unsaid: deque[tuple[int, dict[str, Any]]] = deque()  # what waits for so many of them
         self._acting = False
         self._expiring = False
 
@@ -423,22 +426,29 @@ class Member:
                 self._inlet.accept(asked, None if done else NOT_REPLICATED.encode())
 
     def _tell(self, kind: str, body: dict[str, Any], settled: set[Queue]) -> None:
-        """Says it once the disk has what it says."""
-        waits = [*settled]
-        if kind != "TOLD" or not waits:
+        """Says it once the store has what it says."""
+        if kind != "TOLD":
             self._talk.say_json(kind, body)
             return
+        waits, burials = [*settled], self._burials
 
         def kept() -> None:
             if waits:
                 waits.pop().kept(kept)
+            elif self._buried < burials:
+                self._unsaid.append((burials, body))
             else:
                 self._talk.say_json(kind, body)
 
         kept()
 
     def _entomb(self, origin: str, key: str) -> None:
+        self._burials += 1
+
         def stored(write: Append) -> None:
+            self._buried += 1  # they are stored in their order
+            while self._unsaid and self._unsaid[0][0] <= self._buried:
+                self._talk.say_json("TOLD", self._unsaid.popleft()[1])
             if write.error is not None:
                 log.error("cluster: that a message of %s is done with is not kept: %s", origin, write.error)
             elif key in self._node.tombs:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ import zmq
 import omq
 from omq.pzq import Consumer, Device, NotReplicated, Producer
 from tests.ports import held
-from tests.system.pzq.nodes import HOSTS, ROOT, until
+from tests.system.pzq.nodes import HOSTS, ROOT, Node, running, until
 from tests.system.pzq.raw import figures, raw
 
 pytestmark = pytest.mark.timeout(60)
@@ -255,3 +255,26 @@ def test_the_command_names_its_options() -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert "--nodes='tcp://127.0.0.2:2': is there twice" in done.stderr
+
+
+def test_the_command_speaks_curve_to_its_peers(tmp_path: Path) -> None:
+    public, secret = omq.curve_keypair()
+    (tmp_path / "key").write_bytes(secret)
+    (tmp_path / "key").chmod(0o600)
+    (tmp_path / "keys").write_bytes(public + b"\n")
+    curve = [f"--curve-secret-key-file={tmp_path / 'key'}", f"--curve-authorized-keys-file={tmp_path / 'keys'}"]
+    with held(*HOSTS) as port, ExitStack() as stack:
+        ports = [port, *(stack.enter_context(held(*HOSTS)) for _ in range(3))]
+        nodes = [Node(number, ports, tmp_path, ["--replicas", "2", *curve]) for number in range(3)]
+        stack.enter_context(running(nodes))
+        client = omq.CurveClient(public, secret_key=secret)
+        with Producer(nodes[0].receive, security=client, timeout=20) as producer:
+            until(lambda: _stored(producer), "a message is on all nodes")
+
+
+def _stored(producer: Producer) -> bool:
+    try:
+        producer.send(b"secret")
+    except NotReplicated:
+        return False
+    return True

@@ -107,7 +107,7 @@ def test_one_that_does_not_hear_the_owner_does_not_take_over(net: Net) -> None:
     assert net.produce(0, "a", "b") == "stored"
     net.cut(0, 1)
     until(lambda: net.figures(1)["nodes_alive"] == 2, "the second does not hear the first")
-    assert net.consume(1, 1, timeout=3) == []
+    assert net.consume(1, 1, timeout=2) == []
     assert net.consume(0, 1) == ["a"]
     assert net.produce(0, "c") == "stored"
     net.cut(0, 1, back=True)
