@@ -24,7 +24,7 @@ PIP := $(PY) -m pip --require-virtualenv install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-broker demo-spark test test-all test-faults test-pythons lint bench bench-broker soak test-sanitize test-races test-debug coverage fuzz clean
+.PHONY: help demo demo-broker demo-pzq demo-spark test test-all test-faults test-pythons lint bench bench-broker soak test-sanitize test-races test-debug coverage fuzz clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,9 @@ demo: $(VENV)/.demo $(VENV)/.core  ## stream files through worker processes, bes
 
 demo-broker: $(VENV)/.broker $(VENV)/.core  ## a feed into a topic, replayed while its broker is killed (DIR=... for your own files)
 	@$(VENV)/bin/omq demo-broker $${DIR:+--dir "$$DIR"} $(ARGS)
+
+demo-pzq: $(VENV)/.broker $(VENV)/.core  ## files through three nodes that replicate, their owner killed in the middle (DIR=... for your own files)
+	@$(VENV)/bin/omq demo-pzq $${DIR:+--dir "$$DIR"} $(ARGS)
 
 demo-spark: java $(VENV)/.spark $(VENV)/.core  ## ticks of a topic into bars of another one while a worker is killed, then files (INPUT=ticks.csv, DIR=...)
 	@$(PY) -m omq.spark.demo $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
@@ -282,6 +285,6 @@ $(VENV)/.test: pyproject.toml setup.py $(NEW)
 	$(call install,test)
 	@touch $(VENV)/.demo $(VENV)/.broker $(VENV)/.spark $@
 
-$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(if $(filter demo-broker,$(MAKECMDGOALS)),$(VENV)/.broker,$(if $(filter demo-spark,$(MAKECMDGOALS)),$(VENV)/.spark,$(VENV)/.test)))
+$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(if $(filter demo-broker demo-pzq,$(MAKECMDGOALS)),$(VENV)/.broker,$(if $(filter demo-spark,$(MAKECMDGOALS)),$(VENV)/.spark,$(VENV)/.test)))
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@

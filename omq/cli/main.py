@@ -10,6 +10,7 @@ from omq._version import __version__
 from omq.cli.broker import broker
 from omq.cli.demo import demo
 from omq.cli.demo_broker import demo_broker
+from omq.cli.demo_pzq import demo_pzq
 from omq.cli.pzq import pzq
 from omq.cli.store import store
 
@@ -23,6 +24,7 @@ def main() -> None:
 main.add_command(broker)
 main.add_command(demo)
 main.add_command(demo_broker)
+main.add_command(demo_pzq)
 main.add_command(pzq)
 main.add_command(store)
 

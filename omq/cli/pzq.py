@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import pwd
+import re
 import signal
 import sys
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any, Final
 import click
 import uvloop
 
-from omq.broker.keys import SecurityFiles
+from omq.broker.keys import SecurityFiles, read_secret_key
 from omq.cli.ready import ReadyFile
 from omq.errors import EndpointError, OmqError, UsageError
 from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice, http_address
+from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION
+from omq.security import CurveClient, curve_public
 
 LOG: Final = logging.getLogger("omq.pzq")
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -106,6 +109,22 @@ def security_of(secret_key: Path | None, authorized_keys: Path | None) -> Any:
         raise UsageError(text.replace("authorized_keys_file", "--curve-authorized-keys-file")) from None
 
 
+def peer_security_of(secret_key: Path | None) -> CurveClient | None:
+    """How a node comes to the others with CURVE: all nodes of a cluster have the same key."""
+    if secret_key is None:
+        return None
+    secret = read_secret_key(secret_key)
+    return CurveClient(curve_public(secret), secret_key=secret)
+
+
+def in_options(text: str) -> str:
+    """An error's text with the options' names as they are here."""
+    for name in ("replicas", "nodes", "timeout_nodes", "timeout_replication", "allow_replicas_from"):
+        text = re.sub(rf"\b{name}(?==)", "--" + name.replace("_", "-"), text)
+    text = re.sub(r"\bbroadcast(?==)|(?<=needs )broadcast\b", "--broadcast-dsn", text)
+    return text.replace("nodes is missing", "--nodes is missing").replace("without nodes", "without --nodes")
+
+
 async def serve(device: AsyncDevice, ready: ReadyFile) -> None:
     """Serves until a signal comes; a second one does not wait for the orderly end."""
     task = asyncio.current_task()
@@ -178,6 +197,39 @@ async def serve(device: AsyncDevice, ready: ReadyFile) -> None:
     type=COUNT,
     help="After how many deliveries in vain a message becomes a dead letter; never if left out.",
 )
+@click.option(
+    "--replicas",
+    type=click.IntRange(0, 2**53 - 1),
+    default=0,
+    show_default=True,
+    help="How many other nodes must have a message before its producer is told that it is stored.",
+)
+@click.option("--nodes", default="", help="The receive endpoints of the other nodes, separated by commas.")
+@click.option(
+    "--broadcast-dsn",
+    help="Where this node hears the others, and its name among them; they have the same port at their hosts.",
+)
+@click.option(
+    "--timeout-nodes",
+    type=COUNT,
+    default=TIMEOUT_NODES,
+    show_default=True,
+    help="After how long a node is silent, and others deliver its messages (microseconds).",
+)
+@click.option(
+    "--timeout-replication",
+    "--timeout_replication",
+    type=COUNT,
+    default=TIMEOUT_REPLICATION,
+    show_default=True,
+    help="How long a producer's answer waits for the replicas (microseconds).",
+)
+@click.option(
+    "--allow-replicas-from",
+    multiple=True,
+    metavar="ADDRESS",
+    help="An address or a network that nodes may speak from besides the hosts of --nodes; may be repeated.",
+)
 @click.option("--dead-letter-dsn", help="Where consumers of dead letters connect.")
 @click.option(
     "--http", metavar="HOST:PORT", callback=read_http, help="Where /metrics (Prometheus) and /healthz are served."
@@ -211,6 +263,12 @@ def pzq(
     send_dsn: str,
     monitor_dsn: str,
     max_deliveries: int | None,
+    replicas: int,
+    nodes: str,
+    broadcast_dsn: str | None,
+    timeout_nodes: int,
+    timeout_replication: int,
+    allow_replicas_from: tuple[str, ...],
     dead_letter_dsn: str | None,
     http: str | None,
     curve_secret_key_file: Path | None,
@@ -242,6 +300,13 @@ def pzq(
             inflight_size=inflight_size,
             max_deliveries=max_deliveries,
             security=security_of(curve_secret_key_file, curve_authorized_keys_file),
+            nodes=[node.strip() for node in nodes.split(",")] if nodes else (),
+            broadcast=broadcast_dsn,
+            replicas=replicas,
+            timeout_nodes=timeout_nodes,
+            timeout_replication=timeout_replication,
+            allow_replicas_from=allow_replicas_from,
+            peer_security=peer_security_of(curve_secret_key_file),
         )
         if background:
             go_to_background()
@@ -249,7 +314,7 @@ def pzq(
             become(user)
         uvloop.run(serve(device, ReadyFile(ready_file)))
     except (UsageError, EndpointError) as fault:
-        raise click.UsageError(str(fault)) from None
+        raise click.UsageError(in_options(str(fault))) from None
     except ImportError as missing:
         package = (missing.name or str(missing)).partition(".")[0]
         raise click.ClickException(f"the device needs {package}: pip install 'omq-zmtp[broker]'") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -13,9 +13,11 @@ from typing import Any, Final, Self
 from omq.errors import UsageError
 from omq.pzq.figures import Figures
 from omq.pzq.inlet import Inlet
+from omq.pzq.member import Member
 from omq.pzq.monitor import Monitor
 from omq.pzq.outlet import Outlet
 from omq.pzq.queue import Queue
+from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION, read_settings
 from omq.store.errors import DamagedError
 from omq.store.interface import Appended, Log, MakeTopic, Notify, Persistence, TopicState
 from omq.store.journal import Journal
@@ -54,6 +56,13 @@ class AsyncDevice:
         inflight_size: Bytes of bodies that consumers may have; a larger one is delivered alone.
         max_deliveries: After how many deliveries in vain a message becomes a dead letter; `None`: never.
         security: A `PlainServer` or `CurveServer` for all of the device's sockets.
+        nodes: The receive endpoints of the other nodes of a cluster.
+        broadcast: Where this node hears the others: an endpoint that names it as they do, with the same port on all.
+        replicas: How many other nodes must have a message before its producer is told that it is stored.
+        timeout_nodes: Microseconds after which a node is silent, and others may deliver its messages.
+        timeout_replication: Microseconds that a producer's answer waits for the replicas.
+        allow_replicas_from: Addresses, or networks, that nodes may speak from besides the hosts of `nodes`.
+        peer_security: A `CurveClient` or `PlainClient`, with which this node comes to the others.
 
     Attributes:
         endpoints: Where it serves, once it is entered: `receive`, `send`, and as far as they were asked for `monitor`,
@@ -79,6 +88,13 @@ class AsyncDevice:
         inflight_size: int = INFLIGHT_SIZE,
         max_deliveries: int | None = None,
         security: Security | None = None,
+        nodes: Sequence[str] = (),
+        broadcast: str | None = None,
+        replicas: int = 0,
+        timeout_nodes: int = TIMEOUT_NODES,
+        timeout_replication: int = TIMEOUT_REPLICATION,
+        allow_replicas_from: Sequence[str] = (),
+        peer_security: Security | None = None,
     ) -> None:
         for name, value in (
             ("ack_timeout", ack_timeout),
@@ -88,6 +104,15 @@ class AsyncDevice:
         ):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
                 raise UsageError(f"{name}={value!r}: must be a whole number, 1 or more")
+        self._cluster = read_settings(
+            receive=receive,
+            broadcast=broadcast,
+            nodes=nodes,
+            replicas=replicas,
+            timeout_nodes=timeout_nodes,
+            timeout_replication=timeout_replication,
+            allow_replicas_from=allow_replicas_from,
+        )
         self.endpoints: dict[str, str] = {}
         self._database = Path(database)
         self._receive, self._send, self._dead_letter = receive, send, dead_letter
@@ -97,6 +122,8 @@ class AsyncDevice:
         self._limits = ack_timeout, reaper_frequency, inflight_size
         self._max_deliveries = max_deliveries
         self._security = security
+        self._peer_security = peer_security
+        self._member: Member | None = None
         self._journal = Journal(self._grown, log, "device")
         self._queues: list[Queue] = []  # of messages
         self._dead: list[Queue] = []  # of dead letters
@@ -126,6 +153,11 @@ class AsyncDevice:
             for why in store.refused.values():
                 raise DamagedError(f"{self._database}: {why}")
             await self._prepare()
+            if self._cluster is not None:
+                member = Member(self._cluster, self._database, self._journal, self._kind, self._later)
+                await member.open(self._queues[:], self._queues[-1])
+                self._queues[:0] = member.queues  # the last one is that of the producers
+                self._member = member
             await self._serve()
         except BaseException:
             await self.close()
@@ -164,11 +196,13 @@ class AsyncDevice:
         self._by_id = {queue.id: (queue, outlet) for queue in self._queues}
         graves = self._outlet("dead_letter", self._dead) if self._dead_letter is not None else None
         self._by_id.update({queue.id: (queue, graves) for queue in self._dead})
-        self._inlet = Inlet(self._journal, self._queues[-1].id, quick=self._kind == "weak")
+        self._inlet = Inlet(self._journal, self._queues[-1].id, quick=self._kind == "weak", cluster=self._member)
         self.endpoints["receive"] = self._inlet.start(self._receive, self._security)
         self.endpoints["send"] = outlet.start(self._send, self._security)
         if graves is not None and self._dead_letter is not None:
             self.endpoints["dead_letter"] = graves.start(self._dead_letter, self._security)
+        if self._member is not None:
+            self._member.start(self._inlet, outlet.wake, self._security, self._peer_security)
         if self._monitor_at is not None:
             monitor = Monitor(self.figures)
             self._doors.append(monitor)
@@ -220,6 +254,8 @@ class AsyncDevice:
         try:
             for one in serving:
                 await one.pause()
+            if self._member is not None:
+                await self._member.close()
             for door in self._doors:
                 await door.close()
         finally:
@@ -246,6 +282,8 @@ class AsyncDevice:
         assert inlet is not None
         stats = store.stats()
         queues = (*self._queues, *self._dead)
+        member = self._member
+        replicas, nodes, alive = (0, 1, 1) if member is None else member.figures()
         return {
             "messages": sum(queue.count() for queue in self._queues),
             "messages_inflight": sum(len(outlet.held) for outlet in outlets),
@@ -267,6 +305,9 @@ class AsyncDevice:
             "returned": sum(outlet.counts["returned"] for outlet in outlets),
             "dead_lettered": sum(queue.dead_lettered for queue in queues),
             "damaged": sum(queue.damaged for queue in queues),
+            "replicas": replicas,
+            "nodes": nodes,
+            "nodes_alive": alive,
             "full": self._journal.full,
             "failed": None if store.broken is None else str(store.broken),
             "findings": list(store.findings),

@@ -30,6 +30,9 @@ class Figures(TypedDict):
         dead_lettered: Messages that have become dead letters.
         damaged: Messages that could not be read any more.
         full: There is no room on the disk.
+        replicas: Messages of other nodes that it keeps; they count among `messages`.
+        nodes: Of the cluster; 1 without one.
+        nodes_alive: That were heard lately, this one among them.
         failed: Why the store takes nothing more; `None` as long as it does.
         findings: What opening the store has found.
     """
@@ -54,6 +57,9 @@ class Figures(TypedDict):
     returned: int
     dead_lettered: int
     damaged: int
+    replicas: int
+    nodes: int
+    nodes_alive: int
     full: bool
     failed: str | None
     findings: list[str]
@@ -63,6 +69,7 @@ ORIGINAL = ("messages", "messages_inflight", "db_size", "inflight_db_size", "syn
 
 
 def as_text(figures: Figures) -> str:
-    """As the original says it: a line each."""
+    """As the original says it: a line each, and those of the cluster where there is one."""
     values: dict[str, object] = {**figures}
-    return "".join(f"{name}: {values[name]}\n" for name in ORIGINAL)
+    names = ORIGINAL if figures["nodes"] == 1 else (*ORIGINAL, "replicas", "nodes", "nodes_alive")
+    return "".join(f"{name}: {values[name]}\n" for name in names)

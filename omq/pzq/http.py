@@ -29,6 +29,9 @@ GAUGES: Final = (
     ("dead_letters", "dead_letters", "Dead letters that are held."),
     ("producers", "producers", "Producers that are connected."),
     ("consumers", "consumers", "Consumers that are connected."),
+    ("replicas", "replicas", "Messages of other nodes that are kept."),
+    ("nodes", "nodes", "Nodes of the cluster."),
+    ("nodes_alive", "nodes_alive", "Nodes of the cluster that were heard lately, this one among them."),
     ("store_full", "full", "1 while there is no room on the disk."),
 )
 COUNTERS: Final = (

@@ -6,15 +6,17 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import omq.asyncio as omq
 from omq._core.blocks import encode
 from omq.errors import ClosedError, OmqError
+from omq.event import Event, EventKind
 from omq.pzq.errors import Malformed
 from omq.pzq.watch import Watch
-from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, STORED, pack, read_produced
+from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICA, STORED, pack, read_produced
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import Append
 from omq.store.journal import Journal
@@ -45,6 +47,19 @@ SILENCE: Final = 30.0
 Asked = tuple[bytes, bytes]  # the peer, and its message's id
 
 
+class Cluster(Protocol):
+    """What a device's cluster has to do with its producers."""
+
+    def admits(self, remote: str) -> bool:
+        """Whether a node may speak from there."""
+
+    def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
+        """A node has sent a replica; the answer is called with why it is refused, or with nothing."""
+
+    def stored(self, write: Append, asked: list[Asked], bodies: list[list[bytes]]) -> None:
+        """Messages are stored, and to be replicated before they are answered."""
+
+
 class Inlet:
     """Takes messages from producers. Lives in one event loop.
 
@@ -52,16 +67,20 @@ class Inlet:
         journal: Where the store is.
         topic: The topic that messages go to.
         quick: What is stored there waits for no disk.
+        cluster: What the messages are given to, too; `None`: nothing.
 
     Attributes:
         counts: What has happened: `stored`, `repeated`, `refused`, and `stored_bytes` of bodies.
     """
 
-    def __init__(self, journal: Journal, topic: int, *, quick: bool) -> None:
+    def __init__(self, journal: Journal, topic: int, *, quick: bool, cluster: Cluster | None = None) -> None:
         self.counts: Counter[str] = Counter()
         self._journal = journal
         self._topic = topic
         self._quick = quick
+        self._cluster = cluster
+        self._nodes: set[bytes] = set()  # connections of nodes
+        self._parts: list[list[bytes]] = []  # in a cluster: the bodies of what was asked
         self._bodies: list[bytes] = []  # of one part each, to be encoded together
         self._records: list[bytes] = []
         self._asked: list[Asked] = []
@@ -126,8 +145,17 @@ class Inlet:
         self._watch.close()
 
     async def _meet(self) -> None:
-        while await self._watch.next() is not None:
-            pass
+        while (event := await self._watch.next()) is not None:
+            self._happened(event)
+
+    def _happened(self, event: Event) -> None:
+        """Notes which connections are of nodes."""
+        if self._cluster is None or event.peer is None:
+            return
+        if event.kind is EventKind.DISCONNECTED:
+            self._nodes.discard(event.peer.identity)
+        elif event.kind is EventKind.HANDSHAKE_SUCCEEDED and self._cluster.admits(event.remote_address):
+            self._nodes.add(event.peer.identity)
 
     # ------------------------------------------------------------------ in
 
@@ -143,6 +171,8 @@ class Inlet:
             except ClosedError:
                 return
             few = len(batch) <= FEW
+            while self._cluster is not None and (event := self._watch.take()) is not None:
+                self._happened(event)
             batch.reverse()
             while batch:
                 self._take(batch.pop())
@@ -156,6 +186,9 @@ class Inlet:
 
     def _take(self, frames: list[bytes]) -> None:
         """One message of a producer."""
+        if self._cluster is not None and len(frames) > 2 and frames[2].startswith(REPLICA):
+            self._take_replica(self._cluster, frames)
+            return
         try:
             parts, producer, sequence = read_produced(frames)
             size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
@@ -169,6 +202,8 @@ class Inlet:
             self._flush()
         self._asked.append((frames[0], frames[1]))
         self._size += size
+        if self._cluster is not None:
+            self._parts.append(parts)
         if len(parts) == 1:
             self._bodies.append(parts[0])
         else:
@@ -176,6 +211,21 @@ class Inlet:
             self._records.append(pack(parts))
         if producer:
             self._flush(producer, sequence)
+
+    def _take_replica(self, cluster: Cluster, frames: list[bytes]) -> None:
+        asked = frames[0], frames[1]
+
+        def answer(why: str) -> None:
+            if why:
+                self.counts["refused"] += 1
+                self._answer(asked, why)
+            else:
+                self.accept([asked])
+
+        if frames[0] in self._nodes:
+            cluster.take_replica(frames, answer)
+        else:
+            answer("replicas are taken from the nodes of this cluster only, and you are none")
 
     def _encode(self) -> None:
         if self._bodies:
@@ -188,24 +238,28 @@ class Inlet:
             return
         self._encode()
         records = self._records[0] if len(self._records) == 1 else b"".join(self._records)
-        asked, size = self._asked, self._size
-        self._records, self._asked, self._size = [], [], 0
+        asked, size, bodies = self._asked, self._size, self._parts
+        self._records, self._asked, self._size, self._parts = [], [], 0, []
         length = len(records)
 
         def stored(write: Append) -> None:
             self._journal.waiting -= length
-            if self._room is not None and self._journal.waiting <= MAX_WAITING:
-                if not self._room.done():
-                    self._room.set_result(None)
-                self._room = None
-            self._stored(write, asked, size)
+            self.relieve()
+            self._stored(write, asked, size, bodies)
 
         self._journal.waiting += length
         self._journal.submit(Append(self._topic, records, len(asked), producer, sequence), stored)
 
+    def relieve(self) -> None:
+        """Less waits for the store than before."""
+        if self._room is not None and self._journal.waiting <= MAX_WAITING:
+            if not self._room.done():
+                self._room.set_result(None)
+            self._room = None
+
     # ------------------------------------------------------------------ back
 
-    def _stored(self, write: Append, asked: list[Asked], size: int) -> None:
+    def _stored(self, write: Append, asked: list[Asked], size: int, bodies: list[list[bytes]]) -> None:
         if write.error is not None:
             self.counts["refused"] += len(asked)
             why = _in_words(write.error)
@@ -217,9 +271,17 @@ class Inlet:
         else:
             self.counts["stored"] += len(asked)
             self.counts["stored_bytes"] += size
+        if self._cluster is None:
+            self.accept(asked)
+        else:
+            self._cluster.stored(write, asked, bodies)
+
+    def accept(self, asked: list[Asked], text: bytes | None = None) -> None:
+        """Tells producers that their messages are stored, and what is to be said of it."""
         send = self._socket.send_multipart
+        tail = (STORED, b"") if text is None else (STORED, b"", text)
         for peer, id in asked:
-            call = send((peer, id, STORED, b""))
+            call = send((peer, id, *tail))
             try:
                 while True:
                     call.send(None)

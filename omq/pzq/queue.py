@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -65,6 +65,7 @@ class Queue:
         graveyard: The topic of dead letters; needed with `max_deliveries`.
 
     Attributes:
+        keys: What keys of its messages are made with (see `key_of`).
         dead_lettered: Messages that have become dead letters.
         damaged: Messages that could not be read, and were passed over.
     """
@@ -85,7 +86,7 @@ class Queue:
         self._later = later
         self._max_deliveries = max_deliveries
         self._graveyard = graveyard
-        self._keys = key_format(journal.store.id, state.id)
+        self.keys = key_format(journal.store.id, state.id)
         settled = journal.store.settled(state.id)
         self._handed = max(settled.handed, settled.watermark, state.first - 1)
         self._handed_before = self._handed  # in an earlier life: these were delivered once at least
@@ -105,6 +106,23 @@ class Queue:
         self._again: dict[int, int] = {}  # deliveries of what was delivered again, not submitted
         self._saving = False  # a write is under way, or waits for room
         self._blocked = False  # the topic cannot be read now
+        #: In a cluster: whether its messages may be delivered now; and who is told of what is done.
+        self.may: Callable[[], bool] | None = None
+        self.left: Callable[[int], None] | None = None
+        self._discarded: set[int] = set()
+        self._kept: list[Callable[[], None]] = []  # to be called once what is done by now is kept
+        self._keeping: list[Callable[[], None]] = []  # likewise, with the write that is under way
+
+    def tell(self, left: Callable[[int], None]) -> None:
+        """Has a cluster told of each message that is done with."""
+
+        def done(id: int) -> None:
+            self._acked.append(id)
+            self._discarded.discard(id)
+            left(id)
+
+        self.done = done
+        self.left = left
 
     # ------------------------------------------------------------------ what waits
 
@@ -119,16 +137,28 @@ class Queue:
 
     def head(self) -> Flight | None:
         """The next message to be delivered; it stays where it is."""
-        back = self._back
+        if self.may is not None and not self.may():
+            return None
+        back, ready = self._back, self._ready
         while back:
-            if not back[0][1].settled:
+            if not (back[0][1].settled or self._is_discarded(back[0][1])):
                 return back[0][1]
             heappop(back)
-        while not self._ready:
-            if not self._unread or self._blocked:
-                return None
-            self._read()
-        return self._ready[0]
+        while True:
+            while not ready:
+                if not self._unread or self._blocked:
+                    return None
+                self._read()
+            if not self._is_discarded(ready[0]):
+                return ready[0]
+            ready.popleft()
+
+    def _is_discarded(self, flight: Flight) -> bool:
+        if not self._discarded or flight.id not in self._discarded:
+            return False
+        self._discarded.remove(flight.id)
+        flight.settled = True
+        return True
 
     def take(self) -> Flight:
         """Takes out what `head` has given: it is delivered now."""
@@ -184,18 +214,23 @@ class Queue:
         self._later(AGAIN, unblock)
 
     def _add(self, header: bytes, records: memoryview, when: int) -> None:
-        how, before = self._keys, self._handed_before
+        before = self._handed_before
         messages: list[blocks.Message] = blocks.decode(header, records, "")
         for message in messages:
             id, body = message.id, message.body
             ends = message.key
             tries = self._deliveries.pop(id, 1) if id <= before else 0
             parts = [body] if ends is None else unpack(body, ends)
-            flight = Flight(self, id, key_of(how, when, id), parts, len(body), tries)
+            key, size = self._name(when, id, parts, len(body))
+            flight = Flight(self, id, key, parts, size, tries)
             if tries and self._is_dead(flight):
                 self._bury(flight)
             else:
                 self._ready.append(flight)
+
+    def _name(self, when: int, id: int, parts: list[bytes], size: int) -> tuple[bytes, int]:
+        """The key of a message, and the bytes of its body."""
+        return key_of(self.keys, when, id), size
 
     # ------------------------------------------------------------------ what comes back
 
@@ -205,8 +240,15 @@ class Queue:
         flight.parts = []
         self.done(flight.id)
 
+    def discard(self, id: int) -> None:
+        """A message is done with elsewhere: it is not delivered any more. `save` keeps it."""
+        self._acked.append(id)
+        self._discarded.add(id)
+
     def returned(self, flight: Flight) -> bool:
         """A message was delivered in vain; whether it is to be delivered again."""
+        if self._is_discarded(flight):
+            return False
         if self._is_dead(flight):
             flight.settled = True
             self._bury(flight)
@@ -233,6 +275,8 @@ class Queue:
         def moved(write: MoveToDeadLetter) -> None:
             if write.error is None:
                 self.dead_lettered += 1
+                if self.left is not None:
+                    self.left(write.id)
             elif isinstance(write.error, Gone | DamagedError):
                 log.error("message %d is no dead letter: %s", write.id, write.error)
                 self.damaged += 1
@@ -250,6 +294,7 @@ class Queue:
         """Has the store keep what was settled; one write at a time is under way, so that the next one takes it all."""
         if self._saving or not (self._acked or self._done or self._again or self._handed != self._told):
             return
+        self._keeping, self._kept = self._kept, []
         self._acked.sort()
         for id in self._acked:
             self._gone(id, id)
@@ -264,8 +309,12 @@ class Queue:
         assert isinstance(write, Settle)
         if write.error is None:
             self._saving = False
+            keeping, self._keeping = self._keeping, []
             self.save()
+            for call in keeping:
+                call()
             return
+        self._kept = self._keeping + self._kept
         self._done = write.ranges + self._done
         self._again = {**write.deliveries, **self._again}
         self._told = 0
@@ -273,6 +322,14 @@ class Queue:
             self._later(AGAIN, self._save_again)
         else:
             log.error("%s: what consumers have acknowledged is not kept: %s", self.name, write.error)
+
+    def kept(self, call: Callable[[], None]) -> None:
+        """Makes a call once what is done by now is kept."""
+        self._kept.append(call)
+        self.save()
+        if not self._saving:
+            self._kept.remove(call)
+            call()
 
     def _save_again(self) -> None:
         self._saving = False
@@ -285,7 +342,59 @@ class Queue:
         above = sum(last - first + 1 for first, last in settled.above(settled.watermark))
         return state.messages(settled.watermark) - above
 
+    # ------------------------------------------------------------------ what a cluster asks
+
+    def live(self) -> Iterator[tuple[int, bytes]]:
+        """Number and key of each message that is stored and not settled."""
+        for id, key, _ in self.messages():
+            yield id, key
+
+    def body(self, id: int) -> list[bytes] | None:
+        """The parts of a message; `None` where it cannot be read."""
+        return next((parts for _, _, parts in self._stored(id, id)), None)
+
+    def messages(self) -> Iterator[tuple[int, bytes, list[bytes]]]:
+        """The same, with the parts of each."""
+        settled = self._journal.store.settled(self.id)
+        state = self._journal.store.topic(self.id)
+        for first, last in list(settled.missing(max(settled.watermark + 1, state.first), state.last + 1)):
+            yield from self._stored(first, last)
+
+    def _stored(self, first: int, last: int) -> Iterator[tuple[int, bytes, list[bytes]]]:
+        while first <= last:
+            try:
+                with self._journal.store.read(self.id) as reader:
+                    for header, records in reader.blocks(first, last + 1):
+                        _, _, when, _ = blocks.read_header(header)
+                        messages: list[blocks.Message] = blocks.decode(header, records, "")
+                        for message in messages:
+                            ends = message.key
+                            parts = [message.body] if ends is None else unpack(message.body, ends)
+                            first = message.id + 1
+                            yield message.id, self._name(when, message.id, parts, 0)[0], parts
+                return
+            except Gone as error:
+                first = error.first
+            except DamagedError as error:
+                if not error.last:
+                    return
+                first = error.last + 1
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits to be delivered."""
         return not (self._back or self._ready or self._unread)
+
+
+class Replicas(Queue):
+    """Messages of another node, or of this one from before it lost its disk: each has its key with it.
+
+    Attributes:
+        owner: Whose they are.
+    """
+
+    owner: str = ""
+
+    def _name(self, when: int, id: int, parts: list[bytes], size: int) -> tuple[bytes, int]:
+        key = parts.pop(0)
+        return key, size - len(key)

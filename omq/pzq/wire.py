@@ -17,13 +17,14 @@ MAX_PARTS: Final = 65_536
 STORED: Final = b"1"
 REFUSED: Final = b"0"
 NOT_REPLICATED: Final = "REPLICATION_FAILED"
+#: What a node says before the name of the node that a replica is of.
+REPLICA: Final = b"REPLICA:"
 #: What a consumer of omq says of itself in its connection's metadata: that it takes a frame with the number of the
 #: delivery, and how many messages it may have that it has not acknowledged.
 DELIVERIES: Final = b"X-Pzq-Deliveries"
 PREFETCH: Final = b"X-Pzq-Prefetch"
 
 _DEDUP: Final = b"DEDUP:"
-_REPLICA: Final = b"REPLICA:"
 _SHOWN: Final = 40  # bytes of a stranger's frame that are shown
 
 
@@ -53,7 +54,7 @@ def read_produced(frames: list[bytes]) -> tuple[list[bytes], bytes, int]:
         raise Malformed("there is no body behind the empty frame")
     producer, sequence = b"", 0
     for header in frames[2:delimiter]:
-        if header.startswith(_REPLICA):
+        if header.startswith(REPLICA):
             raise Malformed("replicas are taken from the nodes of a cluster, and this device belongs to none")
         if header.startswith(_DEDUP):
             if producer:

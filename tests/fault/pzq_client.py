@@ -48,10 +48,11 @@ def produce(job: dict[str, Any], journal: int) -> None:
             for frames in waiting.values():
                 socket.send_multipart(frames)
             continue
-        id, status, *_ = socket.recv_multipart()
+        id, status, *_, text = socket.recv_multipart()
         assert status == b"1", status
         if waiting.pop(int(id), None) is not None:
-            os.write(journal, f"{json.dumps(['a', int(id)])}\n".encode())
+            kind = "f" if text == b"REPLICATION_FAILED" else "a"  # stored here only
+            os.write(journal, f"{json.dumps([kind, int(id)])}\n".encode())
     socket.close()
 
 

@@ -1,0 +1,73 @@
+"""What a node wants done: its state decides, and whoever has the sockets and the store does it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class KeepAlive(NamedTuple):
+    """Tell all nodes that this one is there, and its state."""
+
+    state: dict[str, Any]
+
+
+class Keep(NamedTuple):
+    """Have the records on the disk before anything else is said."""
+
+
+class Tell(NamedTuple):
+    """Broadcast `ASK`, `TOLD` or `GONE`; it says itself to whom."""
+
+    kind: str
+    body: dict[str, Any]
+
+
+class Remove(NamedTuple):
+    """Broadcast `REMOVE`."""
+
+    key: str
+
+
+class Check(NamedTuple):
+    """Broadcast `CHECK`, for an owner that speaks as the original does."""
+
+    key: str
+    owner: str
+
+
+class Replica(NamedTuple):
+    """Send a message's body to a peer."""
+
+    peer: str
+    origin: str
+    key: str
+
+
+class Settle(NamedTuple):
+    """A message that is stored here is done with: no consumer is to have it any more."""
+
+    origin: str
+    key: str
+
+
+class Entomb(NamedTuple):
+    """Keep on the disk that a message was acknowledged in its owner's place."""
+
+    origin: str
+    key: str
+
+
+class Forget(NamedTuple):
+    """That need not be kept any more."""
+
+    key: str
+
+
+class Answer(NamedTuple):
+    """Tell the producer of a message: it is replicated, or it is not."""
+
+    key: str
+    done: bool
+
+
+Action = KeepAlive | Keep | Tell | Remove | Check | Replica | Settle | Entomb | Forget | Answer

@@ -1,0 +1,363 @@
+"""A node of a cluster: which messages are where, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final
+
+from omq.pzq.cluster.actions import (
+    Action,
+    Answer,
+    Check,
+    Entomb,
+    Forget,
+    Keep,
+    KeepAlive,
+    Remove,
+    Replica,
+    Settle,
+    Tell,
+)
+from omq.pzq.cluster.possession import Possession
+
+#: Keys that are asked about at once, and messages that are on their way to a peer again.
+WINDOW: Final = 256
+#: Keys that are remembered as done with, so that a replica that comes late is not kept.
+REMEMBERED: Final = 65_536
+#: Timeouts after which replicas are asked about again.
+ROUND: Final = 2.0
+
+
+class Node:
+    """What one node decides. Its methods say what has happened; `actions` is what it wants done, in this order.
+
+    Args:
+        possession: Who possesses which queue.
+        replicas: How many peers must have a message before its producer is told that it is replicated.
+        patience: Seconds that a producer waits for that.
+        is_mine: Whether a message was stored in the store that this node has now.
+
+    Attributes:
+        own: The messages of this node that were stored by it and are not done with.
+        held: The replicas that are not done with, by owner; of this node itself, too, after it has lost its disk.
+        tombs: What was acknowledged here in an owner's place: the owner, and who has not confirmed to know it.
+    """
+
+    def __init__(
+        self, possession: Possession, *, replicas: int, patience: float, is_mine: Callable[[str], bool]
+    ) -> None:
+        self.possession = possession
+        self.name = possession.name
+        self.actions: list[Action] = []
+        self.own: dict[str, None] = {}
+        self.held: dict[str, dict[str, None]] = {}
+        self.tombs: dict[str, tuple[str, set[str]]] = {}
+        self._replicas = replicas
+        self._patience = patience
+        self._is_mine = is_mine
+        self._removed: dict[str, None] = {}
+        #: Own messages that a peer is not known to have.
+        self._missing: dict[str, dict[str, None]] = {peer: {} for peer in possession.peers}
+        #: Replicas that the possessor is not known to have, by owner; and who that is.
+        self._unsure: dict[str, dict[str, None]] = {}
+        self._sure_of: dict[str, tuple[str, int, str]] = {}
+        self._round: dict[str, float] = {}
+        #: What a peer was asked or sent, and when.
+        self._asked: dict[str, dict[str, float]] = {peer: {} for peer in possession.peers}
+        #: What producers wait for: who has it, and until when.
+        self._waiting: dict[str, tuple[set[str], float]] = {}
+
+    def load(self, own: Iterable[str], held: dict[str, Iterable[str]], tombs: Iterable[tuple[str, str]]) -> None:
+        """Takes what the store has."""
+        self.own = dict.fromkeys(own)
+        self.held = {owner: dict.fromkeys(keys) for owner, keys in held.items()}
+        peers = self.possession.peers
+        self.tombs = {key: (owner, set(peers)) for owner, key in tombs}
+        if self._replicas:
+            self._missing = {peer: dict(self.own) for peer in peers}
+
+    def holds(self) -> dict[str, int]:
+        """How many replicas it has, by owner."""
+        return {owner: len(keys) for owner, keys in self.held.items() if keys}
+
+    def replicas(self) -> int:
+        """How many replicas it has."""
+        return sum(map(len, self.held.values()))
+
+    def waits(self) -> float | None:
+        """When the time of the first waiting producer is up."""
+        return next((until for _, until in self._waiting.values()), None)
+
+    # ------------------------------------------------------------------ messages
+
+    def produced(self, key: str, now: float) -> None:
+        """A message of a producer is stored."""
+        self.own[key] = None
+        if not self._replicas:
+            self.actions.append(Answer(key, True))
+            return
+        self._waiting[key] = (set(), now + self._patience)
+        for peer, missing in self._missing.items():
+            missing[key] = None
+            if self.possession.alive(peer, now):
+                self._send(peer, self.name, key, now)
+
+    def produced_again(self, key: str, now: float) -> None:
+        """A producer repeats a message that is stored, and not done with."""
+        if key not in self._waiting:  # else the answer is on its way
+            having = {peer for peer, missing in self._missing.items() if key not in missing}
+            self._waiting[key] = (having, now + self._patience)
+        self._answer(key, now)
+
+    def _send(self, peer: str, origin: str, key: str, now: float) -> None:
+        self._asked[peer][key] = now
+        self.actions.append(Replica(peer, origin, key))
+
+    def wants(self, origin: str, key: str) -> bool:
+        """Whether a replica that has come is to be stored; else it is answered as if it were."""
+        if key in self._removed or key in self.tombs or key in self.held.get(origin, ()):
+            return False
+        return origin != self.name or not (key in self.own or self._is_mine(key))
+
+    def stored(self, origin: str, key: str) -> None:
+        """A replica is stored."""
+        self.held.setdefault(origin, {})[key] = None
+
+    def replicated(self, peer: str, key: str, now: float) -> None:
+        """A peer has acknowledged a replica."""
+        self._asked[peer].pop(key, None)
+        if self._missing[peer].pop(key, 0) is None and (waiting := self._waiting.get(key)) is not None:
+            waiting[0].add(peer)
+            self._answer(key, now)
+        for owner, unsure in self._unsure.items():
+            if self.possession.record(owner)[1] == peer:
+                unsure.pop(key, None)
+        if len(self._asked[peer]) <= WINDOW // 2:
+            self._push(peer, now)
+
+    def _answer(self, key: str, now: float) -> None:
+        """Answers a producer, if its message is replicated."""
+        having, _ = self._waiting[key]
+        if len(having) >= self._replicas and self.possession.sees_majority(now):
+            del self._waiting[key]
+            self.actions.append(Answer(key, True))
+
+    def expire(self, now: float) -> None:
+        """Answers those producers whose time is up."""
+        while self._waiting:
+            key, (_, until) = next(iter(self._waiting.items()))
+            if until > now:
+                break
+            del self._waiting[key]
+            self.actions.append(Answer(key, False))
+
+    def consumed(self, origin: str, key: str) -> None:
+        """A consumer is done with a message: the store notes that by itself."""
+        if origin == self.name and key in self.own:
+            self._drop_own(key)
+        elif self.held.get(origin, {}).pop(key, 0) is None:
+            self._entomb(origin, key, set(self.possession.peers))
+        self._remember(key)
+        self.actions.append(Remove(key))
+
+    def _entomb(self, origin: str, key: str, unaware: set[str]) -> None:
+        self.tombs[key] = (origin, unaware)
+        self.actions.append(Entomb(origin, key))
+
+    def _drop_own(self, key: str) -> None:
+        self.own.pop(key, None)
+        for missing in self._missing.values():
+            missing.pop(key, None)
+        if self._waiting.pop(key, None) is not None:
+            self.actions.append(Answer(key, True))  # it needs no replica any more
+
+    def _remember(self, key: str) -> None:
+        self._removed[key] = None
+        if len(self._removed) > REMEMBERED:
+            del self._removed[next(iter(self._removed))]
+
+    def _done_with(self, key: str) -> None:
+        """Somebody says that a message is done with."""
+        if key in self.own:
+            self._drop_own(key)
+            self.actions.append(Settle(self.name, key))
+        for owner, keys in self.held.items():
+            if keys.pop(key, 0) is None:
+                self.actions.append(Settle(owner, key))
+            self._unsure.get(owner, {}).pop(key, None)
+        self._remember(key)
+
+    # ------------------------------------------------------------------ what comes
+
+    def hear_keep_alive(self, peer: str, state: dict[str, Any] | None, now: float) -> None:
+        """A peer is there.
+
+        Raises:
+            ValueError: Its state is none.
+        """
+        store = self.possession.peers[peer].store
+        if self.possession.hear(peer, state, now):
+            self._asked[peer].clear()
+            if store and self.possession.peers[peer].store != store and self._replicas:
+                self._missing[peer] = dict(self.own)  # its disk is another one
+        self._consider(now)
+
+    def hear_remove(self, key: str) -> None:
+        """A message is done with."""
+        self._done_with(key)
+
+    def hear_check(self, key: str, owner: str) -> None:
+        """A peer asks in the original's way whether a message is done with."""
+        if key in self.tombs or (owner == self.name and self._view(owner, key) == "gone"):
+            self.actions.append(Remove(key))
+
+    def hear(self, kind: str, body: dict[str, Any], now: float) -> None:
+        """`ASK`, `TOLD` or `GONE` has come.
+
+        Raises:
+            ValueError: It does not say what it should.
+        """
+        try:
+            sender, to, origin = body["from"], body["to"], body["origin"]
+            lists = {name: [str(key) for key in body.get(name, ())] for name in ("keys", "have", "want", "gone")}
+        except (KeyError, TypeError) as wrong:
+            raise ValueError(f"{kind} says too little: {wrong}") from None
+        if to != self.name:
+            return
+        if sender not in self.possession.peers:
+            raise ValueError(f"{kind} is from {sender!r}, which is no node of this cluster")
+        if kind == "ASK":
+            views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
+            for key in lists["keys"]:
+                views[self._view(origin, key)].append(key)
+            self._tell("TOLD", sender, origin, views)
+        elif kind == "GONE":
+            self._hear_gone(sender, origin, lists["keys"])
+        elif kind == "TOLD":
+            self._hear_told(sender, origin, lists, now)
+
+    def _view(self, origin: str, key: str) -> str:
+        """What this node makes of a message."""
+        if key in self.tombs or key in self._removed:
+            return "gone"
+        if key in self.held.get(origin, ()) or (origin == self.name and key in self.own):
+            return "have"
+        return "gone" if origin == self.name and self._is_mine(key) else "want"
+
+    def _hear_gone(self, sender: str, origin: str, keys: list[str]) -> None:
+        for key in keys:
+            self._done_with(key)
+            if origin == self.name and not self._is_mine(key) and key not in self.tombs:
+                # The owner has lost its disk: others may bring it this message yet.
+                self._entomb(origin, key, set(self.possession.peers) - {sender})
+        self._tell("TOLD", sender, origin, {"gone": keys})
+
+    def _hear_told(self, sender: str, origin: str, lists: dict[str, list[str]], now: float) -> None:
+        asked = self._asked[sender]
+        for key in lists["have"]:
+            self.replicated(sender, key, now)
+        for key in lists["gone"]:
+            asked.pop(key, None)
+            if (tomb := self.tombs.get(key)) is not None:
+                tomb[1].discard(sender)
+                if not tomb[1]:
+                    del self.tombs[key]
+                    self.actions.append(Forget(key))
+            else:
+                if key in self.own:
+                    self.actions.append(Remove(key))
+                self._done_with(key)
+        for key in lists["want"]:
+            if key in self.held.get(origin, ()) or (origin == self.name and key in self.own):
+                self._send(sender, origin, key, now)
+        self._push(sender, now)
+        self._consider(now)
+
+    # ------------------------------------------------------------------ what is to be said
+
+    def tick(self, now: float) -> None:
+        """To be called ten times a timeout."""
+        self.expire(now)
+        self._consider(now)
+        for asked in self._asked.values():  # what was not answered is asked again
+            for key in [key for key, when in asked.items() if now - when > self.possession.timeout]:
+                del asked[key]
+        for owner in self.held:
+            self._look_for_possessor(owner, now)
+        for peer in self.possession.living(now):
+            self._push(peer, now)
+        self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
+
+    def _consider(self, now: float) -> None:
+        if self.possession.consider(now, self.holds(), self._is_settled):
+            self.actions.append(Keep())
+            self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
+
+    def _is_settled(self, owner: str) -> bool:
+        return not any(origin == owner and owner in unaware for origin, unaware in self.tombs.values())
+
+    def _look_for_possessor(self, owner: str, now: float) -> None:
+        """Whom replicas are to be compared with; with another one, or after a while, all of them are."""
+        possessor = self.possession.record(owner)[1]
+        if possessor == self.name:
+            self._unsure.pop(owner, None)
+            self._sure_of.pop(owner, None)
+            return
+        peer = self.possession.peers.get(possessor)
+        if peer is None:
+            return
+        it = (possessor, peer.life, peer.store)
+        timeout = self.possession.timeout
+        if self._sure_of.get(owner) != it or (
+            not self._unsure.get(owner) and now - self._round.get(owner, 0.0) >= ROUND * timeout
+        ):
+            self._sure_of[owner] = it
+            self._round[owner] = now
+            self._unsure[owner] = dict(self.held[owner])
+
+    def _push(self, peer: str, now: float) -> None:
+        """Asks a peer about what it may lack, and tells it what is done with; some of it at a time."""
+        possession = self.possession
+        if not possession.alive(peer, now):
+            return
+        asked, legacy = self._asked[peer], possession.peers[peer].legacy
+        again = now - possession.timeout / 4
+        lists = [(self.name, self._missing[peer])]
+        for owner, unsure in self._unsure.items():
+            if possession.record(owner)[1] == peer:
+                lists.append((owner, unsure))
+        for origin, keys in lists:
+            due = [key for key in islice(keys, WINDOW) if asked.get(key, -1e9) < again]
+            if due and legacy:
+                self._push_legacy(peer, origin, due, now)
+            elif due:
+                asked.update(dict.fromkeys(due, now))
+                self._tell("ASK", peer, origin, {"keys": due})
+        if self.tombs and not legacy:
+            self._push_gone(peer, again, now)
+
+    def _push_legacy(self, peer: str, origin: str, keys: list[str], now: float) -> None:
+        for key in keys:
+            if origin == self.name:
+                self._send(peer, origin, key, now)
+            else:
+                self.actions.append(Check(key, origin))
+                del self._unsure[origin][key]
+
+    def _push_gone(self, peer: str, again: float, now: float) -> None:
+        due: dict[str, list[str]] = {}
+        asked, count = self._asked[peer], 0
+        for key, (origin, unaware) in self.tombs.items():
+            if peer in unaware:
+                if asked.get(key, -1e9) < again:
+                    due.setdefault(origin, []).append(key)
+                    asked[key] = now
+                count += 1
+                if count == WINDOW:
+                    break
+        for origin, keys in due.items():
+            self._tell("GONE", peer, origin, {"keys": keys})
+
+    def _tell(self, kind: str, to: str, origin: str, lists: dict[str, list[str]]) -> None:
+        self.actions.append(Tell(kind, {"from": self.name, "to": to, "origin": origin, **lists}))

@@ -1,0 +1,281 @@
+"""Who possesses which queue: records, claims and leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+#: A lease lasts this part of the timeout, so that it is over before another node may take over.
+LEASE: Final = 0.8
+
+Record = tuple[int, str]  # epoch, possessor
+
+
+@dataclass(slots=True)
+class Peer:
+    """What a node knows of another one.
+
+    Attributes:
+        heard: When it was heard last; at first, when this node began.
+        life: Which run of it that was; 0: none yet.
+        number: Of its last keep-alive.
+        store: Its store's id.
+        legacy: It speaks as the original does: it is alive, and says nothing else.
+        quiet: It states no records now.
+        knows: It has heard this run of ours.
+        confirmed: When we have sent what it has heard last.
+        records: What it states.
+        hears: Whom it hears.
+        holds: How many replicas it holds, by owner.
+    """
+
+    heard: float
+    life: int = 0
+    number: int = 0
+    store: str = ""
+    legacy: bool = False
+    quiet: bool = True
+    knows: bool = False
+    confirmed: float = -1e9
+    records: dict[str, Record] = field(default_factory=dict)
+    hears: frozenset[str] = frozenset()
+    holds: dict[str, int] = field(default_factory=dict)
+
+
+class Possession:
+    """What one node makes of what it hears.
+
+    Args:
+        name: Its broadcast endpoint.
+        peers: The others'.
+        timeout: Seconds after which a node is silent.
+        life: Which run this is: larger than any before.
+        now: The time.
+        store: This node's store.
+        records: What it stated last; `None`: its disk is empty.
+        fenced: Others may take over its queue, so that it needs a lease to deliver.
+
+    Attributes:
+        records: What it states, by owner, where it is not `(0, owner)`.
+        peers: What it knows of the others.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        peers: Iterable[str],
+        *,
+        timeout: float,
+        life: int,
+        now: float,
+        store: str,
+        records: dict[str, Record] | None,
+        fenced: bool,
+    ) -> None:
+        self.name = name
+        self.life = life
+        self.store = store
+        self.timeout = timeout
+        self.fenced = fenced
+        self.records: dict[str, Record] = dict(records or {})
+        self.peers = {peer: Peer(now) for peer in peers}
+        self.nodes = sorted([name, *self.peers])
+        self.majority = len(self.nodes) // 2 + 1
+        self._began = now
+        self._quiet = records is None
+        self._number = 0
+        self._sent: dict[int, float] = {}  # when which keep-alive was
+
+    # ------------------------------------------------------------------ what it knows
+
+    def record(self, owner: str) -> Record:
+        """What this node states of a queue."""
+        return self.records.get(owner, (0, owner))
+
+    def is_quiet(self) -> bool:
+        """Whether it states nothing yet."""
+        return self._quiet
+
+    def alive(self, peer: str, now: float) -> bool:
+        """Whether a peer was heard lately."""
+        known = self.peers[peer]
+        return (known.life > 0 or known.legacy) and now - known.heard <= self.timeout
+
+    def silent(self, peer: str, now: float) -> bool:
+        """Whether a peer was not heard for long; right after the start neither this nor `alive` may hold."""
+        return now - self.peers[peer].heard > self.timeout
+
+    def living(self, now: float) -> list[str]:
+        """The peers that were heard lately."""
+        return [peer for peer in self.peers if self.alive(peer, now)]
+
+    def sees_majority(self, now: float) -> bool:
+        """Whether more than half of all nodes are in sight, this one among them."""
+        return len(self.living(now)) + 1 >= self.majority
+
+    def leased(self, owner: str, now: float) -> bool:
+        """Whether this node possesses a queue."""
+        mine = self.record(owner)
+        if mine[1] != self.name or self._quiet:
+            return False
+        lasts = LEASE * self.timeout
+        support = 1
+        for peer in self.peers.values():
+            if peer.legacy:
+                support += now < peer.heard + lasts
+            elif not peer.quiet and peer.records.get(owner, (0, owner)) == mine:
+                support += now < peer.confirmed + lasts
+        return support >= self.majority
+
+    def delivers(self, owner: str, now: float) -> bool:
+        """Whether this node may give messages of a queue to consumers."""
+        if owner == self.name and not self.fenced:
+            return True
+        return self.leased(owner, now) and not self.hands_back(owner)
+
+    def hands_back(self, owner: str) -> bool:
+        """Whether the owner claims a queue that this node has."""
+        mine = self.record(owner)
+        if owner == self.name or mine[1] != self.name:
+            return False
+        theirs = self.peers[owner].records.get(owner, (0, owner))
+        return theirs[1] == owner and theirs[0] > mine[0]
+
+    # ------------------------------------------------------------------ what it hears and says
+
+    def keep_alive(self, now: float, holds: dict[str, int]) -> dict[str, Any]:
+        """What it tells all others."""
+        self._number += 1
+        self._sent[self._number] = now
+        for number in [number for number, when in self._sent.items() if now - when > self.timeout]:
+            del self._sent[number]
+        return {
+            "life": self.life,
+            "number": self._number,
+            "store": self.store,
+            "records": None if self._quiet else {owner: list(record) for owner, record in self.records.items()},
+            "heard": {peer: [it.life, it.number] for peer, it in self.peers.items() if self.alive(peer, now)},
+            "holds": holds,
+        }
+
+    def hear(self, peer: str, state: dict[str, Any] | None, now: float) -> bool:
+        """A keep-alive has come, of the original's kind or with a state; whether the peer is another one than before.
+
+        Raises:
+            ValueError: The state is none.
+        """
+        known = self.peers[peer]
+        if state is None:
+            known.legacy, known.heard = True, now
+            return False
+        try:
+            life, number, store = int(state["life"]), int(state["number"]), str(state["store"])
+            stated = state["records"]
+            records = {str(owner): (int(epoch), str(who)) for owner, (epoch, who) in (stated or {}).items()}
+            heard = {str(who): (int(run), int(last)) for who, (run, last) in state["heard"].items()}
+            holds = {str(owner): int(count) for owner, count in state["holds"].items()}
+        except (KeyError, TypeError, AttributeError) as wrong:
+            raise ValueError(f"no state of a node: {wrong}") from None
+        if (life, number) <= (known.life, known.number):
+            return False  # late, or once more
+        is_new = life != known.life or store != known.store
+        known.legacy, known.heard = False, now
+        known.life, known.number, known.store = life, number, store
+        known.quiet, known.records = stated is None, records
+        known.hears, known.holds = frozenset(heard), holds
+        run, last = heard.get(self.name, (0, 0))
+        known.knows = run == self.life
+        if known.knows and last in self._sent:
+            known.confirmed = max(known.confirmed, self._sent[last])
+        return is_new
+
+    # ------------------------------------------------------------------ what it decides
+
+    def consider(self, now: float, holds: dict[str, int], is_settled: Callable[[str], bool]) -> bool:
+        """Moves its records as it may; whether one has moved, and is to be kept on the disk and told.
+
+        Args:
+            now: The time.
+            holds: How many replicas this node holds, by owner.
+            is_settled: Whether an owner knows all that was acknowledged here in its place.
+        """
+        if self._quiet:
+            return self._wake(now)
+        moved = False
+        for owner in self.nodes:
+            mine = self.record(owner)
+            wanted = self._candidate(owner, mine, now)
+            if wanted is not None and self._may_move(owner, mine, wanted, now, is_settled):
+                self.records[owner] = mine = wanted
+                moved = True
+            if self._wants(owner, mine, now, holds):
+                highest = self._highest(owner)
+                if mine[1] != self.name or highest > mine[0]:
+                    self.records[owner] = (highest + 1, self.name)
+                    moved = True
+        return moved
+
+    def _wake(self, now: float) -> bool:
+        """Ends the quiet once no lease can rest on what was said before the disk was lost."""
+        # Where nobody ever had another's queue, nothing is forgotten that matters.
+        harmless = all(peer.legacy or (peer.knows and not peer.records) for peer in self.peers.values())
+        if not harmless and now - self._began <= self.timeout:
+            return False
+        self._quiet = False
+        for owner in self.nodes:
+            stated = [peer.records[owner] for peer in self.peers.values() if owner in peer.records]
+            if stated:
+                self.records[owner] = max(stated)
+        return True
+
+    def _candidate(self, owner: str, mine: Record, now: float) -> Record | None:
+        """The highest claim of a living peer that is above this node's record."""
+        claims = [
+            record
+            for name, peer in self.peers.items()
+            if (record := peer.records.get(owner)) and record[1] == name and record[0] > mine[0]
+            if self.alive(name, now)
+        ]
+        return max(claims, default=None)
+
+    def _may_move(self, owner: str, mine: Record, to: Record, now: float, is_settled: Callable[[str], bool]) -> bool:
+        possessor = mine[1]
+        if possessor == to[1]:
+            return True
+        if possessor == self.name:
+            if to[1] == owner:
+                return is_settled(owner)
+            return not self.leased(owner, now)
+        if self.silent(possessor, now):
+            return True
+        stated = self.peers[possessor].records.get(owner, (0, owner))
+        return stated[0] > mine[0] and stated[1] != possessor
+
+    def _highest(self, owner: str) -> int:
+        """The highest epoch that anybody has stated."""
+        stated = [peer.records[owner][0] for peer in self.peers.values() if owner in peer.records]
+        return max([self.record(owner)[0], *stated])
+
+    def _wants(self, owner: str, mine: Record, now: float, holds: dict[str, int]) -> bool:
+        """Whether this node should have a queue that it has not."""
+        if not self.sees_majority(now):
+            return False
+        if owner == self.name:
+            # A claim in vain ends once the claimer hears us: before, it would only be made again.
+            return not self.leased(owner, now) or any(
+                self.alive(name, now) and self.name in peer.hears and peer.records.get(owner, mine)[0] > mine[0]
+                for name, peer in self.peers.items()
+            )
+        if self.leased(owner, now):
+            return False
+        if not holds.get(owner) or not self.silent(owner, now):
+            return False
+        possessor = mine[1]
+        if possessor != self.name and not self.silent(possessor, now):
+            return False
+        living = self.living(now)
+        deaf = [peer for peer in living if not self.peers[peer].hears & {owner, possessor} - {self.name}]
+        if len(deaf) + 1 < self.majority:
+            return False  # others hear it
+        return all(self.name < peer for peer in living if self.peers[peer].holds.get(owner))

@@ -1,0 +1,470 @@
+"""A device as a node of its cluster: what `omq.pzq.cluster` decides is done with its store, queues and sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from omq.pzq.cluster.actions import (
+    Action,
+    Answer,
+    Check,
+    Entomb,
+    Forget,
+    Keep,
+    KeepAlive,
+    Remove,
+    Replica,
+    Settle,
+    Tell,
+)
+from omq.pzq.cluster.node import Node
+from omq.pzq.cluster.possession import Possession
+from omq.pzq.inlet import Asked, Inlet
+from omq.pzq.queue import Queue, Replicas
+from omq.pzq.settings import Settings
+from omq.pzq.talk import Talk
+from omq.pzq.wire import MAX_BODY, NOT_REPLICATED, REPLICA, key_of, pack
+from omq.store.errors import DamagedError
+from omq.store.interface import Append, MakeTopic, Persistence, TopicState
+from omq.store.interface import Settle as SettleTopic
+from omq.store.journal import Journal
+from omq.types import Security
+
+log = logging.getLogger("omq.pzq")
+
+FILE: Final = "cluster.json"
+_SUFFIX: Final[dict[Persistence, str]] = {"strong": "", "weak": ".unsynced"}
+_TOMBS: Final = "acknowledged-elsewhere"
+_MAX_KEY: Final = 255  # bytes
+
+Later = Callable[[float, Callable[[], None]], None]
+
+
+class Member:
+    """What a device does in its cluster. Lives in one event loop.
+
+    Args:
+        settings: The cluster.
+        database: Where the store is.
+        journal: The store.
+        kind: What an acknowledgement means.
+        later: Makes a call after some seconds, unless the device has ended by then.
+
+    Attributes:
+        queues: Of the messages of other nodes.
+    """
+
+    def __init__(self, settings: Settings, database: Path, journal: Journal, kind: Persistence, later: Later) -> None:
+        self.queues: list[Replicas] = []
+        self._settings = settings
+        self._file = database / FILE
+        self._journal = journal
+        self._kind = kind
+        self._later = later
+        self._talk = Talk(settings, self._heard, self._acked)
+        self._ids: dict[int, dict[int, str]] = {}  # keys by topic and number
+        self._places: dict[str, tuple[Queue, int]] = {}
+        self._targets: dict[str, Replicas] = {}  # where replicas go, by owner
+        self._tombs: dict[str, tuple[int, int]] = {}  # topic and number of what was acknowledged in an owner's place
+        self._storing: dict[str, list[Callable[[str], None]]] = {}  # replicas that are with the store
+        self._asked: dict[str, list[Asked]] = {}  # what producers wait for
+        self._fresh: dict[str, list[bytes]] = {}  # bodies at hand
+        self._timer: asyncio.TimerHandle | None = None
+        self._replicated = settings.replicas > 0
+        self._burials = self._buried = 0  # of what was acknowledged in an owner's place: begun, and stored
+        self._unsaid: deque[tuple[int, dict[str, Any]]] = deque()  # what waits for so many of them
+        self._acting = False
+        self._expiring = False
+
+    # ------------------------------------------------------------------ life
+
+    async def open(self, own: list[Queue], delivering: Queue) -> None:
+        """Finds what the store has of the cluster's.
+
+        Args:
+            own: The queues of this node's messages.
+            delivering: That which producers' messages go to.
+        """
+        store = self._journal.store
+        self._own = own
+        self._produced = delivering
+        life, records = self._load()
+        names = [self._settings.name, *self._settings.peers]
+        found = {state.name: state for state in store.topics()}
+        for kind, suffix in _SUFFIX.items():
+            for name in names:
+                topic = f"replicas{suffix}:{name}"
+                if kind == self._kind:
+                    found[topic] = await self._topic(topic, kind)
+                if topic in found:
+                    queue = Replicas(self._journal, found[topic], self._later)
+                    queue.owner = name
+                    self.queues.append(queue)
+                    if kind == self._kind:
+                        self._targets[name] = queue
+        self._tomb_topic = (await self._topic(_TOMBS + _SUFFIX[self._kind], self._kind)).id
+        possession = Possession(
+            self._settings.name,
+            self._settings.peers,
+            timeout=self._settings.timeout,
+            life=life,
+            now=time.monotonic(),
+            store=store.id,
+            records=records,
+            fenced=self._replicated and len(names) > 2,
+        )
+        self._prefix = f"{store.id[:8]}-{store.id[8:12]}-8"
+        self._lost = {queue.id: store.topic(queue.id).jumped for queue in own}
+        self._node = Node(
+            possession, replicas=self._settings.replicas, patience=self._settings.patience, is_mine=self._is_mine
+        )
+        self._index()
+        self._save()
+
+    def _index(self) -> None:
+        """Notes which messages are where, and has the queues tell what is done."""
+        store = self._journal.store
+        held: dict[str, list[str]] = {}
+        mine: list[str] = []
+        for queue in (*self._own, *self.queues):
+            owner = queue.owner if isinstance(queue, Replicas) else self._settings.name
+            keys = mine if not isinstance(queue, Replicas) else held.setdefault(owner, [])
+            ids = self._ids[queue.id] = {}
+            for id, key in queue.live():
+                text = key.decode(errors="replace")
+                ids[id] = text
+                self._places[text] = queue, id
+                keys.append(text)
+            queue.tell(self._left(queue, owner))
+            queue.may = self._may(owner)
+        tombs: list[tuple[str, str]] = []
+        for state in store.topics():
+            if state.name.startswith(_TOMBS):
+                for id, _, parts in Queue(self._journal, state, self._later).messages():
+                    gone = parts[1].decode(errors="replace")
+                    tombs.append((parts[0].decode(errors="replace"), gone))
+                    self._tombs[gone] = state.id, id
+        self._node.load(mine, {owner: list(keys) for owner, keys in held.items()}, tombs)
+
+    def start(self, inlet: Inlet, wake: Callable[[], None], security: Security | None, peer: Security | None) -> None:
+        """Begins to speak; raises as `Talk.start`.
+
+        Args:
+            inlet: Where producers are answered.
+            wake: Called when there may be something to deliver.
+            security: What is asked of other nodes.
+            peer: How this one shows them who it is.
+        """
+        self._inlet = inlet
+        self._wake = wake
+        self._talk.start(security, peer)
+        self._tick()
+
+    def pause(self) -> None:
+        """Decides nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def close(self) -> None:
+        """Ends. Idempotent."""
+        self.pause()
+        await self._talk.close()
+
+    def _load(self) -> tuple[int, dict[str, tuple[int, str]] | None]:
+        """Which run this is, and what was stated before; `None` where the disk is another one."""
+        life = time.time_ns() // 1000
+        try:
+            kept = json.loads(self._file.read_bytes())
+            records = {owner: (int(epoch), str(who)) for owner, (epoch, who) in kept["records"].items()}
+            self._replicated = self._replicated or bool(kept["replicated"])
+            life = max(life, int(kept["life"]) + 1)
+            # What is stated of nodes that are none any more, by another name of this one's, is of no use.
+            is_this = kept["store"] == self._journal.store.id and kept["name"] == self._settings.name
+        except FileNotFoundError:
+            return life, None
+        except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+            raise DamagedError(f"{self._file}: cannot be understood: {wrong}") from None
+        return life, records if is_this else None
+
+    def _save(self) -> None:
+        """Keeps what this node states. It is on the disk before anybody hears it."""
+        possession = self._node.possession
+        kept = {
+            "store": possession.store,
+            "name": self._settings.name,
+            "life": possession.life,
+            "replicated": self._replicated,
+            "records": possession.records,
+        }
+        if possession.is_quiet():
+            return  # after a crash it is as if it had just begun
+        new = self._file.with_suffix(".new")
+        with new.open("wb") as file:
+            file.write(json.dumps(kept).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._file)
+        directory = os.open(self._file.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    async def _topic(self, name: str, kind: Persistence) -> TopicState:
+        write = await self._journal.do(MakeTopic(name, "round_robin", kind))
+        return self._journal.store.topic(write.topic_id)
+
+    def _is_mine(self, key: str) -> bool:
+        """Whether a message was stored in this very store, and is not among those that it has lost in a crash."""
+        _, _, text = key.partition("|")
+        if not text.startswith(self._prefix):
+            return False
+        try:
+            topic, number = int(text[15:18], 16), (int(text[19:23], 16) & 0x3FFF) << 48 | int(text[24:], 16)
+        except ValueError:
+            return False
+        for queue in self._own:
+            if queue.id & 0xFFF == topic:
+                return not any(first <= number <= last for first, last in self._lost[queue.id])
+        return False
+
+    # ------------------------------------------------------------------ what it tells
+
+    def figures(self) -> tuple[int, int, int]:
+        """How many replicas it has, how many nodes there are, and how many are alive: itself among them."""
+        living = len(self._node.possession.living(time.monotonic()))
+        return self._node.replicas(), len(self._settings.peers) + 1, living + 1
+
+    def _may(self, owner: str) -> Callable[[], bool]:
+        return lambda: self._node.possession.delivers(owner, time.monotonic())
+
+    # ------------------------------------------------------------------ messages
+
+    def _left(self, queue: Queue, owner: str) -> Callable[[int], None]:
+        ids = self._ids[queue.id]
+
+        def left(id: int) -> None:
+            key = ids.pop(id, None)
+            if key is not None:
+                self._places.pop(key, None)
+                self._node.consumed(owner, key)
+                self._act()
+
+        return left
+
+    def admits(self, remote: str) -> bool:
+        """Whether a node may speak from there."""
+        return self._settings.admits(remote)
+
+    def stored(self, write: Append, asked: list[Asked], bodies: list[list[bytes]]) -> None:
+        """Messages are stored, and to be replicated before they are answered."""
+        queue, now = self._produced, time.monotonic()
+        ids = self._ids[queue.id]
+        if write.duplicate:
+            key = ids.get(write.first)
+            if key is None:
+                self._inlet.accept(asked)  # a consumer is done with it
+            else:
+                waiting = self._asked.setdefault(key, [])
+                waiting.extend(one for one in asked if one not in waiting)
+                self._node.produced_again(key, now)
+                self._act()
+                self._await_expiry(now)
+            return
+        for number, (one, parts) in enumerate(zip(asked, bodies, strict=True), write.first):
+            key = key_of(queue.keys, write.timestamp, number).decode()
+            ids[number] = key
+            self._places[key] = queue, number
+            self._asked[key] = [one]
+            self._fresh[key] = parts
+            self._node.produced(key, now)
+        self._act()
+        self._fresh.clear()
+        self._await_expiry(now)
+
+    def _await_expiry(self, now: float) -> None:
+        if not self._expiring and (until := self._node.waits()) is not None:
+            self._expiring = True
+            self._later(max(until - now, 0.0) + 0.001, self._expire)
+
+    def _expire(self) -> None:
+        self._expiring = False
+        now = time.monotonic()
+        self._node.expire(now)
+        self._act()
+        self._await_expiry(now)
+
+    def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
+        """A node has sent a replica; the answer is called with why it is refused, or with nothing."""
+        try:
+            origin, key = frames[2].removeprefix(REPLICA).decode(), frames[1].decode("ascii")
+            parts = frames[frames.index(b"", 2) + 1 :]
+        except ValueError:
+            answer("this is no replica: a key, REPLICA:, headers, an empty frame and a body")
+            return
+        if origin not in self._targets:
+            answer(f"{origin!r} is no node of this cluster")
+        elif not 1 <= len(key) <= _MAX_KEY or not parts or sum(map(len, parts)) > MAX_BODY:
+            answer("this is no replica: its key or its body does not fit")
+        elif key in self._storing:
+            self._storing[key].append(answer)
+        elif not self._node.wants(origin, key):
+            answer("")
+        else:
+            self._store(origin, key, parts, answer)
+
+    def _store(self, origin: str, key: str, parts: list[bytes], answer: Callable[[str], None]) -> None:
+        queue = self._targets[origin]
+        record = pack([key.encode(), *parts])
+        self._storing[key] = [answer]
+        self._journal.waiting += len(record)
+
+        def stored(write: Append) -> None:
+            self._journal.waiting -= len(record)
+            self._inlet.relieve()
+            if write.error is None:
+                self._ids[queue.id][write.first] = key
+                self._places[key] = queue, write.first
+                self._node.stored(origin, key)
+                self._act()
+            for each in self._storing.pop(key):
+                each("" if write.error is None else f"not stored: {write.error}")
+
+        self._journal.submit(Append(queue.id, record, 1), stored)
+
+    # ------------------------------------------------------------------ what is heard
+
+    def _heard(self, frames: list[bytes]) -> None:
+        kind, now = frames[0], time.monotonic()
+        if kind == b"KALV":
+            peer = frames[1].decode()
+            if peer not in self._settings.peers:
+                raise ValueError(f"{peer!r} is not among nodes: it has another name for itself, or another port")
+            self._node.hear_keep_alive(peer, json.loads(frames[2]) if len(frames) > 2 else None, now)
+        elif kind == b"REMOVE":
+            self._node.hear_remove(frames[1].decode())
+        elif kind == b"CHECK":
+            self._node.hear_check(frames[1].decode(), frames[2].decode())
+        elif kind in (b"ASK", b"TOLD", b"GONE"):
+            self._node.hear(kind.decode(), json.loads(frames[1]), now)
+        else:
+            raise ValueError("there is no such word")
+        self._act()
+        self._wake()
+
+    def _acked(self, peer: str, key: str, done: bool) -> None:
+        if done:
+            self._node.replicated(peer, key, time.monotonic())
+            self._act()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for peer in self._settings.peers:
+            if not self._node.possession.alive(peer, now):
+                self._talk.forget(peer)
+        self._node.tick(now)
+        self._act()
+        self._wake()
+        self._timer = asyncio.get_running_loop().call_later(self._settings.timeout / 10, self._tick)
+
+    # ------------------------------------------------------------------ what is done
+
+    def _act(self) -> None:
+        """Does what the state wants."""
+        if self._acting:
+            return  # by an action: the loop below goes on
+        self._acting = True
+        try:
+            while self._node.actions:
+                actions, self._node.actions = self._node.actions, []
+                settled: set[Queue] = set()
+                for action in actions:
+                    self._do(action, settled)
+                for queue in settled:
+                    queue.save()
+        finally:
+            self._acting = False
+
+    def _do(self, action: Action, settled: set[Queue]) -> None:
+        match action:
+            case Keep():
+                self._save()
+                log.info("cluster: this node states %s", self._node.possession.records)
+            case KeepAlive(state):
+                self._talk.say(b"KALV", self._settings.name.encode(), json.dumps(state).encode())
+            case Tell(kind, body):
+                self._tell(kind, body, settled)
+            case Remove(key):
+                self._talk.say(b"REMOVE", key.encode())
+            case Check(key, owner):
+                self._talk.say(b"CHECK", key.encode(), owner.encode())
+            case Replica(peer, origin, key):
+                if self._talk.has_room(peer) and (parts := self._body(key)) is not None:
+                    self._talk.replicate(peer, origin, key, parts)
+            case Settle(_, key):
+                if (place := self._places.pop(key, None)) is not None:
+                    queue, id = place
+                    self._ids[queue.id].pop(id, None)
+                    queue.discard(id)
+                    settled.add(queue)
+            case Entomb(origin, key):
+                self._entomb(origin, key)
+            case Forget(key):
+                if (tomb := self._tombs.pop(key, None)) is not None:
+                    topic, id = tomb
+                    self._journal.submit(SettleTopic(topic, [(id, id)]), _looked_at)
+            case Answer(key, done):
+                asked = self._asked.pop(key, [])
+                self._inlet.accept(asked, None if done else NOT_REPLICATED.encode())
+
+    def _tell(self, kind: str, body: dict[str, Any], settled: set[Queue]) -> None:
+        """Says it once the store has what it says."""
+        if kind != "TOLD":
+            self._talk.say_json(kind, body)
+            return
+        waits, burials = [*settled], self._burials
+
+        def kept() -> None:
+            if waits:
+                waits.pop().kept(kept)
+            elif self._buried < burials:
+                self._unsaid.append((burials, body))
+            else:
+                self._talk.say_json(kind, body)
+
+        kept()
+
+    def _entomb(self, origin: str, key: str) -> None:
+        self._burials += 1
+
+        def stored(write: Append) -> None:
+            self._buried += 1  # they are stored in their order
+            while self._unsaid and self._unsaid[0][0] <= self._buried:
+                self._talk.say_json("TOLD", self._unsaid.popleft()[1])
+            if write.error is not None:
+                log.error("cluster: that a message of %s is done with is not kept: %s", origin, write.error)
+            elif key in self._node.tombs:
+                self._tombs[key] = write.topic_id, write.first
+            else:  # all know it by now
+                self._journal.submit(SettleTopic(write.topic_id, [(write.first, write.first)]), _looked_at)
+
+        self._journal.submit(Append(self._tomb_topic, pack([origin.encode(), key.encode()]), 1), stored)
+
+    def _body(self, key: str) -> list[bytes] | None:
+        if (parts := self._fresh.get(key)) is not None:
+            return parts
+        queue, id = self._places.get(key, (None, 0))
+        return None if queue is None else queue.body(id)
+
+
+def _looked_at(write: SettleTopic) -> None:
+    if write.error is not None:
+        log.error("cluster: the store does not take what is done with: %s", write.error)

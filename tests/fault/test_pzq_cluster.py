@@ -1,0 +1,41 @@
+"""A cluster under load, whose nodes are killed, stopped and lose a disk: nothing replicated is lost or comes back."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.fault.pzq_cluster_player import PRODUCERS, ClusterPlayer
+from tests.system.pzq.nodes import cluster
+
+SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "60"))
+
+
+def play(directory: Path, seed: int, hits: int) -> ClusterPlayer:
+    """Plays one history: faults, a moment of rest, faults, and the end."""
+    hard = ["--hard-sync"] if seed % 2 else []
+    with cluster(directory, "--replicas", "1", "--ack-timeout", "120000000", *hard) as nodes:
+        player = ClusterPlayer(directory, seed, nodes)
+        try:
+            player.begin()
+            for _ in range(hits):
+                player.hit()
+            player.rest()
+            for number in range(PRODUCERS):
+                player.begin_producer(number)
+            for _ in range(hits):
+                player.hit()
+            player.rest()
+        finally:
+            player.end()
+        player.check()
+    assert player.received
+    return player
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_cluster_that_is_hit_again_and_again(tmp_path: Path, seed: int) -> None:
+    play(tmp_path, seed, hits=4)

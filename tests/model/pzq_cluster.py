@@ -1,0 +1,447 @@
+"""Three nodes of a pzq cluster over their real state module: what can happen to them, and what must hold.
+
+Time goes in rounds, four of which are a timeout. In a round every node that runs ticks, and what is sent arrives in
+it, unless the link is cut, slow (a round late), thin (keep-alives only) or doubles what it carries. Between rounds one
+thing happens, or none.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, Tell
+from omq.pzq.cluster.node import Node
+from omq.pzq.cluster.possession import Possession
+
+NAMES = ("a", "b", "c")
+TIMEOUT = 4.0
+HEALING = 26  # rounds within which a whole cluster is at rest again
+
+LINKS = ("cut", "slow", "thin", "twice")
+
+Event = tuple[str, ...]
+
+
+def is_of(store: str, key: str) -> bool:
+    return key.partition("/")[0] == store
+
+
+class Broken(AssertionError):
+    """A promise is."""
+
+
+@dataclass
+class Machine:
+    """A process and its disk."""
+
+    name: str
+    store: str
+    records: dict[str, Any] | None = None
+    own: dict[str, None] = field(default_factory=dict)
+    held: dict[str, dict[str, None]] = field(default_factory=dict)
+    tombs: dict[str, str] = field(default_factory=dict)
+    life: int = 0
+    node: Node | None = None
+    stopped: bool = False
+
+    def begin(self, now: float) -> None:
+        self.life += 1
+        possession = Possession(
+            self.name,
+            [name for name in NAMES if name != self.name],
+            timeout=TIMEOUT,
+            life=self.life,
+            now=now,
+            store=self.store,
+            records=self.records,
+            fenced=True,
+        )
+        self.node = Node(possession, replicas=1, patience=0.5, is_mine=partial(is_of, self.store))
+        self.node.load(
+            self.own,
+            {owner: dict(keys) for owner, keys in self.held.items()},
+            [(owner, key) for key, owner in self.tombs.items()],
+        )
+        self.records = dict(possession.records) if self.records is not None else None
+        self.stopped = False
+
+    @property
+    def runs(self) -> bool:
+        return self.node is not None and not self.stopped
+
+
+class Cluster:
+    """A state that is explored.
+
+    Args:
+        messages: That producers may send, each to the first node.
+        kinds: Which faults may happen.
+    """
+
+    def __init__(self, messages: int = 1, kinds: tuple[str, ...] = ("crash", "wipe", "stop", *LINKS)):
+        self.now = 0.0
+        self.kinds = kinds
+        self.left = messages
+        self.machines = {name: Machine(name, f"{name}0") for name in NAMES}
+        self.links: dict[tuple[str, str], str] = {}
+        self.late: list[tuple[str, str, Any]] = []
+        self.queued: list[tuple[str, Any]] = []  # for those that are stopped
+        self.acked: set[str] = set()  # to the producer
+        self.consumed: dict[str, str] = {}  # where it was acknowledged first; "": that disk is lost
+        self.wiped = 0
+        self.faults = 0
+        self.whole = 0  # rounds for which nothing was wrong
+        for machine in self.machines.values():
+            machine.begin(self.now)
+        for _ in range(3):
+            self.round()
+
+    def copy(self) -> Cluster:
+        copied: Cluster = pickle.loads(pickle.dumps(self, -1))
+        return copied
+
+    # ------------------------------------------------------------------ what can happen
+
+    def events(self, most: int) -> list[Event]:
+        """What may happen next, with at most so many faults in all."""
+        found: list[Event] = [("idle",)]
+        if self.left and self.machines["a"].runs:
+            found.append(("produce",))
+        for machine in self.machines.values():
+            for owner, key in self.deliverable(machine):
+                found.append(("consume", machine.name, owner, key))
+            if machine.node is None:
+                found.append(("return", machine.name))
+            elif machine.stopped:
+                found.append(("go on", machine.name))
+        if self.links:
+            found.append(("heal",))
+            if len(self.links) > 1:
+                found += [("heal", *link) for link in sorted(self.links)]
+        if self.faults >= most:
+            return found
+        for machine in self.machines.values():
+            if machine.node is not None:
+                found += [(kind, machine.name) for kind in ("crash", "wipe") if kind in self.kinds]
+                if "stop" in self.kinds and not machine.stopped:
+                    found.append(("stop", machine.name))
+        for kind in LINKS:
+            if kind in self.kinds:
+                found += [(kind, one, other) for one in NAMES for other in NAMES if one != other]
+        if "cut" in self.kinds:
+            found += [("part", name) for name in NAMES]
+        return found
+
+    def happen(self, event: Event) -> None:
+        """One thing happens."""
+        kind = event[0]
+        machine = self.machines[event[1]] if len(event) > 1 else self.machines["a"]
+        if kind in ("crash", "wipe", "stop", "part", *LINKS):
+            self.faults += 1
+        if kind == "produce":
+            assert machine.node is not None
+            key = f"{machine.store}/{self.left}"
+            self.left -= 1
+            machine.own[key] = None
+            machine.node.produced(key, self.now)
+            self.carry(machine)
+        elif kind == "consume":
+            self.consume(machine, event[2], event[3])
+        elif kind in ("crash", "wipe"):
+            machine.node, machine.stopped = None, False
+            self.queued = [one for one in self.queued if one[0] != machine.name]
+            if kind == "wipe":
+                self.wiped += 1
+                machine.store = f"{machine.name}{self.wiped}"
+                machine.records = None
+                machine.own, machine.held, machine.tombs = {}, {}, {}
+                self.consumed = {key: "" if at == machine.name else at for key, at in self.consumed.items()}
+        elif kind == "return":
+            machine.begin(self.now)
+        elif kind == "stop":
+            machine.stopped = True
+        elif kind == "go on":
+            self.go_on(machine)
+        elif kind == "heal":
+            if len(event) > 1:
+                del self.links[event[1], event[2]]
+            else:
+                self.links.clear()
+        elif kind == "part":
+            for name in NAMES:
+                if name != machine.name:
+                    self.links[name, machine.name] = self.links[machine.name, name] = "cut"
+        elif kind != "idle":
+            self.links[event[1], event[2]] = kind
+
+    def go_on(self, machine: Machine) -> None:
+        machine.stopped = False
+        self.check_possession()  # before it hears of anything
+        waiting = [one for to, one in self.queued if to == machine.name]
+        self.queued = [one for one in self.queued if one[0] != machine.name]
+        for message in waiting:
+            self.arrive(machine, message)
+
+    def deliverable(self, machine: Machine) -> list[tuple[str, str]]:
+        """What a consumer of a node may get."""
+        if not machine.runs:
+            return []
+        assert machine.node is not None
+        delivers = machine.node.possession.delivers
+        found = [(machine.name, key) for key in machine.own] if delivers(machine.name, self.now) else []
+        for owner, keys in machine.held.items():
+            if delivers(owner, self.now):
+                found += [(owner, key) for key in keys]
+        return found
+
+    def consume(self, machine: Machine, owner: str, key: str) -> None:
+        assert machine.node is not None
+        self.consumed.setdefault(key, machine.name)
+        machine.node.consumed(owner, key)
+        self.carry(machine)
+        if key in machine.own:
+            del machine.own[key]
+        for keys in machine.held.values():
+            keys.pop(key, None)
+
+    # ------------------------------------------------------------------ a round
+
+    def round(self) -> None:
+        """Time goes on."""
+        self.now += 1.0
+        self.check_possession()
+        late, self.late = self.late, []
+        for sender, to, message in late:
+            self.reach(sender, to, message)
+        for machine in self.machines.values():
+            if machine.runs:
+                assert machine.node is not None
+                machine.node.tick(self.now)
+                self.carry(machine)
+        if self.links or not all(machine.runs for machine in self.machines.values()):
+            self.whole = 0
+        else:
+            self.whole += 1
+            self.check_return()
+
+    def carry(self, machine: Machine) -> None:
+        """Does what a node wants done; what it says arrives at once, where nothing is in the way."""
+        assert machine.node is not None
+        actions, machine.node.actions = machine.node.actions, []
+        for action in actions:
+            match action:
+                case Keep():
+                    machine.records = dict(machine.node.possession.records)
+                case Settle(owner, key):
+                    (machine.own if key in machine.own else machine.held.get(owner, {})).pop(key, None)
+                case Entomb(owner, key):
+                    machine.tombs[key] = owner
+                case Forget(key):
+                    machine.tombs.pop(key, None)
+                case Answer(key, done):
+                    if done:
+                        self.acked.add(key)
+                case Replica(peer, _, _):
+                    self.send(machine.name, peer, (machine.name, action))
+                case Tell(_, body):
+                    self.send(machine.name, body["to"], (machine.name, action))
+                case KeepAlive() | Remove():
+                    for peer in NAMES:
+                        if peer != machine.name:
+                            self.send(machine.name, peer, (machine.name, action))
+        self.check_possession()
+
+    def send(self, sender: str, to: str, message: Any) -> None:
+        how = self.links.get((sender, to), "")
+        if how == "cut" or (how == "thin" and not isinstance(message[1], KeepAlive)):
+            return
+        if how == "slow":
+            self.late.append((sender, to, message))
+            return
+        for _ in range(2 if how == "twice" else 1):
+            self.reach(sender, to, message)
+
+    def reach(self, sender: str, to: str, message: Any) -> None:
+        machine = self.machines[to]
+        if self.links.get((sender, to)) == "cut":
+            return
+        if machine.stopped:
+            self.queued.append((to, message))
+        elif machine.node is not None:
+            self.arrive(machine, message)
+
+    def arrive(self, machine: Machine, message: Any) -> None:
+        sender, action = message
+        node = machine.node
+        assert node is not None
+        match action:
+            case KeepAlive(state):
+                node.hear_keep_alive(sender, state, self.now)
+            case Tell(kind, body):
+                node.hear(kind, body, self.now)
+            case Remove(key):
+                node.hear_remove(key)
+            case Replica(_, origin, key):
+                if node.wants(origin, key):
+                    machine.held.setdefault(origin, {})[key] = None
+                    node.stored(origin, key)
+                self.send(machine.name, sender, (machine.name, key))
+            case str():
+                node.replicated(sender, action, self.now)
+        self.carry(machine)
+
+    # ------------------------------------------------------------------ what must hold
+
+    def check_possession(self) -> None:
+        """Nobody delivers together with another one, or in a minority's sight."""
+        for owner in NAMES:
+            who = [
+                machine.name
+                for machine in self.machines.values()
+                if machine.runs and machine.node and machine.node.possession.delivers(owner, self.now)
+            ]
+            if len(who) > 1:
+                raise Broken(f"{who} deliver what is {owner}'s")
+
+    def check_return(self) -> None:
+        """What was consumed does not come back to a cluster that is whole, however it came to be so."""
+        if self.whole < 2:
+            return
+        for machine in self.machines.values():
+            for _, key in self.deliverable(machine):
+                if self.consumed.get(key):
+                    raise Broken(f"{key} was consumed at {self.consumed[key]}, and {machine.name} delivers it again")
+
+    def check_healing(self) -> None:
+        """What holds once all nodes run and hear each other for a while. Ends this state."""
+        self.links.clear()
+        for machine in self.machines.values():
+            if machine.node is None:
+                machine.begin(self.now)
+            elif machine.stopped:
+                self.go_on(machine)
+        for _ in range(HEALING):
+            self.round()
+        where: dict[str, list[str]] = {}
+        for machine in self.machines.values():
+            assert machine.node is not None
+            for _, key in self.deliverable(machine):
+                where.setdefault(key, []).append(machine.name)
+            if machine.node.tombs or machine.tombs:
+                raise Broken(f"{machine.name} remembers {machine.tombs} for ever")
+            if not machine.node.possession.delivers(machine.name, self.now):
+                raise Broken(f"{machine.name} does not get back what is its own")
+            if list(machine.node.own) != list(machine.own) or machine.node.holds() != {
+                owner: len(keys) for owner, keys in machine.held.items() if keys
+            }:
+                raise Broken(f"{machine.name} does not know what it has")
+        for key in self.acked - set(self.consumed):
+            if self.wiped < 2 and len(where.get(key, [])) != 1:
+                raise Broken(f"{key} was acknowledged to its producer, and {where.get(key, [])} deliver it")
+        for key, at in self.consumed.items():
+            if not at:
+                continue
+            for machine in self.machines.values():
+                if key in machine.own or any(key in keys for keys in machine.held.values()):
+                    raise Broken(f"{key} was consumed, and {machine.name} has it")
+
+    # ------------------------------------------------------------------ which states are one
+
+    def mark(self) -> bytes:
+        """The same for states that go on alike."""
+        now = self.now
+        machines = []
+        for machine in self.machines.values():
+            told: Any = None
+            if machine.node is not None:
+                told = _of_node(machine.node, now)
+            machines.append(
+                (
+                    machine.store,
+                    machine.records and sorted(machine.records.items()),
+                    list(machine.own),
+                    sorted((owner, list(keys)) for owner, keys in machine.held.items() if keys),
+                    sorted(machine.tombs.items()),
+                    machine.stopped,
+                    told,
+                )
+            )
+        late = [(sender, to, _of_message(message, self)) for sender, to, message in self.late]
+        queued = [(to, _of_message(message, self)) for to, message in self.queued]
+        return repr(
+            (
+                machines,
+                sorted(self.links.items()),
+                late,
+                queued,
+                sorted(self.acked),
+                sorted(self.consumed.items()),
+                self.left,
+                self.wiped,
+                self.faults,
+            )
+        ).encode()
+
+
+def _ago(now: float, when: float) -> float:
+    return min(now - when, TIMEOUT + 1)
+
+
+def _of_node(node: Node, now: float) -> Any:
+    possession = node.possession
+    number = possession._number
+    peers = [
+        (
+            name,
+            _ago(now, peer.heard),
+            peer.store,
+            peer.quiet,
+            peer.knows,
+            peer.life > 0,
+            _ago(now, peer.confirmed),
+            sorted(peer.records.items()),
+            sorted(peer.hears),
+            sorted(peer.holds.items()),
+        )
+        for name, peer in possession.peers.items()
+    ]
+    asked = [(peer, sorted((key, _ago(now, when)) for key, when in keys.items())) for peer, keys in node._asked.items()]
+    return (
+        peers,
+        sorted(possession.records.items()),
+        possession._quiet,
+        _ago(now, possession._began) if possession._quiet else 0,
+        [(number - one, _ago(now, when)) for one, when in possession._sent.items()],
+        sorted(node._removed),
+        [(peer, list(keys)) for peer, keys in node._missing.items()],
+        sorted((owner, list(keys)) for owner, keys in node._unsure.items() if keys),
+        sorted((owner, it[0], it[2]) for owner, it in node._sure_of.items()),
+        sorted((owner, min(now - when, 2 * TIMEOUT)) for owner, when in node._round.items()),
+        asked,
+        [(key, sorted(one), until - now) for key, (one, until) in node._waiting.items()],
+        sorted((key, sorted(unaware)) for key, (_, unaware) in node.tombs.items()),
+    )
+
+
+def _of_message(message: Any, cluster: Cluster) -> Any:
+    sender, action = message
+    if not isinstance(action, KeepAlive):
+        return sender, action
+    state = action.state
+    numbers = {name: machine.node.possession._number for name, machine in cluster.machines.items() if machine.node}
+    heard = {
+        who: (life == cluster.machines[who].life, numbers.get(who, 0) - last)
+        for who, (life, last) in state["heard"].items()
+    }
+    return (
+        sender,
+        cluster.machines[sender].life - state["life"],
+        numbers.get(sender, 0) - state["number"],
+        state["store"],
+        state["records"],
+        sorted(heard.items()),
+        state["holds"],
+    )

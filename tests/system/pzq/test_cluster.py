@@ -1,0 +1,145 @@
+"""Three nodes as processes: what is acknowledged survives its owner, one of them delivers it, then it ends."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from omq.errors import ReceiveTimeout
+from omq.pzq import Consumer, NotReplicated, Producer
+from tests.system.pzq.nodes import Node, cluster, empty, until, whole
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def produce(node: Node, *bodies: bytes) -> None:
+    with Producer(node.receive, timeout=15) as producer:
+        producer.send_many(bodies)
+
+
+def consume(node: Node, count: int, timeout: float = 15) -> list[bytes]:
+    """Takes so many messages, and acknowledges them."""
+    found = []
+    with Consumer(node.send) as consumer:
+        for _ in range(count):
+            delivery = consumer.recv(timeout=timeout)
+            found.append(delivery.body)
+            delivery.ack()
+    return found
+
+
+def nothing(node: Node, seconds: float = 1.0) -> bool:
+    """Whether a node delivers nothing for a while."""
+    with Consumer(node.send) as consumer:
+        try:
+            consumer.recv(timeout=seconds)
+        except ReceiveTimeout:
+            return True
+        return False
+
+
+def bodies(count: int, name: str = "m") -> list[bytes]:
+    return [f"{name}{number}".encode() for number in range(count)]
+
+
+def test_what_is_acknowledged_is_on_the_others_and_ends_everywhere(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "2") as nodes:
+        produce(nodes[0], *bodies(50))
+        until(lambda: [node.figures()["replicas"] for node in nodes] == [0, 50, 50], "both others have all")
+        assert nothing(nodes[1], 0.5)
+        assert consume(nodes[0], 50) == bodies(50)
+        empty(nodes)
+
+
+def test_a_killed_owners_messages_are_delivered_by_one_and_do_not_come_back(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "1") as nodes:
+        produce(nodes[0], *bodies(40))
+        assert consume(nodes[0], 10) == bodies(40)[:10]
+        until(lambda: all(node.figures()["replicas"] == 30 for node in nodes[1:]), "both others have the rest")
+        nodes[0].kill()
+        assert consume(nodes[1], 20) == bodies(40)[10:30]
+        assert nothing(nodes[2], 0.5)
+        nodes[0].start()
+        whole(nodes)
+        assert consume(nodes[0], 10) == bodies(40)[30:]
+        empty(nodes)
+        produce(nodes[0], b"afterwards")
+        assert consume(nodes[0], 1) == [b"afterwards"]
+        empty(nodes)
+
+
+def test_a_stopped_owner_delivers_nothing_once_it_goes_on(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "1") as nodes:
+        produce(nodes[0], *bodies(20))
+        with Consumer(nodes[0].send, prefetch=1) as consumer:
+            first = consumer.recv(timeout=10)
+            nodes[0].signal(signal.SIGSTOP)
+            assert sorted(consume(nodes[1], 20)) == sorted(bodies(20))
+            nodes[0].signal(signal.SIGCONT)
+            first.ack()
+            with pytest.raises(ReceiveTimeout):
+                consumer.recv(timeout=1.5)
+        whole(nodes)
+        empty(nodes)
+
+
+def test_a_replica_without_its_disk_gets_what_it_lacks(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "2") as nodes:
+        produce(nodes[0], *bodies(30))
+        nodes[1].kill()
+        shutil.rmtree(nodes[1].database)
+        nodes[1].start()
+        until(lambda: nodes[1].figures()["replicas"] == 30, "the replica is whole again")
+        assert consume(nodes[0], 30) == bodies(30)
+        empty(nodes)
+
+
+def test_an_owner_without_its_disk_gets_back_what_is_its_own(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "1") as nodes:
+        produce(nodes[0], *bodies(30))
+        until(lambda: all(node.figures()["replicas"] == 30 for node in nodes[1:]), "both others have all")
+        nodes[0].kill()
+        shutil.rmtree(nodes[0].database)
+        nodes[0].start()
+        until(lambda: nodes[0].figures()["messages"] == 30, "the owner has its messages back")
+        assert consume(nodes[0], 30) == bodies(30)
+        empty(nodes)
+
+
+def test_a_minority_does_not_acknowledge_replicated_messages(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "1") as nodes:
+        nodes[1].kill()
+        nodes[2].kill()
+        with Producer(nodes[0].receive, timeout=10) as producer, pytest.raises(NotReplicated):
+            producer.send(b"alone")
+        nodes[1].start()
+        nodes[2].start()
+        whole(nodes)
+        until(lambda: nodes[2].figures()["replicas"] == 1, "the message is replicated when the others are back")
+        assert consume(nodes[0], 1) == [b"alone"]
+        empty(nodes)
+
+
+@pytest.mark.slow
+def test_kills_under_load(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "1") as nodes:
+        delivered: Counter[bytes] = Counter()
+        for turn in range(6):
+            victim = nodes[turn % 3]
+            for node in nodes:
+                produce(node, *bodies(100, f"{turn}.{node.host}."))
+            delivered.update(consume(nodes[(turn + 1) % 3], 20))
+            victim.kill()
+            heir = next(node for node in nodes if node is not victim)
+            delivered.update(consume(heir, 50))
+            victim.start()
+            whole(nodes)
+        for node in nodes:
+            while node.figures()["messages"] != node.figures()["replicas"]:
+                delivered.update(consume(node, 1))
+        empty(nodes)
+        assert len(delivered) == 1800

@@ -1,0 +1,280 @@
+"""One node of a cluster among raw sockets: strangers, and peers that speak as the original does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+
+import omq
+from omq.pzq import Consumer, Device, NotReplicated, Producer
+from tests.ports import held
+from tests.system.pzq.nodes import HOSTS, ROOT, Node, running, until
+from tests.system.pzq.raw import figures, raw
+
+pytestmark = pytest.mark.timeout(60)
+KEY = b"1700000000000000|0b9c2d4e-8a4f-4c5e-9b1a-123456789abc"
+
+
+@contextmanager
+def device(tmp_path: Path, **options: object) -> Iterator[tuple[Device, int, int]]:
+    """The first of two nodes; the other one is the test's. Gives the ports of receive and broadcast, too."""
+    with (
+        held(*HOSTS) as receive,
+        held(*HOSTS) as broadcast,
+        Device(
+            tmp_path / "data",
+            receive=f"tcp://127.0.0.1:{receive}",
+            monitor="tcp://127.0.0.1:*",
+            broadcast=f"tcp://127.0.0.1:{broadcast}",
+            nodes=[f"tcp://127.0.0.2:{receive}"],
+            **{"timeout_nodes": 1_000_000, "timeout_replication": 2_000_000, **options},
+        ) as made,
+    ):
+        yield made, receive, broadcast
+
+
+class Legacy:
+    """A peer that speaks as the original does: replicas come, keep-alives go, CHECK is answered."""
+
+    def __init__(self, receive: int, broadcast: int) -> None:
+        self.context = zmq.Context()
+        self.router, self.sub, self.pub = (self.context.socket(kind) for kind in (zmq.ROUTER, zmq.SUB, zmq.PUB))
+        self.router.bind(f"tcp://127.0.0.2:{receive}")
+        self.sub.bind(f"tcp://127.0.0.2:{broadcast}")
+        self.sub.subscribe(b"CLUSTER")
+        self.pub.connect(f"tcp://127.0.0.1:{broadcast}")
+        self.name = f"tcp://127.0.0.2:{broadcast}".encode()
+        self.sub.rcvtimeo = self.router.rcvtimeo = 10_000
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(0.1):
+            self.pub.send_multipart([b"CLUSTER", b"KALV", self.name])
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.context.destroy(linger=0)
+
+    def heard(self, kind: bytes) -> list[bytes]:
+        """What the device broadcasts of this kind next."""
+        while True:
+            frames = self.sub.recv_multipart()
+            if frames[1:2] == [kind]:
+                return frames
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[tuple[Device, int, int]]:
+    with device(tmp_path, replicas=1) as made:
+        yield made
+
+
+@pytest.fixture
+def legacy(place: tuple[Device, int, int]) -> Iterator[Legacy]:
+    made = Legacy(*place[1:])
+    made.heard(b"KALV")  # its subscription is known
+    yield made
+    made.end()
+
+
+def test_a_peer_of_the_originals_kind_takes_replicas(place: tuple[Device, int, int], legacy: Legacy) -> None:
+    made = place[0]
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    with raw(zmq.DEALER, made.endpoints["receive"]) as producer:
+        producer.send_multipart([b"id", b"", b"one", b"", b"two"])
+        peer, key, head, *rest = legacy.router.recv_multipart()
+        assert head == f"REPLICA:tcp://127.0.0.1:{place[2]}".encode()
+        assert rest == [b"", b"one", b"", b"two"]
+        assert not producer.poll(200)  # not before the replica is there
+        legacy.router.send_multipart([peer, key, b"1", b""])
+        assert producer.recv_multipart() == [b"id", b"1", b""]
+    with Consumer(made.endpoints["send"]) as consumer:
+        consumer.recv(timeout=10).ack()
+    assert legacy.heard(b"REMOVE") == [b"CLUSTER", b"REMOVE", key]
+
+
+def test_replicas_of_a_peer_of_the_originals_kind(place: tuple[Device, int, int], legacy: Legacy) -> None:
+    made = place[0]
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    with raw(zmq.DEALER, made.endpoints["receive"]) as peer:
+        for _ in range(2):  # the second one is there already
+            peer.send_multipart([KEY, b"REPLICA:" + legacy.name, b"", b"body"])
+            assert peer.recv_multipart() == [KEY, b"1", b""]
+    assert figures(made.endpoints["monitor"])["replicas"] == 1
+    assert legacy.heard(b"CHECK") == [b"CLUSTER", b"CHECK", KEY, legacy.name]
+    legacy.pub.send_multipart([b"CLUSTER", b"REMOVE", KEY])
+    until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "the replica is removed")
+
+
+def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], legacy: Legacy) -> None:
+    frames = legacy.heard(b"KALV")
+    assert frames[2] == f"tcp://127.0.0.1:{place[2]}".encode()
+    assert {"life", "number", "store", "records", "heard", "holds"} == set(json.loads(frames[3]))
+
+
+def test_a_message_that_nobody_takes_is_stored_and_not_replicated(place: tuple[Device, int, int]) -> None:
+    made = place[0]
+    with Producer(made.endpoints["receive"], timeout=10) as producer, pytest.raises(NotReplicated):
+        producer.send(b"one")
+    with raw(zmq.DEALER, made.endpoints["receive"]) as bare:
+        bare.send_multipart([b"id", b"", b"two"])
+        assert bare.recv_multipart() == [b"id", b"1", b"", b"REPLICATION_FAILED"]
+    with Consumer(made.endpoints["send"]) as consumer:  # of two nodes nobody takes over, so nobody is fenced
+        assert [consumer.recv(timeout=10).body for _ in range(2)] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"KALV"],
+        [b"KALV", b"tcp://10.0.0.1:5"],
+        [b"KALV", b"%(name)s", b"{"],
+        [b"KALV", b"%(name)s", b"[]"],
+        [b"KALV", b"%(name)s", b'{"life": "x"}'],
+        [b"KALV", b"%(name)s", b'{"life":1,"number":1,"store":"","records":{"a":1},"heard":{},"holds":{}}'],
+        [b"ASK", b"{}"],
+        [b"ASK", b'{"from":"x","to":"%(me)s","origin":"y","keys":["k"]}'],
+        [b"TOLD", b"7"],
+        [b"GONE", b'{"from":[],"to":"%(me)s","origin":"y","keys":7}'],
+        [b"REMOVE"],
+        [b"REMOVE", b"\xff"],
+        [b"CHECK", b"k"],
+        [b"NONE"],
+        [],
+    ],
+)
+def test_what_cannot_be_understood_counts_for_nothing(
+    place: tuple[Device, int, int], legacy: Legacy, frames: list[bytes]
+) -> None:
+    made = place[0]
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    me = f"tcp://127.0.0.1:{place[2]}".encode()
+    filled = [frame.replace(b"%(name)s", legacy.name).replace(b"%(me)s", me) for frame in frames]
+    legacy._ended.set()
+    legacy._thread.join()
+    legacy.pub.send_multipart([b"CLUSTER", *filled])
+    legacy.pub.send_multipart([b"CLUSTER", b"KALV", legacy.name])
+    time.sleep(0.1)
+    assert figures(made.endpoints["monitor"])["nodes_alive"] == 2
+    legacy.heard(b"KALV")
+
+
+@pytest.mark.parametrize(
+    ("frames", "says"),
+    [
+        ([KEY, b"REPLICA:tcp://10.0.0.1:5", b"", b"b"], b"is no node of this cluster"),
+        ([KEY, b"REPLICA:%(name)s", b""], b"does not fit"),
+        ([KEY, b"REPLICA:%(name)s"], b"this is no replica"),
+        ([b"", b"REPLICA:%(name)s", b"", b"b"], b"does not fit"),
+        ([b"\xff", b"REPLICA:%(name)s", b"", b"b"], b"this is no replica"),
+    ],
+)
+def test_what_is_no_replica_is_refused(place: tuple[Device, int, int], frames: list[bytes], says: bytes) -> None:
+    name = f"tcp://127.0.0.2:{place[2]}".encode()
+    with raw(zmq.DEALER, place[0].endpoints["receive"]) as peer:
+        peer.send_multipart([frame.replace(b"%(name)s", name) for frame in frames])
+        answer = peer.recv_multipart()
+        assert answer[1] == b"0"
+        assert says in answer[-1]
+
+
+def test_strangers_are_no_nodes(tmp_path: Path) -> None:
+    """The node's peer is elsewhere, so what comes from this host is a stranger's."""
+    with (
+        held() as receive,
+        held() as broadcast,
+        Device(
+            tmp_path / "data",
+            receive=f"tcp://127.0.0.1:{receive}",
+            monitor="tcp://127.0.0.1:*",
+            broadcast=f"tcp://127.0.0.1:{broadcast}",
+            nodes=[f"tcp://192.0.2.1:{receive}"],
+            timeout_nodes=1_000_000,
+        ) as made,
+    ):
+        name = f"tcp://192.0.2.1:{broadcast}".encode()
+        with raw(zmq.DEALER, made.endpoints["receive"]) as peer, raw(zmq.PUB, f"tcp://127.0.0.1:{broadcast}") as pub:
+            peer.send_multipart([KEY, b"REPLICA:" + name, b"", b"body"])
+            answer = peer.recv_multipart()
+            assert answer[:2] == [KEY, b"0"]
+            assert b"you are none" in answer[-1]
+            for _ in range(10):
+                pub.send_multipart([b"CLUSTER", b"KALV", name])
+                time.sleep(0.02)
+        found = figures(made.endpoints["monitor"])
+        assert (found["replicas"], found["nodes"], found["nodes_alive"]) == (0, 2, 1)
+
+
+def test_nodes_with_curve_have_one_key(tmp_path: Path) -> None:
+    public, secret = omq.curve_keypair()
+    security = omq.CurveServer(secret)
+    client = omq.CurveClient(public, secret_key=secret)
+    with held(*HOSTS) as receive, held(*HOSTS) as broadcast:
+
+        def node(one: int, other: int) -> Device:
+            return Device(
+                tmp_path / str(one),
+                receive=f"tcp://{HOSTS[one]}:{receive}",
+                monitor="tcp://127.0.0.1:*",
+                broadcast=f"tcp://{HOSTS[one]}:{broadcast}",
+                nodes=[f"tcp://{HOSTS[other]}:{receive}"],
+                replicas=1,
+                timeout_nodes=1_000_000,
+                timeout_replication=5_000_000,
+                security=security,
+                peer_security=client,
+            )
+
+        with node(0, 1) as first, node(1, 0) as second:
+            with Producer(first.endpoints["receive"], security=omq.CurveClient(public)) as producer:
+                until(lambda: first._device.figures()["nodes_alive"] == 2, "they hear each other")
+                producer.send(b"secret")
+            assert second._device.figures()["replicas"] == 1
+
+
+def test_the_command_names_its_options() -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "omq.cli.main", "pzq", "--nodes", "tcp://127.0.0.2:1,tcp://127.0.0.2:2"),
+            *("--broadcast-dsn", "tcp://127.0.0.1:3", "--timeout_replication", "5"),
+        ],
+        capture_output=True, text=True, timeout=30, cwd=ROOT, env=os.environ, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "--nodes='tcp://127.0.0.2:2': is there twice" in done.stderr
+
+
+def test_the_command_speaks_curve_to_its_peers(tmp_path: Path) -> None:
+    public, secret = omq.curve_keypair()
+    (tmp_path / "key").write_bytes(secret)
+    (tmp_path / "key").chmod(0o600)
+    (tmp_path / "keys").write_bytes(public + b"\n")
+    curve = [f"--curve-secret-key-file={tmp_path / 'key'}", f"--curve-authorized-keys-file={tmp_path / 'keys'}"]
+    with held(*HOSTS) as port, ExitStack() as stack:
+        ports = [port, *(stack.enter_context(held(*HOSTS)) for _ in range(3))]
+        nodes = [Node(number, ports, tmp_path, ["--replicas", "2", *curve]) for number in range(3)]
+        stack.enter_context(running(nodes))
+        client = omq.CurveClient(public, secret_key=secret)
+        with Producer(nodes[0].receive, security=client, timeout=20) as producer:
+            until(lambda: _stored(producer), "a message is on all nodes")
+
+
+def _stored(producer: Producer) -> bool:
+    try:
+        producer.send(b"secret")
+    except NotReplicated:
+        return False
+    return True

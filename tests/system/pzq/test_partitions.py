@@ -1,0 +1,130 @@
+"""Three nodes on hosts of their own, whose network is cut."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.pzq.nodes import ROOT, Node, running, until
+from tests.system.spark.hosts import Hosts, Unavailable
+
+pytestmark = pytest.mark.timeout(120)
+NAMES = ("one", "two", "three")
+PORTS = [11131, 11132, 11134, 11133]
+
+
+class Net:
+    """Nodes, and what is between them."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.hosts = hosts
+        addresses = tuple(hosts.addresses[name] for name in NAMES)
+        self.nodes = [
+            Node(
+                number,
+                PORTS,
+                hosts.folder / name / "tmp",
+                ["--replicas", "1"],
+                addresses,
+                Path("/tmp"),
+                lambda *command, name=name: hosts.command(name, *command),  # type: ignore[misc]
+            )
+            for number, name in enumerate(NAMES)
+        ]
+
+    def ask(self, number: int, *what: Any) -> Any:
+        """Has a client do something on a node's host."""
+        command = self.hosts.command(NAMES[number], sys.executable, "-m", "tests.system.pzq.hand", json.dumps(what))
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def produce(self, number: int, *bodies: str) -> str:
+        told: str = self.ask(number, "produce", self.nodes[number].receive, bodies, 10)
+        return told
+
+    def consume(self, number: int, count: int, timeout: float = 10) -> list[str]:
+        found: list[str] = self.ask(number, "consume", self.nodes[number].send, count, timeout)
+        return found
+
+    def figures(self, number: int) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask(number, "figures", self.nodes[number].monitor)
+        return found
+
+    def cut(self, one: int, other: int, *, back: bool = False) -> None:
+        """Nothing gets from one host to another any more, or it does again."""
+        namespace, address = self.hosts.namespaces[NAMES[one]], self.hosts.addresses[NAMES[other]]
+        verb = "del" if back else "add"
+        subprocess.run(["ip", "-n", namespace, "route", verb, "blackhole", f"{address}/32"], check=True, timeout=10)
+
+    def whole(self) -> None:
+        """Waits until all hear each other."""
+        until(lambda: all(self.figures(number)["nodes_alive"] == 3 for number in range(3)), "all are alive")
+
+    def empty(self) -> None:
+        """Waits until nothing is left."""
+        until(lambda: all(self.figures(number)["messages"] == 0 for number in range(3)), "all is acknowledged")
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Net]:
+    try:
+        hosts = Hosts(tmp_path, *NAMES)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with hosts:
+        made = Net(hosts)
+        with running(made.nodes):
+            made.whole()
+            yield made
+
+
+def test_two_against_one(net: Net) -> None:
+    assert net.produce(0, "a", "b", "c") == "stored"
+    for other in (1, 2):
+        net.cut(0, other)
+        net.cut(other, 0)
+    assert net.consume(1, 1) == ["a"]  # by the majority
+    assert net.consume(0, 1, timeout=1) == []
+    assert net.produce(0, "alone") == "not replicated"
+    assert net.produce(2, "together") == "stored"
+    for other in (1, 2):
+        net.cut(0, other, back=True)
+        net.cut(other, 0, back=True)
+    net.whole()
+    assert net.consume(0, 3) == ["b", "c", "alone"]
+    assert net.consume(2, 1) == ["together"]
+    net.empty()
+
+
+def test_one_that_does_not_hear_the_owner_does_not_take_over(net: Net) -> None:
+    assert net.produce(0, "a", "b") == "stored"
+    net.cut(0, 1)
+    until(lambda: net.figures(1)["nodes_alive"] == 2, "the second does not hear the first")
+    assert net.consume(1, 1, timeout=2) == []
+    assert net.consume(0, 1) == ["a"]
+    assert net.produce(0, "c") == "stored"
+    net.cut(0, 1, back=True)
+    net.whole()
+    assert net.consume(0, 2) == ["b", "c"]
+    net.empty()
+
+
+@pytest.mark.slow
+def test_an_owner_that_hears_all_and_is_heard_by_nobody_delivers_nothing(net: Net) -> None:
+    assert net.produce(0, "a", "b") == "stored"
+    net.cut(0, 1)
+    net.cut(0, 2)
+    assert net.consume(1, 1) == ["a"]
+    assert net.consume(0, 1, timeout=1) == []
+    net.cut(0, 1, back=True)
+    net.cut(0, 2, back=True)
+    net.whole()
+    assert net.consume(0, 1) == ["b"]
+    net.empty()

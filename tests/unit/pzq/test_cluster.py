@@ -1,0 +1,174 @@
+"""What one node of a cluster decides, told what has happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from omq.pzq.cluster.actions import Answer, Check, Entomb, Forget, KeepAlive, Remove, Replica, Settle, Tell
+from omq.pzq.cluster.node import Node
+from omq.pzq.cluster.possession import Possession
+
+TIMEOUT = 10.0
+
+
+def node(*peers: str, replicas: int = 1) -> Node:
+    """Node `a`, which has its disk."""
+    possession = Possession("a", peers, timeout=TIMEOUT, life=1, now=0.0, store="a0", records={}, fenced=len(peers) > 1)
+    return Node(possession, replicas=replicas, patience=0.1, is_mine=lambda key: key.startswith("a0/"))
+
+
+def state(number: int, **more: Any) -> dict[str, Any]:
+    """What a peer tells."""
+    usual = {"life": 1, "number": number, "store": "p0", "records": {}, "heard": {}, "holds": {}}
+    return {**usual, **more}
+
+
+def done(one: Node, *kinds: type) -> list[Any]:
+    """What it wants done, of these kinds."""
+    actions, one.actions = one.actions, []
+    return [action for action in actions if isinstance(action, kinds)]
+
+
+def hear(one: Node, *peers: str, now: float = 1.0, number: int = 1, **more: Any) -> None:
+    for peer in peers:
+        one.hear_keep_alive(peer, state(number, **more), now)
+
+
+def test_a_message_is_answered_once_so_many_have_it() -> None:
+    one = node("b", "c", replicas=2)
+    hear(one, "b", "c")
+    done(one)
+    one.produced("a0/1", 1.0)
+    assert done(one, Replica, Answer) == [Replica("b", "a", "a0/1"), Replica("c", "a", "a0/1")]
+    one.replicated("b", "a0/1", 1.0)
+    one.replicated("b", "a0/1", 1.0)
+    assert not done(one, Answer)
+    one.replicated("c", "a0/1", 1.05)
+    assert done(one, Answer) == [Answer("a0/1", True)]
+    one.expire(2.0)
+    assert not done(one, Answer)
+
+
+def test_an_answer_does_not_wait_for_ever_and_the_message_stays() -> None:
+    one = node("b", "c")
+    one.produced("a0/1", 1.0)
+    one.produced_again("a0/1", 1.09)  # does not make it wait anew
+    assert done(one, Answer, Replica) == []
+    one.expire(1.2)
+    assert done(one, Answer) == [Answer("a0/1", False)]
+    hear(one, "c", now=2.0)
+    one.tick(2.0)
+    (asked,) = done(one, Tell)
+    assert (asked.kind, asked.body["to"], asked.body["keys"]) == ("ASK", "c", ["a0/1"])
+    one.hear("TOLD", {"from": "c", "to": "a", "origin": "a", "want": ["a0/1"]}, 2.0)
+    assert done(one, Replica) == [Replica("c", "a", "a0/1")]
+    one.replicated("c", "a0/1", 2.0)
+    one.produced_again("a0/1", 2.0)
+    assert done(one, Answer) == [Answer("a0/1", True)]
+
+
+def test_one_of_five_in_sight_is_no_majority() -> None:
+    one = node("b", "c", "d", "e")
+    hear(one, "b")
+    done(one)
+    one.produced("a0/1", 1.0)
+    one.replicated("b", "a0/1", 1.0)
+    assert not done(one, Answer)
+    hear(one, "c", now=1.01)
+    one.produced_again("a0/1", 1.02)
+    assert done(one, Answer) == [Answer("a0/1", True)]
+
+
+def test_a_consumed_message_needs_no_replica() -> None:
+    one = node("b", "c")
+    hear(one, "b")
+    done(one)
+    one.produced("a0/1", 1.0)
+    one.consumed("a", "a0/1")
+    assert done(one, Answer, Remove) == [Answer("a0/1", True), Remove("a0/1")]
+    one.tick(3.0)
+    assert not done(one, Tell, Replica)
+
+
+def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
+    one = node("b", "c")
+    hear(one, "b", "c")
+    one.stored("b", "b0/1")
+    done(one)
+    one.consumed("b", "b0/1")
+    assert done(one, Entomb, Remove) == [Entomb("b", "b0/1"), Remove("b0/1")]
+    assert not one.wants("b", "b0/1")
+    one.tick(2.0)
+    told = done(one, Tell)
+    assert [(tell.kind, tell.body["to"]) for tell in told] == [("GONE", "b"), ("GONE", "c")]
+    for peer in "bc":
+        assert not done(one, Forget)
+        one.hear("TOLD", {"from": peer, "to": "a", "origin": "b", "gone": ["b0/1"]}, 2.0)
+    assert done(one, Forget) == [Forget("b0/1")]
+
+
+def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
+    one = node("b", "c")
+    one.stored("b", "b0/1")
+    hear(one, "b")
+    one.tick(2.0)
+    (asked,) = done(one, Tell)
+    assert (asked.kind, asked.body["to"], asked.body["origin"]) == ("ASK", "b", "b")
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": ["b0/1"]}, 2.0)
+    assert done(one, Settle) == [Settle("b", "b0/1")]
+    assert one.replicas() == 0
+
+
+def test_an_owner_tells_what_it_has_what_it_wants_and_what_is_done_with() -> None:
+    one = node("b", "c")
+    one.load(["a0/1"], {}, [])
+    hear(one, "b")
+    done(one)
+    one.hear("ASK", {"from": "b", "to": "a", "origin": "a", "keys": ["a0/1", "a0/2", "old/3"]}, 1.0)
+    (told,) = done(one, Tell)
+    assert (told.body["have"], told.body["gone"], told.body["want"]) == (["a0/1"], ["a0/2"], ["old/3"])
+
+
+def test_a_peer_of_the_originals_kind_is_sent_bodies_and_asked_key_by_key() -> None:
+    one = node("b", "c")
+    one.load(["a0/1"], {"b": ["b0/1"]}, [])
+    one.hear_keep_alive("b", None, 1.0)
+    one.tick(1.5)
+    assert done(one, Replica, Check, Tell) == [Replica("b", "a", "a0/1"), Check("b0/1", "b")]
+    one.hear_check("a0/7", "a")
+    one.hear_check("a0/1", "a")
+    assert done(one, Remove) == [Remove("a0/7")]
+
+
+def test_a_lease_ends_before_others_may_take_over() -> None:
+    one = node("b", "c")
+    hear(one, "b", "c", now=0.0)
+    one.tick(0.0)
+    (said,) = done(one, KeepAlive)
+    assert not one.possession.delivers("a", 0.0)
+    hear(one, "b", now=5.0, number=2, heard={"a": [1, said.state["number"]]})
+    assert one.possession.delivers("a", 7.9)
+    assert not one.possession.delivers("a", 8.1)
+    hear(one, "c", now=6.0, number=2, heard={"a": [0, said.state["number"]]})  # of a run before
+    assert not one.possession.delivers("a", 8.1)
+
+
+def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
+    one = node("b", "c")
+    hear(one, "b", "c", now=20.0, holds={"b": 1})
+    one.stored("b", "b0/1")
+    one.possession.records["b"] = (1, "a")
+    one.tombs["b0/0"] = ("b", {"b"})
+    hear(one, "b", now=21.0, number=2, records={"b": [2, "b"]})
+    assert one.possession.record("b") == (1, "a")
+    assert not one.possession.delivers("b", 21.0)
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": ["b0/0"]}, 21.0)
+    assert one.possession.record("b") == (2, "b")
+
+
+@pytest.mark.parametrize("told", [{}, {"life": "x"}, state(1, records={"a": 1}), state(1, heard=[])])
+def test_a_state_that_is_none_is_refused(told: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        node("b").hear_keep_alive("b", told, 1.0)
