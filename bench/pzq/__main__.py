@@ -4,12 +4,14 @@ produced     messages a second of one producer whose acknowledgements are pipeli
 asked        of one producer that waits for each acknowledgement
 consumed     taken and acknowledged by one consumer, until the monitor says that nothing is left
 hard         produced with --hard-sync, 64 messages waiting for their acknowledgements
+replicated   produced as in the first line, by the first of three nodes of which another one has to hold each message
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import socket
 import statistics
 import subprocess
 import sys
@@ -17,11 +19,11 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.pzq.bare import Consumer, ask, messages_left, produce
+from bench.pzq.bare import Consumer, ask, figure, messages_left, produce
 
 ROOT: Final = Path(__file__).parents[2]
 ACK_TIMEOUT: Final = 5_000_000
@@ -31,6 +33,7 @@ DEPTH: Final = 64
 #: What is asked of the device: messages a second, and how much of the stub's.
 GOALS: Final = {"produced": 50_000, "asked": 10_000, "consumed": 42_000, "hard": 50_000}
 SHARE: Final = 0.5
+HOSTS: Final = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
 @contextmanager
@@ -57,6 +60,30 @@ def device(folder: Path, *options: str) -> list[str]:
     endpoints = [f"--{name}-dsn=tcp://127.0.0.1:*" for name in ("receive", "send", "monitor")]
     ready = f"--ready-file={folder / 'ready.json'}"
     return ["omq.cli.main", "pzq", f"--database={folder / 'data'}", *endpoints, ready, "--log-level=error", *options]
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """Three nodes; where the first one takes messages."""
+    with ExitStack() as kept:
+        # What one host has free the others have, too, on a machine where nobody else binds such addresses.
+        free = [kept.enter_context(socket.create_server((HOSTS[0], 0))) for _ in range(4)]
+        ports = [one.getsockname()[1] for one in free]
+        for one in free:
+            one.close()
+        served_by = []
+        for host in HOSTS:
+            here = folder / host
+            here.mkdir()
+            names = ("receive", "send", "monitor", "broadcast")
+            endpoints = [f"--{name}-dsn=tcp://{host}:{port}" for name, port in zip(names, ports, strict=True)]
+            others = ",".join(f"tcp://{other}:{ports[0]}" for other in HOSTS if other != host)
+            options = [f"--nodes={others}", "--replicas=1", "--timeout-replication=60000000", "--log-level=error"]
+            command = ["omq.cli.main", "pzq", f"--database={here / 'data'}", f"--ready-file={here / 'ready.json'}"]
+            served_by.append(kept.enter_context(served(here, *command, *endpoints, *options)))
+        while figure(served_by[0]["monitor"], "nodes_alive") < len(HOSTS):
+            time.sleep(0.02)
+        yield served_by[0]["receive"]
 
 
 def play(endpoints: dict[str, str], count: int, size: int) -> dict[str, float]:
@@ -95,6 +122,8 @@ def main() -> None:
                 found["device"]["hard"].append(
                     produce(endpoints["receive"], asked.count, asked.size, DEPTH, DEPTH // 4)
                 )
+        with tempfile.TemporaryDirectory(dir=".") as text, cluster(Path(text).absolute()) as endpoint:
+            found["device"]["replicated"].append(produce(endpoint, asked.count // 3, asked.size, WINDOW, BATCH))
     print(f"{asked.size} bytes a body, {asked.rounds} rounds: messages a second")
     for what, goal in GOALS.items():
         ours, stubs = found["device"][what], found["stub"][what]
@@ -103,6 +132,9 @@ def main() -> None:
             share = statistics.median(ours) / statistics.median(stubs)
             line += f"  stub {_shown(stubs)}  {share:.0%} of it, goal {SHARE:.0%}"
         print(line)
+    ours = found["device"]["replicated"]
+    share = statistics.median(ours) / statistics.median(found["device"]["produced"])
+    print(f"replicated device {_shown(ours)}  {share:.0%} of what is produced without, goal {SHARE:.0%}")
 
 
 def _shown(rates: list[float]) -> str:

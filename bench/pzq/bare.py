@@ -154,12 +154,18 @@ class Consumer:
         self._bare.close()
 
 
-def messages_left(endpoint: str) -> int:
-    """How many messages a device holds, as its monitor socket says."""
+def figure(endpoint: str, name: str) -> int:
+    """A number that a device's monitor socket tells."""
     asking = Bare(endpoint, b"DEALER")
     asking.socket.sendall(message(b"MONITOR"))
     flags, size = asking.take(2)
     assert flags == 0
     text = asking.take(size)
     asking.close()
-    return int(text.split(b"\n", 1)[0].partition(b": ")[2])
+    told = dict(line.split(": ", 1) for line in text.decode().splitlines())
+    return int(told[name])
+
+
+def messages_left(endpoint: str) -> int:
+    """How many messages a device holds, as its monitor socket says."""
+    return figure(endpoint, "messages")
