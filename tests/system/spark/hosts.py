@@ -33,8 +33,10 @@ STARTING = 120.0  # seconds that a JVM may take on a busy machine
 
 #: What makes a process that is in a host's network one of the host: the rest of what the machine would share.
 ENTER = (
-    'hostname "$1" && mount --bind "$2/hosts" /etc/hosts && mount --bind "$2/tmp" /tmp &&'
-    ' mount -t tmpfs tmpfs /dev/shm && shift 2 && exec "$@"'
+    'hostname "$1" && mount --bind "$2/hosts" /etc/hosts &&'
+    # A tree in /tmp stays where it is.
+    ' case "$3" in /tmp/*) mkdir -p "$2$3" && mount --bind "$3" "$2$3";; esac &&'
+    ' mount --rbind "$2/tmp" /tmp && mount -t tmpfs tmpfs /dev/shm && shift 3 && exec "$@"'
 )
 #: Less work for JVMs that live a minute, so that two cores do for six of them.
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -148,7 +150,7 @@ class Hosts:
 
     def command(self, name: str, *command: str) -> list[str]:
         """The command that runs another one on a host, in a process that does not outlive ours."""
-        inside = ("unshare", "--uts", "sh", "-c", ENTER, "sh", name, str(self.folder / name), *command)
+        inside = ("unshare", "--uts", "sh", "-c", ENTER, "sh", name, str(self.folder / name), str(ROOT), *command)
         return ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self.namespaces[name], *inside]
 
     def close(self) -> None:
