@@ -29,6 +29,7 @@ SMALL: Final = 65536  # bytes of a batch that is copied, so that its block is fr
 LARGE: Final = 65536  # mean bytes of a message from which on each message is received by itself
 FEW: Final = 64  # messages that one call takes where they may have several parts
 WAKE: Final = 0.25  # seconds that one wait lasts at most
+GLANCE: Final = 0.005  # seconds between two looks at whether peers are still there when we leave
 LEAVING: Final = 2.0  # seconds that nothing may come of what is on its way when we leave
 LONGEST: Final = 20.0  # seconds that leaving takes at most: a peer that does not care sends for ever
 CONNECTING: Final = 10.0  # seconds that a drain waits for the first peer where there is no connectTimeout
@@ -286,7 +287,7 @@ class Connection:
         while True:
             alone = not sock.peers
             try:
-                self._stow(sock.recv_many(FEW, timeout=LOOK))
+                self._stow(sock.recv_many(FEW, timeout=0 if alone else GLANCE))
             except omq.ReceiveTimeout:
                 if alone:
                     break
