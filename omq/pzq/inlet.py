@@ -14,6 +14,7 @@ import omq.asyncio as omq
 from omq._core.blocks import encode
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
+from omq.pzq.at_once import at_once
 from omq.pzq.errors import Malformed
 from omq.pzq.watch import Watch
 from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICA, STORED, pack, read_produced
@@ -281,24 +282,15 @@ class Inlet:
         send = self._socket.send_multipart
         tail = (STORED, b"") if text is None else (STORED, b"", text)
         for peer, id in asked:
-            call = send((peer, id, *tail))
             try:
-                while True:
-                    call.send(None)
-            except StopIteration:
-                pass
+                at_once(send((peer, id, *tail)))
             except ClosedError:
                 return
 
     def _answer(self, asked: Asked, why: str) -> None:
         """Refuses a message."""
-        call = self._socket.send_multipart((*asked, REFUSED, b"", why.encode()))
         with suppress(ClosedError):
-            try:
-                while True:
-                    call.send(None)
-            except StopIteration:
-                pass
+            at_once(self._socket.send_multipart((*asked, REFUSED, b"", why.encode())))
 
 
 def _in_words(error: BaseException) -> str:

@@ -13,6 +13,7 @@ import omq.asyncio as omq
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.message import PeerInfo
+from omq.pzq.at_once import at_once
 from omq.pzq.errors import Malformed
 from omq.pzq.queue import Flight, Queue
 from omq.pzq.watch import Watch
@@ -226,12 +227,8 @@ class Outlet:
                 flight.queue.returned(flight)
 
     def _acks_wait(self) -> bool:
-        call = self._socket.poll(0, POLL_IN)
         try:
-            while True:
-                call.send(None)
-        except StopIteration as end:
-            return bool(end.value)
+            return bool(at_once(self._socket.poll(0, POLL_IN)))
         except ClosedError:
             return False
 
@@ -409,13 +406,8 @@ class Outlet:
             head: tuple[bytes, ...] = (sent, self._timeout_frame, b"%d" % flight.tries, b"")
         else:
             head = (sent, self._timeout_frame, b"")
-        call = self._socket.send_multipart((consumer.identity, flight.key, *head, *flight.parts))
-        # A second step is needed where the socket would have the loop take a turn first: this one does by itself.
         try:
-            while True:
-                call.send(None)
-        except StopIteration:
-            pass
+            at_once(self._socket.send_multipart((consumer.identity, flight.key, *head, *flight.parts)))
         except ClosedError:
             self._ending = True
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import omq.asyncio as omq
 from omq.errors import ClosedError
 from omq.event import Event, EventKind
+from omq.pzq.at_once import at_once
 from omq.pzq.settings import Settings
 from omq.pzq.watch import Watch
 from omq.pzq.wire import REPLICA, STORED, shown
@@ -101,13 +102,8 @@ class Talk:
 
     def say(self, *frames: bytes) -> None:
         """Broadcasts."""
-        call = self._out.send_multipart((CLUSTER, *frames))
         with suppress(ClosedError):
-            try:
-                while True:
-                    call.send(None)
-            except StopIteration:
-                pass
+            at_once(self._out.send_multipart((CLUSTER, *frames)))
 
     def say_json(self, kind: str, body: dict[str, Any]) -> None:
         """Broadcasts what is told as JSON."""
