@@ -4,7 +4,8 @@ produced     messages a second of one producer whose acknowledgements are pipeli
 asked        of one producer that waits for each acknowledgement
 consumed     taken and acknowledged by one consumer, until the monitor says that nothing is left
 hard         produced with --hard-sync, 64 messages waiting for their acknowledgements
-replicated   produced as in the first line, by the first of three nodes of which another one has to hold each message
+replicated   produced as in the first line, to the first of two nodes, of which the other has to hold each message
+replicated 3 the same with three nodes: all of them keep each message, one has to hold it before the answer
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ DEPTH: Final = 64
 #: What is asked of the device: messages a second, and how much of the stub's.
 GOALS: Final = {"produced": 50_000, "asked": 10_000, "consumed": 42_000, "hard": 50_000}
 SHARE: Final = 0.5
+#: Nodes, by what is measured with them.
+REPLICATED: Final = {"replicated": 2, "replicated 3": 3}
 HOSTS: Final = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
@@ -63,8 +66,8 @@ def device(folder: Path, *options: str) -> list[str]:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """Three nodes; where the first one takes messages."""
+def cluster(folder: Path, nodes: int) -> Iterator[str]:
+    """Some nodes; where the first one takes messages."""
     with ExitStack() as kept:
         # What one host has free the others have, too, on a machine where nobody else binds such addresses.
         free = [kept.enter_context(socket.create_server((HOSTS[0], 0))) for _ in range(4)]
@@ -72,16 +75,17 @@ def cluster(folder: Path) -> Iterator[str]:
         for one in free:
             one.close()
         served_by = []
-        for host in HOSTS:
+        hosts = HOSTS[:nodes]
+        for host in hosts:
             here = folder / host
             here.mkdir()
             names = ("receive", "send", "monitor", "broadcast")
             endpoints = [f"--{name}-dsn=tcp://{host}:{port}" for name, port in zip(names, ports, strict=True)]
-            others = ",".join(f"tcp://{other}:{ports[0]}" for other in HOSTS if other != host)
+            others = ",".join(f"tcp://{other}:{ports[0]}" for other in hosts if other != host)
             options = [f"--nodes={others}", "--replicas=1", "--timeout-replication=60000000", "--log-level=error"]
             command = ["omq.cli.main", "pzq", f"--database={here / 'data'}", f"--ready-file={here / 'ready.json'}"]
             served_by.append(kept.enter_context(served(here, *command, *endpoints, *options)))
-        while figure(served_by[0]["monitor"], "nodes_alive") < len(HOSTS):
+        while figure(served_by[0]["monitor"], "nodes_alive") < nodes:
             time.sleep(0.02)
         yield served_by[0]["receive"]
 
@@ -122,19 +126,21 @@ def main() -> None:
                 found["device"]["hard"].append(
                     produce(endpoints["receive"], asked.count, asked.size, DEPTH, DEPTH // 4)
                 )
-        with tempfile.TemporaryDirectory(dir=".") as text, cluster(Path(text).absolute()) as endpoint:
-            found["device"]["replicated"].append(produce(endpoint, asked.count // 3, asked.size, WINDOW, BATCH))
+        for name, nodes in REPLICATED.items():
+            with tempfile.TemporaryDirectory(dir=".") as text, cluster(Path(text).absolute(), nodes) as endpoint:
+                found["device"][name].append(produce(endpoint, asked.count, asked.size, WINDOW, BATCH))
     print(f"{asked.size} bytes a body, {asked.rounds} rounds: messages a second")
     for what, goal in GOALS.items():
         ours, stubs = found["device"][what], found["stub"][what]
-        line = f"{what:10} device {_shown(ours)}  goal {goal:7,}"
+        line = f"{what:12} device {_shown(ours)}  goal {goal:7,}"
         if stubs:
             share = statistics.median(ours) / statistics.median(stubs)
             line += f"  stub {_shown(stubs)}  {share:.0%} of it, goal {SHARE:.0%}"
         print(line)
-    ours = found["device"]["replicated"]
-    share = statistics.median(ours) / statistics.median(found["device"]["produced"])
-    print(f"replicated device {_shown(ours)}  {share:.0%} of what is produced without, goal {SHARE:.0%}")
+    for name in REPLICATED:
+        ours = found["device"][name]
+        share = statistics.median(ours) / statistics.median(found["device"]["produced"])
+        print(f"{name:12} device {_shown(ours)}  {share:.0%} of what is produced without, goal {SHARE:.0%}")
 
 
 def _shown(rates: list[float]) -> str:

@@ -17,7 +17,7 @@ from omq.event import Event, EventKind
 from omq.pzq.at_once import at_once
 from omq.pzq.errors import Malformed
 from omq.pzq.watch import Watch
-from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICA, STORED, pack, read_produced
+from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICA, REPLICAS, STORED, pack, read_produced
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import Append
 from omq.store.journal import Journal
@@ -55,9 +55,9 @@ class Cluster(Protocol):
         """Whether a node may speak from there."""
 
     def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
-        """A node has sent a replica; the answer is called with why it is refused, or with nothing."""
+        """A node has sent replicas; the answer is called with why they are refused, or with nothing."""
 
-    def stored(self, write: Append, asked: list[Asked], bodies: list[list[bytes]]) -> None:
+    def stored(self, write: Append, asked: list[Asked]) -> None:
         """Messages are stored, and to be replicated before they are answered."""
 
 
@@ -81,7 +81,6 @@ class Inlet:
         self._quick = quick
         self._cluster = cluster
         self._nodes: set[bytes] = set()  # connections of nodes
-        self._parts: list[list[bytes]] = []  # in a cluster: the bodies of what was asked
         self._bodies: list[bytes] = []  # of one part each, to be encoded together
         self._records: list[bytes] = []
         self._asked: list[Asked] = []
@@ -187,7 +186,7 @@ class Inlet:
 
     def _take(self, frames: list[bytes]) -> None:
         """One message of a producer."""
-        if self._cluster is not None and len(frames) > 2 and frames[2].startswith(REPLICA):
+        if self._cluster is not None and len(frames) > 2 and frames[2].startswith((REPLICA, REPLICAS)):
             self._take_replica(self._cluster, frames)
             return
         try:
@@ -203,8 +202,6 @@ class Inlet:
             self._flush()
         self._asked.append((frames[0], frames[1]))
         self._size += size
-        if self._cluster is not None:
-            self._parts.append(parts)
         if len(parts) == 1:
             self._bodies.append(parts[0])
         else:
@@ -239,14 +236,14 @@ class Inlet:
             return
         self._encode()
         records = self._records[0] if len(self._records) == 1 else b"".join(self._records)
-        asked, size, bodies = self._asked, self._size, self._parts
-        self._records, self._asked, self._size, self._parts = [], [], 0, []
+        asked, size = self._asked, self._size
+        self._records, self._asked, self._size = [], [], 0
         length = len(records)
 
         def stored(write: Append) -> None:
             self._journal.waiting -= length
             self.relieve()
-            self._stored(write, asked, size, bodies)
+            self._stored(write, asked, size)
 
         self._journal.waiting += length
         self._journal.submit(Append(self._topic, records, len(asked), producer, sequence), stored)
@@ -260,7 +257,7 @@ class Inlet:
 
     # ------------------------------------------------------------------ back
 
-    def _stored(self, write: Append, asked: list[Asked], size: int, bodies: list[list[bytes]]) -> None:
+    def _stored(self, write: Append, asked: list[Asked], size: int) -> None:
         if write.error is not None:
             self.counts["refused"] += len(asked)
             why = _in_words(write.error)
@@ -275,7 +272,7 @@ class Inlet:
         if self._cluster is None:
             self.accept(asked)
         else:
-            self._cluster.stored(write, asked, bodies)
+            self._cluster.stored(write, asked)
 
     def accept(self, asked: list[Asked], text: bytes | None = None) -> None:
         """Tells producers that their messages are stored, and what is to be said of it."""

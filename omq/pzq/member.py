@@ -7,8 +7,8 @@ import json
 import logging
 import os
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,11 +27,13 @@ from omq.pzq.cluster.actions import (
 )
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.possession import Possession
+from omq.pzq.errors import Malformed
 from omq.pzq.inlet import Asked, Inlet
 from omq.pzq.queue import Queue, Replicas
+from omq.pzq.run import Run, read_replicas, run_of
 from omq.pzq.settings import Settings
 from omq.pzq.talk import Talk
-from omq.pzq.wire import MAX_BODY, NOT_REPLICATED, REPLICA, key_of, pack
+from omq.pzq.wire import NOT_REPLICATED, REPLICA, REPLICAS, pack
 from omq.store.errors import DamagedError
 from omq.store.interface import Append, MakeTopic, Persistence, TopicState
 from omq.store.interface import Settle as SettleTopic
@@ -43,7 +45,6 @@ log = logging.getLogger("omq.pzq")
 FILE: Final = "cluster.json"
 _SUFFIX: Final[dict[Persistence, str]] = {"strong": "", "weak": ".unsynced"}
 _TOMBS: Final = "acknowledged-elsewhere"
-_MAX_KEY: Final = 255  # bytes
 
 Later = Callable[[float, Callable[[], None]], None]
 
@@ -70,13 +71,16 @@ class Member:
         self._kind = kind
         self._later = later
         self._talk = Talk(settings, self._heard, self._acked)
-        self._ids: dict[int, dict[int, str]] = {}  # keys by topic and number
-        self._places: dict[str, tuple[Queue, int]] = {}
+        self._keys: dict[int, dict[int, str]] = {}  # by topic and number
+        self._numbers: dict[int, dict[str, int]] = {}  # by topic and key
+        self._queues_of: dict[str, list[Queue]] = defaultdict(list)  # by owner
         self._targets: dict[str, Replicas] = {}  # where replicas go, by owner
         self._tombs: dict[str, tuple[int, int]] = {}  # topic and number of what was acknowledged in an owner's place
-        self._storing: dict[str, list[Callable[[str], None]]] = {}  # replicas that are with the store
-        self._asked: dict[str, list[Asked]] = {}  # what producers wait for
-        self._fresh: dict[str, list[bytes]] = {}  # bodies at hand
+        self._storing: dict[str, list[_Answers]] = {}  # replicas that are with the store
+        self._asked: dict[str, Asked] = {}  # what producers wait for
+        self._asked_again: dict[str, list[Asked]] = {}
+        self._fresh: Run | None = None  # messages that are at hand
+        self._left: dict[str, list[str]] = {}  # keys of what consumers are done with, by owner, not told yet
         self._timer: asyncio.TimerHandle | None = None
         self._replicated = settings.replicas > 0
         self._burials = self._buried = 0  # of what was acknowledged in an owner's place: begun, and stored
@@ -137,13 +141,12 @@ class Member:
         for queue in (*self._own, *self.queues):
             owner = queue.owner if isinstance(queue, Replicas) else self._settings.name
             keys = mine if not isinstance(queue, Replicas) else held.setdefault(owner, [])
-            ids = self._ids[queue.id] = {}
-            for id, key in queue.live():
-                text = key.decode(errors="replace")
-                ids[id] = text
-                self._places[text] = queue, id
-                keys.append(text)
-            queue.tell(self._left(queue, owner))
+            self._queues_of[owner].append(queue)
+            found = {id: key.decode(errors="replace") for id, key in queue.live()}
+            self._keys[queue.id] = found
+            self._numbers[queue.id] = {key: id for id, key in found.items()}
+            keys += found.values()
+            queue.tell(self._teller(queue, owner))
             queue.may = self._may(owner)
         tombs: list[tuple[str, str]] = []
         for state in store.topics():
@@ -176,6 +179,7 @@ class Member:
     async def close(self) -> None:
         """Ends. Idempotent."""
         self.pause()
+        self._tell_left()
         await self._talk.close()
 
     def _load(self) -> tuple[int, dict[str, tuple[int, str]] | None]:
@@ -248,47 +252,57 @@ class Member:
 
     # ------------------------------------------------------------------ messages
 
-    def _left(self, queue: Queue, owner: str) -> Callable[[int], None]:
-        ids = self._ids[queue.id]
+    def _teller(self, queue: Queue, owner: str) -> Callable[[int], None]:
+        keys, numbers = self._keys[queue.id], self._numbers[queue.id]
 
         def left(id: int) -> None:
-            key = ids.pop(id, None)
+            key = keys.pop(id, None)
             if key is not None:
-                self._places.pop(key, None)
-                self._node.consumed(owner, key)
-                self._act()
+                del numbers[key]
+                if not self._left:
+                    asyncio.get_running_loop().call_soon(self._tell_left)
+                self._left.setdefault(owner, []).append(key)
 
         return left
+
+    def _tell_left(self) -> None:
+        """Tells the state what consumers were done with in this turn."""
+        left, self._left = self._left, {}
+        for owner, keys in left.items():
+            self._node.consumed(owner, keys)
+        self._act()
 
     def admits(self, remote: str) -> bool:
         """Whether a node may speak from there."""
         return self._settings.admits(remote)
 
-    def stored(self, write: Append, asked: list[Asked], bodies: list[list[bytes]]) -> None:
+    def stored(self, write: Append, asked: list[Asked]) -> None:
         """Messages are stored, and to be replicated before they are answered."""
         queue, now = self._produced, time.monotonic()
-        ids = self._ids[queue.id]
         if write.duplicate:
-            key = ids.get(write.first)
+            key = self._keys[queue.id].get(write.first)
             if key is None:
                 self._inlet.accept(asked)  # a consumer is done with it
             else:
-                waiting = self._asked.setdefault(key, [])
-                waiting.extend(one for one in asked if one not in waiting)
+                waiting = self._asked_again.setdefault(key, [])
+                waiting += [one for one in asked if one not in waiting and one != self._asked.get(key)]
                 self._node.produced_again(key, now)
                 self._act()
                 self._await_expiry(now)
             return
-        for number, (one, parts) in enumerate(zip(asked, bodies, strict=True), write.first):
-            key = key_of(queue.keys, write.timestamp, number).decode()
-            ids[number] = key
-            self._places[key] = queue, number
-            self._asked[key] = [one]
-            self._fresh[key] = parts
-            self._node.produced(key, now)
+        keys = run_of(queue.keys, write.timestamp, write.first, write.count)
+        self._note(queue, write.first, keys)
+        self._asked.update(zip(keys, asked, strict=True))
+        self._fresh = Run(keys, write.records, False)
+        self._node.produced(keys, now)
         self._act()
-        self._fresh.clear()
+        self._fresh = None
         self._await_expiry(now)
+
+    def _note(self, queue: Queue, first: int, keys: list[str]) -> None:
+        """Messages are stored."""
+        self._keys[queue.id].update(enumerate(keys, first))
+        self._numbers[queue.id].update(zip(keys, range(first, first + len(keys)), strict=True))
 
     def _await_expiry(self, now: float) -> None:
         if not self._expiring and (until := self._node.waits()) is not None:
@@ -303,42 +317,49 @@ class Member:
         self._await_expiry(now)
 
     def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
-        """A node has sent a replica; the answer is called with why it is refused, or with nothing."""
+        """A node has sent replicas; the answer is called with why they are refused, or with nothing."""
         try:
-            origin, key = frames[2].removeprefix(REPLICA).decode(), frames[1].decode("ascii")
-            parts = frames[frames.index(b"", 2) + 1 :]
-        except ValueError:
-            answer("this is no replica: a key, REPLICA:, headers, an empty frame and a body")
+            runs = read_replicas(frames)
+            header = frames[2]
+            origin = header.removeprefix(REPLICAS if header.startswith(REPLICAS) else REPLICA).decode()
+        except (Malformed, UnicodeDecodeError) as wrong:
+            answer(str(wrong))
             return
         if origin not in self._targets:
             answer(f"{origin!r} is no node of this cluster")
-        elif not 1 <= len(key) <= _MAX_KEY or not parts or sum(map(len, parts)) > MAX_BODY:
-            answer("this is no replica: its key or its body does not fit")
-        elif key in self._storing:
-            self._storing[key].append(answer)
-        elif not self._node.wants(origin, key):
-            answer("")
-        else:
-            self._store(origin, key, parts, answer)
+            return
+        answers = _Answers(answer)
+        for run in runs:
+            wanted = self._node.wanted(origin, run.keys)
+            if under_way := [key for key in wanted if key in self._storing]:
+                for key in under_way:
+                    answers.join(self._storing[key])
+                wanted = [key for key in wanted if key not in self._storing]
+            if wanted:
+                self._store(origin, run if len(wanted) == len(run.keys) else run.some(set(wanted)), answers)
+        answers.one("")
 
-    def _store(self, origin: str, key: str, parts: list[bytes], answer: Callable[[str], None]) -> None:
-        queue = self._targets[origin]
-        record = pack([key.encode(), *parts])
-        self._storing[key] = [answer]
-        self._journal.waiting += len(record)
+    def _store(self, origin: str, run: Run, answers: _Answers) -> None:
+        queue, keys = self._targets[origin], run.keys
+        records = run.named_records()
+        waiting: list[_Answers] = []
+        answers.join(waiting)
+        self._storing.update(dict.fromkeys(keys, waiting))
+        self._journal.waiting += len(records)
 
         def stored(write: Append) -> None:
-            self._journal.waiting -= len(record)
+            self._journal.waiting -= len(records)
             self._inlet.relieve()
+            for key in keys:
+                del self._storing[key]
             if write.error is None:
-                self._ids[queue.id][write.first] = key
-                self._places[key] = queue, write.first
-                self._node.stored(origin, key)
+                self._note(queue, write.first, keys)
+                self._node.stored(origin, keys)
                 self._act()
-            for each in self._storing.pop(key):
-                each("" if write.error is None else f"not stored: {write.error}")
+            for each in waiting:
+                each.one("" if write.error is None else f"not stored: {write.error}")
 
-        self._journal.submit(Append(queue.id, record, 1), stored)
+        self._journal.submit(Append(queue.id, records, len(keys)), stored)
 
     # ------------------------------------------------------------------ what is heard
 
@@ -350,7 +371,9 @@ class Member:
                 raise ValueError(f"{peer!r} is not among nodes: it has another name for itself, or another port")
             self._node.hear_keep_alive(peer, json.loads(frames[2]) if len(frames) > 2 else None, now)
         elif kind == b"REMOVE":
-            self._node.hear_remove(frames[1].decode())
+            self._node.hear_remove([frames[1].decode()])
+        elif kind == b"REMOVES":
+            self._node.hear_remove([str(key) for key in json.loads(frames[1])])
         elif kind == b"CHECK":
             self._node.hear_check(frames[1].decode(), frames[2].decode())
         elif kind in (b"ASK", b"TOLD", b"GONE"):
@@ -360,10 +383,9 @@ class Member:
         self._act()
         self._wake()
 
-    def _acked(self, peer: str, key: str, done: bool) -> None:
-        if done:
-            self._node.replicated(peer, key, time.monotonic())
-            self._act()
+    def _acked(self, peer: str, keys: list[str]) -> None:
+        self._node.replicated(peer, keys, time.monotonic())
+        self._act()
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -402,27 +424,33 @@ class Member:
                 self._talk.say(b"KALV", self._settings.name.encode(), json.dumps(state).encode())
             case Tell(kind, body):
                 self._tell(kind, body, settled)
-            case Remove(key):
-                self._talk.say(b"REMOVE", key.encode())
+            case Remove(keys):
+                if len(keys) == 1 or self._node.possession.has_legacy():
+                    for key in keys:
+                        self._talk.say(b"REMOVE", key.encode())
+                else:
+                    self._talk.say(b"REMOVES", json.dumps(keys).encode())
             case Check(key, owner):
                 self._talk.say(b"CHECK", key.encode(), owner.encode())
-            case Replica(peer, origin, key):
-                if self._talk.has_room(peer) and (parts := self._body(key)) is not None:
-                    self._talk.replicate(peer, origin, key, parts)
-            case Settle(_, key):
-                if (place := self._places.pop(key, None)) is not None:
-                    queue, id = place
-                    self._ids[queue.id].pop(id, None)
-                    queue.discard(id)
-                    settled.add(queue)
+            case Replica(peer, origin, keys):
+                self._replicate(peer, origin, keys)
+            case Settle(owner, keys):
+                for queue in self._queues_of[owner]:
+                    if ids := [id for key in keys if (id := self._numbers[queue.id].pop(key, None)) is not None]:
+                        for id in ids:
+                            del self._keys[queue.id][id]
+                            queue.discard(id)
+                        settled.add(queue)
             case Entomb(origin, key):
                 self._entomb(origin, key)
             case Forget(key):
                 if (tomb := self._tombs.pop(key, None)) is not None:
                     topic, id = tomb
                     self._journal.submit(SettleTopic(topic, [(id, id)]), _looked_at)
-            case Answer(key, done):
-                asked = self._asked.pop(key, [])
+            case Answer(keys, done):
+                asked = [self._asked.pop(key) for key in keys if key in self._asked]
+                if self._asked_again:
+                    asked += [one for key in keys for one in self._asked_again.pop(key, ())]
                 self._inlet.accept(asked, None if done else NOT_REPLICATED.encode())
 
     def _tell(self, kind: str, body: dict[str, Any], settled: set[Queue]) -> None:
@@ -458,11 +486,44 @@ class Member:
 
         self._journal.submit(Append(self._tomb_topic, pack([origin.encode(), key.encode()]), 1), stored)
 
-    def _body(self, key: str) -> list[bytes] | None:
-        if (parts := self._fresh.get(key)) is not None:
-            return parts
-        queue, id = self._places.get(key, (None, 0))
-        return None if queue is None else queue.body(id)
+    def _replicate(self, peer: str, origin: str, keys: Sequence[str]) -> None:
+        """Sends bodies, those at hand or from the store; none where too many wait already."""
+        legacy = self._node.possession.peers[peer].legacy
+        if (run := self._fresh) is not None and run.keys is keys:
+            if self._talk.has_room(peer):
+                self._talk.replicate(peer, origin, run, legacy)
+            return
+        for queue in self._queues_of[origin]:
+            numbers = self._numbers[queue.id]
+            for run in queue.runs([numbers[key] for key in keys if key in numbers]):
+                if not self._talk.has_room(peer):
+                    return
+                self._talk.replicate(peer, origin, run, legacy)
+
+
+class _Answers:
+    """Answers a node once all its replicas are stored, or with the first reason why one is not.
+
+    Args:
+        answer: Called with the reason, or with nothing.
+    """
+
+    def __init__(self, answer: Callable[[str], None]) -> None:
+        self._answer = answer
+        self._left = 1
+        self._why = ""
+
+    def join(self, waiting: list[_Answers]) -> None:
+        """Waits for something more."""
+        self._left += 1
+        waiting.append(self)
+
+    def one(self, why: str) -> None:
+        """One thing that was waited for is over."""
+        self._left -= 1
+        self._why = self._why or why
+        if not self._left:
+            self._answer(self._why)
 
 
 def _looked_at(write: SettleTopic) -> None:

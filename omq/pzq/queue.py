@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from omq._core import blocks
+from omq.pzq.run import Run, run_of
 from omq.pzq.wire import key_format, key_of, unpack
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
 from omq.store.interface import MoveToDeadLetter, Settle, TopicState, Write
@@ -349,9 +350,15 @@ class Queue:
         for id, key, _ in self.messages():
             yield id, key
 
-    def body(self, id: int) -> list[bytes] | None:
-        """The parts of a message; `None` where it cannot be read."""
-        return next((parts for _, _, parts in self._stored(id, id)), None)
+    def runs(self, ids: Iterable[int]) -> Iterator[Run]:
+        """Messages by their numbers, those that follow each other together; what cannot be read is left out."""
+        for first, last in _ranges(ids):
+            for header, records in self._read_blocks(first, last):
+                begin, count, when, _ = blocks.read_header(header)
+                yield self._run(begin, count, when, header, bytes(records))
+
+    def _run(self, first: int, count: int, when: int, header: bytes, records: bytes) -> Run:
+        return Run(run_of(self.keys, when, first, count), records, False)
 
     def messages(self) -> Iterator[tuple[int, bytes, list[bytes]]]:
         """The same, with the parts of each."""
@@ -361,17 +368,23 @@ class Queue:
             yield from self._stored(first, last)
 
     def _stored(self, first: int, last: int) -> Iterator[tuple[int, bytes, list[bytes]]]:
+        for header, records in self._read_blocks(first, last):
+            _, _, when, _ = blocks.read_header(header)
+            messages: list[blocks.Message] = blocks.decode(header, records, "")
+            for message in messages:
+                ends = message.key
+                parts = [message.body] if ends is None else unpack(message.body, ends)
+                yield message.id, self._name(when, message.id, parts, 0)[0], parts
+
+    def _read_blocks(self, first: int, last: int) -> Iterator[tuple[bytes, memoryview]]:
+        """Blocks and parts of such, while they are looked at; what is damaged is left out."""
         while first <= last:
             try:
                 with self._journal.store.read(self.id) as reader:
                     for header, records in reader.blocks(first, last + 1):
-                        _, _, when, _ = blocks.read_header(header)
-                        messages: list[blocks.Message] = blocks.decode(header, records, "")
-                        for message in messages:
-                            ends = message.key
-                            parts = [message.body] if ends is None else unpack(message.body, ends)
-                            first = message.id + 1
-                            yield message.id, self._name(when, message.id, parts, 0)[0], parts
+                        begin, count, _, _ = blocks.read_header(header)
+                        first = begin + count
+                        yield header, records
                 return
             except Gone as error:
                 first = error.first
@@ -398,3 +411,17 @@ class Replicas(Queue):
     def _name(self, when: int, id: int, parts: list[bytes], size: int) -> tuple[bytes, int]:
         key = parts.pop(0)
         return key, size - len(key)
+
+    def _run(self, first: int, count: int, when: int, header: bytes, records: bytes) -> Run:
+        messages: list[blocks.Message] = blocks.decode(header, records, "")
+        return Run([unpack(message.body, message.key)[0].decode() for message in messages], records, True)
+
+
+def _ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for id in sorted(ids):
+        if found and found[-1][1] + 1 == id:
+            found[-1] = (found[-1][0], id)
+        else:
+            found.append((id, id))
+    return found

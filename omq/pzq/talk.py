@@ -9,23 +9,42 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import omq.asyncio as omq
+from omq._core import blocks
 from omq.errors import ClosedError
 from omq.event import Event, EventKind
 from omq.pzq.at_once import at_once
+from omq.pzq.run import Run
 from omq.pzq.settings import Settings
 from omq.pzq.watch import Watch
-from omq.pzq.wire import REPLICA, STORED, shown
+from omq.pzq.wire import REPLICA, REPLICAS, STORED, shown, unpack
 from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
 
 CLUSTER: Final = b"CLUSTER"
 MAX_TALK: Final = 1 << 24  # bytes of what one node says at once
+TOGETHER: Final = 1 << 20  # bytes of replicas that are sent as one message, about
 MOST: Final = 64 << 20  # bytes of replicas that wait for a peer; what goes beyond is not sent, and asked about later
 QUIET: Final = 1.0  # seconds between two lines about strangers
+
+
+class _Replicas(NamedTuple):
+    """What waits to be sent to a peer.
+
+    Attributes:
+        origin: Whose messages they are.
+        run: They.
+        size: Their bytes.
+        frames: What is sent for one alone; empty: they go together with others.
+    """
+
+    origin: str
+    run: Run
+    size: int
+    frames: list[bytes]
 
 
 class Talk:
@@ -34,18 +53,20 @@ class Talk:
     Args:
         settings: Who they are.
         heard: Told what was broadcast, without its first frame.
-        acked: Told that a peer has, or has not, taken a replica: the peer, the key, and whether it has.
+        acked: Told that a peer has taken replicas: the peer, and their keys.
     """
 
     def __init__(
-        self, settings: Settings, heard: Callable[[list[bytes]], None], acked: Callable[[str, str, bool], None]
+        self, settings: Settings, heard: Callable[[list[bytes]], None], acked: Callable[[str, list[str]], None]
     ) -> None:
         self._settings = settings
         self._heard = heard
         self._acked = acked
         self._tasks: list[asyncio.Task[None]] = []
         self._sockets: list[Any] = []
-        self._replicas: dict[str, deque[list[bytes]]] = {peer: deque() for peer in settings.peers}
+        self._replicas: dict[str, deque[_Replicas]] = {peer: deque() for peer in settings.peers}
+        self._number = 0  # of the last message with replicas
+        self._unanswered: dict[str, dict[bytes, list[str]]] = {peer: {} for peer in settings.peers}
         self._waiting = dict.fromkeys(settings.peers, 0)  # bytes of them
         self._wanted: dict[str, asyncio.Event] = {}
         self._nodes: set[float] = set()  # connections of nodes, by when they began
@@ -113,15 +134,33 @@ class Talk:
         """Whether a replica is sent to a peer now: one that is slow must not fill the memory."""
         return self._waiting[peer] < MOST
 
-    def replicate(self, peer: str, origin: str, key: str, parts: list[bytes]) -> None:
-        """Sends a replica to a peer."""
-        self._replicas[peer].append([key.encode(), REPLICA + origin.encode(), b"", *parts])
-        self._waiting[peer] += sum(map(len, parts))
+    def replicate(self, peer: str, origin: str, run: Run, alone: bool) -> None:
+        """Sends replicas to a peer.
+
+        Args:
+            peer: To whom.
+            origin: Whose messages they are.
+            run: The messages.
+            alone: The peer knows one replica at a time only, as the original does.
+        """
+        waiting = self._replicas[peer]
+        if not alone:
+            waiting.append(_Replicas(origin, run, len(run.records), []))
+            self._waiting[peer] += len(run.records)
+        else:
+            whole = blocks.header(1, len(run.keys), 0, len(run.records))
+            messages: list[blocks.Message] = blocks.decode(whole, run.records, "")
+            for key, message in zip(run.keys, messages, strict=True):
+                parts = unpack(message.body, message.key)[run.named :]
+                frames = [key.encode(), REPLICA + origin.encode(), b"", *parts]
+                waiting.append(_Replicas(origin, run, len(message.body), frames))
+                self._waiting[peer] += len(message.body)
         self._wanted[peer].set()
 
     def forget(self, peer: str) -> None:
         """A peer is silent: what waits for it is not sent."""
         self._replicas[peer].clear()
+        self._unanswered[peer].clear()
         self._waiting[peer] = 0
 
     async def _send(self, peer: str, dealer: Any) -> None:
@@ -130,9 +169,29 @@ class Talk:
             await wanted.wait()
             wanted.clear()
             while waiting:
-                frames = waiting.popleft()
-                self._waiting[peer] -= sum(map(len, frames[3:]))
-                await dealer.send_multipart(frames)
+                await dealer.send_multipart(self._next(peer, waiting))
+
+    def _next(self, peer: str, waiting: deque[_Replicas]) -> list[bytes]:
+        """The next message with replicas: as many of one origin as go together."""
+        if waiting[0].frames:
+            one = waiting.popleft()
+            self._waiting[peer] -= one.size
+            return one.frames
+        origin, size = waiting[0].origin, 0
+        keys: list[str] = []
+        frames: list[bytes] = []
+        while waiting and waiting[0].origin == origin and not waiting[0].frames:
+            run = waiting[0].run
+            if frames and size + len(run.records) > TOGETHER:
+                break
+            size += waiting.popleft().size
+            keys += run.keys
+            frames += run.head(), bytes(run.records)
+        self._waiting[peer] -= size
+        self._number += 1
+        id = b"%d" % self._number
+        self._unanswered[peer][id] = keys
+        return [id, REPLICAS + origin.encode(), b"", *frames]
 
     # ------------------------------------------------------------------ in
 
@@ -142,10 +201,14 @@ class Talk:
             if len(frames) < 2:
                 continue
             done = frames[1] == STORED
+            keys = self._unanswered[peer].pop(frames[0], None)
             if not done:
-                self._complain(f"{peer} refuses a replica: {frames[-1].decode(errors='backslashreplace')[:200]}")
-            with suppress(UnicodeDecodeError):
-                self._acked(peer, frames[0].decode(), done)
+                self._complain(f"{peer} refuses replicas: {frames[-1].decode(errors='backslashreplace')[:200]}")
+            elif keys is not None:
+                self._acked(peer, keys)
+            else:
+                with suppress(UnicodeDecodeError):
+                    self._acked(peer, [frames[0].decode()])
 
     async def _meet(self) -> None:
         while (event := await self._watch.next()) is not None:

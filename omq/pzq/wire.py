@@ -12,6 +12,8 @@ from omq.pzq.errors import Malformed, NotReplicated, Refused
 
 #: Bytes of the body of one message, all its parts together.
 MAX_BODY: Final = 64 << 20
+#: Bytes of a message's key.
+MAX_KEY: Final = 255
 #: Parts that one message may have: headers, delimiter and body.
 MAX_PARTS: Final = 65_536
 STORED: Final = b"1"
@@ -19,6 +21,8 @@ REFUSED: Final = b"0"
 NOT_REPLICATED: Final = "REPLICATION_FAILED"
 #: What a node says before the name of the node that a replica is of.
 REPLICA: Final = b"REPLICA:"
+#: The same before replicas that come as runs, as nodes of omq send them to each other (see `Run`).
+REPLICAS: Final = b"REPLICAS:"
 #: What a consumer of omq says of itself in its connection's metadata: that it takes a frame with the number of the
 #: delivery, and how many messages it may have that it has not acknowledged.
 DELIVERIES: Final = b"X-Pzq-Deliveries"
@@ -54,7 +58,7 @@ def read_produced(frames: list[bytes]) -> tuple[list[bytes], bytes, int]:
         raise Malformed("there is no body behind the empty frame")
     producer, sequence = b"", 0
     for header in frames[2:delimiter]:
-        if header.startswith(REPLICA):
+        if header.startswith((REPLICA, REPLICAS)):
             raise Malformed("replicas are taken from the nodes of a cluster, and this device belongs to none")
         if header.startswith(_DEDUP):
             if producer:

@@ -146,7 +146,7 @@ class Cluster:
             key = f"{machine.store}/{self.left}"
             self.left -= 1
             machine.own[key] = None
-            machine.node.produced(key, self.now)
+            machine.node.produced([key], self.now)
             self.carry(machine)
         elif kind == "consume":
             self.consume(machine, event[2], event[3])
@@ -200,7 +200,7 @@ class Cluster:
     def consume(self, machine: Machine, owner: str, key: str) -> None:
         assert machine.node is not None
         self.consumed.setdefault(key, machine.name)
-        machine.node.consumed(owner, key)
+        machine.node.consumed(owner, [key])
         self.carry(machine)
         if key in machine.own:
             del machine.own[key]
@@ -235,15 +235,16 @@ class Cluster:
             match action:
                 case Keep():
                     machine.records = dict(machine.node.possession.records)
-                case Settle(owner, key):
-                    (machine.own if key in machine.own else machine.held.get(owner, {})).pop(key, None)
+                case Settle(owner, keys):
+                    for key in keys:
+                        (machine.own if key in machine.own else machine.held.get(owner, {})).pop(key, None)
                 case Entomb(owner, key):
                     machine.tombs[key] = owner
                 case Forget(key):
                     machine.tombs.pop(key, None)
-                case Answer(key, done):
+                case Answer(keys, done):
                     if done:
-                        self.acked.add(key)
+                        self.acked.update(keys)
                 case Replica(peer, _, _):
                     self.send(machine.name, peer, (machine.name, action))
                 case Tell(_, body):
@@ -282,14 +283,14 @@ class Cluster:
                 node.hear_keep_alive(sender, state, self.now)
             case Tell(kind, body):
                 node.hear(kind, body, self.now)
-            case Remove(key):
-                node.hear_remove(key)
-            case Replica(_, origin, key):
-                if node.wants(origin, key):
-                    machine.held.setdefault(origin, {})[key] = None
-                    node.stored(origin, key)
-                self.send(machine.name, sender, (machine.name, key))
-            case str():
+            case Remove(keys):
+                node.hear_remove(keys)
+            case Replica(_, origin, keys):
+                if wanted := node.wanted(origin, keys):
+                    machine.held.setdefault(origin, {}).update(dict.fromkeys(wanted))
+                    node.stored(origin, wanted)
+                self.send(machine.name, sender, (machine.name, keys))
+            case list():
                 node.replicated(sender, action, self.now)
         self.carry(machine)
 
@@ -421,7 +422,7 @@ def _of_node(node: Node, now: float) -> Any:
         sorted((owner, it[0], it[2]) for owner, it in node._sure_of.items()),
         sorted((owner, min(now - when, 2 * TIMEOUT)) for owner, when in node._round.items()),
         asked,
-        [(key, sorted(one), until - now) for key, (one, until) in node._waiting.items()],
+        [(key, sorted(having), until - now) for key, having, until in node._waiting],
         sorted((key, sorted(unaware)) for key, (_, unaware) in node.tombs.items()),
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+Keys = Sequence[str]
 
 
 class KeepAlive(NamedTuple):
@@ -23,9 +26,9 @@ class Tell(NamedTuple):
 
 
 class Remove(NamedTuple):
-    """Broadcast `REMOVE`."""
+    """Broadcast that messages are done with."""
 
-    key: str
+    keys: Keys
 
 
 class Check(NamedTuple):
@@ -36,18 +39,18 @@ class Check(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """Send a message's body to a peer."""
+    """Send the bodies of messages to a peer."""
 
     peer: str
     origin: str
-    key: str
+    keys: Keys
 
 
 class Settle(NamedTuple):
-    """A message that is stored here is done with: no consumer is to have it any more."""
+    """Messages that are stored here are done with: no consumer is to have them any more."""
 
     origin: str
-    key: str
+    keys: Keys
 
 
 class Entomb(NamedTuple):
@@ -64,9 +67,9 @@ class Forget(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Tell the producer of a message: it is replicated, or it is not."""
+    """Tell the producers of messages: they are replicated, or they are not."""
 
-    key: str
+    keys: Keys
     done: bool
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from omq.pzq.cluster.actions import (
     Tell,
 )
 from omq.pzq.cluster.possession import Possession
+from omq.pzq.cluster.waiting import Waiting
 
 #: Keys that are asked about at once, and messages that are on their way to a peer again.
 WINDOW: Final = 256
@@ -65,8 +66,8 @@ class Node:
         self._round: dict[str, float] = {}
         #: What a peer was asked or sent, and when.
         self._asked: dict[str, dict[str, float]] = {peer: {} for peer in possession.peers}
-        #: What producers wait for: who has it, and until when.
-        self._waiting: dict[str, tuple[set[str], float]] = {}
+        #: What producers wait for.
+        self._waiting = Waiting()
 
     def load(self, own: Iterable[str], held: dict[str, Iterable[str]], tombs: Iterable[tuple[str, str]]) -> None:
         """Takes what the store has."""
@@ -87,106 +88,118 @@ class Node:
 
     def waits(self) -> float | None:
         """When the time of the first waiting producer is up."""
-        return next((until for _, until in self._waiting.values()), None)
+        return self._waiting.until()
 
     # ------------------------------------------------------------------ messages
 
-    def produced(self, key: str, now: float) -> None:
-        """A message of a producer is stored."""
-        self.own[key] = None
+    def produced(self, keys: Sequence[str], now: float) -> None:
+        """Messages of producers are stored."""
+        new = dict.fromkeys(keys)
+        self.own.update(new)
         if not self._replicas:
-            self.actions.append(Answer(key, True))
+            self.actions.append(Answer(keys, True))
             return
-        self._waiting[key] = (set(), now + self._patience)
+        self._waiting.add(keys, now + self._patience)
         for peer, missing in self._missing.items():
-            missing[key] = None
+            missing.update(new)
             if self.possession.alive(peer, now):
-                self._send(peer, self.name, key, now)
+                self._send(peer, self.name, keys, now)
 
     def produced_again(self, key: str, now: float) -> None:
         """A producer repeats a message that is stored, and not done with."""
         if key not in self._waiting:  # else the answer is on its way
             having = {peer for peer, missing in self._missing.items() if key not in missing}
-            self._waiting[key] = (having, now + self._patience)
-        self._answer(key, now)
+            self._waiting.add([key], now + self._patience, having)
+        self._answer(now)
 
-    def _send(self, peer: str, origin: str, key: str, now: float) -> None:
-        self._asked[peer][key] = now
-        self.actions.append(Replica(peer, origin, key))
+    def _send(self, peer: str, origin: str, keys: Sequence[str], now: float) -> None:
+        self._asked[peer].update(dict.fromkeys(keys, now))
+        self.actions.append(Replica(peer, origin, keys))
 
-    def wants(self, origin: str, key: str) -> bool:
-        """Whether a replica that has come is to be stored; else it is answered as if it were."""
-        if key in self._removed or key in self.tombs or key in self.held.get(origin, ()):
-            return False
-        return origin != self.name or not (key in self.own or self._is_mine(key))
+    def wanted(self, origin: str, keys: Iterable[str]) -> list[str]:
+        """Which replicas of those that have come are to be stored; the others are answered as if they were."""
+        held, removed, tombs, own = self.held.get(origin, ()), self._removed, self.tombs, self.own
+        new = [key for key in keys if not (key in held or key in removed or key in tombs)]
+        if origin == self.name:
+            new = [key for key in new if not (key in own or self._is_mine(key))]
+        return new
 
-    def stored(self, origin: str, key: str) -> None:
-        """A replica is stored."""
-        self.held.setdefault(origin, {})[key] = None
+    def stored(self, origin: str, keys: Iterable[str]) -> None:
+        """Replicas are stored."""
+        self.held.setdefault(origin, {}).update(dict.fromkeys(keys))
 
-    def replicated(self, peer: str, key: str, now: float) -> None:
-        """A peer has acknowledged a replica."""
-        self._asked[peer].pop(key, None)
-        if self._missing[peer].pop(key, 0) is None and (waiting := self._waiting.get(key)) is not None:
-            waiting[0].add(peer)
-            self._answer(key, now)
+    def replicated(self, peer: str, keys: Sequence[str], now: float) -> None:
+        """A peer has acknowledged replicas."""
+        asked, missing = self._asked[peer], self._missing[peer]
+        for key in keys:
+            asked.pop(key, None)
+        # Replicas of other nodes' messages are never missing.
+        new = [key for key in keys if missing.pop(key, 0) is None]
+        if new and self._waiting.has(peer, new):
+            self._answer(now)
         for owner, unsure in self._unsure.items():
-            if self.possession.record(owner)[1] == peer:
-                unsure.pop(key, None)
-        if len(self._asked[peer]) <= WINDOW // 2:
+            if unsure and self.possession.record(owner)[1] == peer:
+                for key in keys:
+                    unsure.pop(key, None)
+        if len(asked) <= WINDOW // 2:
             self._push(peer, now)
 
-    def _answer(self, key: str, now: float) -> None:
-        """Answers a producer, if its message is replicated."""
-        having, _ = self._waiting[key]
-        if len(having) >= self._replicas and self.possession.sees_majority(now):
-            del self._waiting[key]
-            self.actions.append(Answer(key, True))
+    def _answer(self, now: float) -> None:
+        """Answers producers whose messages are replicated."""
+        if self.possession.sees_majority(now):
+            for keys in self._waiting.enough(self._replicas):
+                self.actions.append(Answer(keys, True))
 
     def expire(self, now: float) -> None:
         """Answers those producers whose time is up."""
-        while self._waiting:
-            key, (_, until) = next(iter(self._waiting.items()))
-            if until > now:
-                break
-            del self._waiting[key]
-            self.actions.append(Answer(key, False))
+        for keys in self._waiting.expired(now):
+            self.actions.append(Answer(keys, False))
 
-    def consumed(self, origin: str, key: str) -> None:
-        """A consumer is done with a message: the store notes that by itself."""
-        if origin == self.name and key in self.own:
-            self._drop_own(key)
-        elif self.held.get(origin, {}).pop(key, 0) is None:
-            self._entomb(origin, key, set(self.possession.peers))
-        self._remember(key)
-        self.actions.append(Remove(key))
+    def consumed(self, origin: str, keys: Sequence[str]) -> None:
+        """Consumers are done with messages: the store notes that by itself."""
+        held = self.held.get(origin, {})
+        peers = self.possession.peers
+        own = self.own if origin == self.name else {}
+        if mine := [key for key in keys if key in own]:
+            self._drop_own(mine)
+        if len(mine) < len(keys):
+            mine_too = set(mine)
+            for key in dict.fromkeys(keys):
+                if key not in mine_too and held.pop(key, 0) is None:
+                    self._entomb(origin, key, set(peers))
+        self._remember(keys)
+        self.actions.append(Remove(keys))
 
     def _entomb(self, origin: str, key: str, unaware: set[str]) -> None:
         self.tombs[key] = (origin, unaware)
         self.actions.append(Entomb(origin, key))
 
-    def _drop_own(self, key: str) -> None:
-        self.own.pop(key, None)
-        for missing in self._missing.values():
-            missing.pop(key, None)
-        if self._waiting.pop(key, None) is not None:
-            self.actions.append(Answer(key, True))  # it needs no replica any more
+    def _drop_own(self, keys: Sequence[str]) -> None:
+        for found in (self.own, *self._missing.values()):
+            for key in keys:
+                found.pop(key, None)
+        if dropped := self._waiting.drop(keys):
+            self.actions.append(Answer(dropped, True))  # they need no replica any more
 
-    def _remember(self, key: str) -> None:
-        self._removed[key] = None
-        if len(self._removed) > REMEMBERED:
-            del self._removed[next(iter(self._removed))]
+    def _remember(self, keys: Iterable[str]) -> None:
+        removed = self._removed
+        removed.update(dict.fromkeys(keys))
+        if (excess := len(removed) - REMEMBERED) > 0:
+            for key in list(islice(removed, excess)):
+                del removed[key]
 
-    def _done_with(self, key: str) -> None:
-        """Somebody says that a message is done with."""
-        if key in self.own:
-            self._drop_own(key)
-            self.actions.append(Settle(self.name, key))
-        for owner, keys in self.held.items():
-            if keys.pop(key, 0) is None:
-                self.actions.append(Settle(owner, key))
-            self._unsure.get(owner, {}).pop(key, None)
-        self._remember(key)
+    def _done_with(self, keys: Sequence[str]) -> None:
+        """Somebody says that messages are done with."""
+        if mine := [key for key in keys if key in self.own]:
+            self._drop_own(mine)
+            self.actions.append(Settle(self.name, mine))
+        for owner, held in self.held.items():
+            if gone := [key for key in keys if held.pop(key, 0) is None]:
+                self.actions.append(Settle(owner, gone))
+            if unsure := self._unsure.get(owner):
+                for key in keys:
+                    unsure.pop(key, None)
+        self._remember(keys)
 
     # ------------------------------------------------------------------ what comes
 
@@ -203,14 +216,14 @@ class Node:
                 self._missing[peer] = dict(self.own)  # its disk is another one
         self._consider(now)
 
-    def hear_remove(self, key: str) -> None:
-        """A message is done with."""
-        self._done_with(key)
+    def hear_remove(self, keys: Sequence[str]) -> None:
+        """Messages are done with."""
+        self._done_with(keys)
 
     def hear_check(self, key: str, owner: str) -> None:
         """A peer asks in the original's way whether a message is done with."""
         if key in self.tombs or (owner == self.name and self._view(owner, key) == "gone"):
-            self.actions.append(Remove(key))
+            self.actions.append(Remove([key]))
 
     def hear(self, kind: str, body: dict[str, Any], now: float) -> None:
         """`ASK`, `TOLD` or `GONE` has come.
@@ -246,8 +259,8 @@ class Node:
         return "gone" if origin == self.name and self._is_mine(key) else "want"
 
     def _hear_gone(self, sender: str, origin: str, keys: list[str]) -> None:
+        self._done_with(keys)
         for key in keys:
-            self._done_with(key)
             if origin == self.name and not self._is_mine(key) and key not in self.tombs:
                 # The owner has lost its disk: others may bring it this message yet.
                 self._entomb(origin, key, set(self.possession.peers) - {sender})
@@ -255,22 +268,24 @@ class Node:
 
     def _hear_told(self, sender: str, origin: str, lists: dict[str, list[str]], now: float) -> None:
         asked = self._asked[sender]
-        for key in lists["have"]:
-            self.replicated(sender, key, now)
+        if lists["have"]:
+            self.replicated(sender, lists["have"], now)
+        gone: list[str] = []
         for key in lists["gone"]:
             asked.pop(key, None)
-            if (tomb := self.tombs.get(key)) is not None:
+            if (tomb := self.tombs.get(key)) is None:
+                gone.append(key)
+            else:
                 tomb[1].discard(sender)
                 if not tomb[1]:
                     del self.tombs[key]
                     self.actions.append(Forget(key))
-            else:
-                if key in self.own:
-                    self.actions.append(Remove(key))
-                self._done_with(key)
-        for key in lists["want"]:
-            if key in self.held.get(origin, ()) or (origin == self.name and key in self.own):
-                self._send(sender, origin, key, now)
+        if mine := [key for key in gone if key in self.own]:
+            self.actions.append(Remove(mine))
+        self._done_with(gone)
+        held, own = self.held.get(origin, {}), self.own if origin == self.name else {}
+        if wanted := [key for key in lists["want"] if key in held or key in own]:
+            self._send(sender, origin, wanted, now)
         self._push(sender, now)
         self._consider(now)
 
@@ -338,12 +353,12 @@ class Node:
             self._push_gone(peer, again, now)
 
     def _push_legacy(self, peer: str, origin: str, keys: list[str], now: float) -> None:
+        if origin == self.name:
+            self._send(peer, origin, keys, now)
+            return
         for key in keys:
-            if origin == self.name:
-                self._send(peer, origin, key, now)
-            else:
-                self.actions.append(Check(key, origin))
-                del self._unsure[origin][key]
+            self.actions.append(Check(key, origin))
+            del self._unsure[origin][key]
 
     def _push_gone(self, peer: str, again: float, now: float) -> None:
         due: dict[str, list[str]] = {}

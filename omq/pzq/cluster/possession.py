@@ -106,6 +106,10 @@ class Possession:
         """Whether a peer was not heard for long; right after the start neither this nor `alive` may hold."""
         return now - self.peers[peer].heard > self.timeout
 
+    def has_legacy(self) -> bool:
+        """Whether a peer speaks as the original does."""
+        return any(peer.legacy for peer in self.peers.values())
+
     def living(self, now: float) -> list[str]:
         """The peers that were heard lately."""
         return [peer for peer in self.peers if self.alive(peer, now)]

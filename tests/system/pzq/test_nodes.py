@@ -16,7 +16,9 @@ import pytest
 import zmq
 
 import omq
+from omq._core.blocks import encode
 from omq.pzq import Consumer, Device, NotReplicated, Producer
+from omq.pzq.wire import pack
 from tests.ports import held
 from tests.system.pzq.nodes import HOSTS, ROOT, Node, running, until
 from tests.system.pzq.raw import figures, raw
@@ -176,10 +178,20 @@ def test_what_cannot_be_understood_counts_for_nothing(
     ("frames", "says"),
     [
         ([KEY, b"REPLICA:tcp://10.0.0.1:5", b"", b"b"], b"is no node of this cluster"),
-        ([KEY, b"REPLICA:%(name)s", b""], b"does not fit"),
+        ([KEY, b"REPLICA:%(name)s", b""], b"this is no replica"),
         ([KEY, b"REPLICA:%(name)s"], b"this is no replica"),
         ([b"", b"REPLICA:%(name)s", b"", b"b"], b"does not fit"),
         ([b"\xff", b"REPLICA:%(name)s", b"", b"b"], b"this is no replica"),
+        ([b"1", b"REPLICAS:tcp://10.0.0.1:5", b"", KEY + b" 1", encode([b"b"])], b"is no node of this cluster"),
+        ([b"1", b"REPLICAS:%(name)s", b""], b"these are no replicas"),
+        ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 1"], b"these are no replicas"),
+        ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 2", encode([b"b"])], b"1 records came"),
+        ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 0", b""], b"0 records came"),
+        ([b"1", b"REPLICAS:%(name)s", b"", b"nothing", encode([b"b"])], b"no first key"),
+        ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 1", encode([b"b"])[:-1]], b"damaged"),
+        ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 1", encode([b"b"])[:-1] + b"c"], b"damaged"),
+        ([b"1", b"REPLICAS:%(name)s", b"", b"", encode([b"b"])], b"no key before"),
+        ([b"1", b"REPLICAS:%(name)s", b"", b"", 2 * pack([KEY, b"b"])], b"twice"),
     ],
 )
 def test_what_is_no_replica_is_refused(place: tuple[Device, int, int], frames: list[bytes], says: bytes) -> None:

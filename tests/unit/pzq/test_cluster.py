@@ -40,54 +40,54 @@ def test_a_message_is_answered_once_so_many_have_it() -> None:
     one = node("b", "c", replicas=2)
     hear(one, "b", "c")
     done(one)
-    one.produced("a0/1", 1.0)
-    assert done(one, Replica, Answer) == [Replica("b", "a", "a0/1"), Replica("c", "a", "a0/1")]
-    one.replicated("b", "a0/1", 1.0)
-    one.replicated("b", "a0/1", 1.0)
+    one.produced(["a0/1"], 1.0)
+    assert done(one, Replica, Answer) == [Replica("b", "a", ["a0/1"]), Replica("c", "a", ["a0/1"])]
+    one.replicated("b", ["a0/1"], 1.0)
+    one.replicated("b", ["a0/1"], 1.0)
     assert not done(one, Answer)
-    one.replicated("c", "a0/1", 1.05)
-    assert done(one, Answer) == [Answer("a0/1", True)]
+    one.replicated("c", ["a0/1"], 1.05)
+    assert done(one, Answer) == [Answer(["a0/1"], True)]
     one.expire(2.0)
     assert not done(one, Answer)
 
 
 def test_an_answer_does_not_wait_for_ever_and_the_message_stays() -> None:
     one = node("b", "c")
-    one.produced("a0/1", 1.0)
+    one.produced(["a0/1"], 1.0)
     one.produced_again("a0/1", 1.09)  # does not make it wait anew
     assert done(one, Answer, Replica) == []
     one.expire(1.2)
-    assert done(one, Answer) == [Answer("a0/1", False)]
+    assert done(one, Answer) == [Answer(["a0/1"], False)]
     hear(one, "c", now=2.0)
     one.tick(2.0)
     (asked,) = done(one, Tell)
     assert (asked.kind, asked.body["to"], asked.body["keys"]) == ("ASK", "c", ["a0/1"])
     one.hear("TOLD", {"from": "c", "to": "a", "origin": "a", "want": ["a0/1"]}, 2.0)
-    assert done(one, Replica) == [Replica("c", "a", "a0/1")]
-    one.replicated("c", "a0/1", 2.0)
+    assert done(one, Replica) == [Replica("c", "a", ["a0/1"])]
+    one.replicated("c", ["a0/1"], 2.0)
     one.produced_again("a0/1", 2.0)
-    assert done(one, Answer) == [Answer("a0/1", True)]
+    assert done(one, Answer) == [Answer(["a0/1"], True)]
 
 
 def test_one_of_five_in_sight_is_no_majority() -> None:
     one = node("b", "c", "d", "e")
     hear(one, "b")
     done(one)
-    one.produced("a0/1", 1.0)
-    one.replicated("b", "a0/1", 1.0)
+    one.produced(["a0/1"], 1.0)
+    one.replicated("b", ["a0/1"], 1.0)
     assert not done(one, Answer)
     hear(one, "c", now=1.01)
     one.produced_again("a0/1", 1.02)
-    assert done(one, Answer) == [Answer("a0/1", True)]
+    assert done(one, Answer) == [Answer(["a0/1"], True)]
 
 
 def test_a_consumed_message_needs_no_replica() -> None:
     one = node("b", "c")
     hear(one, "b")
     done(one)
-    one.produced("a0/1", 1.0)
-    one.consumed("a", "a0/1")
-    assert done(one, Answer, Remove) == [Answer("a0/1", True), Remove("a0/1")]
+    one.produced(["a0/1"], 1.0)
+    one.consumed("a", ["a0/1"])
+    assert done(one, Answer, Remove) == [Answer(["a0/1"], True), Remove(["a0/1"])]
     one.tick(3.0)
     assert not done(one, Tell, Replica)
 
@@ -95,11 +95,11 @@ def test_a_consumed_message_needs_no_replica() -> None:
 def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
     one = node("b", "c")
     hear(one, "b", "c")
-    one.stored("b", "b0/1")
+    one.stored("b", ["b0/1"])
     done(one)
-    one.consumed("b", "b0/1")
-    assert done(one, Entomb, Remove) == [Entomb("b", "b0/1"), Remove("b0/1")]
-    assert not one.wants("b", "b0/1")
+    one.consumed("b", ["b0/1"])
+    assert done(one, Entomb, Remove) == [Entomb("b", "b0/1"), Remove(["b0/1"])]
+    assert not one.wanted("b", ["b0/1"])
     one.tick(2.0)
     told = done(one, Tell)
     assert [(tell.kind, tell.body["to"]) for tell in told] == [("GONE", "b"), ("GONE", "c")]
@@ -111,13 +111,13 @@ def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
 
 def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
     one = node("b", "c")
-    one.stored("b", "b0/1")
+    one.stored("b", ["b0/1"])
     hear(one, "b")
     one.tick(2.0)
     (asked,) = done(one, Tell)
     assert (asked.kind, asked.body["to"], asked.body["origin"]) == ("ASK", "b", "b")
     one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": ["b0/1"]}, 2.0)
-    assert done(one, Settle) == [Settle("b", "b0/1")]
+    assert done(one, Settle) == [Settle("b", ["b0/1"])]
     assert one.replicas() == 0
 
 
@@ -136,10 +136,10 @@ def test_a_peer_of_the_originals_kind_is_sent_bodies_and_asked_key_by_key() -> N
     one.load(["a0/1"], {"b": ["b0/1"]}, [])
     one.hear_keep_alive("b", None, 1.0)
     one.tick(1.5)
-    assert done(one, Replica, Check, Tell) == [Replica("b", "a", "a0/1"), Check("b0/1", "b")]
+    assert done(one, Replica, Check, Tell) == [Replica("b", "a", ["a0/1"]), Check("b0/1", "b")]
     one.hear_check("a0/7", "a")
     one.hear_check("a0/1", "a")
-    assert done(one, Remove) == [Remove("a0/7")]
+    assert done(one, Remove) == [Remove(["a0/7"])]
 
 
 def test_a_lease_ends_before_others_may_take_over() -> None:
@@ -158,7 +158,7 @@ def test_a_lease_ends_before_others_may_take_over() -> None:
 def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
     one = node("b", "c")
     hear(one, "b", "c", now=20.0, holds={"b": 1})
-    one.stored("b", "b0/1")
+    one.stored("b", ["b0/1"])
     one.possession.records["b"] = (1, "a")
     one.tombs["b0/0"] = ("b", {"b"})
     hear(one, "b", now=21.0, number=2, records={"b": [2, "b"]})

@@ -1,0 +1,102 @@
+"""Messages that go from node to node together, and how they are read. Nothing here knows of sockets or of time."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Final, NamedTuple
+
+from omq._core import blocks
+from omq.pzq.errors import Malformed
+from omq.pzq.wire import MAX_BODY, MAX_KEY, REPLICAS, key_of, pack, shown, unpack
+
+
+class Run(NamedTuple):
+    """Messages of one node that lie behind each other, or were read one behind the other.
+
+    Attributes:
+        keys: Theirs.
+        records: Their records, as the store has them.
+        named: Each record has its message's key as its first part; else the keys count up, and only the first is sent.
+    """
+
+    keys: list[str]
+    records: bytes | memoryview
+    named: bool
+
+    def head(self) -> bytes:
+        """What stands before the records on the wire: the first key and how many there are, or nothing."""
+        return b"" if self.named else b"%b %d" % (self.keys[0].encode(), len(self.keys))
+
+    def named_records(self) -> bytes | memoryview:
+        """The records as a node keeps replicas; raises `ValueError` where they are damaged, or not so many."""
+        return self.records if self.named else blocks.named(self.records, self.keys)
+
+    def some(self, keys: set[str]) -> Run:
+        """Those that have one of these keys."""
+        picked = [(number, key) for number, key in enumerate(self.keys) if key in keys]
+        records = b"".join(blocks.slice(self.records, number, number + 1) for number, _ in picked)
+        return Run([key for _, key in picked], records, self.named)
+
+
+_HEAD: Final = re.compile(rb"([0-9]{1,20}\|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3})([0-9a-f]{12}) ([0-9]{1,9})")
+
+
+def run_of(how: bytes, when: int, first: int, count: int) -> list[str]:
+    """The keys of messages with consecutive numbers that were stored at once (see `key_of`)."""
+    if first >> 48 != first + count - 1 >> 48:
+        return [key_of(how, when, number).decode() for number in range(first, first + count)]
+    head = key_of(how, when, first)[:-12].decode()
+    begin = first & 0xFFFFFFFFFFFF
+    return [f"{head}{number:012x}" for number in range(begin, begin + count)]
+
+
+def read_replicas(frames: list[bytes]) -> list[Run]:
+    """Reads replicas: `peer | key | REPLICA:owner | header* | empty | body+`, as the original has it, or from a node of
+    omq `peer | id | REPLICAS:owner | empty | (head | records)+`.
+
+    Raises:
+        Malformed: They are not so.
+    """
+    try:
+        parts = frames[frames.index(b"", 3) + 1 :]
+    except ValueError:
+        parts = []
+    if frames[2].startswith(REPLICAS):
+        if not parts or len(parts) % 2:
+            raise Malformed("these are no replicas: an id, REPLICAS:, an empty frame, and heads with records")
+        return [read_run(parts[at], parts[at + 1]) for at in range(0, len(parts), 2)]
+    if not parts:
+        raise Malformed("this is no replica: a key, REPLICA:, headers, an empty frame and a body")
+    if not (1 <= len(frames[1]) <= MAX_KEY and frames[1].isascii()) or sum(map(len, parts)) > MAX_BODY:
+        raise Malformed("this is no replica: its key or its body does not fit")
+    return [Run([frames[1].decode()], pack([frames[1], *parts]), True)]
+
+
+def read_run(head: bytes, records: bytes) -> Run:
+    """Reads what a node has sent: its `head`, and the records.
+
+    Raises:
+        Malformed: It is not so, or a record is damaged.
+    """
+    try:
+        count = blocks.check(records)
+        if not head:
+            whole = blocks.header(1, count, 0, len(records))
+            messages: list[blocks.Message] = blocks.decode(whole, records, "")
+            keys = [unpack(message.body, message.key)[0].decode("ascii") for message in messages]
+            if any(message.key is None or len(message.key) < 8 for message in messages):
+                raise Malformed("a record has no key before its body")
+            if len(set(keys)) < len(keys):
+                raise Malformed("a key is there twice")
+            return Run(keys, records, True)
+    except (ValueError, struct.error) as wrong:
+        raise Malformed(f"the replicas are damaged: {wrong}") from None
+    found = _HEAD.fullmatch(head)
+    if found is None:
+        raise Malformed(f"{shown(head)} is no first key with how many there are")
+    begin = int(found[2], 16)
+    if not 1 <= count == int(found[3]) or begin + count > 1 << 48:
+        raise Malformed(f"{count} records came where {shown(head)} was said")
+    text = found[1].decode()
+    return Run([f"{text}{number:012x}" for number in range(begin, begin + count)], records, False)

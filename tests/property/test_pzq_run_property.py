@@ -1,0 +1,60 @@
+"""Runs of replicas, for any messages: what a node reads is what another one had."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omq._core import blocks
+from omq.pzq.errors import Malformed
+from omq.pzq.run import Run, read_run, run_of
+from omq.pzq.wire import key_format, key_of, pack, unpack
+
+HOW = key_format("0123456789abcdef0123456789abcdef", 7)
+MESSAGES = st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=4), min_size=1, max_size=8)
+FIRSTS = st.one_of(st.integers(1, 2**61), st.integers(2**48 - 8, 2**48 + 2))
+
+
+def records_of(messages: list[list[bytes]]) -> bytes:
+    """As a device stores them."""
+    return b"".join(blocks.encode(parts) if len(parts) == 1 else pack(parts) for parts in messages)
+
+
+def read(run: Run) -> list[tuple[str, list[bytes]]]:
+    """Key and parts of each message of a run, as a node finds them in its store."""
+    records = run.named_records()
+    whole = blocks.header(1, blocks.check(records), 0, len(records))
+    found = [unpack(message.body, message.key) for message in blocks.decode(whole, records, "")]
+    return [(key.decode(), parts) for key, *parts in found]
+
+
+@settings(deadline=None)
+@given(MESSAGES, FIRSTS, st.integers(0, 2**53), st.data())
+def test_a_run_arrives_as_it_was(messages: list[list[bytes]], first: int, when: int, data: st.DataObject) -> None:
+    keys = run_of(HOW, when, first, len(messages))
+    assert keys == [key_of(HOW, when, first + number).decode() for number in range(len(messages))]
+    sent = Run(keys, records_of(messages), False)
+    expected = list(zip(keys, messages, strict=True))
+    assert read(sent) == expected
+    named = Run(keys, sent.named_records(), True)
+    assert read(read_run(named.head(), bytes(named.records))) == expected
+    if first >> 48 == first + len(messages) >> 48:
+        assert read(read_run(sent.head(), sent.records)) == expected
+    some = data.draw(st.sets(st.sampled_from(keys)))
+    for run in (sent, named):
+        assert read(run.some(some)) == [one for one in expected if one[0] in some]
+
+
+@settings(deadline=None)
+@given(MESSAGES, st.booleans(), st.data())
+def test_a_damaged_run_is_refused(messages: list[list[bytes]], named: bool, data: st.DataObject) -> None:
+    run = Run(run_of(HOW, 1, 1, len(messages)), records_of(messages), False)
+    if named:
+        run = Run(run.keys, run.named_records(), True)
+    broken = bytearray(run.records)
+    broken[data.draw(st.integers(0, len(broken) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(Malformed):
+        read_run(run.head(), bytes(broken))
+    with pytest.raises(ValueError, match=r"."):
+        blocks.named(bytes(broken), run.keys)
