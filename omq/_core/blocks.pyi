@@ -88,13 +88,14 @@ def check(records: Buffer, limit: int = MAX_BODY) -> int:
         ValueError: A record is not one; the text names it by its index.
     """
 
-def named(records: Buffer, names: list[str]) -> bytes:
+def named(records: bytes, names: list[str]) -> bytes:
     """Records with one part more: a name each, which stands before the others.
 
     A record of one part has no key; the key of one of several says where each part ends (32 bits each, little-endian).
 
     Raises:
         ValueError: A record is damaged, is none of these, or there are not so many as names.
+        TypeError: The names are no list of `str`.
     """
 
 def damaged(records: Buffer, count: int) -> list[tuple[int, int]]:

@@ -438,68 +438,59 @@ def check(records, size_t limit=MAX_BODY):
     return count
 
 
-def named(records, list names not None):
-    cdef Py_buffer view
-    cdef const uint8_t *at
+def named(bytes records not None, list names not None):
+    cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(records)
+    cdef size_t left = PyBytes_GET_SIZE(records)
+    cdef const uint8_t *at = begin
     cdef const char *name
     cdef uint8_t *out
     cdef Record record
     cdef Py_ssize_t i, length, count = PyList_GET_SIZE(names)
-    cdef size_t ends, j, offset = 0
+    cdef size_t ends, j, whole
     cdef size_t size = 0
     cdef uint32_t end
     cdef int fault
-    PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
-    try:
-        at = <const uint8_t *>view.buf
-        for i in range(count):
-            fault = parse(at + offset, view.len - offset, &record)
-            if fault != WELL:
-                complain(fault, i)
-            if record.headers_size or record.key_size & 3:
-                raise ValueError(f"record {i}: its key is not where its parts end")
-            PyUnicode_AsUTF8AndSize(<object>PyList_GET_ITEM(names, i), &length)
-            ends = record.key_size if record.key_size else 4
-            size += PREFIX + 4 + 4 + ends + length + record.body_size
-            if PREFIX + 4 + 4 + ends + length + record.body_size > 0xFFFF_FFFF:
-                raise ValueError("a record of 4 GiB or more")
-            offset += record.whole
-        if offset != <size_t>view.len:
-            raise ValueError(f"there are more records than the {count} names")
-        made = PyBytes_FromStringAndSize(NULL, size)
-        out = <uint8_t *>PyBytes_AS_STRING(made)
-        offset = 0
-        for i in range(count):
-            # Whoever has the buffer may change it meanwhile, but not what was found to be there.
-            fault = parse(at + offset, view.len - offset, &record)
-            name = PyUnicode_AsUTF8AndSize(<object>PyList_GET_ITEM(names, i), &length)
-            ends = record.key_size if record.key_size else 4
-            size = PREFIX + 4 + 4 + ends + length + record.body_size
-            if fault != WELL or size > <size_t>(PyBytes_AS_STRING(made) + PyBytes_GET_SIZE(made) - <char *>out):
-                raise ValueError(f"record {i} has changed meanwhile")
-            omq_put32(out, <uint32_t>(size - 4))
-            out[8] = HAS_KEY
-            omq_put32(out + PREFIX, <uint32_t>(ends + 4))
-            end = <uint32_t>length
-            memcpy(out + PREFIX + 4, &end, 4)
-            if record.key_size:
-                for j in range(0, ends, 4):
-                    memcpy(&end, record.key + j, 4)
-                    end += <uint32_t>length
-                    memcpy(out + PREFIX + 8 + j, &end, 4)
-            else:
-                end += <uint32_t>record.body_size
-                memcpy(out + PREFIX + 8, &end, 4)
-            memcpy(out + PREFIX + 8 + ends, name, length)
-            memcpy(out + PREFIX + 8 + ends + length, record.body, record.body_size)
-            omq_put32(out + 4, omq_crc(0, out + 8, size - 8))
-            out += size
-            offset += record.whole
-        if <char *>out != PyBytes_AS_STRING(made) + PyBytes_GET_SIZE(made):
-            raise ValueError("the records have changed meanwhile")
-        return made
-    finally:
-        PyBuffer_Release(&view)
+    for i in range(count):
+        if type(<object>PyList_GET_ITEM(names, i)) is not str:
+            raise TypeError("names are a list of str")
+        name = PyUnicode_AsUTF8AndSize(<object>PyList_GET_ITEM(names, i), &length)
+        size += length
+    # A record of one part grows most: by its name, the sizes of two parts, and the size of these.
+    made = PyBytes_FromStringAndSize(NULL, left + size + 12 * <size_t>count)
+    out = <uint8_t *>PyBytes_AS_STRING(made)
+    for i in range(count):
+        fault = parse(at, left, &record)
+        if fault != WELL:
+            complain(fault, i)
+        if record.headers_size or record.key_size & 3:
+            raise ValueError(f"record {i}: its key is not where its parts end")
+        name = PyUnicode_AsUTF8AndSize(<object>PyList_GET_ITEM(names, i), &length)
+        ends = record.key_size if record.key_size else 4
+        whole = PREFIX + 4 + 4 + ends + length + record.body_size
+        if whole > 0xFFFF_FFFF:
+            raise ValueError("a record of 4 GiB or more")
+        omq_put32(out, <uint32_t>(whole - 4))
+        out[8] = HAS_KEY
+        omq_put32(out + PREFIX, <uint32_t>(ends + 4))
+        end = <uint32_t>length
+        memcpy(out + PREFIX + 4, &end, 4)
+        if record.key_size:
+            for j in range(0, ends, 4):
+                memcpy(&end, record.key + j, 4)
+                end += <uint32_t>length
+                memcpy(out + PREFIX + 8 + j, &end, 4)
+        else:
+            end += <uint32_t>record.body_size
+            memcpy(out + PREFIX + 8, &end, 4)
+        memcpy(out + PREFIX + 8 + ends, name, length)
+        memcpy(out + PREFIX + 8 + ends + length, record.body, record.body_size)
+        omq_put32(out + 4, omq_crc(0, out + 8, whole - 8))
+        out += whole
+        at += record.whole
+        left -= record.whole
+    if left:
+        raise ValueError(f"there are more records than {count}")
+    return made[: out - <uint8_t *>PyBytes_AS_STRING(made)]
 
 
 def damaged(records, size_t count):

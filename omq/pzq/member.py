@@ -44,6 +44,8 @@ log = logging.getLogger("omq.pzq")
 
 FILE: Final = "cluster.json"
 _SUFFIX: Final[dict[Persistence, str]] = {"strong": "", "weak": ".unsynced"}
+_SHIFT: Final = 64  # bits of a message's number
+_NUMBER: Final = (1 << _SHIFT) - 1
 _TOMBS: Final = "acknowledged-elsewhere"
 
 Later = Callable[[float, Callable[[], None]], None]
@@ -72,13 +74,12 @@ class Member:
         self._later = later
         self._talk = Talk(settings, self._heard, self._acked)
         self._keys: dict[int, dict[int, str]] = {}  # by topic and number
-        self._numbers: dict[int, dict[str, int]] = {}  # by topic and key
-        self._queues_of: dict[str, list[Queue]] = defaultdict(list)  # by owner
+        self._queues: dict[int, Queue] = {}  # by topic
         self._targets: dict[str, Replicas] = {}  # where replicas go, by owner
         self._tombs: dict[str, tuple[int, int]] = {}  # topic and number of what was acknowledged in an owner's place
         self._storing: dict[str, list[_Answers]] = {}  # replicas that are with the store
-        self._asked: dict[str, Asked] = {}  # what producers wait for
-        self._asked_again: dict[str, list[Asked]] = {}
+        self._asked: dict[str, tuple[list[str], list[Asked]]] = {}  # what producers wait for, by the first key
+        self._asked_singly: dict[str, list[Asked]] = {}  # likewise, where answers part or a producer asks again
         self._fresh: Run | None = None  # messages that are at hand
         self._left: dict[str, list[str]] = {}  # keys of what consumers are done with, by owner, not told yet
         self._timer: asyncio.TimerHandle | None = None
@@ -136,16 +137,15 @@ class Member:
     def _index(self) -> None:
         """Notes which messages are where, and has the queues tell what is done."""
         store = self._journal.store
-        held: dict[str, list[str]] = {}
-        mine: list[str] = []
+        held: dict[str, dict[str, int]] = {}
+        mine: dict[str, int] = {}
         for queue in (*self._own, *self.queues):
             owner = queue.owner if isinstance(queue, Replicas) else self._settings.name
-            keys = mine if not isinstance(queue, Replicas) else held.setdefault(owner, [])
-            self._queues_of[owner].append(queue)
+            self._queues[queue.id] = queue
             found = {id: key.decode(errors="replace") for id, key in queue.live()}
             self._keys[queue.id] = found
-            self._numbers[queue.id] = {key: id for id, key in found.items()}
-            keys += found.values()
+            places = held.setdefault(owner, {}) if isinstance(queue, Replicas) else mine
+            places.update({key: _place(queue, id) for id, key in found.items()})
             queue.tell(self._teller(queue, owner))
             queue.may = self._may(owner)
         tombs: list[tuple[str, str]] = []
@@ -155,7 +155,7 @@ class Member:
                     gone = parts[1].decode(errors="replace")
                     tombs.append((parts[0].decode(errors="replace"), gone))
                     self._tombs[gone] = state.id, id
-        self._node.load(mine, {owner: list(keys) for owner, keys in held.items()}, tombs)
+        self._node.load(mine, held, tombs)
 
     def start(self, inlet: Inlet, wake: Callable[[], None], security: Security | None, peer: Security | None) -> None:
         """Begins to speak; raises as `Talk.start`.
@@ -253,12 +253,11 @@ class Member:
     # ------------------------------------------------------------------ messages
 
     def _teller(self, queue: Queue, owner: str) -> Callable[[int], None]:
-        keys, numbers = self._keys[queue.id], self._numbers[queue.id]
+        keys = self._keys[queue.id]
 
         def left(id: int) -> None:
             key = keys.pop(id, None)
             if key is not None:
-                del numbers[key]
                 if not self._left:
                     asyncio.get_running_loop().call_soon(self._tell_left)
                 self._left.setdefault(owner, []).append(key)
@@ -284,25 +283,38 @@ class Member:
             if key is None:
                 self._inlet.accept(asked)  # a consumer is done with it
             else:
-                waiting = self._asked_again.setdefault(key, [])
-                waiting += [one for one in asked if one not in waiting and one != self._asked.get(key)]
+                self._part_answers()
+                waiting = self._asked_singly.setdefault(key, [])
+                waiting += [one for one in asked if one not in waiting]
                 self._node.produced_again(key, now)
                 self._act()
                 self._await_expiry(now)
             return
         keys = run_of(queue.keys, write.timestamp, write.first, write.count)
-        self._note(queue, write.first, keys)
-        self._asked.update(zip(keys, asked, strict=True))
+        self._keys[queue.id].update(enumerate(keys, write.first))
+        self._asked[keys[0]] = keys, asked
         self._fresh = Run(keys, write.records, False)
-        self._node.produced(keys, now)
+        self._node.produced(keys, _place(queue, write.first), now)
         self._act()
         self._fresh = None
         self._await_expiry(now)
 
-    def _note(self, queue: Queue, first: int, keys: list[str]) -> None:
-        """Messages are stored."""
-        self._keys[queue.id].update(enumerate(keys, first))
-        self._numbers[queue.id].update(zip(keys, range(first, first + len(keys)), strict=True))
+    def _answer(self, keys: Sequence[str], text: bytes | None) -> None:
+        """Answers producers: mostly all of those whose messages were stored together."""
+        together = self._asked.get(keys[0])
+        if together is not None and together[0] == keys:
+            del self._asked[keys[0]]
+            self._inlet.accept(together[1], text)
+        else:
+            self._part_answers()
+        if self._asked_singly:
+            self._inlet.accept([one for key in keys for one in self._asked_singly.pop(key, ())], text)
+
+    def _part_answers(self) -> None:
+        for keys, asked in self._asked.values():
+            for key, one in zip(keys, asked, strict=True):
+                self._asked_singly.setdefault(key, []).append(one)
+        self._asked.clear()
 
     def _await_expiry(self, now: float) -> None:
         if not self._expiring and (until := self._node.waits()) is not None:
@@ -331,17 +343,17 @@ class Member:
         answers = _Answers(answer)
         for run in runs:
             wanted = self._node.wanted(origin, run.keys)
-            if under_way := [key for key in wanted if key in self._storing]:
-                for key in under_way:
-                    answers.join(self._storing[key])
+            if not self._storing.keys().isdisjoint(wanted):
+                for key in wanted:
+                    if key in self._storing:
+                        answers.join(self._storing[key])
                 wanted = [key for key in wanted if key not in self._storing]
             if wanted:
                 self._store(origin, run if len(wanted) == len(run.keys) else run.some(set(wanted)), answers)
         answers.one("")
 
     def _store(self, origin: str, run: Run, answers: _Answers) -> None:
-        queue, keys = self._targets[origin], run.keys
-        records = run.named_records()
+        queue, keys, records = self._targets[origin], run.keys, run.records
         waiting: list[_Answers] = []
         answers.join(waiting)
         self._storing.update(dict.fromkeys(keys, waiting))
@@ -353,8 +365,8 @@ class Member:
             for key in keys:
                 del self._storing[key]
             if write.error is None:
-                self._note(queue, write.first, keys)
-                self._node.stored(origin, keys)
+                self._keys[queue.id].update(enumerate(keys, write.first))
+                self._node.stored(origin, keys, _place(queue, write.first))
                 self._act()
             for each in waiting:
                 each.one("" if write.error is None else f"not stored: {write.error}")
@@ -434,13 +446,13 @@ class Member:
                 self._talk.say(b"CHECK", key.encode(), owner.encode())
             case Replica(peer, origin, keys):
                 self._replicate(peer, origin, keys)
-            case Settle(owner, keys):
-                for queue in self._queues_of[owner]:
-                    if ids := [id for key in keys if (id := self._numbers[queue.id].pop(key, None)) is not None]:
-                        for id in ids:
-                            del self._keys[queue.id][id]
-                            queue.discard(id)
-                        settled.add(queue)
+            case Settle(_, places):
+                for place in places.values():
+                    queue = self._queues[place >> _SHIFT]
+                    id = place & _NUMBER
+                    del self._keys[queue.id][id]
+                    queue.discard(id)
+                    settled.add(queue)
             case Entomb(origin, key):
                 self._entomb(origin, key)
             case Forget(key):
@@ -448,10 +460,7 @@ class Member:
                     topic, id = tomb
                     self._journal.submit(SettleTopic(topic, [(id, id)]), _looked_at)
             case Answer(keys, done):
-                asked = [self._asked.pop(key) for key in keys if key in self._asked]
-                if self._asked_again:
-                    asked += [one for key in keys for one in self._asked_again.pop(key, ())]
-                self._inlet.accept(asked, None if done else NOT_REPLICATED.encode())
+                self._answer(keys, None if done else NOT_REPLICATED.encode())
 
     def _tell(self, kind: str, body: dict[str, Any], settled: set[Queue]) -> None:
         """Says it once the store has what it says."""
@@ -493,12 +502,19 @@ class Member:
             if self._talk.has_room(peer):
                 self._talk.replicate(peer, origin, run, legacy)
             return
-        for queue in self._queues_of[origin]:
-            numbers = self._numbers[queue.id]
-            for run in queue.runs([numbers[key] for key in keys if key in numbers]):
+        ids: dict[int, list[int]] = defaultdict(list)
+        for place in self._node.places(origin, keys):
+            ids[place >> _SHIFT].append(place & _NUMBER)
+        for topic, numbers in ids.items():
+            for run in self._queues[topic].runs(numbers):
                 if not self._talk.has_room(peer):
                     return
                 self._talk.replicate(peer, origin, run, legacy)
+
+
+def _place(queue: Queue, number: int) -> int:
+    """Where a message is: topic and number in one; the numbers behind it are places, too."""
+    return queue.id << _SHIFT | number
 
 
 class _Answers:

@@ -17,7 +17,8 @@ class Run(NamedTuple):
     Attributes:
         keys: Theirs.
         records: Their records, as the store has them.
-        named: Each record has its message's key as its first part; else the keys count up, and only the first is sent.
+        named: Each record has its key as its first part, as a node keeps replicas; else the keys count up, and
+            only the first is sent.
     """
 
     keys: list[str]
@@ -27,10 +28,6 @@ class Run(NamedTuple):
     def head(self) -> bytes:
         """What stands before the records on the wire: the first key and how many there are, or nothing."""
         return b"" if self.named else b"%b %d" % (self.keys[0].encode(), len(self.keys))
-
-    def named_records(self) -> bytes | memoryview:
-        """The records as a node keeps replicas; raises `ValueError` where they are damaged, or not so many."""
-        return self.records if self.named else blocks.named(self.records, self.keys)
 
     def some(self, keys: set[str]) -> Run:
         """Those that have one of these keys."""
@@ -80,9 +77,8 @@ def read_run(head: bytes, records: bytes) -> Run:
         Malformed: It is not so, or a record is damaged.
     """
     try:
-        count = blocks.check(records)
         if not head:
-            whole = blocks.header(1, count, 0, len(records))
+            whole = blocks.header(1, blocks.check(records), 0, len(records))
             messages: list[blocks.Message] = blocks.decode(whole, records, "")
             keys = [unpack(message.body, message.key)[0].decode("ascii") for message in messages]
             if any(message.key is None or len(message.key) < 8 for message in messages):
@@ -90,13 +86,13 @@ def read_run(head: bytes, records: bytes) -> Run:
             if len(set(keys)) < len(keys):
                 raise Malformed("a key is there twice")
             return Run(keys, records, True)
+        found = _HEAD.fullmatch(head)
+        if found is None:
+            raise Malformed(f"{shown(head)} is no first key with how many there are")
+        text, begin, count = found[1].decode(), int(found[2], 16), int(found[3])
+        if not 1 <= count <= len(records) or begin + count > 1 << 48:
+            raise Malformed(f"{shown(head)} says a number that cannot be")
+        keys = [f"{text}{number:012x}" for number in range(begin, begin + count)]
+        return Run(keys, blocks.named(records, keys), True)
     except (ValueError, struct.error) as wrong:
         raise Malformed(f"the replicas are damaged: {wrong}") from None
-    found = _HEAD.fullmatch(head)
-    if found is None:
-        raise Malformed(f"{shown(head)} is no first key with how many there are")
-    begin = int(found[2], 16)
-    if not 1 <= count == int(found[3]) or begin + count > 1 << 48:
-        raise Malformed(f"{count} records came where {shown(head)} was said")
-    text = found[1].decode()
-    return Run([f"{text}{number:012x}" for number in range(begin, begin + count)], records, False)

@@ -66,7 +66,7 @@ class Talk:
         self._sockets: list[Any] = []
         self._replicas: dict[str, deque[_Replicas]] = {peer: deque() for peer in settings.peers}
         self._number = 0  # of the last message with replicas
-        self._unanswered: dict[str, dict[bytes, list[str]]] = {peer: {} for peer in settings.peers}
+        self._unanswered: dict[str, dict[bytes, list[list[str]]]] = {peer: {} for peer in settings.peers}
         self._waiting = dict.fromkeys(settings.peers, 0)  # bytes of them
         self._wanted: dict[str, asyncio.Event] = {}
         self._nodes: set[float] = set()  # connections of nodes, by when they began
@@ -178,14 +178,14 @@ class Talk:
             self._waiting[peer] -= one.size
             return one.frames
         origin, size = waiting[0].origin, 0
-        keys: list[str] = []
+        keys: list[list[str]] = []
         frames: list[bytes] = []
         while waiting and waiting[0].origin == origin and not waiting[0].frames:
             run = waiting[0].run
             if frames and size + len(run.records) > TOGETHER:
                 break
             size += waiting.popleft().size
-            keys += run.keys
+            keys.append(run.keys)
             frames += run.head(), bytes(run.records)
         self._waiting[peer] -= size
         self._number += 1
@@ -201,11 +201,12 @@ class Talk:
             if len(frames) < 2:
                 continue
             done = frames[1] == STORED
-            keys = self._unanswered[peer].pop(frames[0], None)
+            runs = self._unanswered[peer].pop(frames[0], None)
             if not done:
                 self._complain(f"{peer} refuses replicas: {frames[-1].decode(errors='backslashreplace')[:200]}")
-            elif keys is not None:
-                self._acked(peer, keys)
+            elif runs is not None:
+                for keys in runs:
+                    self._acked(peer, keys)
             else:
                 with suppress(UnicodeDecodeError):
                     self._acked(peer, [frames[0].decode()])

@@ -40,8 +40,8 @@ class Machine:
     name: str
     store: str
     records: dict[str, Any] | None = None
-    own: dict[str, None] = field(default_factory=dict)
-    held: dict[str, dict[str, None]] = field(default_factory=dict)
+    own: dict[str, int] = field(default_factory=dict)
+    held: dict[str, dict[str, int]] = field(default_factory=dict)
     tombs: dict[str, str] = field(default_factory=dict)
     life: int = 0
     node: Node | None = None
@@ -145,8 +145,8 @@ class Cluster:
             assert machine.node is not None
             key = f"{machine.store}/{self.left}"
             self.left -= 1
-            machine.own[key] = None
-            machine.node.produced([key], self.now)
+            machine.own[key] = 0
+            machine.node.produced([key], 0, self.now)
             self.carry(machine)
         elif kind == "consume":
             self.consume(machine, event[2], event[3])
@@ -235,8 +235,8 @@ class Cluster:
             match action:
                 case Keep():
                     machine.records = dict(machine.node.possession.records)
-                case Settle(owner, keys):
-                    for key in keys:
+                case Settle(owner, places):
+                    for key in places:
                         (machine.own if key in machine.own else machine.held.get(owner, {})).pop(key, None)
                 case Entomb(owner, key):
                     machine.tombs[key] = owner
@@ -287,8 +287,8 @@ class Cluster:
                 node.hear_remove(keys)
             case Replica(_, origin, keys):
                 if wanted := node.wanted(origin, keys):
-                    machine.held.setdefault(origin, {}).update(dict.fromkeys(wanted))
-                    node.stored(origin, wanted)
+                    machine.held.setdefault(origin, {}).update(dict.fromkeys(wanted, 0))
+                    node.stored(origin, wanted, 0)
                 self.send(machine.name, sender, (machine.name, keys))
             case list():
                 node.replicated(sender, action, self.now)
@@ -418,6 +418,10 @@ def _of_node(node: Node, now: float) -> Any:
         [(number - one, _ago(now, when)) for one, when in possession._sent.items()],
         sorted(node._removed),
         [(peer, list(keys)) for peer, keys in node._missing.items()],
+        [
+            (peer, [(list(keys), _ago(now, when)) for keys, when in flying.values()])
+            for peer, flying in node._flying.items()
+        ],
         sorted((owner, list(keys)) for owner, keys in node._unsure.items() if keys),
         sorted((owner, it[0], it[2]) for owner, it in node._sure_of.items()),
         sorted((owner, min(now - when, 2 * TIMEOUT)) for owner, when in node._round.items()),

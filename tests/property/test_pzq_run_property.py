@@ -22,10 +22,11 @@ def records_of(messages: list[list[bytes]]) -> bytes:
 
 
 def read(run: Run) -> list[tuple[str, list[bytes]]]:
-    """Key and parts of each message of a run, as a node finds them in its store."""
-    records = run.named_records()
-    whole = blocks.header(1, blocks.check(records), 0, len(records))
-    found = [unpack(message.body, message.key) for message in blocks.decode(whole, records, "")]
+    """Key and parts of each message of a run that has come."""
+    assert run.named
+    whole = blocks.header(1, blocks.check(run.records), 0, len(run.records))
+    found = [unpack(message.body, message.key) for message in blocks.decode(whole, run.records, "")]
+    assert [key.decode() for key, *_ in found] == run.keys
     return [(key.decode(), parts) for key, *parts in found]
 
 
@@ -34,16 +35,14 @@ def read(run: Run) -> list[tuple[str, list[bytes]]]:
 def test_a_run_arrives_as_it_was(messages: list[list[bytes]], first: int, when: int, data: st.DataObject) -> None:
     keys = run_of(HOW, when, first, len(messages))
     assert keys == [key_of(HOW, when, first + number).decode() for number in range(len(messages))]
-    sent = Run(keys, records_of(messages), False)
     expected = list(zip(keys, messages, strict=True))
-    assert read(sent) == expected
-    named = Run(keys, sent.named_records(), True)
-    assert read(read_run(named.head(), bytes(named.records))) == expected
+    records = records_of(messages)
+    named = Run(keys, blocks.named(records, keys), True)
+    assert read(named) == read(read_run(named.head(), bytes(named.records))) == expected
     if first >> 48 == first + len(messages) >> 48:
-        assert read(read_run(sent.head(), sent.records)) == expected
+        assert read(read_run(Run(keys, records, False).head(), records)) == expected
     some = data.draw(st.sets(st.sampled_from(keys)))
-    for run in (sent, named):
-        assert read(run.some(some)) == [one for one in expected if one[0] in some]
+    assert read(named.some(some)) == [one for one in expected if one[0] in some]
 
 
 @settings(deadline=None)
@@ -51,7 +50,7 @@ def test_a_run_arrives_as_it_was(messages: list[list[bytes]], first: int, when: 
 def test_a_damaged_run_is_refused(messages: list[list[bytes]], named: bool, data: st.DataObject) -> None:
     run = Run(run_of(HOW, 1, 1, len(messages)), records_of(messages), False)
     if named:
-        run = Run(run.keys, run.named_records(), True)
+        run = Run(run.keys, blocks.named(bytes(run.records), run.keys), True)
     broken = bytearray(run.records)
     broken[data.draw(st.integers(0, len(broken) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Malformed):

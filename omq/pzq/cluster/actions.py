@@ -50,7 +50,7 @@ class Settle(NamedTuple):
     """Messages that are stored here are done with: no consumer is to have them any more."""
 
     origin: str
-    keys: Keys
+    places: dict[str, int]  # by key: where the store has them
 
 
 class Entomb(NamedTuple):

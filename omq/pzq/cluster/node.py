@@ -40,8 +40,8 @@ class Node:
         is_mine: Whether a message was stored in the store that this node has now.
 
     Attributes:
-        own: The messages of this node that were stored by it and are not done with.
-        held: The replicas that are not done with, by owner; of this node itself, too, after it has lost its disk.
+        own: The messages of this node that were stored by it and are not done with, by key; and where they are.
+        held: Likewise the replicas, by owner; of this node itself, too, after it has lost its disk.
         tombs: What was acknowledged here in an owner's place: the owner, and who has not confirmed to know it.
     """
 
@@ -51,8 +51,8 @@ class Node:
         self.possession = possession
         self.name = possession.name
         self.actions: list[Action] = []
-        self.own: dict[str, None] = {}
-        self.held: dict[str, dict[str, None]] = {}
+        self.own: dict[str, int] = {}
+        self.held: dict[str, dict[str, int]] = {}
         self.tombs: dict[str, tuple[str, set[str]]] = {}
         self._replicas = replicas
         self._patience = patience
@@ -64,19 +64,27 @@ class Node:
         self._unsure: dict[str, dict[str, None]] = {}
         self._sure_of: dict[str, tuple[str, int, str]] = {}
         self._round: dict[str, float] = {}
-        #: What a peer was asked or sent, and when.
+        #: Own messages on their way to a peer as they were stored, by the first key; and since when.
+        self._flying: dict[str, dict[str, tuple[Sequence[str], float]]] = {peer: {} for peer in possession.peers}
+        #: What a peer was asked or sent by itself, and when.
         self._asked: dict[str, dict[str, float]] = {peer: {} for peer in possession.peers}
         #: What producers wait for.
         self._waiting = Waiting()
 
-    def load(self, own: Iterable[str], held: dict[str, Iterable[str]], tombs: Iterable[tuple[str, str]]) -> None:
+    def load(self, own: dict[str, int], held: dict[str, dict[str, int]], tombs: Iterable[tuple[str, str]]) -> None:
         """Takes what the store has."""
-        self.own = dict.fromkeys(own)
-        self.held = {owner: dict.fromkeys(keys) for owner, keys in held.items()}
+        self.own = dict(own)
+        self.held = {owner: dict(places) for owner, places in held.items()}
         peers = self.possession.peers
         self.tombs = {key: (owner, set(peers)) for owner, key in tombs}
         if self._replicas:
-            self._missing = {peer: dict(self.own) for peer in peers}
+            self._missing = {peer: dict.fromkeys(self.own) for peer in peers}
+
+    def places(self, origin: str, keys: Iterable[str]) -> list[int]:
+        """Where messages are, as far as they are here."""
+        own, held = self.own if origin == self.name else {}, self.held.get(origin, {})
+        found = (own.get(key, held.get(key)) for key in keys)
+        return [place for place in found if place is not None]
 
     def holds(self) -> dict[str, int]:
         """How many replicas it has, by owner."""
@@ -92,49 +100,69 @@ class Node:
 
     # ------------------------------------------------------------------ messages
 
-    def produced(self, keys: Sequence[str], now: float) -> None:
-        """Messages of producers are stored."""
-        new = dict.fromkeys(keys)
-        self.own.update(new)
+    def produced(self, keys: Sequence[str], place: int, now: float) -> None:
+        """Messages of producers are stored, the first of them at *place*, the others behind it."""
+        self.own.update(zip(keys, range(place, place + len(keys)), strict=True))
         if not self._replicas:
             self.actions.append(Answer(keys, True))
             return
         self._waiting.add(keys, now + self._patience)
         for peer, missing in self._missing.items():
-            missing.update(new)
             if self.possession.alive(peer, now):
-                self._send(peer, self.name, keys, now)
+                self._flying[peer][keys[0]] = keys, now
+                self.actions.append(Replica(peer, self.name, keys))
+            else:
+                missing.update(dict.fromkeys(keys))
 
     def produced_again(self, key: str, now: float) -> None:
         """A producer repeats a message that is stored, and not done with."""
         if key not in self._waiting:  # else the answer is on its way
+            for peer in self._flying:
+                self._ground(peer)
             having = {peer for peer, missing in self._missing.items() if key not in missing}
             self._waiting.add([key], now + self._patience, having)
         self._answer(now)
+
+    def _ground(self, peer: str, before: float = 1e18) -> None:
+        """Notes one by one the messages that are on their way to a peer since before a time."""
+        flying, own = self._flying[peer], self.own
+        for first, (keys, when) in [one for one in flying.items() if one[1][1] < before]:
+            del flying[first]
+            left = [key for key in keys if key in own]
+            self._missing[peer].update(dict.fromkeys(left))
+            self._asked[peer].update(dict.fromkeys(left, when))
 
     def _send(self, peer: str, origin: str, keys: Sequence[str], now: float) -> None:
         self._asked[peer].update(dict.fromkeys(keys, now))
         self.actions.append(Replica(peer, origin, keys))
 
-    def wanted(self, origin: str, keys: Iterable[str]) -> list[str]:
+    def wanted(self, origin: str, keys: list[str]) -> list[str]:
         """Which replicas of those that have come are to be stored; the others are answered as if they were."""
-        held, removed, tombs, own = self.held.get(origin, ()), self._removed, self.tombs, self.own
-        new = [key for key in keys if not (key in held or key in removed or key in tombs)]
+        known: list[dict[str, Any]] = [self._removed, self.tombs, self.held.get(origin, {})]
         if origin == self.name:
-            new = [key for key in new if not (key in own or self._is_mine(key))]
-        return new
+            known.append(self.own)
+        if not all(some.keys().isdisjoint(keys) for some in known if some):
+            keys = [key for key in keys if not any(key in some for some in known)]
+        return [key for key in keys if not self._is_mine(key)] if origin == self.name else keys
 
-    def stored(self, origin: str, keys: Iterable[str]) -> None:
-        """Replicas are stored."""
-        self.held.setdefault(origin, {}).update(dict.fromkeys(keys))
+    def stored(self, origin: str, keys: Sequence[str], place: int) -> None:
+        """Replicas are stored, the first of them at *place*, the others behind it."""
+        self.held.setdefault(origin, {}).update(zip(keys, range(place, place + len(keys)), strict=True))
 
     def replicated(self, peer: str, keys: Sequence[str], now: float) -> None:
         """A peer has acknowledged replicas."""
-        asked, missing = self._asked[peer], self._missing[peer]
-        for key in keys:
-            asked.pop(key, None)
-        # Replicas of other nodes' messages are never missing.
-        new = [key for key in keys if missing.pop(key, 0) is None]
+        flying, asked = self._flying[peer], self._asked[peer]
+        if keys[0] in flying and flying[keys[0]][0] == keys:
+            del flying[keys[0]]
+            new = keys
+        else:
+            missing = self._missing[peer]
+            if flying and not all(key in missing for key in keys):
+                self._ground(peer)
+            for key in keys:
+                asked.pop(key, None)
+            # Replicas of other nodes' messages are never missing.
+            new = [key for key in keys if missing.pop(key, 0) is None]
         if new and self._waiting.has(peer, new):
             self._answer(now)
         for owner, unsure in self._unsure.items():
@@ -160,12 +188,12 @@ class Node:
         held = self.held.get(origin, {})
         peers = self.possession.peers
         own = self.own if origin == self.name else {}
-        if mine := [key for key in keys if key in own]:
+        if mine := [key for key in keys if own.pop(key, None) is not None]:
             self._drop_own(mine)
         if len(mine) < len(keys):
             mine_too = set(mine)
             for key in dict.fromkeys(keys):
-                if key not in mine_too and held.pop(key, 0) is None:
+                if key not in mine_too and held.pop(key, None) is not None:
                     self._entomb(origin, key, set(peers))
         self._remember(keys)
         self.actions.append(Remove(keys))
@@ -175,9 +203,11 @@ class Node:
         self.actions.append(Entomb(origin, key))
 
     def _drop_own(self, keys: Sequence[str]) -> None:
-        for found in (self.own, *self._missing.values()):
-            for key in keys:
-                found.pop(key, None)
+        """Messages are not in `own` any more."""
+        for missing in self._missing.values():
+            if missing:
+                for key in keys:
+                    missing.pop(key, None)
         if dropped := self._waiting.drop(keys):
             self.actions.append(Answer(dropped, True))  # they need no replica any more
 
@@ -190,11 +220,11 @@ class Node:
 
     def _done_with(self, keys: Sequence[str]) -> None:
         """Somebody says that messages are done with."""
-        if mine := [key for key in keys if key in self.own]:
-            self._drop_own(mine)
+        if mine := _taken(self.own, keys):
+            self._drop_own(list(mine))
             self.actions.append(Settle(self.name, mine))
         for owner, held in self.held.items():
-            if gone := [key for key in keys if held.pop(key, 0) is None]:
+            if gone := _taken(held, keys):
                 self.actions.append(Settle(owner, gone))
             if unsure := self._unsure.get(owner):
                 for key in keys:
@@ -211,9 +241,10 @@ class Node:
         """
         store = self.possession.peers[peer].store
         if self.possession.hear(peer, state, now):
+            self._ground(peer)
             self._asked[peer].clear()
             if store and self.possession.peers[peer].store != store and self._replicas:
-                self._missing[peer] = dict(self.own)  # its disk is another one
+                self._missing[peer] = dict.fromkeys(self.own)  # its disk is another one
         self._consider(now)
 
     def hear_remove(self, keys: Sequence[str]) -> None:
@@ -295,6 +326,8 @@ class Node:
         """To be called ten times a timeout."""
         self.expire(now)
         self._consider(now)
+        for peer in self._flying:
+            self._ground(peer, now - self.possession.timeout)
         for asked in self._asked.values():  # what was not answered is asked again
             for key in [key for key, when in asked.items() if now - when > self.possession.timeout]:
                 del asked[key]
@@ -329,7 +362,7 @@ class Node:
         ):
             self._sure_of[owner] = it
             self._round[owner] = now
-            self._unsure[owner] = dict(self.held[owner])
+            self._unsure[owner] = dict.fromkeys(self.held[owner])
 
     def _push(self, peer: str, now: float) -> None:
         """Asks a peer about what it may lack, and tells it what is done with; some of it at a time."""
@@ -376,3 +409,8 @@ class Node:
 
     def _tell(self, kind: str, to: str, origin: str, lists: dict[str, list[str]]) -> None:
         self.actions.append(Tell(kind, {"from": self.name, "to": to, "origin": origin, **lists}))
+
+
+def _taken(places: dict[str, int], keys: Iterable[str]) -> dict[str, int]:
+    """Takes keys out, as far as they are there."""
+    return {key: place for key in keys if (place := places.pop(key, None)) is not None}

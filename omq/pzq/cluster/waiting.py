@@ -50,6 +50,13 @@ class Waiting:
 
     def has(self, peer: str, keys: Sequence[str]) -> bool:
         """A peer has messages; whether any of them waits for that."""
+        whole = self._batches.get(keys[0])
+        if whole is not None and whole.keys == keys:
+            if peer in whole.having:
+                return False
+            whole.having.add(peer)
+            self._ready.append(whole)
+            return True
         found = [(batch, group) for batch, group in self._grouped(keys) if peer not in batch.having]
         for batch, group in found:
             mine = batch if len(group) == len(batch.keys) else self._split(batch, group)
@@ -81,6 +88,8 @@ class Waiting:
     def drop(self, keys: Iterable[str]) -> list[str]:
         """Takes out these messages; those that have waited."""
         dropped: list[str] = []
+        if not self._batches:
+            return dropped
         for batch, group in self._grouped(keys):
             if len(group) < len(batch.keys):
                 self._split(batch, group)

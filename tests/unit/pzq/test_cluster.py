@@ -40,7 +40,7 @@ def test_a_message_is_answered_once_so_many_have_it() -> None:
     one = node("b", "c", replicas=2)
     hear(one, "b", "c")
     done(one)
-    one.produced(["a0/1"], 1.0)
+    one.produced(["a0/1"], 1, 1.0)
     assert done(one, Replica, Answer) == [Replica("b", "a", ["a0/1"]), Replica("c", "a", ["a0/1"])]
     one.replicated("b", ["a0/1"], 1.0)
     one.replicated("b", ["a0/1"], 1.0)
@@ -53,7 +53,7 @@ def test_a_message_is_answered_once_so_many_have_it() -> None:
 
 def test_an_answer_does_not_wait_for_ever_and_the_message_stays() -> None:
     one = node("b", "c")
-    one.produced(["a0/1"], 1.0)
+    one.produced(["a0/1"], 1, 1.0)
     one.produced_again("a0/1", 1.09)  # does not make it wait anew
     assert done(one, Answer, Replica) == []
     one.expire(1.2)
@@ -73,7 +73,7 @@ def test_one_of_five_in_sight_is_no_majority() -> None:
     one = node("b", "c", "d", "e")
     hear(one, "b")
     done(one)
-    one.produced(["a0/1"], 1.0)
+    one.produced(["a0/1"], 1, 1.0)
     one.replicated("b", ["a0/1"], 1.0)
     assert not done(one, Answer)
     hear(one, "c", now=1.01)
@@ -85,7 +85,7 @@ def test_a_consumed_message_needs_no_replica() -> None:
     one = node("b", "c")
     hear(one, "b")
     done(one)
-    one.produced(["a0/1"], 1.0)
+    one.produced(["a0/1"], 1, 1.0)
     one.consumed("a", ["a0/1"])
     assert done(one, Answer, Remove) == [Answer(["a0/1"], True), Remove(["a0/1"])]
     one.tick(3.0)
@@ -95,7 +95,7 @@ def test_a_consumed_message_needs_no_replica() -> None:
 def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
     one = node("b", "c")
     hear(one, "b", "c")
-    one.stored("b", ["b0/1"])
+    one.stored("b", ["b0/1"], 1)
     done(one)
     one.consumed("b", ["b0/1"])
     assert done(one, Entomb, Remove) == [Entomb("b", "b0/1"), Remove(["b0/1"])]
@@ -111,19 +111,19 @@ def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
 
 def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
     one = node("b", "c")
-    one.stored("b", ["b0/1"])
+    one.stored("b", ["b0/1"], 1)
     hear(one, "b")
     one.tick(2.0)
     (asked,) = done(one, Tell)
     assert (asked.kind, asked.body["to"], asked.body["origin"]) == ("ASK", "b", "b")
     one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": ["b0/1"]}, 2.0)
-    assert done(one, Settle) == [Settle("b", ["b0/1"])]
+    assert done(one, Settle) == [Settle("b", {"b0/1": 1})]
     assert one.replicas() == 0
 
 
 def test_an_owner_tells_what_it_has_what_it_wants_and_what_is_done_with() -> None:
     one = node("b", "c")
-    one.load(["a0/1"], {}, [])
+    one.load({"a0/1": 1}, {}, [])
     hear(one, "b")
     done(one)
     one.hear("ASK", {"from": "b", "to": "a", "origin": "a", "keys": ["a0/1", "a0/2", "old/3"]}, 1.0)
@@ -133,7 +133,7 @@ def test_an_owner_tells_what_it_has_what_it_wants_and_what_is_done_with() -> Non
 
 def test_a_peer_of_the_originals_kind_is_sent_bodies_and_asked_key_by_key() -> None:
     one = node("b", "c")
-    one.load(["a0/1"], {"b": ["b0/1"]}, [])
+    one.load({"a0/1": 1}, {"b": {"b0/1": 2}}, [])
     one.hear_keep_alive("b", None, 1.0)
     one.tick(1.5)
     assert done(one, Replica, Check, Tell) == [Replica("b", "a", ["a0/1"]), Check("b0/1", "b")]
@@ -158,7 +158,7 @@ def test_a_lease_ends_before_others_may_take_over() -> None:
 def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
     one = node("b", "c")
     hear(one, "b", "c", now=20.0, holds={"b": 1})
-    one.stored("b", ["b0/1"])
+    one.stored("b", ["b0/1"], 1)
     one.possession.records["b"] = (1, "a")
     one.tombs["b0/0"] = ("b", {"b"})
     hear(one, "b", now=21.0, number=2, records={"b": [2, "b"]})
