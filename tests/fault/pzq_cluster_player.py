@@ -43,7 +43,9 @@ class ClusterPlayer:
         #: When something was wrong, in microseconds of the wall's clock.
         self._faults: list[tuple[float, float]] = []
         self._confirmed: dict[str, int] = {}
-        self.received = self.repeated = 0
+        self._consumes: dict[int, int] = {}  # the node of a consumer's life
+        self._wiped: dict[int, int] = {}  # when a node lost its disk
+        self.received = self.repeated = self.in_order = 0
 
     # ------------------------------------------------------------------ life and death
 
@@ -65,6 +67,7 @@ class ClusterPlayer:
     def _begin_consumer(self, number: int) -> None:
         job = {"role": "consume", "endpoint": self._nodes[number].send}
         self._begin(f"consumer {number}", self._directory / f"c{self._lives + 1}", job)
+        self._consumes[self._lives] = number
 
     def _begin(self, name: str, journal: Path, job: dict[str, Any]) -> None:
         self._lives += 1
@@ -102,6 +105,7 @@ class ClusterPlayer:
             if what == "wipe" and self._may_wipe:
                 self._may_wipe = False  # a message is on two disks: one of them lives
                 shutil.rmtree(node.database)
+                self._wiped[self._nodes.index(node)] = time.time_ns() // 1000
             self._wait_away()
             node.start()
         self._faults.append((begun, time.time_ns() // 1000 + SETTLING))
@@ -139,6 +143,7 @@ class ClusterPlayer:
 
     def check(self) -> None:
         """Holds the journals against each other."""
+        self._check_order()
         came: dict[str, list[tuple[int, bool]]] = defaultdict(list)
         for _, body, _, _, sent, done in self._deliveries():
             came[body].append((sent, done))
@@ -160,6 +165,22 @@ class ClusterPlayer:
             assert not late, f"{body} came back, and was settled for good"
         for node in self._nodes:
             assert "Traceback" not in node.log.read_text(), node.log.read_text()
+
+    def _check_order(self) -> None:
+        """What an owner delivers for the first time comes in the order of its arrival, as long as nothing happens."""
+        self.in_order = 0
+        for life, number in self._consumes.items():
+            last: tuple[str, int] = ("", 0)
+            for _, body, key, tries, sent, _ in read(self._directory / f"c{life}"):
+                when, _, stored = key.partition("|")
+                # What others bring back after a disk is lost comes as it comes.
+                if tries != 1 or not body.startswith(f"p{number}.") or int(when) <= self._wiped.get(number, 0):
+                    continue
+                before, at = last
+                if not any(at < over and begun < sent for begun, over in self._faults):
+                    assert stored > before, f"consumer {life}: {body} came behind what had come after it"
+                    self.in_order += 1
+                last = stored, sent
 
     def _may_repeat(self, before: int, again: int) -> bool:
         """Whether something was wrong while a message was in flight, or right before it came again."""

@@ -30,6 +30,7 @@ def play(directory: Path, seed: int, hits: int) -> ClusterPlayer:
             player.end()
         player.check()
     assert player.received
+    assert player.in_order
     return player
 
 

@@ -60,14 +60,19 @@ class Node:
         others = ",".join(f"tcp://{host}:{ports[0]}" for host in hosts if host != self.host)
         self._ready = directory / f"ready{number}"
         inside = directory if inside is None else inside
-        self._command = wrap(
+        self._bare = (
             *(sys.executable, "-m", "omq.cli.main", "pzq", "--database", str(inside / self.database.name)),
             *("--receive-dsn", self.receive, "--send-dsn", self.send, "--monitor-dsn", self.monitor),
             *("--broadcast-dsn", self.broadcast, "--nodes", others, "--ready-file", str(inside / self._ready.name)),
             *("--timeout-nodes", str(int(TIMEOUT * 1e6)), "--timeout-replication", "500000"),
             *("--reaper-frequency", "100000", *options),
         )
+        self._command = wrap(*self._bare)
         self.process: subprocess.Popen[bytes] | None = None
+
+    def unwrap(self) -> None:
+        """From its next start on it runs by itself."""
+        self._command = [*self._bare]
 
     def start(self, wait: bool = True) -> None:
         with self.log.open("ab") as log:

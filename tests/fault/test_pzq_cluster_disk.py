@@ -1,0 +1,150 @@
+"""A node of a cluster whose disk is full or fails: the others go on, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+
+from omq.pzq import Consumer, NotReplicated, Producer, Refused
+from tests.fault.test_pzq_disk import traced
+from tests.ports import held
+from tests.system.pzq.nodes import HOSTS, Node, empty, running, until, whole
+from tests.system.pzq.raw import figures, raw
+
+pytestmark = pytest.mark.timeout(120)
+BODY = bytes(5000)
+STRACE = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync"]
+STRACE += ["-e", "inject=fdatasync:error=EIO:when=30+"]
+
+
+@contextmanager
+def nodes_of(directory: Path, *options: str, failing: int | None = None) -> Iterator[list[Node]]:
+    """Three nodes; the syncs of one of them fail after a while."""
+    with ExitStack() as kept:
+        ports = [kept.enter_context(held(*HOSTS)) for _ in range(4)]
+        nodes = []
+        for number in range(len(HOSTS)):
+            wrap = (lambda *command: [*STRACE, *command]) if number == failing else (lambda *command: [*command])
+            nodes.append(Node(number, ports, directory, list(options), wrap=wrap))
+        kept.enter_context(running(nodes))
+        whole(nodes)
+        yield nodes
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[int]:
+    """Node 1 has a disk of 1 MiB."""
+    disk = tmp_path / "node1"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "omq-test", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("only root may mount a small disk")
+    yield 1
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def bodies(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d." % number + BODY for number in range(first, first + count)]
+
+
+def refused(producer: Producer, kind: type[Refused]) -> tuple[str, int]:
+    """Sends until something is refused: why, and how many were sent."""
+    for sent, body in enumerate(bodies(400), 1):
+        try:
+            producer.send(body)
+        except kind as error:
+            return str(error), sent
+    raise AssertionError("all of them were taken")
+
+
+def drain(node: Node, count: int) -> set[int]:
+    """Takes so many messages from a node."""
+    got: set[int] = set()
+    with Consumer(node.send) as consumer:
+        while len(got) < count:
+            delivery = consumer.recv(timeout=20.0)
+            got.add(int(delivery.body.partition(b".")[0]))
+            delivery.ack()
+    return got
+
+
+def test_a_replica_whose_disk_is_full_leaves_it_to_the_others(tmp_path: Path, small_disk: int) -> None:
+    with nodes_of(tmp_path, "--replicas", "1") as nodes:
+        with Producer(nodes[0].receive) as producer:
+            producer.send_many(bodies(400))  # 2 MB
+        until(lambda: nodes[small_disk].figures()["full"], "the small disk is full")
+        assert nodes[2].figures()["replicas"] == 400
+        assert nodes[small_disk].figures()["replicas"] < 400
+        assert drain(nodes[0], 400) == set(range(400))
+        empty(nodes)
+        with Producer(nodes[0].receive) as producer:
+            producer.send_many(bodies(20, first=400))
+        until(lambda: nodes[small_disk].figures()["replicas"] == 20, "there is room for replicas again")
+        assert drain(nodes[0], 20) == set(range(400, 420))
+        empty(nodes)
+
+
+def test_a_message_is_not_replicated_where_too_few_have_room(tmp_path: Path, small_disk: int) -> None:
+    with nodes_of(tmp_path, "--replicas", "2") as nodes, Producer(nodes[0].receive) as producer:
+        _, sent = refused(producer, NotReplicated)
+        assert 20 < sent < 400
+        assert drain(nodes[0], sent) == set(range(sent))
+        empty(nodes)
+
+
+def test_an_owner_whose_disk_is_full_refuses_and_takes_again(tmp_path: Path, small_disk: int) -> None:
+    with nodes_of(tmp_path, "--replicas", "1") as nodes, Producer(nodes[small_disk].receive) as producer:
+        why, sent = refused(producer, Refused)
+        assert "no room" in why
+        kept = sent - 1
+        assert kept > 20
+        assert drain(nodes[small_disk], kept) == set(range(kept))
+        empty(nodes)
+
+        def takes() -> bool:
+            try:
+                producer.send(b"400.")
+            except Refused:
+                return False
+            return True
+
+        until(takes, "there is room again")
+        assert drain(nodes[small_disk], 1) == {400}
+        empty(nodes)
+
+
+@pytest.mark.skipif(not traced(), reason="strace is missing, or may not trace")
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_node_whose_syncs_fail_acknowledges_nothing_more(tmp_path: Path, failing: int) -> None:
+    with nodes_of(tmp_path, "--hard-sync", "--replicas", "1", failing=failing) as nodes:
+        answered = 0
+        with raw(zmq.DEALER, nodes[0].receive) as producer:
+            refused = False
+            for number in range(200):
+                producer.send_multipart([b"id", b"", b"%d." % number + BODY])
+                _, status, *_, text = producer.recv_multipart()
+                refused = refused or status == b"0"
+                if status == b"1" and text != b"REPLICATION_FAILED":
+                    assert not refused
+                    answered += 1
+        assert figures(nodes[failing].monitor)["failed"]
+        # A replica that fails is not missed: the third one has each message.
+        assert refused == (failing == 0)
+        assert answered == 200 if failing else answered < 200
+        # strace ends with what it traces.
+        os.kill(int((nodes[failing].database / "lock").read_text()), signal.SIGKILL)
+        until(lambda: nodes[failing].process.poll() is not None, "it has ended")  # type: ignore[union-attr]
+        nodes[failing].kill()
+        nodes[failing].unwrap()
+        nodes[failing].start()
+        whole(nodes)
+        # What was stored and not acknowledged may be there, too.
+        assert set(range(answered)) <= drain(nodes[0], nodes[0].figures()["messages"])
+        empty(nodes)
