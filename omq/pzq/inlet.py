@@ -180,9 +180,10 @@ class Inlet:
                     self._room = asyncio.get_running_loop().create_future()
                     await self._room
             self._flush()
-            self._journal.flush()
             if few and self._quick:
-                self._journal.linger(QUICK)
+                self._journal.flush_at_once(QUICK)
+            else:
+                self._journal.flush()
 
     def _take(self, frames: list[bytes]) -> None:
         """One message of a producer."""

@@ -398,8 +398,8 @@ class Log(Protocol):
 
     `notify` gets writes that are done: after the commit, for a strong topic after the fsync, for an async one once ids
     are given. `appended` gets, after each commit that can be read, the topics that have grown and their last ids. Both
-    are called in a thread of the store, or by `submit` itself in the caller's (memory); they must be quick, and
-    must not call back. Of one commit, `notify` comes first.
+    are called in a thread of the store, or in the caller's by `write_at_once` and (memory) `submit`; they must be
+    quick, and must not call back. Of one commit, `notify` comes first.
 
     Attributes:
         id: Of the store, 16 bytes in hex.
@@ -424,6 +424,13 @@ class Log(Protocol):
 
     def submit_many(self, writes: Iterable[Write]) -> None:
         """Takes several."""
+
+    def write_at_once(self, writes: list[Write]) -> bool:
+        """Does writes that wait for no disk in the calling thread, `notify` and `appended` included.
+
+        Returns:
+            Whether it has: not where the disk is to be waited for, or something else is written or waits to be.
+        """
 
     def topics(self) -> list[TopicState]:
         """All topics, by id."""

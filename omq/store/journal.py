@@ -106,6 +106,31 @@ class Journal:
                 write.error = error
             self._notify(out)
 
+    def flush_at_once(self, seconds: float) -> None:
+        """Submits what this turn has gathered, and hands on what has come of it.
+
+        The store writes in this very thread where it can; else the loop waits for it (see `linger`).
+
+        Args:
+            seconds: For so long at most.
+        """
+        out = self._out
+        if out and self._outstanding == len(out):
+            self._out = []
+            self._lingers = True
+            try:
+                done = self.store.write_at_once(out)
+            except StoreError:
+                done = False  # `flush` says so
+            finally:
+                self._lingers = False
+            if done:
+                self._arrived()
+                return
+            self._out = out
+        self.flush()
+        self.linger(seconds)
+
     def linger(self, seconds: float) -> None:
         """Waits in this very thread for the store to give something back, and hands it on.
 

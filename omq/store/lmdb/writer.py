@@ -108,6 +108,7 @@ class Writer:
         self._group_bytes = GROUP_BYTES
         self._helped = False  # the reserve was given for what is written now
         self._owed_next = 0.0  # when what is owed is tried again
+        self._turn = threading.Lock()  # of who writes: the thread, or who could not wait for it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -117,6 +118,19 @@ class Writer:
     def submit(self, write: Write) -> None:
         """Takes a write."""
         self._queue.put(write)
+
+    def write_at_once(self, group: list[Write]) -> bool:
+        """Writes a group in the calling thread, if nothing is written or waits just now; whether it has."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if self._ended or self.owed or not self._queue.empty():
+                return False
+            self._write(group)
+            self._go_on()
+        finally:
+            self._turn.release()
+        return True
 
     def end(self) -> None:
         """Does what was submitted, then ends; returns once it has."""
@@ -139,15 +153,12 @@ class Writer:
     def _run(self) -> None:
         while not self._ended:
             group = self._gather()
-            if self.owed and (self._ended or time.monotonic() >= self._owed_next):
-                self._write_owed()
-            if group:
-                self._write(group)
-            if self.ledger.behind and self.broken is None:
-                self._queue.put(Retain())
-            if self.ledger.unclean and self.broken is None:
-                self.ledger.unclean = False
-                self._queue.put(Clean())
+            with self._turn:
+                if self.owed and (self._ended or time.monotonic() >= self._owed_next):
+                    self._write_owed()
+                if group:
+                    self._write(group)
+                self._go_on()
         left = []
         while True:
             try:
@@ -157,6 +168,14 @@ class Writer:
             if write is not None:
                 left.append(write)
         self._give_up([*self.owed, *left], StoreClosed("the store is closed"))
+
+    def _go_on(self) -> None:
+        """Submits what is to be done behind a write."""
+        if self.ledger.behind and self.broken is None:
+            self._queue.put(Retain())
+        if self.ledger.unclean and self.broken is None:
+            self.ledger.unclean = False
+            self._queue.put(Clean())
 
     def _gather(self) -> list[Write]:
         """Waits for a write, and takes what has come with it."""

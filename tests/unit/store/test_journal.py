@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import queue
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from omq._core.blocks import encode
-from omq.store.errors import StagesFull, StoreFull, UnknownTopic
+from omq.store.errors import StagesFull, StoreClosed, StoreFull, UnknownTopic
 from omq.store.interface import Append, MakeTopic
 from omq.store.journal import Journal
 from omq.store.lmdb.store import Store
@@ -71,3 +73,64 @@ async def test_a_loop_that_lingers_is_told_before_its_turn_is_over(tmp_path: Pat
             journal.linger(10)
         assert done[0].first == count
     await journal.close()
+
+
+async def test_what_is_flushed_at_once_is_done_before_the_call_ends(tmp_path: Path) -> None:
+    grown: list[tuple[int, int]] = []
+    journal = Journal(lambda topics: grown.extend(topics.items()), logging.getLogger("omq.test"), "test")
+    await journal.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
+    for kind in ("weak", "strong"):
+        topic = (await journal.do(MakeTopic(kind, "round_robin", kind))).topic_id
+        threads: set[int] = set()
+
+        def done(write: Append, threads: set[int] = threads, firsts: list[int] = (firsts := [])) -> None:
+            threads.add(threading.get_ident())
+            firsts.append(write.first)
+
+        for count in range(1, 51):
+            journal.submit(Append(topic, encode([b"body"]), 1), done)
+            if count % 10 == 0:  # something is under way: what comes now is not to overtake it
+                journal.flush()
+                journal.submit(Append(topic, encode([b"body"]), 1), done)
+            journal.flush_at_once(10)
+        while len(firsts) < 55:
+            journal.linger(10)
+        assert firsts == list(range(1, 56))
+        assert threads == {threading.get_ident()}
+    await journal.close()
+    assert grown == sorted(grown)
+    assert dict(grown) == {1: 55, 2: 55}
+
+
+def test_a_write_at_once_is_refused_where_it_would_wait(tmp_path: Path) -> None:
+    handed: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    hold, held = threading.Event(), threading.Event()
+
+    def notify(writes: list[Any]) -> None:
+        handed.put((threading.current_thread().name, writes))
+        if any(write.context == "hold" for write in writes):
+            held.set()
+            hold.wait(10)
+
+    store = Store(tmp_path, notify=notify, appended=lambda grown: None)
+    topics = {}
+    for kind in ("weak", "strong"):
+        store.submit(MakeTopic(kind, "round_robin", kind))
+        topics[kind] = handed.get(timeout=10)[1][0].topic_id
+    record = encode([b"body"])
+    assert not store.write_at_once([Append(topics["strong"], record, 1)])
+    assert not store.write_at_once([Append(topics["weak"], record, 1), Append(topics["strong"], record, 1)])
+    assert not store.write_at_once([MakeTopic("more", "round_robin", "weak")])
+    assert not store.write_at_once([Append(99, record, 1)])
+    assert handed.empty()
+    assert store.write_at_once([Append(topics["weak"], record, 1)])
+    name, (write,) = handed.get(timeout=10)
+    assert (name, write.first, write.error) == (threading.current_thread().name, 1, None)
+    store.submit(Append(topics["weak"], record, 1, context="hold"))
+    held.wait(10)
+    assert not store.write_at_once([Append(topics["weak"], record, 1)])
+    hold.set()
+    assert handed.get(timeout=10)[1][0].first == 2
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.write_at_once([Append(topics["weak"], record, 1)])
