@@ -277,13 +277,9 @@ class Inlet:
 
     def accept(self, asked: list[Asked], text: bytes | None = None) -> None:
         """Tells producers that their messages are stored, and what is to be said of it."""
-        send = self._socket.send_multipart
         tail = (STORED, b"") if text is None else (STORED, b"", text)
-        for peer, id in asked:
-            try:
-                at_once(send((peer, id, *tail)))
-            except ClosedError:
-                return
+        with suppress(ClosedError):
+            at_once(self._socket.send_many([(peer, id, *tail) for peer, id in asked]))
 
     def _answer(self, asked: Asked, why: str) -> None:
         """Refuses a message."""

@@ -354,6 +354,7 @@ class Outlet:
         deadline = time.monotonic() + self._timeout
         sent = b"%d" % (time.time_ns() // 1000)
         held, limit, delivered = self.held, self._limit, 0
+        out: list[tuple[bytes, ...]] = []
         while delivered < PORTION:
             # Nothing is read from the store that nobody can be given.
             if held and (self.bytes >= limit or len(held) >= MOST):
@@ -376,9 +377,17 @@ class Outlet:
             flight.deadline = deadline
             held[flight.key] = flight
             self.bytes += flight.size
-            self._send(consumer, flight, sent)
+            if consumer.counts:
+                tries = b"%d" % flight.tries
+                out.append((consumer.identity, flight.key, sent, self._timeout_frame, tries, b"", *flight.parts))
+            else:
+                out.append((consumer.identity, flight.key, sent, self._timeout_frame, b"", *flight.parts))
         else:
             self.wake()
+        try:
+            at_once(self._socket.send_many(out))
+        except ClosedError:
+            self._ending = True
         self.counts["delivered"] += delivered
         self._save()
 
@@ -400,16 +409,6 @@ class Outlet:
                     return consumer
                 waiting.rotate(-1)
         return None
-
-    def _send(self, consumer: Consumer, flight: Flight, sent: bytes) -> None:
-        if consumer.counts:
-            head: tuple[bytes, ...] = (sent, self._timeout_frame, b"%d" % flight.tries, b"")
-        else:
-            head = (sent, self._timeout_frame, b"")
-        try:
-            at_once(self._socket.send_multipart((consumer.identity, flight.key, *head, *flight.parts)))
-        except ClosedError:
-            self._ending = True
 
     def _save(self) -> None:
         for queue in self._queues:

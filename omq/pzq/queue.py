@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from omq._core import blocks
 from omq.pzq.run import Run, run_of
-from omq.pzq.wire import key_format, key_of, unpack
+from omq.pzq.wire import key_format, keys_of, unpack
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
 from omq.store.interface import MoveToDeadLetter, Settle, TopicState, Write
 from omq.store.journal import Journal
@@ -178,9 +178,9 @@ class Queue:
         try:
             with self._journal.store.read(self.id) as reader:
                 for header, records in reader.blocks(first, stop):
-                    start, count, when, _ = blocks.read_header(header)
+                    start, count, _, _ = blocks.read_header(header)
                     self._gone(first, start - 1)
-                    self._add(header, records, when)
+                    self._add(header, records)
                     first = start + count
                     size += len(records)
                     if size >= READ:
@@ -214,24 +214,23 @@ class Queue:
 
         self._later(AGAIN, unblock)
 
-    def _add(self, header: bytes, records: memoryview, when: int) -> None:
-        before = self._handed_before
-        messages: list[blocks.Message] = blocks.decode(header, records, "")
-        for message in messages:
-            id, body = message.id, message.body
-            ends = message.key
-            tries = self._deliveries.pop(id, 1) if id <= before else 0
-            parts = [body] if ends is None else unpack(body, ends)
-            key, size = self._name(when, id, parts, len(body))
+    def _add(self, header: bytes, records: memoryview) -> None:
+        before, deliveries, ready = self._handed_before, self._deliveries, self._ready
+        for id, key, parts, size in self._messages(header, records):
+            tries = deliveries.pop(id, 1) if id <= before else 0
             flight = Flight(self, id, key, parts, size, tries)
             if tries and self._is_dead(flight):
                 self._bury(flight)
             else:
-                self._ready.append(flight)
+                ready.append(flight)
 
-    def _name(self, when: int, id: int, parts: list[bytes], size: int) -> tuple[bytes, int]:
-        """The key of a message, and the bytes of its body."""
-        return key_of(self.keys, when, id), size
+    def _messages(self, header: bytes, records: memoryview) -> Iterator[tuple[int, bytes, list[bytes], int]]:
+        """Number, key, parts and bytes of each message of a block."""
+        first, count, when, _ = blocks.read_header(header)
+        messages: list[blocks.Message] = blocks.decode(header, records, "")
+        for message, key in zip(messages, keys_of(self.keys, when, first, count), strict=True):
+            body, ends = message.body, message.key
+            yield message.id, key, [body] if ends is None else unpack(body, ends), len(body)
 
     # ------------------------------------------------------------------ what comes back
 
@@ -365,16 +364,9 @@ class Queue:
         settled = self._journal.store.settled(self.id)
         state = self._journal.store.topic(self.id)
         for first, last in list(settled.missing(max(settled.watermark + 1, state.first), state.last + 1)):
-            yield from self._stored(first, last)
-
-    def _stored(self, first: int, last: int) -> Iterator[tuple[int, bytes, list[bytes]]]:
-        for header, records in self._read_blocks(first, last):
-            _, _, when, _ = blocks.read_header(header)
-            messages: list[blocks.Message] = blocks.decode(header, records, "")
-            for message in messages:
-                ends = message.key
-                parts = [message.body] if ends is None else unpack(message.body, ends)
-                yield message.id, self._name(when, message.id, parts, 0)[0], parts
+            for header, records in self._read_blocks(first, last):
+                for id, key, parts, _ in self._messages(header, records):
+                    yield id, key, parts
 
     def _read_blocks(self, first: int, last: int) -> Iterator[tuple[bytes, memoryview]]:
         """Blocks and parts of such, while they are looked at; what is damaged is left out."""
@@ -408,9 +400,10 @@ class Replicas(Queue):
 
     owner: str = ""
 
-    def _name(self, when: int, id: int, parts: list[bytes], size: int) -> tuple[bytes, int]:
-        key = parts.pop(0)
-        return key, size - len(key)
+    def _messages(self, header: bytes, records: memoryview) -> Iterator[tuple[int, bytes, list[bytes], int]]:
+        for id, _, parts, size in super()._messages(header, records):
+            key, *rest = parts
+            yield id, key, rest, size - len(key)
 
     def _run(self, first: int, count: int, when: int, header: bytes, records: bytes) -> Run:
         messages: list[blocks.Message] = blocks.decode(header, records, "")

@@ -182,3 +182,12 @@ def key_format(store: str, topic: int) -> bytes:
 def key_of(how: bytes, when: int, number: int) -> bytes:
     """The key of a message that was stored at *when*, in microseconds since 1970."""
     return how % (when, 0x8000 | number >> 48 & 0x3FFF, number & 0xFFFFFFFFFFFF)
+
+
+def keys_of(how: bytes, when: int, first: int, count: int) -> list[bytes]:
+    """The keys of messages with consecutive numbers that were stored at once; see `key_of`."""
+    if first >> 48 != first + count - 1 >> 48:
+        return [key_of(how, when, number) for number in range(first, first + count)]
+    head = key_of(how, when, first)[:-12] + b"%012x"
+    begin = first & 0xFFFFFFFFFFFF
+    return [head % number for number in range(begin, begin + count)]

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Coroutine, Generator, Iterable
+from collections.abc import Coroutine, Generator, Iterable, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from typing_extensions import Buffer
@@ -68,18 +68,20 @@ class AsyncCore(AsyncSocketBase):
             Exception: As `send`.
         """
 
-    def send_many(self, messages: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> Call[int]:
-        """Sends many messages of one part each.
+    def send_many(
+        self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = ...
+    ) -> Call[int]:
+        """Sends many messages.
 
         Args:
-            messages: The messages; see `send`.
+            messages: The messages: one part each, see `send`, or a list or a tuple of the parts of a message.
             timeout: Seconds for all of them; see `send`.
 
         Returns:
             How many were accepted: fewer than given only if the time was up after the first.
 
         Raises:
-            Exception: As `send`. What was accepted before a cancellation is sent.
+            Exception: As `send` and `send_multipart`. What was accepted before it, or before a cancellation, is sent.
         """
 
     def recv(self, *, timeout: float | Unset | None = ...) -> Call[bytes]:

@@ -192,17 +192,17 @@ cdef class AsyncCore(AsyncSocketBase):
         return new_call(self, OP_SEND_PARTS, parts, self._send_timeout if timeout is UNSET else seconds(timeout))
 
     def send_many(self, messages, *, timeout=UNSET):
-        """Sends many messages of one part each.
+        """Sends many messages.
 
         Args:
-            messages: The messages; see `send`.
+            messages: The messages: one part each, see `send`, or a list or a tuple of the parts of a message.
             timeout: Seconds for all of them; see `send`.
 
         Returns:
             How many were accepted: fewer than given only if the time was up after the first.
 
         Raises:
-            Exception: As `send`. What was accepted before a cancellation is sent.
+            Exception: As `send` and `send_multipart`. What was accepted before it, or before a cancellation, is sent.
         """
         return new_call(self, OP_SEND_MANY, messages, self._send_timeout if timeout is UNSET else seconds(timeout))
 
@@ -623,6 +623,7 @@ cdef class Call:
 
     cdef object _send_many(self):
         cdef Part part
+        cdef Parts parts
         cdef Py_buffer view
         cdef bint held, taken
         if type(self._argument) is not list and type(self._argument) is not tuple:
@@ -632,12 +633,21 @@ cdef class Call:
             if self._core._writes <= 0 and self._core._pace():
                 return self._rest()
             data = messages[self._progress]
-            held = open_part(data, &part, &view)
-            try:
-                taken = self._core.send_queue.put(&part, 1)
-            finally:
-                if held:
-                    PyBuffer_Release(&view)
+            if type(data) is tuple or type(data) is list:
+                open_parts(&parts, data, True)
+                try:
+                    if parts.count > 1 and self._core.send_queue.single_part:
+                        refuse_several(self._core._name(), parts.count)
+                    taken = self._core.send_queue.put(parts.parts, parts.count)
+                finally:
+                    close_parts(&parts)
+            else:
+                held = open_part(data, &part, &view)
+                try:
+                    taken = self._core.send_queue.put(&part, 1)
+                finally:
+                    if held:
+                        PyBuffer_Release(&view)
             if not taken:
                 return None
             self._core._count_write()

@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from typing_extensions import Buffer
@@ -57,7 +57,9 @@ class RoutedSyncCore(SyncCore):
             Exception: As `send`.
         """
 
-    def send_many(self, messages: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> NoReturn:
+    def send_many(
+        self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = ...
+    ) -> NoReturn:
         """Always raises: each message must say whom it is for, and a list of bodies has no place for that.
 
         Raises:
@@ -114,7 +116,9 @@ class RoutedAsyncCore(AsyncCore):
             Exception: As `send`.
         """
 
-    def send_many(self, messages: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> NoReturn:
+    def send_many(
+        self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = ...
+    ) -> NoReturn:
         """Always raises: each message must say whom it is for, and a list of bodies has no place for that.
 
         Raises:

@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from typing_extensions import Buffer
@@ -39,18 +39,18 @@ class SyncCore(LeaderCore):
             Exception: As `send`.
         """
 
-    def send_many(self, messages: Iterable[Buffer], *, timeout: float | Unset | None = ...) -> int:
-        """Sends many messages of one part each.
+    def send_many(self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = ...) -> int:
+        """Sends many messages.
 
         Args:
-            messages: The messages; see `send`.
+            messages: The messages: one part each, see `send`, or a list or a tuple of the parts of a message.
             timeout: Seconds for all of them; see `send`.
 
         Returns:
             How many were accepted: fewer than given only if the time was up after the first.
 
         Raises:
-            Exception: As `send`. What was accepted before is sent.
+            Exception: As `send` and `send_multipart`. What was accepted before is sent.
         """
 
     def recv(self, *, timeout: float | Unset | None = ...) -> bytes:

@@ -314,17 +314,17 @@ cdef class SyncCore(LeaderCore):
         self._put(parts, True, None, timeout)
 
     def send_many(self, messages, *, timeout=UNSET):
-        """Sends many messages of one part each.
+        """Sends many messages.
 
         Args:
-            messages: The messages; see `send`.
+            messages: The messages: one part each, see `send`, or a list or a tuple of the parts of a message.
             timeout: Seconds for all of them; see `send`.
 
         Returns:
             How many were accepted: fewer than given only if the time was up after the first.
 
         Raises:
-            Exception: As `send`. What was accepted before is sent.
+            Exception: As `send` and `send_multipart`. What was accepted before is sent.
         """
         cdef Py_ssize_t sent = 0
         cdef Part part
@@ -360,8 +360,9 @@ cdef class SyncCore(LeaderCore):
             finally:
                 self.lock.release()
             if sent < len(sequence):
+                data = sequence[sent]
                 try:
-                    self._put(sequence[sent], False, None, rest_of(deadline))
+                    self._put(data, type(data) is tuple or type(data) is list, None, rest_of(deadline))
                 except SendTimeout:
                     if sent == 0:
                         raise

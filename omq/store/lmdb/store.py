@@ -54,8 +54,6 @@ log = logging.getLogger("omq.store")
 
 DEAD_LETTERS: Final = b"\0dead letters of "  # the producer, as which a topic appends to its dead letters elsewhere
 #: What is simply handed back.
-#: Writes of one row or two, that need nothing of elsewhere.
-AT_ONCE: Final = (Append, Settle)
 PLAIN: Final = frozenset({Append, Settle, SetPosition, DropPosition, Stage, Trim})
 ANOTHER: Final = (
     "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing, and ids "
@@ -464,9 +462,7 @@ class Store:
         with self._submitting:
             if self._closed:
                 raise StoreClosed("the store is closed")
-            if any(type(write) not in AT_ONCE or self._writer_of(write) is not writer for write in writes):
-                return False
-            return writer.write_at_once(writes)
+            return all(self._writer_of(write) is writer for write in writes) and writer.write_at_once(writes)
 
     def _writer_of(self, write: Write) -> Writer | None:
         """The writer that a write is for; `None`: the store itself."""

@@ -14,7 +14,7 @@ from typing import Final
 import lmdb
 
 from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull, bare
-from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
+from omq.store.interface import Append, Appended, Notify, Settle, Stage, Stats, Write
 from omq.store.internal import Clean, Owed, Retain
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.ledger import Ledger
@@ -30,6 +30,8 @@ OWED_AGAIN: Final = 0.1  # seconds until what found no space is tried again
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
 #: What takes space, and fails alone where there is none.
 GROWING: Final = (Append, Stage)
+#: What needs nothing of elsewhere.
+AT_ONCE: Final = (Append, Settle)
 
 
 class Latency:
@@ -121,6 +123,8 @@ class Writer:
 
     def write_at_once(self, group: list[Write]) -> bool:
         """Writes a group in the calling thread, if nothing is written or waits just now; whether it has."""
+        if any(type(write) not in AT_ONCE for write in group):
+            return False
         if not self._turn.acquire(blocking=False):
             return False
         try:

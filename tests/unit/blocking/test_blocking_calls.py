@@ -104,6 +104,26 @@ def test_many_at_a_time(make, endpoint, spin):
         pull.recv_many(0)
 
 
+def test_many_of_one_part_or_of_several(make, endpoint, spin):
+    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, busy_poll=spin)
+    given = [b"one", [b"a", b""], (b"b", bytearray(b"c"), b"d" * 9), bytearray(b"two"), [b"alone"], *[b"x"] * 300]
+    expected = [b"one", [b"a", b""], [b"b", b"c", b"d" * 9], b"two", b"alone", *[b"x"] * 300]
+    assert push.send_many(given) == len(given)
+    got: list = []
+    while len(got) < len(given):
+        got += pull.recv_many(timeout=BOUND)
+    assert got == expected
+    assert push.send_many(got) == len(got)  # what was received is sent as it is
+    again: list = []
+    while len(again) < len(got):
+        again += pull.recv_many(timeout=BOUND)
+    assert again == expected
+    for wrong, kind in ((["str"], TypeError), ([[]], ValueError), ([["str"]], TypeError), ([{b"a": 1}], TypeError)):
+        with pytest.raises(kind):
+            push.send_many([b"before", *wrong])
+        assert pull.recv(timeout=BOUND) == b"before"
+
+
 def test_one_at_a_time_where_the_type_says_so(make, endpoint):
     rep = make(omq.REP, bind=endpoint)
     clients = [make(omq.REQ, connect=rep.endpoints[0]) for _ in range(2)]
