@@ -27,6 +27,10 @@ log = logging.getLogger("omq.pzq")
 CLUSTER: Final = b"CLUSTER"
 MAX_TALK: Final = 1 << 24  # bytes of what one node says at once
 TOGETHER: Final = 1 << 20  # bytes of replicas that are sent as one message, about
+#: Messages with replicas that a peer has not answered, beyond which what is to be sent gathers; and seconds that this
+#: lasts at most, as an answer may be lost.
+AHEAD: Final = 2
+PATIENCE: Final = 0.02
 MOST: Final = 64 << 20  # bytes of replicas that wait for a peer; what goes beyond is not sent, and asked about later
 QUIET: Final = 1.0  # seconds between two lines about strangers
 
@@ -66,7 +70,9 @@ class Talk:
         self._sockets: list[Any] = []
         self._replicas: dict[str, deque[_Replicas]] = {peer: deque() for peer in settings.peers}
         self._number = 0  # of the last message with replicas
-        self._unanswered: dict[str, dict[bytes, list[list[str]]]] = {peer: {} for peer in settings.peers}
+        #: What was sent together and when, by the id of the message.
+        self._unanswered: dict[str, dict[bytes, tuple[float, list[list[str]]]]] = {peer: {} for peer in settings.peers}
+        self._answered: dict[str, asyncio.Event] = {}
         self._waiting = dict.fromkeys(settings.peers, 0)  # bytes of them
         self._wanted: dict[str, asyncio.Event] = {}
         self._nodes: set[float] = set()  # connections of nodes, by when they began
@@ -105,7 +111,7 @@ class Talk:
             dealer = omq.DEALER(security=as_client, linger=0, send_hwm=16, **beats)
             self._sockets.append(dealer)
             dealer.connect(receive)
-            self._wanted[peer] = asyncio.Event()
+            self._wanted[peer], self._answered[peer] = asyncio.Event(), asyncio.Event()
             self._tasks.append(asyncio.create_task(self._send(peer, dealer), name=f"omq pzq: replicas to {peer}"))
             self._tasks.append(asyncio.create_task(self._answers(peer, dealer), name=f"omq pzq: answers of {peer}"))
 
@@ -169,7 +175,22 @@ class Talk:
             await wanted.wait()
             wanted.clear()
             while waiting:
-                await dealer.send_multipart(self._next(peer, waiting))
+                if len(self._unanswered[peer]) >= AHEAD:
+                    await self._gather(peer)
+                if waiting:  # else the peer is silent, and nothing is sent to it
+                    await dealer.send_multipart(self._next(peer, waiting))
+
+    async def _gather(self, peer: str) -> None:
+        """Waits for an answer: what comes meanwhile costs less than by itself."""
+        unanswered = self._unanswered[peer]
+        lost = time.monotonic() - self._settings.timeout
+        for id in [id for id, (when, _) in unanswered.items() if when < lost]:
+            del unanswered[id]
+        answered = self._answered[peer]
+        answered.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await answered.wait()
 
     def _next(self, peer: str, waiting: deque[_Replicas]) -> list[bytes]:
         """The next message with replicas: as many of one origin as go together."""
@@ -190,7 +211,7 @@ class Talk:
         self._waiting[peer] -= size
         self._number += 1
         id = b"%d" % self._number
-        self._unanswered[peer][id] = keys
+        self._unanswered[peer][id] = time.monotonic(), keys
         return [id, REPLICAS + origin.encode(), b"", *frames]
 
     # ------------------------------------------------------------------ in
@@ -201,7 +222,8 @@ class Talk:
             if len(frames) < 2:
                 continue
             done = frames[1] == STORED
-            runs = self._unanswered[peer].pop(frames[0], None)
+            _, runs = self._unanswered[peer].pop(frames[0], (0.0, None))
+            self._answered[peer].set()
             if not done:
                 self._complain(f"{peer} refuses replicas: {frames[-1].decode(errors='backslashreplace')[:200]}")
             elif runs is not None:
