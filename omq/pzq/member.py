@@ -450,9 +450,9 @@ class Member:
                 for place in places.values():
                     queue = self._queues[place >> _SHIFT]
                     id = place & _NUMBER
-                    del self._keys[queue.id][id]
-                    queue.discard(id)
-                    settled.add(queue)
+                    if self._keys[queue.id].pop(id, None) is not None:  # else a consumer was done with it in this turn
+                        queue.discard(id)
+                        settled.add(queue)
             case Entomb(origin, key):
                 self._entomb(origin, key)
             case Forget(key):

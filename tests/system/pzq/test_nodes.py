@@ -121,6 +121,30 @@ def test_replicas_of_a_peer_of_the_originals_kind(place: tuple[Device, int, int]
     until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "the replica is removed")
 
 
+def test_a_consumer_and_a_node_are_done_with_the_same_messages(
+    place: tuple[Device, int, int], legacy: Legacy, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, count = place[0], 500
+    until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
+    with raw(zmq.DEALER, made.endpoints["receive"]) as peer, raw(zmq.ROUTER, made.endpoints["send"]) as consumer:
+        consumer.rcvhwm = consumer.sndhwm = 0
+        for number in range(count):
+            peer.send_multipart([b"%d|%d" % (number, number), b"REPLICA:" + legacy.name, b"", b"body"])
+            peer.recv_multipart()
+            peer.send_multipart([b"id", b"", b"%d" % number])  # one of its own
+        keys = []
+        for _ in range(count):
+            device, key, *_ = consumer.recv_multipart()
+            keys.append(key)
+        for key in keys:
+            consumer.send_multipart([device, key, b"1"])
+            legacy.pub.send_multipart([b"CLUSTER", b"REMOVE", key])
+        for number in range(count):
+            legacy.pub.send_multipart([b"CLUSTER", b"REMOVE", b"%d|%d" % (number, number)])
+        until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "nothing is left")
+    assert not [record for record in caplog.records if "counts for nothing" in record.message or record.exc_info]
+
+
 def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], legacy: Legacy) -> None:
     frames = legacy.heard(b"KALV")
     assert frames[2] == f"tcp://127.0.0.1:{place[2]}".encode()
