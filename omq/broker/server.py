@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,7 @@ from omq.broker.config import TopicSpec, topic_spec
 from omq.broker.core.permissions import Permission, permission_of
 from omq.broker.extras import missing_extra
 from omq.errors import UsageError
+from omq.serving import Serving
 from omq.types import Security
 
 __all__ = ["AsyncServer", "Server"]
@@ -141,7 +141,7 @@ class AsyncServer:
         await self.close()
 
 
-class Server:
+class Server(Serving):
     """A broker in a thread of its own; see `AsyncServer` for what it takes.
 
     with omq.broker.Server("data", bind="tcp://127.0.0.1:*") as server:
@@ -163,7 +163,7 @@ class Server:
         permissions: Iterable[Permission | Mapping[str, Any]] = (),
         memory: bool = False,
     ) -> None:
-        self._server = AsyncServer(
+        server = AsyncServer(
             directory,
             bind=bind,
             sexp=sexp,
@@ -173,63 +173,4 @@ class Server:
             permissions=permissions,
             memory=memory,
         )
-        self.endpoints = self._server.endpoints
-        self._thread: threading.Thread | None = None
-        self._begun = threading.Event()
-        self._failed: BaseException | None = None
-
-    def start(self) -> None:
-        """Opens the store and serves; `with` does it; raises as `AsyncServer.start`."""
-        if self._thread is not None:
-            raise UsageError("this server was started already: make another one")
-        self._thread = threading.Thread(target=self._run, name="omq broker", daemon=True)
-        self._thread.start()
-        self._begun.wait()
-        if self._failed is not None:
-            self._thread.join()
-            raise self._failed
-
-    def _run(self) -> None:
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._end = asyncio.Event()
-        try:
-            await self._server.start()
-        except BaseException as error:
-            self._failed = error
-            return
-        finally:
-            self._begun.set()
-        try:
-            await self._end.wait()
-            await self._server.close()
-        except BaseException as error:
-            self._failed = error
-
-    def close(self) -> None:
-        """Answers what was taken, and ends. Idempotent."""
-        thread = self._thread
-        if thread is None or not thread.is_alive():
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._end.set)
-        except RuntimeError:
-            pass  # it has ended meanwhile
-        thread.join()
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(server, "broker")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,7 @@ from omq.pzq.monitor import Monitor
 from omq.pzq.outlet import Outlet
 from omq.pzq.queue import Queue
 from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION, read_settings
+from omq.serving import Serving
 from omq.store.errors import DamagedError
 from omq.store.interface import Appended, Log, MakeTopic, Notify, Persistence, TopicState
 from omq.store.journal import Journal
@@ -335,7 +335,7 @@ def _missing_extra(missing: ModuleNotFoundError) -> ImportError:
     return ImportError(f"the device needs {missing.name}: pip install 'omq-zmtp[broker]'", name=missing.name)
 
 
-class Device:
+class Device(Serving):
     """A store-and-forward device in a thread of its own; see `AsyncDevice` for what it takes.
 
     with omq.pzq.Device("data") as device:
@@ -346,64 +346,4 @@ class Device:
     """
 
     def __init__(self, database: str | Path, **options: Any) -> None:
-        self._device = AsyncDevice(database, **options)
-        self.endpoints = self._device.endpoints
-        self._thread: threading.Thread | None = None
-        self._begun = threading.Event()
-        self._failed: BaseException | None = None
-
-    def start(self) -> None:
-        """Opens the store and serves; `with` does it; raises as `AsyncDevice.start`."""
-        if self._thread is not None:
-            raise UsageError("this device was started already: make another one")
-        self._thread = threading.Thread(target=self._run, name="omq pzq", daemon=True)
-        self._thread.start()
-        self._begun.wait()
-        if self._failed is not None:
-            self._thread.join()
-            raise self._failed
-
-    def _run(self) -> None:
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._end = asyncio.Event()
-        try:
-            await self._device.start()
-        except BaseException as error:
-            self._failed = error
-            return
-        finally:
-            self._begun.set()
-        try:
-            await self._end.wait()
-            await self._device.close()
-        except BaseException as error:
-            self._failed = error
-
-    def close(self) -> None:
-        """Answers what was taken, has the store keep what was acknowledged, and ends. Idempotent."""
-        thread = self._thread
-        if thread is None or not thread.is_alive():
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._end.set)
-        except RuntimeError:
-            pass  # it has ended meanwhile
-        thread.join()
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(AsyncDevice(database, **options), "pzq")

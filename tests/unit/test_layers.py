@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "omq"
 LAYERS = {
     "face": {"cli", "zmq", "spark"},
     "system": {"broker", "pzq", "goby"},
+    "serving": {"serving"},
     "store": {"store"},
     "public": {"", "socket", "asyncio", "socket_base", "context", "monitor", "proxy", "security"},
     "engine": {"engine"},
@@ -34,7 +35,7 @@ LAYER_OF = {room: layer for layer, rooms in LAYERS.items() for room in rooms}
 #: Layers whose rooms may import one another; elsewhere neighbours on one floor are strangers.
 ONE_ROOM = {"public", "base"}
 #: Faces and systems stand on the public API, as any user's program does.
-PUBLIC_ONLY = {"face", "system", "store"}
+PUBLIC_ONLY = {"face", "system", "serving", "store"}
 BELOW_PUBLIC = {"engine", "middle", "zmtp", "core"}
 #: What systems use of the core: blocks of records, and these as columns, which are no sockets' business.
 MAY_USE = {"omq._core.blocks": {"store", "broker", "pzq"}, "omq._core.columns": {"broker"}}
@@ -48,7 +49,7 @@ CLOCK = {"time", "datetime"}
 FORBIDDEN = {"routing": IO, "zmtp": IO | CLOCK}
 #: Names without a loop behind them: what a cancellation is.
 HARMLESS = ("asyncio.exceptions.",)
-MAY_AWAIT = {"face", "system", "store", "engine"}
+MAY_AWAIT = {"face", "system", "serving", "store", "engine"}
 
 #: Where every scheme has its object; the room itself is all that others see of it.
 TRANSPORT = "transport"

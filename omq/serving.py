@@ -1,0 +1,102 @@
+"""A server in a thread of its own: what an asynchronous one is for programs that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from omq.errors import UsageError
+
+
+class AsyncServing(Protocol):
+    """A server in the running event loop."""
+
+    endpoints: dict[str, str]
+
+    async def start(self) -> None:
+        """Begins to serve."""
+
+    async def close(self) -> None:
+        """Ends."""
+
+
+class Serving:
+    """Runs a server in a thread and a loop of its own.
+
+    Args:
+        server: The server.
+        name: What it is, in a word: of the thread, and in errors.
+
+    Attributes:
+        endpoints: Where it serves, once it is entered.
+    """
+
+    def __init__(self, server: AsyncServing, name: str) -> None:
+        self._server: Any = server
+        self._name = name
+        self.endpoints = server.endpoints
+        self._thread: threading.Thread | None = None
+        self._begun = threading.Event()
+        self._failed: BaseException | None = None
+
+    def start(self) -> None:
+        """Opens the store and serves; `with` does it; raises as its asynchronous twin.
+
+        Raises:
+            UsageError: It was started already.
+        """
+        if self._thread is not None:
+            raise UsageError(f"this {self._name} was started already: make another one")
+        self._thread = threading.Thread(target=self._run, name=f"omq {self._name}", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+        if self._failed is not None:
+            self._thread.join()
+            raise self._failed
+
+    def _run(self) -> None:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        try:
+            await self._server.start()
+        except BaseException as error:
+            self._failed = error
+            return
+        finally:
+            self._begun.set()
+        try:
+            await self._end.wait()
+            await self._server.close()
+        except BaseException as error:
+            self._failed = error
+
+    def close(self) -> None:
+        """Answers what was taken, keeps what is to be kept, and ends. Idempotent."""
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._end.set)
+        except RuntimeError:
+            pass  # it has ended meanwhile
+        thread.join()
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
