@@ -47,12 +47,27 @@ class Consumer:
         counts: It is told which delivery each message is.
         prefetch: Messages that it may hold; 0: as many as there is room for.
         held: How many it holds.
-        sent: Bytes of bodies that it was sent.
+        number: How many it was sent.
+        heard: The highest number of those that it has answered.
+        answered: When it answered last, by the monotonic clock.
+        sent: Bytes of keys and bodies that it was sent.
         choked: Some of that has not left: it does not read.
         line: Where it waits for its turn.
     """
 
-    __slots__ = ("address", "choked", "counts", "held", "identity", "line", "prefetch", "sent")
+    __slots__ = (
+        "address",
+        "answered",
+        "choked",
+        "counts",
+        "heard",
+        "held",
+        "identity",
+        "line",
+        "number",
+        "prefetch",
+        "sent",
+    )
 
     def __init__(self, peer: PeerInfo, address: str, line: deque[Consumer]) -> None:
         self.line = line
@@ -61,7 +76,8 @@ class Consumer:
         self.counts = peer.properties.get(DELIVERIES.lower()) == b"1"
         wanted = peer.properties.get(PREFETCH.lower(), b"")
         self.prefetch = int(wanted) if wanted.isdigit() and len(wanted) < 10 else 0
-        self.held = self.sent = 0
+        self.held = self.number = self.heard = self.sent = 0
+        self.answered = 0.0
         self.choked = False
 
     def move(self, line: deque[Consumer]) -> None:
@@ -85,7 +101,7 @@ class Outlet:
 
     Attributes:
         bytes: Bytes of bodies that consumers have.
-        held: The messages that they have, by key, in the order of their deadlines.
+        held: The messages that they have, by key, in the order of their deadlines, about.
         consumers: Who is connected, by what the socket calls them.
         counts: What has happened: `delivered`, `redelivered`, `acknowledged`, `returned`, `expired`, `refused`.
     """
@@ -247,6 +263,7 @@ class Outlet:
                 return
             self._look_at_events()
             held, turn, done = self.held, self._turn, 0
+            now = time.monotonic()
             for message in batch:
                 flight = held.get(message[1]) if len(message) == 3 and message[2] == STORED else None
                 if flight is None or (consumer := flight.holder) is None or consumer.identity != message[0]:
@@ -256,6 +273,9 @@ class Outlet:
                 del held[flight.key]
                 self.bytes -= flight.size
                 consumer.held -= 1
+                consumer.answered = now
+                if flight.number > consumer.heard:
+                    consumer.heard = flight.number
                 if consumer.line is not turn:
                     consumer.move(turn)
                 flight.queue.done(flight.id)
@@ -285,6 +305,8 @@ class Outlet:
             if not done:  # it waits to be delivered again, as it is
                 return
             del self._expired[key]
+        consumer.answered = time.monotonic()
+        consumer.heard = max(consumer.heard, flight.number)
         consumer.move(self._turn)
         if done:
             self.counts["acknowledged"] += 1
@@ -316,27 +338,37 @@ class Outlet:
             if flight.deadline > now:
                 break
             over.append(flight)
+        expired = 0
         for flight in over:
+            consumer = flight.holder
+            assert consumer is not None
+            # Who says how many it takes ahead answers them one after the other: it has not come to this one yet.
+            if consumer.prefetch and flight.number > consumer.heard and consumer.answered + self._timeout > now:
+                del self.held[flight.key]
+                flight.deadline = consumer.answered + self._timeout
+                self.held[flight.key] = flight
+                continue
+            expired += 1
             self._take_back(flight)
-            assert flight.holder is not None
-            flight.holder.move(self._late)
+            consumer.move(self._late)
             if flight.queue.returned(flight):
                 self._expired[flight.key] = flight
-        if over:
-            self.counts["expired"] += len(over)
-            log.info("%s: %d messages were not acknowledged in time", self._name, len(over))
+        if expired:
+            self.counts["expired"] += expired
+            log.info("%s: %d messages were not acknowledged in time", self._name, expired)
         self._look()
         self._reaper = self._loop.call_later(self._reaper_frequency, self._reap)
         self.wake()
 
     def _look(self) -> None:
         """Looks which of those that are late read what they are sent: it would else be sent to them again and again."""
-        if not self._late:
-            return
-        left = {peer.identity: peer.bytes_out for peer in self._socket.peers}
-        for consumer in self._late:
-            # Headers are not counted as sent: where all has left it is more.
-            consumer.choked = left.get(consumer.identity, 0) < consumer.sent
+        for peer in self._socket.peers:
+            consumer = self.consumers.get(peer.identity)
+            if consumer is None:
+                continue
+            consumer.choked = consumer.line is self._late and peer.bytes_out < consumer.sent
+            # Frames have headers, which are not counted as sent: they would hide as much that has not left.
+            consumer.sent = max(consumer.sent, peer.bytes_out)
 
     # ------------------------------------------------------------------ out
 
@@ -372,7 +404,9 @@ class Outlet:
             delivered += 1
             consumer.line.rotate(-1)
             consumer.held += 1
-            consumer.sent += flight.size
+            consumer.number += 1
+            consumer.sent += len(flight.key) + flight.size
+            flight.number = consumer.number
             flight.holder = consumer
             flight.deadline = deadline
             held[flight.key] = flight

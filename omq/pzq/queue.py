@@ -37,11 +37,12 @@ class Flight:
         size: Bytes of that.
         tries: How often it was delivered.
         holder: Who has it, or had it when its time was up; `None`: nobody.
+        number: Which of its holder's deliveries it is.
         deadline: When its time is up, by the monotonic clock.
         settled: It was acknowledged.
     """
 
-    __slots__ = ("deadline", "holder", "id", "key", "parts", "queue", "settled", "size", "tries")
+    __slots__ = ("deadline", "holder", "id", "key", "number", "parts", "queue", "settled", "size", "tries")
 
     def __init__(self, queue: Queue, id: int, key: bytes, parts: list[bytes], size: int, tries: int) -> None:
         self.queue = queue
@@ -51,6 +52,7 @@ class Flight:
         self.size = size
         self.tries = tries
         self.holder: Consumer | None = None
+        self.number = 0
         self.deadline = 0.0
         self.settled = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from contextlib import closing
 
@@ -10,6 +11,7 @@ import pytest
 import zmq
 
 from bench.pzq.bare import Bare
+from omq.pzq import Consumer
 from tests.system.pzq.conftest import Make
 from tests.system.pzq.raw import asked, figures, raw
 from tests.waits import until
@@ -249,12 +251,16 @@ def test_the_monitor_says_what_the_original_says(make: Make) -> None:
                 assert monitor.recv().startswith(b"error: ")
 
 
-def test_a_consumer_that_does_not_read_is_not_sent_the_same_again_and_again(make: Make) -> None:
+@pytest.mark.parametrize(("count", "size"), [(30, 1 << 20), (20_000, 0), (20_000, 3)])
+def test_a_consumer_that_does_not_read_is_not_sent_the_same_again_and_again(make: Make, count: int, size: int) -> None:
     device = make(ack_timeout=100_000, reaper_frequency=20_000)
     deaf = Bare(device.endpoints["send"], b"ROUTER")
+    deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     with raw(zmq.DEALER, device.endpoints["receive"]) as producer:
-        for _ in range(30):
-            asked(producer, b"id", b"", b"x" * (1 << 20))
+        for _ in range(count):
+            producer.send_multipart([b"id", b"", b"x" * size])
+        for _ in range(count):
+            producer.recv_multipart()
     expired = [0]
 
     def rests() -> bool:
@@ -263,10 +269,9 @@ def test_a_consumer_that_does_not_read_is_not_sent_the_same_again_and_again(make
         return expired[-1] == expired[-2] > 0
 
     until(rests)
-    with raw(zmq.ROUTER, device.endpoints["send"]) as consumer:
-        for _ in range(30):
-            peer, key, *_ = consumer.recv_multipart()
-            consumer.send_multipart([peer, key, b"1"])
+    with Consumer(device.endpoints["send"]) as consumer:
+        for _ in range(count):
+            consumer.recv(timeout=5).ack()
         until(lambda: figures(device.endpoints["monitor"])["messages"] == 0)
     deaf.close()
 
