@@ -13,13 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import omq.asyncio as omq
+from omq._core.clock import patience
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout
-from omq.pzq.client import AGAIN, HELD, TIMEOUT, WINDOW, Body, DeliveryBase, Unanswered, consumer_options
+from omq.pzq.client import (
+    AGAIN,
+    HELD,
+    TIMEOUT,
+    WINDOW,
+    Body,
+    DeliveryBase,
+    Remembered,
+    Unanswered,
+    consumer_options,
+    deadline_of,
+)
 from omq.pzq.device import AsyncDevice as Device
 from omq.pzq.errors import Malformed, NotReplicated, ProduceTimeout, PzqError, Refused
 from omq.types import UNSET, Unset
@@ -43,10 +56,10 @@ class Producer:
     def __init__(
         self, endpoint: str, *, timeout: float | None = TIMEOUT, producer: bytes | None = None, **options: Any
     ) -> None:
-        self._timeout = timeout
+        self._timeout = patience(timeout)
         self._unanswered = Unanswered(producer)
         self._lock = asyncio.Lock()
-        self._socket = omq.DEALER(connect=endpoint, **{"linger": 1.0, **options})
+        self._socket = omq.DEALER(connect=[endpoint], **{"linger": 1.0, **options})
 
     async def send(
         self,
@@ -63,9 +76,7 @@ class Producer:
             NotReplicated: It is stored, but not on as many nodes as the device is asked to.
             ProduceTimeout: There was no answer in time.
         """
-        async with self._lock:
-            self._unanswered.begin()
-            deadline = self._deadline(timeout)
+        async with self._call(timeout) as deadline:
             await self._put(self._unanswered.compose(0, body, headers, id), deadline)
             await self._settle(0, deadline)
             self._unanswered.result()
@@ -77,9 +88,7 @@ class Producer:
             Refused: Some are not stored: `indexes` says which; all others are.
             ProduceTimeout: There was no answer in time.
         """
-        async with self._lock:
-            self._unanswered.begin()
-            deadline = self._deadline(timeout)
+        async with self._call(timeout) as deadline:
             count = 0
             for index, body in enumerate(bodies):
                 await self._put(self._unanswered.compose(index, body), deadline)
@@ -89,9 +98,21 @@ class Producer:
             self._unanswered.result()
             return count
 
-    def _deadline(self, timeout: float | Unset | None) -> tuple[float, float | None]:
-        seconds = self._timeout if isinstance(timeout, Unset) else timeout
-        return seconds or 0.0, None if seconds is None else time.monotonic() + seconds
+    @asynccontextmanager
+    async def _call(self, timeout: float | Unset | None) -> AsyncIterator[tuple[float, float | None]]:
+        """One call at a time: its seconds, and when they are over."""
+        seconds = self._timeout if isinstance(timeout, Unset) else patience(timeout)
+        end = None if seconds is None else time.monotonic() + seconds
+        try:
+            async with asyncio.timeout(seconds if self._lock.locked() else None):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise self._unanswered.busy(seconds or 0.0) from None
+        try:
+            self._unanswered.begin()
+            yield seconds or 0.0, end
+        finally:
+            self._lock.release()
 
     async def _put(self, frames: list[bytes], deadline: tuple[float, float | None]) -> None:
         _, end = deadline
@@ -134,6 +155,7 @@ class Delivery(DeliveryBase):
     async def ack(self) -> None:
         """It is done, and will not come again."""
         await self._consumer._answer(self._answer(True))
+        self._consumer._done.note(self.key)
 
     async def nack(self) -> None:
         """It is to be delivered again, at once."""
@@ -144,7 +166,8 @@ class Consumer:
     """Takes messages from a device: iterate over it, or await `recv`; see `omq.pzq.Consumer`."""
 
     def __init__(self, endpoint: str, *, prefetch: int = HELD, **options: Any) -> None:
-        self._socket = omq.ROUTER(connect=endpoint, **consumer_options(prefetch, options))
+        self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
+        self._done = Remembered()
 
     async def recv(self, *, timeout: float | Unset | None = UNSET) -> Delivery:
         """Waits for a message; see `omq.pzq.Consumer.recv`.
@@ -154,7 +177,14 @@ class Consumer:
             ClosedError: The consumer is closed.
             Malformed: What came is no delivery: no device is there.
         """
-        return Delivery(self, await self._socket.recv_multipart(timeout=timeout))
+        end = deadline_of(self._socket, timeout)
+        delivery = Delivery(self, await self._socket.recv_multipart(timeout=timeout))
+        while delivery.key in self._done:
+            # It was sent once more before its acknowledgement came.
+            await delivery.ack()
+            left = None if end is None else max(end - time.monotonic(), 0)
+            delivery = Delivery(self, await self._socket.recv_multipart(timeout=left))
+        return delivery
 
     async def _answer(self, frames: list[bytes]) -> None:
         await self._socket.send_multipart(frames)

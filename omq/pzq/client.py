@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from omq._core.clock import patience
 from omq.errors import UsageError
 from omq.pzq.errors import ProduceTimeout, Refused
 from omq.pzq.wire import DELIVERIES, PREFETCH, REFUSED, STORED, dedup, has_dedup, read_delivery, read_reply
+from omq.types import Unset
 
 #: Messages of `send_many` that wait for their acknowledgements.
 WINDOW: Final = 1000
@@ -18,6 +21,10 @@ AGAIN: Final = 1.0
 TIMEOUT: Final = 10.0
 #: Messages that a consumer holds at most.
 HELD: Final = 1000
+#: Names that are remembered.
+REMEMBERED: Final = 65_536
+#: Bytes of a producer's name.
+NAME: Final = 79
 
 Body = bytes | Sequence[bytes]
 Key = tuple[bytes, bytes]  # what the socket calls the device, and what the device calls the message
@@ -40,26 +47,69 @@ def parts_of(body: Body) -> list[bytes]:
     return [bytes(part) for part in parts]
 
 
+def headers_of(headers: Iterable[bytes]) -> list[bytes]:
+    """The headers of a message.
+
+    Raises:
+        UsageError: One is empty.
+        TypeError: They are not bytes.
+    """
+    # Bytes are numbers to whoever goes through them, and `bytes` of a number is so many zero bytes.
+    single = isinstance(headers, str | bytes | bytearray | memoryview)
+    own = [] if single else list(headers)
+    if single or not all(isinstance(header, bytes | bytearray | memoryview) for header in own):
+        raise TypeError(f"headers is several frames, each of bytes, not {headers!r:.80}")
+    if not all(own):
+        raise UsageError("a header is not empty: an empty frame ends the headers")
+    return [bytes(header) for header in own]
+
+
+class Remembered:
+    """Names that were noted, the last 65,536 of them."""
+
+    def __init__(self) -> None:
+        self._names: dict[bytes, None] = {}
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._names
+
+    def note(self, name: bytes) -> None:
+        """Remembers a name."""
+        self._names[name] = None
+        if len(self._names) > REMEMBERED:
+            self._names.pop(next(iter(self._names)), None)
+
+
 class Unanswered:
     """Messages that a producer has sent and the device has not answered, in the order of sending.
 
     Args:
-        producer: Who the producer says it is, 1 to 96 bytes; `None`: a name by chance.
+        producer: A name for whoever sees the frames, 1 to 79 bytes; `None`: none.
     """
 
     def __init__(self, producer: bytes | None) -> None:
-        if producer is not None and (not 1 <= len(producer) <= 96 or producer[0] == 0):
-            raise UsageError("producer has 1 to 96 bytes, and does not begin with a zero byte")
-        self._producer = os.urandom(12).hex().encode() if producer is None else producer
+        if producer is None:
+            producer = b""
+        elif not isinstance(producer, bytes):
+            raise TypeError(f"producer is bytes, not {type(producer).__name__}")
+        elif not 1 <= len(producer) <= NAME or producer[0] == 0:
+            raise UsageError(f"producer has 1 to {NAME} bytes, and does not begin with a zero byte")
+        else:
+            producer += b"."
+        # The numbers begin anew with each producer: another one of the name is not to pass for a repetition.
+        self._producer = producer + os.urandom(8).hex().encode()
         self._sequence = 0
         self._waiting: dict[bytes, tuple[int, list[bytes]]] = {}
         self._refused: list[tuple[int, Refused]] = []
+        self._given_up = Remembered()  # ids that may be answered yet
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def begin(self) -> None:
         """Forgets what nobody waits for any more."""
+        for id in self._waiting:
+            self._given_up.note(id)
         self._waiting.clear()
         self._refused.clear()
 
@@ -68,12 +118,15 @@ class Unanswered:
 
         Raises:
             UsageError: A header is empty, or there is no body.
+            TypeError: Something is not bytes.
         """
-        parts, own = parts_of(body), [bytes(header) for header in headers]
-        if not all(own):
-            raise UsageError("a header is not empty: an empty frame ends the headers")
+        parts, own = parts_of(body), headers_of(headers)
+        if id is not None and not isinstance(id, bytes | bytearray | memoryview):
+            raise TypeError(f"id is bytes, not {type(id).__name__}")
         self._sequence += 1
-        id = b"%d" % self._sequence if id is None else id
+        id = b"%d" % self._sequence if id is None else bytes(id)
+        if id in self._given_up:  # the answer to that one would be taken for this one's
+            id = b"%b %d" % (id, self._sequence)
         mark = [] if has_dedup(own) else [dedup(self._producer, self._sequence)]
         frames = [id, *mark, *own, b"", *parts]
         self._waiting[id] = index, frames
@@ -103,11 +156,17 @@ class Unanswered:
             self._refused.clear()
             raise error
 
+    @staticmethod
+    def busy(seconds: float) -> ProduceTimeout:
+        """What is raised when the time is up before the producer's earlier call is."""
+        return ProduceTimeout(f"another call was under way for {seconds:g} s: nothing was sent")
+
     def late(self, seconds: float) -> ProduceTimeout:
         """What is raised when the time is up."""
-        count = len(self._waiting)
+        if len(self._waiting) == 1:
+            return ProduceTimeout(f"a message was not acknowledged within {seconds:g} s: it may be stored, or not")
         return ProduceTimeout(
-            f"{count} messages were not acknowledged within {seconds:g} s: they may be stored, or not"
+            f"{len(self._waiting)} messages were not acknowledged within {seconds:g} s: they may be stored, or not"
         )
 
 
@@ -120,8 +179,16 @@ def consumer_options(prefetch: int, options: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(prefetch, int) or isinstance(prefetch, bool) or not 1 <= prefetch < 10**9:
         raise UsageError(f"prefetch={prefetch!r}: must be a whole number from 1 to 999999999")
     told = {DELIVERIES: b"1", PREFETCH: b"%d" % prefetch}
+    more = options.get("metadata", ())
+    metadata = [*(more.items() if isinstance(more, Mapping) else more), *told.items()]
     # What the device has delivered is at hand: its own bound is `prefetch`.
-    return {"recv_hwm": 0, "send_hwm": 0, "linger": 1.0, **options, "metadata": told}
+    return {"recv_hwm": 0, "send_hwm": 0, "linger": 1.0, **options, "metadata": metadata}
+
+
+def deadline_of(socket: Any, timeout: float | Unset | None) -> float | None:
+    """When a consumer's wait is over; `None`: never."""
+    seconds = socket.recv_timeout if isinstance(timeout, Unset) else patience(timeout)
+    return None if seconds is None else time.monotonic() + seconds
 
 
 class DeliveryBase:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Any, Self
 
 import omq
 from omq.errors import ClosedError
-from omq.pzq.client import HELD, DeliveryBase, consumer_options
+from omq.pzq.client import HELD, DeliveryBase, Remembered, consumer_options, deadline_of
 from omq.types import UNSET, Unset
 
 __all__ = ["Consumer", "Delivery"]
@@ -21,6 +22,7 @@ class Delivery(DeliveryBase):
     def ack(self) -> None:
         """It is done, and will not come again."""
         self._consumer._answer(self._answer(True))
+        self._consumer._done.note(self.key)
 
     def nack(self) -> None:
         """It is to be delivered again, at once."""
@@ -36,7 +38,8 @@ class Consumer:
             delivery.ack()
 
     A message that is not acknowledged within the device's time is delivered again, to whoever's turn it is; so are
-    those which a consumer holds when its connection ends.
+    those which a consumer holds when its connection ends. The time of a message begins when the consumer has answered
+    those before it. What was acknowledged and comes again is acknowledged again, and not given out.
 
     Args:
         endpoint: The device's send endpoint.
@@ -49,7 +52,8 @@ class Consumer:
     """
 
     def __init__(self, endpoint: str, *, prefetch: int = HELD, **options: Any) -> None:
-        self._socket = omq.ROUTER(connect=endpoint, **consumer_options(prefetch, options))
+        self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
+        self._done = Remembered()
 
     def recv(self, *, timeout: float | Unset | None = UNSET) -> Delivery:
         """Waits for a message.
@@ -62,7 +66,14 @@ class Consumer:
             ClosedError: The consumer is closed.
             Malformed: What came is no delivery: no device is there.
         """
-        return Delivery(self, self._socket.recv_multipart(timeout=timeout))
+        end = deadline_of(self._socket, timeout)
+        delivery = Delivery(self, self._socket.recv_multipart(timeout=timeout))
+        while delivery.key in self._done:
+            # It was sent once more before its acknowledgement came.
+            delivery.ack()
+            left = None if end is None else max(end - time.monotonic(), 0)
+            delivery = Delivery(self, self._socket.recv_multipart(timeout=left))
+        return delivery
 
     def _answer(self, frames: list[bytes]) -> None:
         self._socket.send_multipart(frames)

@@ -132,7 +132,7 @@ class AsyncDevice:
         self._inlet: Inlet | None = None
         self._doors: list[Any] = []  # monitor and HTTP
         self._timers: set[asyncio.TimerHandle] = set()
-        self._ended = False
+        self._begun = self._ended = False
 
     # ------------------------------------------------------------------ life
 
@@ -140,11 +140,15 @@ class AsyncDevice:
         """Opens the store and serves; `async with` does it.
 
         Raises:
+            UsageError: It was started, or closed, already.
             StoreLocked: Another process has the directory.
             DamagedError: The store cannot be opened.
             EndpointError: An endpoint cannot be understood.
             BindError: One cannot be listened on.
         """
+        if self._begun or self._ended:
+            raise UsageError("this device was started or closed already: make another one")
+        self._begun = True
         try:
             await self._journal.open(self._open)
             store = self._journal.store

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import omq
+from omq._core.clock import patience
 from omq.errors import ReceiveTimeout
 from omq.pzq.client import AGAIN, TIMEOUT, WINDOW, Body, Unanswered
 from omq.types import UNSET, Unset
@@ -28,21 +30,22 @@ class Producer:
     Args:
         endpoint: The device's receive endpoint.
         timeout: Seconds that a call waits for the device; `None` for ever.
-        producer: The name, 1 to 96 bytes; `None`: one by chance.
+        producer: What its name begins with, for whoever sees the frames, 1 to 79 bytes; the rest is by chance.
         **options: Of the socket; see `omq.Options`.
 
     Raises:
         EndpointError: The endpoint cannot be understood.
         OptionError: An option does not fit.
+        ValueError: The timeout is below 0, or no number.
     """
 
     def __init__(
         self, endpoint: str, *, timeout: float | None = TIMEOUT, producer: bytes | None = None, **options: Any
     ) -> None:
-        self._timeout = timeout
+        self._timeout = patience(timeout)
         self._unanswered = Unanswered(producer)
         self._lock = threading.Lock()
-        self._socket = omq.DEALER(connect=endpoint, **{"linger": 1.0, **options})
+        self._socket = omq.DEALER(connect=[endpoint], **{"linger": 1.0, **options})
 
     def send(
         self,
@@ -65,9 +68,7 @@ class Producer:
             NotReplicated: It is stored, but not on as many nodes as the device is asked to.
             ProduceTimeout: There was no answer in time.
         """
-        with self._lock:
-            self._unanswered.begin()
-            deadline = self._deadline(timeout)
+        with self._call(timeout) as deadline:
             self._put(self._unanswered.compose(0, body, headers, id), deadline)
             self._settle(0, deadline)
             self._unanswered.result()
@@ -86,9 +87,7 @@ class Producer:
             Refused: Some are not stored: `indexes` says which; all others are.
             ProduceTimeout: There was no answer in time.
         """
-        with self._lock:
-            self._unanswered.begin()
-            deadline = self._deadline(timeout)
+        with self._call(timeout) as deadline:
             count = 0
             for index, body in enumerate(bodies):
                 self._put(self._unanswered.compose(index, body), deadline)
@@ -98,9 +97,18 @@ class Producer:
             self._unanswered.result()
             return count
 
-    def _deadline(self, timeout: float | Unset | None) -> tuple[float, float | None]:
-        seconds = self._timeout if isinstance(timeout, Unset) else timeout
-        return seconds or 0.0, None if seconds is None else time.monotonic() + seconds
+    @contextmanager
+    def _call(self, timeout: float | Unset | None) -> Iterator[tuple[float, float | None]]:
+        """One call at a time: its seconds, and when they are over."""
+        seconds = self._timeout if isinstance(timeout, Unset) else patience(timeout)
+        end = None if seconds is None else time.monotonic() + seconds
+        if not self._lock.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX)):
+            raise self._unanswered.busy(seconds or 0.0)
+        try:
+            self._unanswered.begin()
+            yield seconds or 0.0, end
+        finally:
+            self._lock.release()
 
     def _put(self, frames: list[bytes], deadline: tuple[float, float | None]) -> None:
         _, end = deadline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import omq.asyncio.pzq as twin
 import omq.pzq
-from omq.errors import ReceiveTimeout, UsageError
+from omq.errors import EndpointError, ReceiveTimeout, UsageError
 from omq.pzq import Consumer, Device, Producer, ProduceTimeout, Refused
 from tests.ports import held
 from tests.system.pzq.conftest import Make
@@ -72,6 +73,142 @@ def test_what_is_refused_raises(make: Make) -> None:
         with pytest.raises(UsageError):
             producer.send(b"x", headers=[b""])
     assert figures(device.endpoints["monitor"])["messages"] == 2
+
+
+def test_what_names_and_ids_that_repeat_say_is_stored_all_the_same(make: Make) -> None:
+    device = make()
+    for body in (b"first", b"second"):
+        with Producer(device.endpoints["receive"], producer=b"me") as producer:
+            producer.send(body)
+            producer.send(body, id=b"id")
+    assert figures(device.endpoints["monitor"])["messages"] == 4
+
+
+def test_what_does_not_fit_a_client_is_refused() -> None:
+    for wrong in (-1, float("nan")):
+        with pytest.raises(ValueError, match="timeout"):
+            Producer("tcp://127.0.0.1:1", timeout=wrong)
+    for client in (Producer, Consumer):
+        with pytest.raises(EndpointError):
+            client(None)  # type: ignore[arg-type]
+    with Producer("tcp://127.0.0.1:1", linger=0) as producer, pytest.raises(ValueError, match="timeout"):
+        producer.send(b"x", timeout=-1)
+
+
+def test_a_call_waits_no_longer_than_it_may_for_another_one() -> None:
+    with held() as port, Producer(f"tcp://127.0.0.1:{port}", linger=0) as producer:
+        begun = threading.Event()
+
+        def long() -> None:
+            begun.set()
+            with pytest.raises(ProduceTimeout, match="may be stored"):
+                producer.send(b"x", timeout=3)
+
+        thread = threading.Thread(target=long)
+        thread.start()
+        begun.wait()
+        before = time.monotonic()
+        with pytest.raises(ProduceTimeout):
+            producer.send(b"y", timeout=0.2)
+        assert time.monotonic() - before < 2
+        thread.join()
+
+    async def play(port: int) -> None:
+        async with twin.Producer(f"tcp://127.0.0.1:{port}", linger=0) as producer:
+            long = asyncio.create_task(producer.send(b"x", timeout=60))
+            await asyncio.sleep(0)
+            for timeout in (0.1, 0):
+                with pytest.raises(ProduceTimeout, match="nothing was sent"):
+                    await producer.send(b"y", timeout=timeout)
+            long.cancel()
+            await asyncio.wait([long])
+            with pytest.raises(ProduceTimeout, match="may be stored"):
+                await producer.send(b"y", timeout=0)
+
+    with held() as port:
+        asyncio.run(play(port))
+
+
+@pytest.mark.parametrize(("count", "work", "prefetch"), [(60, 0.02, 1000), (6, 0.5, 1), (6, 0.5, 3)])
+def test_a_slow_consumer_does_each_message_once(make: Make, count: int, work: float, prefetch: int) -> None:
+    """What it holds takes it longer, all together or each, than a message may."""
+    device = make(ack_timeout=300_000)
+    with Producer(device.endpoints["receive"]) as producer:
+        producer.send_many(b"%d" % number for number in range(count))
+    done = []
+    with Consumer(device.endpoints["send"], prefetch=prefetch) as consumer:
+        while len(done) < count:
+            delivery = consumer.recv(timeout=5)
+            time.sleep(work)
+            done.append(delivery.body)
+            delivery.ack()
+        until(lambda: figures(device.endpoints["monitor"])["messages"] == 0)
+        with pytest.raises(ReceiveTimeout):
+            consumer.recv(timeout=0.5)
+    assert done == [b"%d" % number for number in range(count)]
+
+
+def test_a_message_that_a_busy_consumer_has_passed_comes_again_in_time(make: Make) -> None:
+    device = make(ack_timeout=300_000)
+    with Producer(device.endpoints["receive"]) as producer, Consumer(device.endpoints["send"]) as consumer:
+        producer.send_many(b"%d" % number for number in range(100))
+        dropped = consumer.recv(timeout=5)
+        while (delivery := consumer.recv(timeout=5)).key != dropped.key:
+            time.sleep(0.01)
+            delivery.ack()
+        assert delivery.deliveries == 2
+
+
+def test_what_is_acknowledged_and_comes_again_is_not_given_out() -> None:
+    """As when the acknowledgement was lost with its connection."""
+    with omq.ROUTER(bind="tcp://127.0.0.1:*") as device:
+
+        def deliver() -> bytes:
+            device.wait_connected()
+            (peer,) = device.peers
+            for key in (b"a", b"a", b"b"):
+                device.send_multipart([peer.identity, key, b"1", b"5000000", b"1", b"", b"body"])
+            return peer.identity
+
+        async def play() -> bytes:
+            async with twin.Consumer(device.endpoints[0]) as consumer:
+                peer = await asyncio.to_thread(deliver)
+                await (await consumer.recv(timeout=5)).ack()
+                assert (await consumer.recv(timeout=5)).key == b"b"
+            return peer
+
+        with Consumer(device.endpoints[0]) as consumer:
+            peer = deliver()
+            consumer.recv(timeout=5).ack()
+            assert consumer.recv(timeout=5).key == b"b"
+        acks = [device.recv_multipart(timeout=5) for _ in range(2)]
+        assert acks == [[peer, b"a", b"1"]] * 2
+        until(lambda: not device.peers)
+        peer = asyncio.run(play())
+        acks = [device.recv_multipart(timeout=5) for _ in range(2)]
+        assert acks == [[peer, b"a", b"1"]] * 2
+
+
+def test_a_device_is_started_once(tmp_path: Path) -> None:
+    async def play() -> None:
+        device = twin.Device(tmp_path / "data")
+        async with device, twin.Producer(device.endpoints["receive"]) as producer:
+            with pytest.raises(UsageError):
+                await device.start()
+            await producer.send(b"it still serves")
+        with pytest.raises(UsageError):
+            await device.start()
+        async with twin.Device(tmp_path / "data"):
+            pass
+
+    asyncio.run(play())
+
+
+def test_metadata_of_ones_own_goes_with_a_consumers(make: Make) -> None:
+    with omq.ROUTER(bind="tcp://127.0.0.1:*") as device, Consumer(device.endpoints[0], metadata={b"X-Mine": b"1"}):
+        device.wait_connected()
+        assert device.peers[0].properties[b"x-mine"] == b"1"
+        assert device.peers[0].properties[b"x-pzq-prefetch"] == b"1000"
 
 
 def test_nobody_answers() -> None:

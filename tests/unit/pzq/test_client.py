@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from omq.errors import UsageError
 from omq.pzq import Refused
-from omq.pzq.client import Unanswered, parts_of
+from omq.pzq.client import REMEMBERED, Remembered, Unanswered, parts_of
+from omq.pzq.wire import read_produced
 
 
 def test_what_is_not_answered_is_sent_again_as_it_was() -> None:
     unanswered = Unanswered(b"me")
     first = unanswered.compose(0, b"a")
     second = unanswered.compose(1, [b"b", b""], [b"header"])
-    assert first == [b"1", b"DEDUP:me:1", b"", b"a"]
-    assert second == [b"2", b"DEDUP:me:2", b"header", b"", b"b", b""]
+    name = first[1].removesuffix(b":1")
+    assert name.startswith(b"DEDUP:me.")
+    assert first == [b"1", name + b":1", b"", b"a"]
+    assert second == [b"2", name + b":2", b"header", b"", b"b", b""]
     unanswered.answered([b"1", b"1", b""])
     unanswered.answered([b"1", b"1", b""])  # of the repetition
     assert unanswered.again() == [second]
@@ -32,9 +37,41 @@ def test_whoever_numbers_by_himself_gets_no_number() -> None:
 
 def test_producers_have_names_of_their_own() -> None:
     assert Unanswered(None).compose(0, b"a")[1] != Unanswered(None).compose(0, b"a")[1]
-    for name in (b"", b"\0a", b"a" * 97):
+    assert Unanswered(b"me").compose(0, b"a")[1] != Unanswered(b"me").compose(0, b"a")[1]
+    for name in (b"", b"\0a", b"a" * 80):
         with pytest.raises(UsageError):
             Unanswered(name)
+    with pytest.raises(TypeError):
+        Unanswered("me")  # type: ignore[arg-type]
+    longest = Unanswered(b"a" * 79).compose(0, b"a")
+    assert len(read_produced([b"peer", *longest])[1]) == 96
+
+
+@pytest.mark.parametrize("id", [b"x", b"", b"2"])
+def test_the_late_answer_to_an_id_is_not_taken_for_that_of_its_next_message(id: bytes) -> None:
+    unanswered = Unanswered(None)
+    assert unanswered.compose(0, b"a", id=id)[0] == id
+    for _ in range(3):
+        unanswered.begin()
+        assert unanswered.compose(0, b"b", id=id if id != b"2" else None)[0] != id
+        for _ in range(2):
+            unanswered.answered([id, b"1", b""])
+        assert len(unanswered) == 1
+
+
+@pytest.mark.parametrize("headers", [b"abc", "abc", [5], ["s"], [b"a", None], 5])
+def test_headers_that_are_no_frames_are_refused(headers: Any) -> None:
+    with pytest.raises(TypeError):
+        Unanswered(None).compose(0, b"a", headers)
+
+
+def test_so_many_names_are_remembered_and_no_more() -> None:
+    remembered = Remembered()
+    for number in range(REMEMBERED + 1):
+        remembered.note(b"%d" % number)
+    assert b"0" not in remembered
+    assert b"1" in remembered
+    assert b"%d" % REMEMBERED in remembered
 
 
 def test_bodies() -> None:
