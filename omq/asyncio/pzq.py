@@ -16,11 +16,11 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import omq.asyncio as omq
 from omq._core.clock import patience
-from omq.errors import ClosedError, ReceiveTimeout, SendTimeout
+from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout
 from omq.pzq.client import (
     AGAIN,
     HELD,
@@ -119,7 +119,7 @@ class Producer:
         try:
             await self._socket.send_multipart(frames, timeout=None if end is None else max(end - time.monotonic(), 0))
         except SendTimeout:
-            raise self._unanswered.late(deadline[0]) from None
+            await self._late(deadline[0])
 
     async def _settle(self, most: int, deadline: tuple[float, float | None]) -> None:
         """Waits until at most so many messages have no answer."""
@@ -130,9 +130,18 @@ class Producer:
                 self._unanswered.answered(await self._socket.recv_multipart(timeout=max(left, 0)))
             except ReceiveTimeout:
                 if end is not None and time.monotonic() >= end:
-                    raise self._unanswered.late(seconds) from None
+                    await self._late(seconds)
                 for frames in self._unanswered.again():
                     await self._put(frames, deadline)
+
+    async def _late(self, seconds: float) -> NoReturn:
+        """Raises that the time is up; what says why no device is connected, if none is, is the cause."""
+        cause = None
+        try:
+            await self._socket.wait_connected(timeout=0)
+        except Timeout as error:
+            cause = error
+        raise self._unanswered.late(seconds) from cause
 
     async def close(self) -> None:
         """Ends. Idempotent."""

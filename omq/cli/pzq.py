@@ -7,6 +7,8 @@ import pwd
 import re
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,9 +55,9 @@ def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | No
 
 
 def read_user(ctx: click.Context, param: click.Parameter, value: str | None) -> pwd.struct_passwd | None:
-    """What `--user` takes."""
+    """What `--user` takes; nothing is nobody else, as the original has it."""
     try:
-        return None if value is None else pwd.getpwnam(value)
+        return pwd.getpwnam(value) if value else None
     except KeyError:
         raise click.BadParameter(f"there is no user {value!r}", ctx, param) from None
 
@@ -76,10 +78,17 @@ def become(user: pwd.struct_passwd) -> None:
         raise click.ClickException(f"cannot become the user {user.pw_name}: {fault.strerror}") from None
 
 
-def go_to_background() -> None:
-    """Leaves the terminal, and whoever waits for this process; standard error stays, for the log."""
+def go_to_background() -> Callable[[], None]:
+    """Leaves the terminal; standard error stays, for the log.
+
+    Returns:
+        What tells whoever waits for this process that it serves: they get status 0. If it ends before, they get 1.
+    """
+    heard, telling = os.pipe()
     if os.fork():
-        os._exit(0)
+        os.close(telling)
+        os._exit(0 if os.read(heard, 1) else 1)
+    os.close(heard)
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -89,6 +98,13 @@ def go_to_background() -> None:
     os.close(nowhere)
     if os.isatty(2):
         os.dup2(0, 2)
+
+    def serves() -> None:
+        with suppress(BrokenPipeError):  # nobody waits any more
+            os.write(telling, b"1")
+        os.close(telling)
+
+    return serves
 
 
 def security_of(secret_key: Path | None, authorized_keys: Path | None) -> Any:
@@ -121,12 +137,20 @@ def in_options(text: str) -> str:
     """An error's text with the options' names as they are here."""
     for name in ("replicas", "nodes", "timeout_nodes", "timeout_replication", "allow_replicas_from"):
         text = re.sub(rf"\b{name}(?==)", "--" + name.replace("_", "-"), text)
+    text = re.sub(r"^(receive|send|monitor|dead_letter)(?=: )", lambda found: f"--{found[1]}-dsn", text)
+    text = text.replace("--dead_letter-dsn", "--dead-letter-dsn")
     text = re.sub(r"\bbroadcast(?==)|(?<=needs )broadcast\b", "--broadcast-dsn", text)
     return text.replace("nodes is missing", "--nodes is missing").replace("without nodes", "without --nodes")
 
 
-async def serve(device: AsyncDevice, ready: ReadyFile) -> None:
-    """Serves until a signal comes; a second one does not wait for the orderly end."""
+async def serve(device: AsyncDevice, ready: ReadyFile, serves: Callable[[], None]) -> None:
+    """Serves until a signal comes; a second one does not wait for the orderly end.
+
+    Args:
+        device: What serves.
+        ready: Is written then.
+        serves: Is called then.
+    """
     task = asyncio.current_task()
     loop = asyncio.get_running_loop()
     assert task is not None
@@ -144,6 +168,7 @@ async def serve(device: AsyncDevice, ready: ReadyFile) -> None:
         with ready.cleared():
             await device.start()
             ready.write(device.endpoints)
+        serves()
         for name, endpoint in device.endpoints.items():
             LOG.info("%s: %s", name, endpoint)
         await asyncio.Event().wait()
@@ -245,7 +270,7 @@ async def serve(device: AsyncDevice, ready: ReadyFile) -> None:
     help="CURVE: the public keys that are let in, one a line; every key if left out.",
 )
 @click.option("--user", callback=read_user, help="The user to go on as, before anything is opened.")
-@click.option("--background", is_flag=True, help="Go to the background.")
+@click.option("--background", is_flag=True, help="Go to the background once it serves.")
 @click.option(
     "--ready-file",
     type=PathGiven(dir_okay=False, path_type=Path),
@@ -308,11 +333,10 @@ def pzq(
             allow_replicas_from=allow_replicas_from,
             peer_security=peer_security_of(curve_secret_key_file),
         )
-        if background:
-            go_to_background()
+        serves = go_to_background() if background else lambda: None
         if user is not None:
             become(user)
-        uvloop.run(serve(device, ReadyFile(ready_file)))
+        uvloop.run(serve(device, ReadyFile(ready_file), serves))
     except (UsageError, EndpointError) as fault:
         raise click.UsageError(in_options(str(fault))) from None
     except ImportError as missing:

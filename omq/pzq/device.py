@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from omq.errors import UsageError
+from omq.errors import EndpointError, UsageError
 from omq.pzq.figures import Figures
 from omq.pzq.inlet import Inlet
 from omq.pzq.member import Member
@@ -21,6 +21,7 @@ from omq.serving import Serving
 from omq.store.errors import DamagedError
 from omq.store.interface import Appended, Log, MakeTopic, Notify, Persistence, TopicState
 from omq.store.journal import Journal
+from omq.transport import check_endpoint
 from omq.types import Security
 
 __all__ = ["AsyncDevice", "Device"]
@@ -69,7 +70,8 @@ class AsyncDevice:
             `dead_letter`, `http`.
 
     Raises:
-        UsageError: A number does not fit.
+        UsageError: An argument does not fit.
+        EndpointError: An endpoint cannot be understood.
         ImportError: A package of the extra `broker` is missing.
     """
 
@@ -104,6 +106,14 @@ class AsyncDevice:
         ):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
                 raise UsageError(f"{name}={value!r}: must be a whole number, 1 or more")
+        if not isinstance(hard_sync, bool):
+            raise UsageError(f"hard_sync={hard_sync!r}: must be True or False")
+        _check("receive", receive)
+        _check("send", send)
+        if monitor is not None:
+            _check("monitor", monitor)
+        if dead_letter is not None:
+            _check("dead_letter", dead_letter)
         self._cluster = read_settings(
             receive=receive,
             broadcast=broadcast,
@@ -143,7 +153,6 @@ class AsyncDevice:
             UsageError: It was started, or closed, already.
             StoreLocked: Another process has the directory.
             DamagedError: The store cannot be opened.
-            EndpointError: An endpoint cannot be understood.
             BindError: One cannot be listened on.
         """
         if self._begun or self._ended:
@@ -324,6 +333,8 @@ def http_address(text: str) -> tuple[str, int]:
     Raises:
         UsageError: It is none of these.
     """
+    if not isinstance(text, str):
+        raise UsageError(f"{text!r:.80} is no address: HOST:PORT, such as 127.0.0.1:8222")
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -333,6 +344,13 @@ def http_address(text: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) < 65536) or "/" in host:
         raise UsageError(f"{text[:80]!r} is no address: HOST:PORT, such as 127.0.0.1:8222")
     return "0.0.0.0" if host == "*" else host or "127.0.0.1", int(port)
+
+
+def _check(name: str, endpoint: str) -> None:
+    try:
+        check_endpoint(endpoint, bind=True)
+    except EndpointError as error:
+        raise EndpointError(f"{name}: {error}") from None
 
 
 def _missing_extra(missing: ModuleNotFoundError) -> ImportError:

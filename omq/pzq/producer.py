@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import omq
 from omq._core.clock import patience
@@ -115,7 +115,7 @@ class Producer:
         try:
             self._socket.send_multipart(frames, timeout=None if end is None else max(end - time.monotonic(), 0))
         except omq.SendTimeout:
-            raise self._unanswered.late(deadline[0]) from None
+            self._late(deadline[0])
 
     def _settle(self, most: int, deadline: tuple[float, float | None]) -> None:
         """Waits until at most so many messages have no answer."""
@@ -126,9 +126,18 @@ class Producer:
                 self._unanswered.answered(self._socket.recv_multipart(timeout=max(left, 0)))
             except ReceiveTimeout:
                 if end is not None and time.monotonic() >= end:
-                    raise self._unanswered.late(seconds) from None
+                    self._late(seconds)
                 for frames in self._unanswered.again():
                     self._put(frames, deadline)
+
+    def _late(self, seconds: float) -> NoReturn:
+        """Raises that the time is up; what says why no device is connected, if none is, is the cause."""
+        cause = None
+        try:
+            self._socket.wait_connected(timeout=0)
+        except omq.Timeout as error:
+            cause = error
+        raise self._unanswered.late(seconds) from cause
 
     def close(self) -> None:
         """Ends. Idempotent."""

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,6 +212,20 @@ def test_metadata_of_ones_own_goes_with_a_consumers(make: Make) -> None:
         assert device.peers[0].properties[b"x-pzq-prefetch"] == b"1000"
 
 
+def test_a_timeout_tells_why_nobody_is_there() -> None:
+    async def play(endpoint: str) -> None:
+        async with twin.Producer(endpoint, linger=0) as producer:
+            await producer.send(b"x", timeout=0.3)
+
+    with omq.PULL(bind="tcp://127.0.0.1:*") as other, Producer(other.endpoints[0], linger=0) as producer:
+        with pytest.raises(ProduceTimeout) as caught:
+            producer.send(b"x", timeout=0.3)
+        assert "DEALER and PULL are incompatible" in str(caught.value.__cause__)
+        with pytest.raises(ProduceTimeout) as caught:
+            asyncio.run(play(other.endpoints[0]))
+        assert "DEALER and PULL are incompatible" in str(caught.value.__cause__)
+
+
 def test_nobody_answers() -> None:
     with held() as port, Producer(f"tcp://127.0.0.1:{port}", linger=0) as producer:
         with pytest.raises(ProduceTimeout):
@@ -276,6 +291,18 @@ def test_the_twin_does_the_same(tmp_path: Path) -> None:
 
 def test_what_is_public_is_there_twice() -> None:
     assert set(omq.pzq.__all__) == set(twin.__all__)
+
+
+@pytest.mark.parametrize("options", [{"receive": "here"}, {"send": None}, {"monitor": ""}, {"dead_letter": "udp://x"}])
+def test_an_endpoint_that_is_none_is_refused_by_its_name(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(EndpointError, match=f"^{next(iter(options))}: "):
+        Device(tmp_path / "data", **options)
+
+
+@pytest.mark.parametrize("options", [{"hard_sync": "no"}, {"http": 8080}])
+def test_what_is_of_no_use_to_a_device_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Device(tmp_path / "data", **options)
 
 
 @pytest.mark.parametrize("options", [{"ack_timeout": 0}, {"inflight_size": True}, {"max_deliveries": 0}])

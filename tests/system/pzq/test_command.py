@@ -91,8 +91,11 @@ def test_a_directory_that_another_one_has_is_refused(tmp_path: Path) -> None:
         (["--reaper-frequency=-1"], 2, "--reaper-frequency"),
         (["--inflight-size=1.5"], 2, "--inflight-size"),
         (["--max-deliveries=none"], 2, "--max-deliveries"),
-        (["--receive-dsn=here"], 2, "here"),
-        (["--send-dsn=tcp://127.0.0.1"], 2, "tcp://127.0.0.1"),
+        (["--receive-dsn=here"], 2, "--receive-dsn: endpoint 'here'"),
+        (["--send-dsn=tcp://127.0.0.1"], 2, "--send-dsn: endpoint 'tcp://127.0.0.1'"),
+        (["--monitor-dsn="], 2, "--monitor-dsn: endpoint ''"),
+        (["--dead-letter-dsn=udp://127.0.0.1:1"], 2, "--dead-letter-dsn: endpoint 'udp:"),
+        (["--background", "--send-dsn=ipc://"], 2, "--send-dsn"),
         (["--http=x:y:z"], 2, "--http"),
         (["--user=nobody-of-this-name"], 2, "--user"),
         (["--database="], 2, "--database"),
@@ -107,6 +110,7 @@ def test_what_does_not_fit_is_said(tmp_path: Path, arguments: list[str], status:
     result = CliRunner().invoke(command, [f"--database={tmp_path / 'data'}", *EVERYWHERE, *arguments])
     assert (result.exit_code, text in result.output) == (status, True), result.output
     assert "Traceback" not in result.output
+    assert status == 1 or not (tmp_path / "data").exists()
 
 
 def test_a_file_of_the_original_is_no_directory_of_messages(tmp_path: Path) -> None:
@@ -127,19 +131,25 @@ def test_the_defaults_are_those_of_the_original() -> None:
     assert defaults["database"] == "/tmp/sink.kch"
 
 
-def test_in_the_background_it_serves_on(tmp_path: Path) -> None:
-    ready = tmp_path / "ready.json"
+def in_background(folder: Path, *options: str) -> int:
+    """The status of a command that goes to the background."""
     began = subprocess.run(
         [
-            *(sys.executable, "-c", MAIN, "pzq", f"--database={tmp_path / 'data'}", "--ready-file", str(ready)),
-            *(*EVERYWHERE, "--background"),
+            *(sys.executable, "-c", MAIN, "pzq", f"--database={folder / 'data'}"),
+            *("--ready-file", str(folder / "ready.json"), "--user=", *EVERYWHERE, "--background", *options),
         ],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.DEVNULL,
         timeout=30,
     )
-    assert began.returncode == 0
-    until(ready.exists)
+    return began.returncode
+
+
+def test_in_the_background_it_serves_on(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    assert in_background(tmp_path, "--receive-dsn=tcp://192.0.2.1:1") == 1
+    assert in_background(tmp_path) == 0
+    assert in_background(tmp_path) == 1  # the directory has one
     where = json.loads(ready.read_bytes())
     process = int((tmp_path / "data" / "lock").read_text())
     try:
