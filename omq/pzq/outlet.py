@@ -34,6 +34,8 @@ TURN: Final = 0.002
 PARTING: Final = 64
 HEARTBEAT: Final = 10.0
 SILENCE: Final = 30.0
+#: A consumer that lets a message's time run out is tried again after that time, then after twice as long, so often.
+RESTS: Final = 10
 #: Seconds between two lines about acknowledgements that are refused.
 QUIET: Final = 1.0
 
@@ -45,8 +47,11 @@ class Consumer:
         identity: What the socket calls it.
         address: Where it is.
         counts: It is told which delivery each message is.
-        prefetch: Messages that it may hold; 0: as many as there is room for.
+        prefetch: Messages that it may hold, as it says; 0: it does not.
+        room: Messages that it may hold now.
         held: How many it holds.
+        trials: How often in a row its time was up; from its answer on 0.
+        retried: When it is tried again.
         number: How many it was sent.
         heard: The highest number of those that it has answered.
         answered: When it answered last, by the monotonic clock.
@@ -66,7 +71,10 @@ class Consumer:
         "line",
         "number",
         "prefetch",
+        "retried",
+        "room",
         "sent",
+        "trials",
     )
 
     def __init__(self, peer: PeerInfo, address: str, line: deque[Consumer]) -> None:
@@ -76,12 +84,14 @@ class Consumer:
         self.counts = peer.properties.get(DELIVERIES.lower()) == b"1"
         wanted = peer.properties.get(PREFETCH.lower(), b"")
         self.prefetch = int(wanted) if wanted.isdigit() and len(wanted) < 10 else 0
-        self.held = self.number = self.heard = self.sent = 0
-        self.answered = 0.0
+        self.room = self.prefetch or MOST
+        self.held = self.number = self.heard = self.sent = self.trials = 0
+        self.answered = self.retried = 0.0
         self.choked = False
 
-    def move(self, line: deque[Consumer]) -> None:
-        """It waits there from now on, behind the others."""
+    def move(self, line: deque[Consumer], room: int = 0) -> None:
+        """It waits there from now on, behind the others, and may hold so many; 0: as many as it takes."""
+        self.room = room or self.prefetch or MOST
         if self.line is not line:
             self.choked = False
             self.line.remove(self)
@@ -276,7 +286,8 @@ class Outlet:
                 consumer.answered = now
                 if flight.number > consumer.heard:
                     consumer.heard = flight.number
-                if consumer.line is not turn:
+                if consumer.trials:
+                    consumer.trials = 0
                     consumer.move(turn)
                 flight.queue.done(flight.id)
                 done += 1
@@ -307,6 +318,7 @@ class Outlet:
             del self._expired[key]
         consumer.answered = time.monotonic()
         consumer.heard = max(consumer.heard, flight.number)
+        consumer.trials = 0
         consumer.move(self._turn)
         if done:
             self.counts["acknowledged"] += 1
@@ -350,13 +362,19 @@ class Outlet:
                 continue
             expired += 1
             self._take_back(flight)
-            consumer.move(self._late)
+            if consumer.line is not self._late:
+                consumer.trials += 1
+                consumer.retried = now + self._timeout * 2 ** min(consumer.trials - 1, RESTS)
+                consumer.move(self._late)
             if flight.queue.returned(flight):
                 self._expired[flight.key] = flight
         if expired:
             self.counts["expired"] += expired
             log.info("%s: %d messages were not acknowledged in time", self._name, expired)
         self._look()
+        for consumer in tuple(self._late) if self._turn else ():
+            if consumer.retried <= now and not consumer.choked:
+                consumer.move(self._turn, 1)
         self._reaper = self._loop.call_later(self._reaper_frequency, self._reap)
         self.wake()
 
@@ -433,15 +451,16 @@ class Outlet:
         return min(heads, key=lambda flight: flight.key, default=None)
 
     def _next(self) -> Consumer | None:
-        """Whose turn it is; it stays first in line until it is given something."""
-        if self._turn and not self._turn[0].prefetch and not self._turn[0].choked:
-            return self._turn[0]
-        for waiting in (self._turn, self._late):
-            for _ in range(len(waiting)):
-                consumer = waiting[0]
-                if not consumer.choked and (not consumer.prefetch or consumer.held < consumer.prefetch):
-                    return consumer
-                waiting.rotate(-1)
+        """Whose turn it is; it stays first in line until it is given something.
+
+        Those that are late wait for others even where these have no room: they would else get most of what comes back.
+        """
+        waiting = self._turn or self._late
+        for _ in range(len(waiting)):
+            consumer = waiting[0]
+            if consumer.held < consumer.room and not consumer.choked:
+                return consumer
+            waiting.rotate(-1)
         return None
 
     def _save(self) -> None:

@@ -276,6 +276,47 @@ def test_a_consumer_that_does_not_read_is_not_sent_the_same_again_and_again(make
     deaf.close()
 
 
+def test_a_consumer_that_hangs_gets_nothing_while_another_one_is_busy(make: Make) -> None:
+    device = make(ack_timeout=300_000)
+    with (
+        raw(zmq.DEALER, device.endpoints["receive"]) as producer,
+        raw(zmq.ROUTER, device.endpoints["send"]),
+        Consumer(device.endpoints["send"], prefetch=1) as other,
+    ):
+        until(lambda: figures(device.endpoints["monitor"])["consumers"] == 2)
+        for _ in range(61):
+            asked(producer, b"id", b"", b"body")
+        for _ in range(61):
+            other.recv(timeout=5).ack()
+        told = figures(device.endpoints["monitor"])
+        assert 0 < told["expired_messages"] < 66, told
+
+
+def test_a_consumer_that_forgets_a_message_is_tried_again(make: Make) -> None:
+    device = make(ack_timeout=200_000)
+    with (
+        raw(zmq.DEALER, device.endpoints["receive"]) as producer,
+        raw(zmq.ROUTER, device.endpoints["send"]) as forgetful,
+        raw(zmq.ROUTER, device.endpoints["send"]) as other,
+    ):
+        until(lambda: figures(device.endpoints["monitor"])["consumers"] == 2)
+        for _ in range(2):
+            asked(producer, b"id", b"", b"body")
+        forgetful.recv_multipart()
+        peer, key, *_ = other.recv_multipart()
+        other.send_multipart([peer, key, b"1"])
+        until(lambda: figures(device.endpoints["monitor"])["expired_messages"] == 1)
+        taken, began = 0, time.monotonic()
+        while taken < 20:
+            assert time.monotonic() - began < 20, taken
+            asked(producer, b"id", b"", b"body")
+            for consumer in (forgetful, other):
+                while consumer.poll(2):
+                    peer, key, *_ = consumer.recv_multipart()
+                    consumer.send_multipart([peer, key, b"1"])
+                    taken += consumer is forgetful
+
+
 def test_what_is_delivered_too_often_becomes_a_dead_letter(make: Make) -> None:
     device = make(max_deliveries=2, ack_timeout=60_000_000, dead_letter="tcp://127.0.0.1:*")
     with (
