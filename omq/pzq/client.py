@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -65,19 +66,21 @@ def headers_of(headers: Iterable[bytes]) -> list[bytes]:
 
 
 class Remembered:
-    """Names that were noted, the last 65,536 of them."""
+    """Names that were noted, the last 65,536 of them. Threads may share it."""
 
     def __init__(self) -> None:
         self._names: dict[bytes, None] = {}
+        self._lock = threading.Lock()  # no other thread notes one while the oldest is looked for
 
     def __contains__(self, name: bytes) -> bool:
         return name in self._names
 
     def note(self, name: bytes) -> None:
         """Remembers a name."""
-        self._names[name] = None
-        if len(self._names) > REMEMBERED:
-            self._names.pop(next(iter(self._names)), None)
+        with self._lock:
+            self._names[name] = None
+            if len(self._names) > REMEMBERED:
+                del self._names[next(iter(self._names))]
 
 
 class Unanswered:

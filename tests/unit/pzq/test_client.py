@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -81,3 +83,21 @@ def test_bodies() -> None:
         parts_of([])
     with pytest.raises(TypeError):
         parts_of("text")  # type: ignore[arg-type]
+
+
+def test_threads_may_note_names_at_once() -> None:
+    remembered = Remembered()
+    for number in range(REMEMBERED):
+        remembered.note(b"%d" % number)
+
+    def note(thread: int) -> None:
+        for number in range(3000):
+            remembered.note(b"%d.%d" % (thread, number))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(note, range(4)))
+    finally:
+        sys.setswitchinterval(before)
