@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn, SupportsIndex
 
 from omq._core.calls.description import snapshot
+from omq._core.clock import patience as patience
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
 from omq.context import Context
 from omq.engine.socket import Engine

@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import omq.asyncio as omq
-from omq._core.clock import patience
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout
 from omq.pzq.client import (
     AGAIN,
@@ -35,6 +34,7 @@ from omq.pzq.client import (
 )
 from omq.pzq.device import AsyncDevice as Device
 from omq.pzq.errors import Malformed, NotReplicated, ProduceTimeout, PzqError, Refused
+from omq.socket_base import patience
 from omq.types import UNSET, Unset
 
 __all__ = [

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from omq._core.clock import patience
 from omq.errors import UsageError
 from omq.pzq.errors import ProduceTimeout, Refused
 from omq.pzq.wire import DELIVERIES, PREFETCH, REFUSED, STORED, dedup, has_dedup, read_delivery, read_reply
+from omq.socket_base import patience
 from omq.types import Unset
 
 #: Messages of `send_many` that wait for their acknowledgements.

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import omq
-from omq._core.clock import patience
 from omq.errors import ReceiveTimeout
 from omq.pzq.client import AGAIN, TIMEOUT, WINDOW, Body, Unanswered
+from omq.socket_base import patience
 from omq.types import UNSET, Unset
 
 __all__ = ["Producer"]

@@ -19,6 +19,7 @@ from tests.system.pzq.nodes import TIMEOUT, Node, empty, whole
 from tests.waits import until
 
 PRODUCERS = 2
+CALM = 500  # messages
 BOUND = 60.0  # seconds for anything to come to rest
 SETTLING = 3 * TIMEOUT * 1e6  # microseconds after a fault in which who delivers what may change hands
 
@@ -121,6 +122,13 @@ class ClusterPlayer:
         process.wait()
         kind, number = name.split()
         (self._begin_consumer if kind == "consumer" else self.begin_producer)(int(number))
+
+    def calm(self) -> None:
+        """Has messages pass while nothing is wrong: their order is looked at."""
+        over = max((over for _, over in self._faults), default=0.0)
+        until(lambda: time.time_ns() // 1000 > over, bound=BOUND)
+        before = len(self._deliveries())
+        until(lambda: len(self._deliveries()) > before + CALM, bound=BOUND)
 
     def rest(self) -> None:
         """Ends the producers, and waits until nothing is left: what was done by then is done for good."""

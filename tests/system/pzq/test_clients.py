@@ -220,10 +220,10 @@ def test_a_timeout_tells_why_nobody_is_there() -> None:
     with omq.PULL(bind="tcp://127.0.0.1:*") as other, Producer(other.endpoints[0], linger=0) as producer:
         with pytest.raises(ProduceTimeout) as caught:
             producer.send(b"x", timeout=0.3)
-        assert "DEALER and PULL are incompatible" in str(caught.value.__cause__)
+        assert "incompatible" in str(caught.value.__cause__)
         with pytest.raises(ProduceTimeout) as caught:
             asyncio.run(play(other.endpoints[0]))
-        assert "DEALER and PULL are incompatible" in str(caught.value.__cause__)
+        assert "incompatible" in str(caught.value.__cause__)
 
 
 def test_nobody_answers() -> None:
