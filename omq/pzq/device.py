@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from omq import check_endpoint
 from omq.errors import EndpointError, UsageError
 from omq.pzq.figures import Figures
 from omq.pzq.inlet import Inlet
@@ -21,7 +22,6 @@ from omq.serving import Serving
 from omq.store.errors import DamagedError
 from omq.store.interface import Appended, Log, MakeTopic, Notify, Persistence, TopicState
 from omq.store.journal import Journal
-from omq.transport import check_endpoint
 from omq.types import Security
 
 __all__ = ["AsyncDevice", "Device"]
