@@ -7,6 +7,7 @@ from libc.string cimport memcpy
 
 from omq._core.wire.send_buffer cimport BATCH_MESSAGES, INLINE_LIMIT, SPARSE_NS, Part
 from omq._core.clock cimport now_ns
+from omq._core.wire.frame_reader cimport Run
 from omq._core.wire.framing cimport FLAG_MORE, LONG_HEADER, write_header
 from omq._core.queues.recv_queue cimport RequestRecvQueue
 from omq._core.queues.matcher cimport Matcher
@@ -155,6 +156,19 @@ cdef class RoundRobin(SendQueue):
             limit = min(limit, self.hwm - peer.pending())
         return peer.send_run(messages, start, limit) if limit > 0 else 0
 
+    cdef Py_ssize_t room_for_run(self) except -1:
+        cdef Peer peer
+        # With several peers each message has its own turn.
+        if Py_SIZE(self.queue) or len(self._open) != 1:
+            return 0
+        peer = <Peer>self._open[0]
+        if not peer.takes_frames():
+            return 0
+        return TURN_MESSAGES if self.hwm == 0 else max(self.hwm - peer.pending(), 0)
+
+    cdef int put_frames(self, const Run *run) except -1:
+        return (<Peer>self._open[0]).send_frames(run)
+
     cdef bint _has_room(self) noexcept:
         if self._immediate and self._attached == 0:
             return False
@@ -263,6 +277,9 @@ cdef class RequestSendQueue(RoundRobin):
         self._serial = int.from_bytes(os.urandom(4), "big")
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
+        return 0
+
+    cdef Py_ssize_t room_for_run(self) except -1:
         return 0
 
     cdef bint can_put(self) except -1:

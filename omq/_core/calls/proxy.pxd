@@ -1,0 +1,28 @@
+# What a proxy does with its sockets, in both twins; it never waits.
+
+from omq._core.link.poller cimport Poller
+from omq._core.queues.passage cimport Passage
+from omq._core.queues.peer cimport RecvQueue, SendQueue
+
+cdef enum ProxyState:
+    PROXY_RUNS
+    PROXY_PAUSED
+    PROXY_ENDS
+
+
+cdef class ProxyCore:
+    cdef Passage _forth              # from the frontend to the backend; None: messages cannot go that way
+    cdef Passage _back               # from the backend to the frontend; None: likewise, or the two are one socket
+    cdef RecvQueue _control          # where commands come from; None: from nowhere
+    cdef SendQueue _answers          # where they are answered; None: nowhere
+    cdef bint _owes                  # each command is to be answered (REP)
+    cdef list _send_queues           # those of all its sockets
+    cdef list _pollers               # the epoll sets of frontend and backend
+    cdef ProxyState _state
+    cdef bint _round(self) except -1
+    cdef Py_ssize_t _move(self) except -1
+    cdef int _begin_turns(self, bint led) except -1
+    cdef int _flush(self) except -1
+    cdef int _obey(self) except -1
+    cdef int _answer(self, list parts) except -1
+    cdef int _drain(self) except -1

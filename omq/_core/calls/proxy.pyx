@@ -1,0 +1,165 @@
+"""What a proxy does with its sockets, in both twins: it forwards a turn's worth each way, and obeys its control socket.
+
+Nothing here waits, and whoever calls holds the locks of all sockets that take part.
+"""
+
+from omq._core.link.poller cimport Poller
+from omq._core.link.receiver cimport Receiver
+from omq._core.queues.passage cimport Passage
+from omq._core.queues.peer cimport RecvQueue, SendQueue
+from omq._core.queues.routed cimport ReplySendQueue
+from omq._core.queues.send_queue cimport Distributor, fill_part
+from omq._core.wire.send_buffer cimport BATCH_MESSAGES, Part
+
+import struct
+
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int, unsigned long, ...)
+    unsigned long FIONREAD
+
+cdef enum:
+    COMMANDS = 64            # commands that are obeyed in one round
+    FIGURES = 8              # numbers that STATISTICS is answered with
+    LARGE_BATCH = 1024       # messages at which a batch leaves; most batches leave earlier, for their bytes
+
+
+cdef class ProxyCore:
+    """What a proxy does with its sockets, without waiting."""
+
+    def __init__(self, frontend, backend, capture, control):
+        cdef SendQueue spy = None if capture is None else capture.send_queue
+        if frontend.recv_queue is not None and backend.send_queue is not None:
+            self._forth = Passage(frontend.recv_queue, backend.send_queue, spy)
+        if frontend is not backend and backend.recv_queue is not None and frontend.send_queue is not None:
+            self._back = Passage(backend.recv_queue, frontend.send_queue, spy)
+        if control is not None:
+            self._control = control.recv_queue
+            self._answers = control.send_queue
+            self._owes = isinstance(self._answers, ReplySendQueue)
+        self._send_queues = list(dict.fromkeys([
+            one.send_queue for one in (frontend, backend, capture, control)
+            if one is not None and one.send_queue is not None
+        ]))
+
+    @property
+    def ended(self):
+        """Whether a command has ended it."""
+        return self._state == PROXY_ENDS
+
+    def statistics(self):
+        """Messages and bytes received and sent by the frontend, then by the backend: eight unsigned 64-bit numbers."""
+        cdef Passage forth = self._forth
+        cdef Passage back = self._back
+        frontend = [0, 0, 0, 0]
+        backend = [0, 0, 0, 0]
+        if forth is not None:
+            frontend[:2] = forth.messages_in, forth.bytes_in
+            backend[2:] = forth.messages_out, forth.bytes_out
+        if back is not None:
+            backend[:2] = back.messages_in, back.bytes_in
+            frontend[2:] = back.messages_out, back.bytes_out
+        return [struct.pack("=Q", figure) for figure in (*frontend, *backend)]
+
+    cdef int _begin_turns(self, bint led) except -1:
+        """From now on, or no longer, this proxy ends the turns in which batches gather."""
+        cdef SendQueue send_queue
+        for send_queue in self._send_queues:
+            send_queue.led = led
+            if not isinstance(send_queue, Distributor):  # which adapts to the number of its peers
+                send_queue.most = LARGE_BATCH if led else BATCH_MESSAGES
+        return 0
+
+    cdef bint _round(self) except -1:
+        """Obeys what the control socket says, and forwards a turn's worth each way; whether there may be more to do."""
+        if self._control is not None and self._control.has_message():
+            self._obey()
+            return True
+        return self._state == PROXY_RUNS and self._move() > 0
+
+    cdef Py_ssize_t _move(self) except -1:
+        """Forwards a turn's worth each way; returns how many messages, or 1 if messages were only dropped."""
+        cdef Py_ssize_t moved = 0
+        if self._forth is not None:
+            moved += self._forth.move()
+            moved += self._forth.source.unfinished
+        if self._back is not None:
+            moved += self._back.move()
+            moved += self._back.source.unfinished
+        return moved
+
+    cdef int _flush(self) except -1:
+        """Ends the turn: what has gathered leaves."""
+        cdef SendQueue send_queue
+        for send_queue in self._send_queues:
+            send_queue.flush_pending()
+        return 0
+
+    # ------------------------------------------------------------------ control
+
+    cdef int _obey(self) except -1:
+        """Obeys the commands that wait. What is no command is ignored, as by libzmq; a REP answers that, too."""
+        cdef Py_ssize_t left = COMMANDS
+        cdef list command, answer
+        while left > 0 and self._state != PROXY_ENDS and self._control.has_message():
+            left -= 1
+            command = self._control.take_message()
+            answer = [b""] if self._owes else None
+            if command == [b"PAUSE"]:
+                self._state = PROXY_PAUSED
+            elif command == [b"RESUME"]:
+                self._state = PROXY_RUNS
+            elif command == [b"TERMINATE"]:
+                self._state = PROXY_ENDS
+                self._drain()
+            elif command == [b"KILL"]:
+                self._state = PROXY_ENDS
+            elif command == [b"STATISTICS"]:
+                answer = self.statistics()
+            if answer is not None and self._answers is not None:
+                self._answer(answer)
+        return 0
+
+    cdef int _answer(self, list parts) except -1:
+        """Answers a command. Nobody waits for room: an answer that its asker leaves none for is dropped."""
+        cdef Part answer[FIGURES]
+        cdef Py_ssize_t i
+        for i in range(len(parts)):
+            fill_part(answer + i, <bytes>parts[i])
+        self._answers.put(answer, len(parts))
+        return 0
+
+    cdef int _drain(self) except -1:
+        """Forwards what has been received: it waits here, or in the kernel. What comes meanwhile is not waited for."""
+        cdef list goals = []
+        cdef Poller poller
+        cdef Passage passage
+        cdef Py_ssize_t left, moved
+        cdef long long before = -1, after
+        for poller in self._pollers:
+            for peer in poller._peers:
+                if isinstance(peer, Receiver):
+                    goals.append((peer, (<Receiver>peer).bytes_in + unread_of((<Receiver>peer).fd)))
+        while goals:
+            moved = self._move()
+            for poller in self._pollers:
+                poller.serve()
+            after = sum([(<Receiver>peer).bytes_in for peer, _ in goals])
+            if moved == 0 and after == before:
+                break
+            before = after
+            goals = [(peer, goal) for peer, goal in goals if (<Receiver>peer).bytes_in < goal and not (<Receiver>peer).lost]
+            before = sum([(<Receiver>peer).bytes_in for peer, _ in goals])
+        for passage in (self._forth, self._back):
+            left = 0 if passage is None else passage.source.waiting()
+            while left > 0:
+                moved = passage.move()
+                if moved == 0:
+                    break
+                left -= moved
+        return 0
+
+
+cdef int unread_of(int fd) noexcept:
+    """Bytes that a descriptor's kernel holds for its reader."""
+    cdef int unread = 0
+    return unread if fd >= 0 and ioctl(fd, FIONREAD, &unread) == 0 else 0
