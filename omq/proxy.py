@@ -33,7 +33,8 @@ def proxy(frontend: Socket, backend: Socket, *, capture: Socket | None = None, c
         control: Gives commands (`zmq_proxy_steerable(3)`): a PAIR, PULL, SUB or REP that receives one of
             `PAUSE` (nothing is forwarded until `RESUME`),
             `RESUME`,
-            `TERMINATE` (the call returns, once what had been received by then is forwarded, as far as there is room),
+            `TERMINATE` (the call returns once what had been received by then is forwarded; what finds no room for half
+            a second stays in its socket),
             `KILL` (the call returns at once; what waits stays in its socket) and
             `STATISTICS`, which PAIR and REP answer with eight unsigned 64-bit numbers in native byte order, a part
             each: messages and bytes received and sent by the frontend, then by the backend.
@@ -52,7 +53,7 @@ def proxy(frontend: Socket, backend: Socket, *, capture: Socket | None = None, c
     try:
         SyncProxy(frontend, backend, capture, control).run()
     except ClosedError:
-        refuse_ended(sockets)
+        refuse_terminated(sockets)
         raise
 
 
@@ -93,10 +94,10 @@ def refuse_unfit(frontend: Any, backend: Any, capture: Any, control: Any, kind: 
     return list(names)
 
 
-def refuse_ended(sockets: Sequence[SocketBase]) -> None:
-    """Raises what says which socket has ended, and whether its context has."""
+def refuse_terminated(sockets: Sequence[SocketBase]) -> None:
+    """Raises if a socket has ended because its context has."""
     for one in sockets:
-        if one.closed:
+        if one._engine.context.closed:
             raise one._closed_error("was closed while a proxy served it") from None
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from omq._core.calls.async_proxy import AsyncProxy
 from omq._core.calls.call import AsyncCore
 from omq.errors import ClosedError
-from omq.proxy import refuse_ended, refuse_unfit
+from omq.proxy import refuse_terminated, refuse_unfit
+
+_GLANCE = 0.005  # seconds between two looks after TERMINATE
 
 if TYPE_CHECKING:
     from omq.asyncio import Socket
@@ -44,10 +46,12 @@ async def proxy(
         while not core.ended:
             if core.turn():
                 await asyncio.sleep(0)
+            elif core.draining:
+                await asyncio.sleep(_GLANCE)
             elif not core.ended:
                 await core.rest(loop)
     except ClosedError:
-        refuse_ended(sockets)
+        refuse_terminated(sockets)
         raise
     finally:
         core.end()

@@ -7,6 +7,7 @@ from omq._core.queues.peer cimport RecvQueue, SendQueue
 cdef enum ProxyState:
     PROXY_RUNS
     PROXY_PAUSED
+    PROXY_DRAINS             # TERMINATE has come: what has been received is forwarded still
     PROXY_ENDS
 
 
@@ -19,10 +20,17 @@ cdef class ProxyCore:
     cdef list _send_queues           # those of all its sockets
     cdef list _pollers               # the epoll sets of frontend and backend
     cdef ProxyState _state
+    cdef list _goals                 # TERMINATE: connections, and the bytes that each had received in all; those not yet read
+    cdef Py_ssize_t _left            # messages that are forwarded still, once all that is read
+    cdef long long _until            # when that is to end where peers go on, in nanoseconds on the monotonic clock
+    cdef long long _patience         # when it ends if nothing moves, likewise
     cdef bint _round(self) except -1
     cdef Py_ssize_t _move(self) except -1
     cdef int _begin_turns(self, bint led) except -1
     cdef int _flush(self) except -1
     cdef int _obey(self) except -1
     cdef int _answer(self, list parts) except -1
-    cdef int _drain(self) except -1
+    cdef int _begin_end(self) except -1
+    cdef bint _drain(self) except -1
+    cdef long long _received(self) except -1
+    cdef Py_ssize_t _waiting(self) except -1

@@ -5,6 +5,10 @@ class ProxyCore:
 
     def __init__(self, frontend: Any, backend: Any, capture: Any, control: Any) -> None: ...
     @property
+    def draining(self) -> bool:
+        """Whether TERMINATE has come: `turn` looks at the clock, too."""
+
+    @property
     def ended(self) -> bool:
         """Whether a command has ended it."""
 

@@ -3,6 +3,7 @@
 Nothing here waits, and whoever calls holds the locks of all sockets that take part.
 """
 
+from omq._core.clock cimport now_ns
 from omq._core.link.poller cimport Poller
 from omq._core.link.receiver cimport Receiver
 from omq._core.queues.passage cimport Passage
@@ -20,6 +21,8 @@ cdef extern from "<sys/ioctl.h>" nogil:
 cdef enum:
     COMMANDS = 64            # commands that are obeyed in one round
     FIGURES = 8              # numbers that STATISTICS is answered with
+    FOLLOW_NS = 50000000     # nanoseconds that TERMINATE lets pass while peers go on without a gap
+    PATIENCE_NS = 500000000  # nanoseconds that it waits for room
     LARGE_BATCH = 1024       # messages at which a batch leaves; most batches leave earlier, for their bytes
 
 
@@ -40,6 +43,11 @@ cdef class ProxyCore:
             one.send_queue for one in (frontend, backend, capture, control)
             if one is not None and one.send_queue is not None
         ]))
+
+    @property
+    def draining(self):
+        """Whether TERMINATE has come: `turn` looks at the clock, too."""
+        return self._state == PROXY_DRAINS
 
     @property
     def ended(self):
@@ -74,6 +82,8 @@ cdef class ProxyCore:
         if self._control is not None and self._control.has_message():
             self._obey()
             return True
+        if self._state == PROXY_DRAINS:
+            return self._drain()
         return self._state == PROXY_RUNS and self._move() > 0
 
     cdef Py_ssize_t _move(self) except -1:
@@ -104,17 +114,18 @@ cdef class ProxyCore:
             left -= 1
             command = self._control.take_message()
             answer = [b""] if self._owes else None
-            if command == [b"PAUSE"]:
+            if command == [b"STATISTICS"]:
+                answer = self.statistics()
+            elif command == [b"KILL"]:
+                self._state = PROXY_ENDS
+            elif self._state == PROXY_DRAINS:
+                pass  # TERMINATE has come before
+            elif command == [b"TERMINATE"]:
+                self._begin_end()
+            elif command == [b"PAUSE"]:
                 self._state = PROXY_PAUSED
             elif command == [b"RESUME"]:
                 self._state = PROXY_RUNS
-            elif command == [b"TERMINATE"]:
-                self._state = PROXY_ENDS
-                self._drain()
-            elif command == [b"KILL"]:
-                self._state = PROXY_ENDS
-            elif command == [b"STATISTICS"]:
-                answer = self.statistics()
             if answer is not None and self._answers is not None:
                 self._answer(answer)
         return 0
@@ -128,35 +139,73 @@ cdef class ProxyCore:
         self._answers.put(answer, len(parts))
         return 0
 
-    cdef int _drain(self) except -1:
-        """Forwards what has been received: it waits here, or in the kernel. What comes meanwhile is not waited for."""
-        cdef list goals = []
+    # ------------------------------------------------------------------ the end
+
+    cdef int _begin_end(self) except -1:
+        """Notes what has been received: what waits here, and what the kernel has."""
         cdef Poller poller
-        cdef Passage passage
-        cdef Py_ssize_t left, moved
-        cdef long long before = -1, after
+        cdef Receiver peer
+        self._state = PROXY_DRAINS
+        self._goals = []
         for poller in self._pollers:
-            for peer in poller._peers:
-                if isinstance(peer, Receiver):
-                    goals.append((peer, (<Receiver>peer).bytes_in + unread_of((<Receiver>peer).fd)))
-        while goals:
-            moved = self._move()
-            for poller in self._pollers:
-                poller.serve()
-            after = sum([(<Receiver>peer).bytes_in for peer, _ in goals])
-            if moved == 0 and after == before:
-                break
-            before = after
-            goals = [(peer, goal) for peer, goal in goals if (<Receiver>peer).bytes_in < goal and not (<Receiver>peer).lost]
-            before = sum([(<Receiver>peer).bytes_in for peer, _ in goals])
-        for passage in (self._forth, self._back):
-            left = 0 if passage is None else passage.source.waiting()
-            while left > 0:
-                moved = passage.move()
-                if moved == 0:
-                    break
-                left -= moved
+            for one in poller._peers:
+                if isinstance(one, Receiver):
+                    peer = <Receiver>one
+                    self._goals.append((peer, peer.bytes_in + unread_of(peer.fd)))
+        self._left = self._waiting()
+        self._until = now_ns() + FOLLOW_NS
+        self._patience = now_ns() + PATIENCE_NS
         return 0
+
+    cdef bint _drain(self) except -1:
+        """Forwards what has been received, and what follows that without a gap; whether there may be more to do.
+
+        A peer that goes on and on is not waited for, beyond `FOLLOW_NS`. Nor is one that leaves no room for anything,
+        beyond `PATIENCE_NS`: what it does not take stays in the socket that has received it.
+        """
+        cdef Poller poller
+        cdef long long before = self._received()
+        cdef Py_ssize_t moved = self._move()
+        cdef long long now = now_ns()
+        for poller in self._pollers:
+            poller.serve()
+        if moved == 0 and self._received() == before:
+            if now > self._patience or self._waiting() == 0:
+                self._state = PROXY_ENDS
+            return False
+        self._patience = now + PATIENCE_NS
+        if self._goals:
+            self._goals = [(one, goal) for one, goal in self._goals if not is_past(one, goal)]
+            self._left = self._waiting()
+        elif self._left > 0:
+            self._left -= moved
+        elif now > self._until:
+            self._state = PROXY_ENDS
+        return True
+
+    cdef long long _received(self) except -1:
+        """Bytes that have come from all connections."""
+        cdef Poller poller
+        cdef long long received = 0
+        for poller in self._pollers:
+            for one in poller._peers:
+                if isinstance(one, Receiver):
+                    received += (<Receiver>one).bytes_in
+        return received
+
+    cdef Py_ssize_t _waiting(self) except -1:
+        """Messages that could be forwarded if there were room."""
+        cdef Passage passage
+        cdef Py_ssize_t waiting = 0
+        for passage in (self._forth, self._back):
+            if passage is not None:
+                waiting += passage.source.waiting() + (passage._owed is not None)
+        return waiting
+
+
+cdef bint is_past(Receiver peer, long long goal) except -1:
+    """Whether so many bytes have come from a peer, or no more will."""
+    return peer.lost or peer.bytes_in >= goal
 
 
 cdef int unread_of(int fd) noexcept:

@@ -11,7 +11,7 @@ from libc.errno cimport EINTR, errno
 from posix.time cimport nanosleep, timespec
 
 from omq._core.calls.leader cimport BlockedCall, LeaderCore
-from omq._core.calls.proxy cimport PROXY_ENDS, ProxyCore
+from omq._core.calls.proxy cimport PROXY_DRAINS, PROXY_ENDS, ProxyCore
 from omq._core.clock cimport now_ns
 from omq._core.queues.peer cimport TURN_MESSAGES
 
@@ -30,6 +30,7 @@ cdef enum:
     REST_NS = 100000          # nanoseconds of a sleep during which other threads came in anyway
     FIRST_NAP_NS = 10000000   # nanoseconds of the main thread's first sleep; each further one is twice as long
     LAST_NAP_NS = 1000000000  # nanoseconds of the main thread's longest sleep
+    DRAIN_MS = 20             # milliseconds between two looks at the clock after TERMINATE
     ADAPTIVE_NS = 50000       # nanoseconds that "adaptive" spins at most
     SHORT_NS = 40000          # a wait below this was worth spinning for
 
@@ -299,6 +300,8 @@ cdef class SyncProxy(ProxyCore):
             # A signal between the last look for one and the system call interrupts nothing.
             wait = <int>(self._nap // 1000000)
             self._nap = min(2 * self._nap, <long long>LAST_NAP_NS)
+        if self._state == PROXY_DRAINS:
+            wait = DRAIN_MS
         try:
             if self._arm():
                 begun = now_ns()
