@@ -52,19 +52,27 @@ def served(peer: str, pattern: str) -> Iterator[tuple[int, str, str]]:
         process.wait()
 
 
+Role = tuple[Callable[..., None], tuple[Any, ...]]
+
+
 @contextmanager
-def playing(*roles: tuple[Callable[..., None], tuple[Any, ...]]) -> Iterator[None]:
-    """Clients, each in a process of its own."""
-    fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=_quietly, args=role, daemon=True) for role in roles]
-    for process in processes:
-        process.start()
+def playing(role: Role) -> Iterator[None]:
+    """A client in a process of its own."""
+    process = multiprocessing.get_context("fork").Process(target=_quietly, args=role, daemon=True)
+    process.start()
     try:
         yield
     finally:
-        for process in processes:
-            process.kill()
-            process.join()
+        process.kill()
+        process.join()
+
+
+def _until(reached: Callable[[], bool], complaint: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not reached():
+        if time.monotonic() > end:
+            raise TimeoutError(complaint)
+        time.sleep(0.01)
 
 
 def _quietly(play: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -83,24 +91,25 @@ def processor_time(pid: int) -> float:
 def measure(peer: str, pattern: str, size: int, seconds: float) -> tuple[float, float]:
     """Messages a second that arrive, and microseconds of the proxy's processor time for each."""
     progress = Progress()
+    receiver: Role
+    sender: Role
     with served(peer, pattern) as (pid, front, back):
         if pattern == "router-dealer":
-            roles = [(answer, (back,)), (ask, (front, size, progress))]
+            receiver, sender = (answer, (back, progress)), (ask, (front, size, progress))
         else:
             kinds = {"pull-push": (b"PUSH", b"PULL"), "xsub-xpub": (b"PUB", b"SUB")}[pattern]
-            roles = [(receive, (back, kinds[1], size, progress)), (send, (front, kinds[0], size, progress))]
-        with playing(*roles):
-            end = time.monotonic() + PATIENCE
-            while not progress.count:
-                if time.monotonic() > end:
-                    raise TimeoutError(f"{peer}, {pattern}: no message has come through")
-                time.sleep(0.01)
-            time.sleep(WARM)
-            begun, counted, worked = time.monotonic(), progress.count, processor_time(pid)
-            time.sleep(seconds)
-            count = progress.count - counted
-            worked = processor_time(pid) - worked
-            rate = count / (time.monotonic() - begun)
+            receiver = (receive, (back, kinds[1], size, progress))
+            sender = (send, (front, kinds[0], size, progress))
+        with playing(receiver):
+            _until(lambda: progress.there, f"{peer}, {pattern}: the receiver has not come")
+            with playing(sender):
+                _until(lambda: progress.count > 0, f"{peer}, {pattern}: no message has come through")
+                time.sleep(WARM)
+                begun, counted, worked = time.monotonic(), progress.count, processor_time(pid)
+                time.sleep(seconds)
+                count = progress.count - counted
+                worked = processor_time(pid) - worked
+                rate = count / (time.monotonic() - begun)
     if not count:
         raise TimeoutError(f"{peer}, {pattern}: no more messages come through")
     return rate, worked / count * 1e6
@@ -121,11 +130,7 @@ def main() -> None:
     for _ in range(asked.rounds):
         for pattern in asked.patterns:
             for peer in peers:
-                try:
-                    rate, cost = measure(peer, pattern, asked.size, asked.seconds)
-                except TimeoutError as error:
-                    print(error, file=sys.stderr)
-                    continue
+                rate, cost = measure(peer, pattern, asked.size, asked.seconds)
                 rates[pattern, peer].append(rate)
                 costs[pattern, peer].append(cost)
     print(f"{asked.size} bytes a message, {asked.rounds} rounds: messages a second; us of processor time for each")

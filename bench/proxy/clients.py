@@ -7,6 +7,7 @@ share: a sender is never more than a window ahead, so nobody has to drop anythin
 from __future__ import annotations
 
 import mmap
+import selectors
 import socket
 import struct
 import time
@@ -20,19 +21,28 @@ _PAUSE: Final = 0.0001  # seconds
 
 
 class Progress:
-    """How many messages a receiver has."""
+    """Whether a receiver is there, and how many messages it has."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 8)
+        self._memory = mmap.mmap(-1, 9)
 
     @property
     def count(self) -> int:
         """Messages."""
-        return int(struct.unpack("=Q", self._memory)[0])
+        return int(struct.unpack("=Q", self._memory[:8])[0])
 
     @count.setter
     def count(self, value: int) -> None:
-        self._memory[:] = struct.pack("=Q", value)
+        self._memory[:8] = struct.pack("=Q", value)
+
+    @property
+    def there(self) -> bool:
+        """Whether it has shaken hands."""
+        return self._memory[8] == 1
+
+    def arrive(self) -> None:
+        """It has shaken hands."""
+        self._memory[8] = 1
 
 
 def send(endpoint: str, kind: bytes, size: int, progress: Progress) -> None:
@@ -54,6 +64,7 @@ def receive(endpoint: str, kind: bytes, size: int, progress: Progress) -> None:
     bare = Bare(endpoint, kind)
     if kind == b"SUB":
         bare.socket.sendall(b"\x04\x0a\x09SUBSCRIBE")
+    progress.arrive()
     whole = len(frame(b"x" * size, False))
     buffer = bytearray(1 << 18)
     got = 0
@@ -86,9 +97,10 @@ def ask(endpoint: str, size: int, progress: Progress) -> None:
                 time.sleep(_PAUSE)
 
 
-def answer(endpoint: str) -> None:
+def answer(endpoint: str, progress: Progress) -> None:
     """Sends back what comes, for ever: a reply has the envelope of its request."""
     bare = Bare(endpoint, b"DEALER")
+    progress.arrive()
     buffer = memoryview(bytearray(1 << 18))
     while count := bare.socket.recv_into(buffer):
         bare.socket.sendall(buffer[:count])
@@ -98,14 +110,13 @@ def copy_through(kinds: tuple[str, str], told: socket.socket) -> None:
     """The floor: a process that only copies bytes from one connection to the other, after the handshakes."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in kinds]
     told.sendall(" ".join(f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in listeners).encode() + b"\n")
-    front, back = (_greet(one.accept()[0], kind) for one, kind in zip(listeners, kinds, strict=True))
+    # The receiver comes first.
+    back, front = (_greet(one.accept()[0], kind) for one, kind in zip(listeners[::-1], kinds[::-1], strict=True))
     if kinds[0] == "XSUB":
         front.sendall(back.recv(64, socket.MSG_PEEK))
         back.recv(64)
     front.setblocking(False)
     back.setblocking(False)
-    import selectors
-
     with selectors.DefaultSelector() as selector:
         selector.register(front, selectors.EVENT_READ, back)
         selector.register(back, selectors.EVENT_READ, front)

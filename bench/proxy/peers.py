@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from typing import Any, Final
 
 from bench.proxy.clients import copy_through
 
+#: Messages that may wait at each side; a ROUTER, or an XPUB, drops what is above that.
 HWM: Final = 100_000
 
 
@@ -84,4 +86,5 @@ PEERS: Final = {
 }
 
 if __name__ == "__main__":
-    PEERS[sys.argv[1]](sys.argv[2], sys.argv[3], socket.socket(fileno=int(sys.argv[4])))
+    with contextlib.suppress(ConnectionError):  # the clients have gone before it was ended
+        PEERS[sys.argv[1]](sys.argv[2], sys.argv[3], socket.socket(fileno=int(sys.argv[4])))

@@ -14,9 +14,9 @@ from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc, realloc
 
 from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, RecvQueue, SendQueue
-from omq._core.queues.recv_queue cimport ReplyRecvQueue, RequestRecvQueue
+from omq._core.queues.recv_queue cimport FilteredRecvQueue, ReplyRecvQueue, RequestRecvQueue, ShapedRecvQueue
 from omq._core.queues.routed cimport ReplySendQueue
-from omq._core.queues.send_queue cimport FEW_PARTS, RequestSendQueue, fill_part, hold
+from omq._core.queues.send_queue cimport FEW_PARTS, RequestSendQueue, RoundRobin, fill_part, hold
 from omq._core.wire.frame_reader cimport Run
 from omq._core.wire.send_buffer cimport INLINE_LIMIT, Part
 
@@ -32,7 +32,12 @@ cdef class Passage:
         self._by_turns = isinstance(source, (ReplyRecvQueue, RequestRecvQueue)) or isinstance(
             target, (ReplySendQueue, RequestSendQueue)
         )
-        self._plain = capture is None and not self._by_turns
+        self._plain = (
+            capture is None
+            and not self._by_turns
+            and isinstance(target, RoundRobin)
+            and not isinstance(source, (ShapedRecvQueue, FilteredRecvQueue))
+        )
         self._large = []
         self._parts = <Part *>malloc(FEW_PARTS * sizeof(Part))
         if self._parts == NULL:

@@ -512,7 +512,10 @@ cdef class RecvQueue:
         return 0
 
     cdef bint view_run(self, Run *run, Py_ssize_t limit) except -1:
-        """Shows messages of one peer, *limit* at most, that stand behind one another; False: `view` may have one."""
+        """Shows messages of one peer, *limit* at most, that stand behind one another; False: `view` may have one.
+
+        For queues that give messages as they came, all of them.
+        """
         cdef Peer peer = self._pick()
         if peer is None:
             return False

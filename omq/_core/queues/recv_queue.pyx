@@ -5,7 +5,6 @@ from cpython.object cimport PyObject
 from libc.string cimport memcpy
 
 from omq._core.queues.matcher cimport Matcher
-from omq._core.wire.frame_reader cimport Run
 from omq._core.wire.send_buffer cimport Part
 from omq._core.queues.peer cimport NO_MESSAGE, TOO_LARGE, TURN_MESSAGES, RecvQueue, Peer
 
@@ -39,9 +38,6 @@ cdef class FilteredRecvQueue(RecvQueue):
                 return peer
             peer.skip()
             self._taken(peer, size)
-
-    cdef bint view_run(self, Run *run, Py_ssize_t limit) except -1:
-        return False  # each message is looked at
 
     cdef object take_quickly(self):
         cdef const char *data
@@ -119,9 +115,6 @@ cdef class ShapedRecvQueue(RecvQueue):
 
     cdef bint has_message(self) except -1:
         return self._next() is not None
-
-    cdef bint view_run(self, Run *run, Py_ssize_t limit) except -1:
-        return False
 
     cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1:
         cdef Py_ssize_t i

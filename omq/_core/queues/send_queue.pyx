@@ -468,7 +468,7 @@ cdef class Distributor(SendQueue):
         cdef Peer peer
         cdef bint quick
         cdef bint written = False
-        cdef long long now
+        cdef long long now = 0
         if n == 0:
             return 1
         if self._nodrop:
@@ -477,9 +477,10 @@ cdef class Distributor(SendQueue):
                 if peer is not None and self._full(peer):
                     return 0
         size = self._encode(parts, count) if n > 1 else 0
-        # A write to each of many peers takes so long that a peer looks idle: the publisher's own pauses count.
-        now = now_ns()
-        self.gathers = now - self._last < SPARSE_NS
+        if not self.led:
+            # A write to each of many peers takes so long that a peer looks idle: the publisher's own pauses count.
+            now = now_ns()
+            self.gathers = now - self._last < SPARSE_NS
         quick = size > 0 and self._newest is None
         for i in range(n):
             peer = <Peer>PyList_GET_ITEM(self.peers, self._targets[i])
@@ -494,7 +495,8 @@ cdef class Distributor(SendQueue):
                 peer.send_encoded(self._scratch, size, parts, count)
             else:
                 peer.send(parts, count)
-        self._last = now_ns() if written else now
+        if not self.led:
+            self._last = now_ns() if written else now
         return 1
 
     cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1:
