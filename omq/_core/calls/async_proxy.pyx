@@ -24,7 +24,7 @@ cdef class AsyncProxy(ProxyCore):
     def __init__(self, frontend, backend, capture, control):
         ProxyCore.__init__(self, frontend, backend, capture, control)
         self._cores = list(dict.fromkeys([one for one in (frontend, backend, capture, control) if one is not None]))
-        self._pollers = list(dict.fromkeys([(<AsyncCore?>frontend)._poller, (<AsyncCore?>backend)._poller]))
+        self._pollers = [(<AsyncCore?>one)._poller for one in self._sources]
 
     def begin(self):
         """Begins to serve the sockets.

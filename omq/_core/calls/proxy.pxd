@@ -18,9 +18,11 @@ cdef class ProxyCore:
     cdef SendQueue _answers          # where they are answered; None: nowhere
     cdef bint _owes                  # each command is to be answered (REP)
     cdef list _send_queues           # those of all its sockets
-    cdef list _pollers               # the epoll sets of frontend and backend
+    cdef list _sources               # frontend, backend, or both: those whose messages are forwarded
+    cdef list _pollers               # their epoll sets
     cdef ProxyState _state
-    cdef list _goals                 # TERMINATE: connections, and the bytes that each had received in all; those not yet read
+    cdef list _goals                 # TERMINATE: connections that are not read so far yet, each with its bytes until then
+    cdef long long _reached          # bytes that those have received in all
     cdef Py_ssize_t _left            # messages that are forwarded still, once all that is read
     cdef long long _until            # when that is to end where peers go on, in nanoseconds on the monotonic clock
     cdef long long _patience         # when it ends if nothing moves, likewise
@@ -32,5 +34,6 @@ cdef class ProxyCore:
     cdef int _answer(self, list parts) except -1
     cdef int _begin_end(self) except -1
     cdef bint _drain(self) except -1
+    cdef int _look_at_goals(self) except -1
     cdef long long _received(self) except -1
     cdef Py_ssize_t _waiting(self) except -1

@@ -39,6 +39,9 @@ cdef class ProxyCore:
             self._control = control.recv_queue
             self._answers = control.send_queue
             self._owes = isinstance(self._answers, ReplySendQueue)
+        self._sources = [
+            one for one, passage in ((frontend, self._forth), (backend, self._back)) if passage is not None
+        ]
         self._send_queues = list(dict.fromkeys([
             one.send_queue for one in (frontend, backend, capture, control)
             if one is not None and one.send_queue is not None
@@ -152,7 +155,7 @@ cdef class ProxyCore:
                 if isinstance(one, Receiver):
                     peer = <Receiver>one
                     self._goals.append((peer, peer.bytes_in + unread_of(peer.fd)))
-        self._left = self._waiting()
+        self._look_at_goals()
         self._until = now_ns() + FOLLOW_NS
         self._patience = now_ns() + PATIENCE_NS
         return 0
@@ -160,28 +163,42 @@ cdef class ProxyCore:
     cdef bint _drain(self) except -1:
         """Forwards what has been received, and what follows that without a gap; whether there may be more to do.
 
-        A peer that goes on and on is not waited for, beyond `FOLLOW_NS`. Nor is one that leaves no room for anything,
-        beyond `PATIENCE_NS`: what it does not take stays in the socket that has received it.
+        Peers that go on and on are not waited for, beyond `FOLLOW_NS`. Nor are those that leave no room for what has
+        been received, beyond `PATIENCE_NS`: what they do not take stays in the socket that has received it.
         """
         cdef Poller poller
         cdef long long before = self._received()
+        cdef long long reached
         cdef Py_ssize_t moved = self._move()
+        cdef Py_ssize_t goals = len(self._goals)
         cdef long long now = now_ns()
         for poller in self._pollers:
             poller.serve()
-        if moved == 0 and self._received() == before:
-            if now > self._patience or self._waiting() == 0:
-                self._state = PROXY_ENDS
+        if moved == 0 and self._received() == before and self._waiting() == 0:
+            self._state = PROXY_ENDS
             return False
-        self._patience = now + PATIENCE_NS
-        if self._goals:
-            self._goals = [(one, goal) for one, goal in self._goals if not is_past(one, goal)]
-            self._left = self._waiting()
+        if goals:
+            reached = self._reached
+            self._look_at_goals()
+            if len(self._goals) < goals or self._reached > reached:
+                self._patience = now + PATIENCE_NS
         elif self._left > 0:
             self._left -= moved
+            if moved:
+                self._patience = now + PATIENCE_NS
         elif now > self._until:
             self._state = PROXY_ENDS
-        return True
+        if now > self._patience:
+            self._state = PROXY_ENDS
+        return moved > 0
+
+    cdef int _look_at_goals(self) except -1:
+        """Forgets goals that are reached; once all are, what waits is all that is to be forwarded."""
+        self._goals = [(one, goal) for one, goal in self._goals if not is_past(one, goal)]
+        self._reached = sum([(<Receiver>one).bytes_in for one, _ in self._goals])
+        if not self._goals:
+            self._left = self._waiting()
+        return 0
 
     cdef long long _received(self) except -1:
         """Bytes that have come from all connections."""

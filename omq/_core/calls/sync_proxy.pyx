@@ -52,7 +52,7 @@ cdef class SyncProxy(ProxyCore):
         self._cores = list(dict.fromkeys([one for one in (frontend, backend, capture, control) if one is not None]))
         self._blocked_calls = []
         self._count = len(self._cores)
-        self._pollers = list(dict.fromkeys([frontend.poller, backend.poller]))
+        self._pollers = [(<LeaderCore?>one).poller for one in self._sources]
         self._nap = FIRST_NAP_NS
         for core in self._cores:
             self._spin = max(self._spin, core._spin)

@@ -403,6 +403,7 @@ cdef class Connection(Receiver):
             status = self._push()
         elif first and self.send_queue is not None and self.send_queue.led:
             self.send_queue.note(self)
+            self.send_queue.wait_queue.notify()  # whoever leads may sleep: this is not always its own message
         elif first:
             # After an idle while: write through. Otherwise messages gather, until the turn ends or the flusher comes.
             if self.send_queue is None or not (self._dense or self.send_queue.gathers):

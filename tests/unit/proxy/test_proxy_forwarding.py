@@ -133,6 +133,36 @@ def test_messages_of_every_size(make, proxied):
             assert receiver.recv_multipart(timeout=BOUND) == [block, b"", block]
 
 
+@pytest.mark.parametrize("busy_poll", [0.0005, "adaptive"])
+def test_a_proxy_may_spin(make, proxied, busy_poll):
+    front, back = (make(kind, bind=TCP, busy_poll=busy_poll) for kind in (omq.ROUTER, omq.DEALER))
+    proxy = proxied(front, back)
+    client, worker = make(omq.REQ, connect=proxy.front_end), make(omq.REP, connect=proxy.back_end)
+    for number in range(200):
+        client.send(b"%d" % number)
+        assert worker.recv(timeout=BOUND) == b"%d" % number
+        worker.send(b"yes")
+        assert client.recv(timeout=BOUND) == b"yes"
+
+
+def test_a_welcome_message_leaves_though_nothing_is_forwarded(make, proxied):
+    proxy = proxied(omq.XSUB, make(omq.XPUB, bind=TCP, xpub_welcome_message=b"welcome"))
+    proxy.sleeps()
+    subscriber = make(omq.XSUB, connect=proxy.back_end)
+    assert subscriber.recv(timeout=BOUND) == b"welcome"
+
+
+def test_peers_that_come_and_go_cost_nobody_else_a_message(make, proxied):
+    proxy = proxied(omq.PULL, omq.PUSH)
+    receiver = make(omq.PULL, connect=proxy.back_end)
+    receiver.wait_connected(timeout=BOUND)
+    for turn in range(30):
+        with make(omq.PUSH, connect=proxy.front_end) as sender:
+            for number in range(50):
+                sender.send(b"%d" % (50 * turn + number))
+    assert [receiver.recv(timeout=BOUND) for _ in range(1500)] == [b"%d" % number for number in range(1500)]
+
+
 def test_64_mib(make, proxied):
     proxy = proxied(omq.ROUTER, omq.DEALER)
     client, worker = make(omq.DEALER, connect=proxy.front_end), make(omq.DEALER, connect=proxy.back_end)

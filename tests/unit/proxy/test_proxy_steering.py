@@ -25,8 +25,8 @@ steered_by_each = pytest.mark.parametrize("kinds", CONTROLS, ids=lambda kinds: k
 class Flood:
     """A thread that sends numbered messages until it is told to stop."""
 
-    def __init__(self, crew, socket, size=100):
-        self.sent = 0
+    def __init__(self, crew, socket, size=100, at=0):
+        self.sent = at
         self._over = threading.Event()
         self._socket, self._size = socket, size
         self.thread = crew(self._run)
@@ -48,8 +48,8 @@ class Flood:
 class Sink:
     """A thread that receives numbered messages, in order, until its socket falls silent and it is told to stop."""
 
-    def __init__(self, crew, socket):
-        self.got = 0
+    def __init__(self, crew, socket, at=0):
+        self.got = at
         self._socket, self._over = socket, threading.Event()
         self.thread = crew(self._run)
 
@@ -171,6 +171,24 @@ def test_terminate_waits_for_room_and_not_for_ever(make, proxied):
     proxy.tell(b"TERMINATE")
     proxy.ends()
     assert [proxy.front.recv(timeout=BOUND) for _ in range(40)] == [b"%d" % number for number in range(10, 50)]
+
+
+def test_terminate_is_not_kept_up_by_a_flood_beside_a_stalled_direction(make, crew, proxied):
+    proxy = proxied(omq.PAIR, make(omq.PAIR, bind=TCP, recv_hwm=10))
+    left = make(omq.PAIR, connect=proxy.front_end, recv_hwm=10)
+    right = make(omq.PAIR, connect=proxy.back_end, recv_hwm=100_000)
+    stalled = Flood(crew, right, size=5000)  # nobody takes what comes at the left
+    held = -1
+    while held != stalled.sent:
+        held = stalled.sent
+        time.sleep(0.1)
+    flood = Flood(crew, left)
+    until(lambda: proxy.figures().front_in > 1000, "a flood the other way")
+    crew(lambda: [right.recv(timeout=BOUND) for _ in range(1000)])
+    proxy.tell(b"TERMINATE")
+    proxy.ends()
+    for one in (flood, stalled):
+        assert one.stop() > 0
 
 
 def test_kill_ends_at_once_and_what_waits_stays(make, proxied):
@@ -306,6 +324,15 @@ def test_the_context_ends_it_and_nothing_is_left(crew):
     assert descriptors() <= before
 
 
+def test_an_idle_proxy_costs_nothing(make, proxied):
+    proxy = proxied(omq.ROUTER, omq.DEALER)
+    proxy.sleeps()
+    time.sleep(0.2)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.05
+
+
 PROGRAM = """
 import omq, sys
 with omq.PULL(bind="tcp://127.0.0.1:*") as front, omq.PUSH(bind="tcp://127.0.0.1:*") as back:
@@ -326,9 +353,12 @@ def test_ctrl_c(make, crew, busy):
             sender.send(b"%010d" % 0, timeout=BOUND)
             assert receiver.recv(timeout=BOUND)
             if busy:
-                flood = Flood(crew, sender)
-                until(lambda: flood.sent > 2000, "a flood")
-                receiver.recv_many(timeout=BOUND)
+                sink = Sink(crew, receiver, at=1)
+                flood = Flood(crew, sender, at=1)
+                until(lambda: sink.got > 2000, "a flood")
+                for _ in range(5):  # the main thread lets the I/O thread in
+                    with omq.PUSH(make.context, connect=front) as newcomer:
+                        newcomer.wait_connected(timeout=BOUND)
             else:
                 time.sleep(0.05)
             began = time.monotonic()
@@ -337,8 +367,7 @@ def test_ctrl_c(make, crew, busy):
             assert time.monotonic() - began < 5
             if busy:
                 flood.stop()
-                sender.close(linger=0)
-            receiver.close()
+                sink.stop()
         finally:
             process.kill()
 
