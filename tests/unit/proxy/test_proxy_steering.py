@@ -249,6 +249,30 @@ def test_nobody_to_send_to_blocks_and_loses_nothing(make, proxied):
     assert [receiver.recv(timeout=BOUND) for _ in range(500)] == [b"%d" % number for number in range(500)]
 
 
+def test_a_slow_subscriber_stalls_a_publisher_that_drops_nothing_and_figures_still_come(make, crew, proxied):
+    """libzmq's test_proxy_hwm."""
+    low = {"send_hwm": 10, "recv_hwm": 10}
+    back = make(omq.XPUB, bind="inproc://back", xpub_nodrop=True, **low)
+    proxy = proxied(make(omq.XSUB, bind="inproc://front", **low), back)
+    publisher = make(omq.XPUB, connect="inproc://front", xpub_nodrop=True, **low)
+    subscriber = make(omq.SUB, connect="inproc://back", subscribe=b"", recv_hwm=10)
+    assert publisher.recv(timeout=BOUND) == b"\1"
+    flood = Flood(crew, publisher, size=50_000)
+    until(lambda: proxy.figures().front_in >= 10, "messages")
+    held = -1
+    while held != flood.sent:
+        held = flood.sent
+        time.sleep(0.1)
+    found = proxy.figures()
+    assert 20 <= held <= 60
+    assert found.back_out <= found.front_in <= held
+    sink = Sink(crew, subscriber)
+    until(lambda: flood.sent > held + 100, "room")
+    sent = flood.stop()
+    until(lambda: sink.got == sent, "the rest")
+    assert sink.stop() == sent
+
+
 def test_a_quiet_peer_is_heard_beside_a_busy_one(make, crew, proxied):
     small = {"recv_buffer": 16384, "send_buffer": 16384}  # what is on its way stands in front of every message
     proxy = proxied(make(omq.ROUTER, bind=TCP, **small), make(omq.DEALER, bind=TCP, send_hwm=100, **small))
@@ -322,6 +346,27 @@ def test_the_context_ends_it_and_nothing_is_left(crew):
     assert crew.join() == [True]
     assert set(threading.enumerate()) - {thread} <= threads
     assert descriptors() <= before
+
+
+def test_the_context_ends_it_although_its_backend_has_no_peer(crew):
+    """libzmq's test_proxy_terminate."""
+    context = omq.Context()
+    front, back = omq.SUB(context, bind=TCP, subscribe=b""), omq.PUSH(context, bind=TCP, send_hwm=1)
+
+    def run():
+        with pytest.raises(omq.ContextTerminated):
+            omq.proxy(front, back)
+        return True
+
+    crew(run)
+    with omq.PUB(connect=front.endpoints[0]) as publisher:
+        publisher.wait_subscribed(timeout=BOUND)
+        for _ in range(3):
+            publisher.send(b"This is a test")
+        publisher.flush(BOUND)
+    until(lambda: front.readable.waiting, "the proxy")
+    context.term(linger=0)
+    assert crew.join() == [True]
 
 
 def test_an_idle_proxy_costs_nothing(make, proxied):
