@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
+import socket
 import threading
 
 import pytest
 
 import omq
+from tests.interop import rawpeer
 from tests.unit.proxy.conftest import TCP
 from tests.waits import BOUND, until
 
@@ -161,6 +164,49 @@ def test_peers_that_come_and_go_cost_nobody_else_a_message(make, proxied):
             for number in range(50):
                 sender.send(b"%d" % (50 * turn + number))
     assert [receiver.recv(timeout=BOUND) for _ in range(1500)] == [b"%d" % number for number in range(1500)]
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one receiver", "two receivers"])
+@pytest.mark.parametrize("seed", range(3))
+def test_frames_that_are_cut_anywhere_with_commands_between_them(make, crew, proxied, seed, several):
+    chance = random.Random(seed)
+    sizes = [0, 1, 100, 255, 256, 4096, 4097, 9000, 40_000, 140_000]
+    weights = [3, 3, 30, 3, 3, 2, 2, 2, 1, 1]
+    messages = [
+        [chance.randbytes(size) for size in chance.choices(sizes, weights, k=chance.choice([1, 1, 1, 2, 5, 40]))]
+        for _ in range(400)
+    ]
+    stream = rawpeer.greeting() + rawpeer.ready("PUSH")
+    for parts in messages:
+        stream += b"".join(rawpeer.frame(part, rawpeer.MORE) for part in parts[:-1]) + rawpeer.frame(parts[-1])
+        if chance.random() < 0.2:
+            stream += rawpeer.command(b"PING", b"\0\0context")
+    proxy = proxied(omq.PULL, omq.PUSH)
+    receivers = [make(omq.PULL, connect=proxy.back_end) for _ in range(1 + several)]
+    proxy.back.wait_connected(1 + several, timeout=BOUND)
+    host, port = proxy.front_end.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port)), BOUND) as connection:
+
+        def send():
+            at = 0
+            while at < len(stream):
+                size = chance.choice([1, 7, 300, 5000, 70_000, 1_000_000])
+                connection.sendall(stream[at : at + size])
+                at += size
+
+        crew(send)
+        got = _gather(receivers, len(messages))
+        assert sorted(got) == sorted(messages)
+        assert several or got == messages
+        assert proxy.figures().front_bytes_in == sum(len(part) for parts in messages for part in parts)
+
+
+def _gather(receivers, count):
+    """So many messages that several sockets receive together."""
+    messages = []
+    while len(messages) < count:
+        messages.extend(receiver.recv_multipart(timeout=0) for receiver in omq.wait(receivers, BOUND))
+    return messages
 
 
 def test_64_mib(make, proxied):
