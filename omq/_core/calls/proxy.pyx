@@ -76,7 +76,9 @@ cdef class ProxyCore:
         cdef SendQueue send_queue
         for send_queue in self._send_queues:
             send_queue.led = led
-            if not isinstance(send_queue, Distributor):  # which adapts to the number of its peers
+            if isinstance(send_queue, Distributor):
+                (<Distributor>send_queue)._adapt(send_queue.hwm)
+            else:
                 send_queue.most = LARGE_BATCH if led else BATCH_MESSAGES
         return 0
 

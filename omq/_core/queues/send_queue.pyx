@@ -394,8 +394,13 @@ cdef class Distributor(SendQueue):
         SendQueue.set_hwm(self, hwm)
 
     cdef int _adapt(self, Py_ssize_t hwm) except -1:
-        """Makes batches larger for many peers: each write wakes a peer, and together they take the publisher's core."""
-        self.most = min(max(BATCH_MESSAGES, BATCH_MESSAGES * self._number() // SOME), MOST_IN_BATCH)
+        """Makes batches larger for many peers: each write wakes a peer, and together they take the publisher's core.
+
+        Whoever ends each turn itself leaves nothing behind, and so has large batches for few peers, too.
+        """
+        self.most = MOST_IN_BATCH
+        if not self.led:
+            self.most = min(max(BATCH_MESSAGES, BATCH_MESSAGES * self._number() // SOME), MOST_IN_BATCH)
         if hwm:
             self.most = min(self.most, max(BATCH_MESSAGES, hwm // 2))
         return 0
