@@ -174,7 +174,7 @@ def test_frames_that_are_cut_anywhere_with_commands_between_them(make, crew, pro
     weights = [3, 3, 30, 3, 3, 2, 2, 2, 1, 1]
     messages = [
         [chance.randbytes(size) for size in chance.choices(sizes, weights, k=chance.choice([1, 1, 1, 2, 5, 40]))]
-        for _ in range(400)
+        for _ in range(120)
     ]
     stream = rawpeer.greeting() + rawpeer.ready("PUSH")
     for parts in messages:
