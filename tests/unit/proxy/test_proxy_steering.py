@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import resource
@@ -15,6 +16,7 @@ from collections import Counter
 import pytest
 
 import omq
+from tests.unit.blocking.conftest import asleep
 from tests.unit.proxy.conftest import TCP
 from tests.waits import BOUND, descriptors, until
 
@@ -430,6 +432,31 @@ def test_signal_handlers_run_meanwhile_and_may_use_other_sockets(make, proxied):
     finally:
         timer.cancel()
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_call_that_waits_when_the_proxy_begins_keeps_neither_from_its_messages(make, crew, proxied):
+    """It led, and follows from now on. It is a mistake in the program, and no message is lost by it."""
+    front, taken = make(omq.PULL, bind=TCP), []
+
+    def receive():
+        with contextlib.suppress(omq.ClosedError):
+            while True:
+                taken.append(front.recv())
+
+    crew(receive)
+    asleep(front)
+    proxy = proxied(front, omq.PUSH)
+    sender, receiver = make(omq.PUSH, connect=proxy.front_end), make(omq.PULL, connect=proxy.back_end)
+    for number in range(2000):
+        sender.send(b"%d" % number)
+    passed = []
+    while len(passed) + len(taken) < 2000:
+        with contextlib.suppress(omq.ReceiveTimeout):
+            passed.append(receiver.recv(timeout=0.05))
+    assert {*passed, *taken} == {b"%d" % number for number in range(2000)}
+    proxy.tell(b"KILL")
+    proxy.ends()
+    front.close()
 
 
 def test_other_threads_run_beside_a_flooded_proxy(make, crew, proxied):
