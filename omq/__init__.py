@@ -21,6 +21,7 @@ from omq.errors import __all__ as _errors
 from omq.message import Message, PeerInfo
 from omq.monitor import Event, EventKind, HandshakeFailure, Monitor
 from omq.options import Options
+from omq.proxy import proxy
 from omq.security import (
     Certificate,
     CurveClient,
@@ -86,6 +87,7 @@ __all__ = [
     "curve_keypair",
     "curve_public",
     "load_certificate",
+    "proxy",
     "save_certificate",
     "wait",
     "z85_decode",

@@ -49,9 +49,12 @@ class Bare:
 
     def take(self, size: int) -> bytes:
         """So many bytes."""
-        taken = self.socket.recv(size, socket.MSG_WAITALL)
-        if len(taken) != size:
-            raise EOFError("the device has hung up")
+        taken = self.socket.recv(size)
+        while len(taken) < size:  # the socket has a timeout, and so MSG_WAITALL does not wait
+            more = self.socket.recv(size - len(taken))
+            if not more:
+                raise EOFError("the other side has hung up")
+            taken += more
         return taken
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from omq._core.calls.call import AsyncCore
 from omq._core.calls.routed_calls import RoutedAsyncCore
 from omq._core.clock import patience
 from omq._version import __version__
+from omq.asyncio.proxy import proxy
 from omq.context import Context
 from omq.engine.driver import TASKS, LoopDriver
 from omq.engine.socket import Engine, Parent
@@ -535,6 +536,7 @@ __all__ = [
     "curve_keypair",
     "curve_public",
     "load_certificate",
+    "proxy",
     "save_certificate",
     "z85_decode",
     "z85_encode",

@@ -35,6 +35,7 @@ cdef class AsyncWaitQueue(WaitQueue):
     cdef int look(self, long long spent) except -1
     cdef int _wake_apart(self) except -1
     cdef bint is_first(self, Call call) except -1
+    cdef object follower             # called at each notification, without arguments: a proxy's; None: there is none
     cdef object _watcher             # a Future that is done at the next notification; None: nobody watches
     cdef PyObject *_core             # the socket, borrowed; NULL in its `writable`, and once the socket is gone
 

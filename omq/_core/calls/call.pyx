@@ -69,6 +69,8 @@ cdef class AsyncWaitQueue(WaitQueue):
 
     cdef int notify(self) except -1:
         cdef Call first
+        if self.follower is not None:
+            self.follower()
         if self._watcher is not None:
             if not self._watcher.done() and not self._watcher.get_loop().is_closed():
                 self._watcher.set_result(None)
@@ -85,7 +87,7 @@ cdef class AsyncWaitQueue(WaitQueue):
 
     cdef bint is_quiet(self) noexcept:
         cdef Waiter waiter
-        if self._watcher is not None or (self._core != NULL and (<AsyncSocketBase>self._core)._readable_event is not None):
+        if self._watcher is not None or self.follower is not None or (self._core != NULL and (<AsyncSocketBase>self._core)._readable_event is not None):
             return False
         if not self.waiting:
             return True
@@ -131,6 +133,8 @@ cdef class AsyncWaitQueue(WaitQueue):
 
     def wake_all(self):
         """Wakes every call: the socket's state has changed for all of them."""
+        if self.follower is not None:
+            self.follower()
         for call in self.waiters:
             waiter = (<Call>call)._waiter
             if waiter is not None:

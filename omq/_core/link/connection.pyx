@@ -24,7 +24,7 @@ from omq._core.wire.send_buffer cimport (
     SendBuffer,
     Part,
 )
-from omq._core.wire.frame_reader cimport MESSAGE_CEILING, FrameReader
+from omq._core.wire.frame_reader cimport MESSAGE_CEILING, FrameReader, Run
 from omq._core.wire.framing cimport LONG_HEADER, asking_size, write_asking
 from omq._core.clock cimport now_ns
 from omq._core.lock cimport drop_flag
@@ -369,6 +369,23 @@ cdef class Connection(Receiver):
         self._after(status)
         return at - start
 
+    cdef bint takes_frames(self) noexcept:
+        return self.writable and not self._broken and self._send_buffer.codec is None
+
+    cdef int send_frames(self, const Run *run) except -1:
+        cdef SendBuffer send_buffer = self._send_buffer
+        cdef bint first
+        cdef int status
+        send_buffer.hold()
+        try:
+            first = send_buffer.bytes == 0
+            send_buffer.copy_run(run.data, run.size, <int>run.count)
+            self.messages_out += run.count
+            status = self._decide(first)
+        finally:
+            send_buffer.let_go()
+        return self._after(status)
+
     cdef int _decide(self, bint first) except? -1:
         """Decides about the held batch, which has whole messages: write them now, or let them gather. FLUSH_*."""
         cdef SendBuffer send_buffer = self._send_buffer
@@ -384,6 +401,9 @@ cdef class Connection(Receiver):
             if self._flusher is not None:
                 send_buffer.last_write = send_buffer.last_full = now_ns()
             status = self._push()
+        elif first and self.send_queue is not None and self.send_queue.led:
+            self.send_queue.note(self)
+            self.send_queue.wait_queue.notify()  # whoever leads may sleep: this is not always its own message
         elif first:
             # After an idle while: write through. Otherwise messages gather, until the turn ends or the flusher comes.
             if self.send_queue is None or not (self._dense or self.send_queue.gathers):

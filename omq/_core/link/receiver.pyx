@@ -6,7 +6,7 @@ from libc.string cimport memcmp, memcpy
 
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, MSG_DONTWAIT, NO_FD, recv
-from omq._core.wire.send_buffer cimport SendBuffer
+from omq._core.wire.send_buffer cimport Part, SendBuffer
 from omq._core.wire.framing cimport SHORT_HEADER
 from omq._core.wire.frame_reader cimport (
     FILL_EMPTY,
@@ -17,6 +17,7 @@ from omq._core.wire.frame_reader cimport (
     SCAN_LARGE_DONE,
     SCAN_OWN,
     SCAN_STARVED,
+    Run,
     Scan,
     FrameReader,
 )
@@ -425,6 +426,15 @@ cdef class Receiver(Peer):
 
     cdef const char *peek(self, Py_ssize_t *size) except NULL:
         return self._frame_reader.peek(size)
+
+    cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1:
+        return self._frame_reader.view(parts, room)
+
+    cdef bint view_run(self, Run *run, Py_ssize_t limit) except -1:
+        return self._frame_reader.view_run(run, limit)
+
+    cdef int skip_run(self, const Run *run) except -1:
+        return self._frame_reader.skip_run(run)
 
     cdef object take_part(self):
         part = self._frame_reader.take_part()

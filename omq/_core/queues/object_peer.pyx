@@ -1,9 +1,11 @@
 """A peer whose messages are Python objects already: each is bytes, or a tuple of them."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
 from libc.string cimport memcpy
 
 from omq._core.queues.peer cimport TOO_LARGE, Peer
+from omq._core.wire.send_buffer cimport Part
 
 
 cdef class ObjectPeer(Peer):
@@ -24,6 +26,17 @@ cdef class ObjectPeer(Peer):
         body = <bytes>(<tuple>message)[self._part] if type(message) is tuple else <bytes>message
         size[0] = PyBytes_GET_SIZE(body)
         return PyBytes_AS_STRING(body)
+
+    cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1:
+        message = self._message()
+        cdef Py_ssize_t count = len(<tuple>message) if type(message) is tuple else 1
+        cdef Py_ssize_t i
+        for i in range(min(room, count)):
+            body = <bytes>(<tuple>message)[i] if type(message) is tuple else <bytes>message
+            parts[i].data = PyBytes_AS_STRING(body)
+            parts[i].size = PyBytes_GET_SIZE(body)
+            parts[i].owner = <PyObject *>body
+        return count
 
     cdef object take_part(self):
         message = self._message()

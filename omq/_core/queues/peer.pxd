@@ -3,6 +3,7 @@
 cimport cython
 
 from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.wire.frame_reader cimport Run
 from omq._core.wire.send_buffer cimport Part
 
 cdef enum:
@@ -49,6 +50,9 @@ cdef class Peer:
     cdef Py_ssize_t ready(self) noexcept
     cdef bint head_more(self) noexcept
     cdef const char *peek(self, Py_ssize_t *size) except NULL
+    cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1
+    cdef bint view_run(self, Run *run, Py_ssize_t limit) except -1
+    cdef int skip_run(self, const Run *run) except -1
     cdef object take_part(self)
     cdef object take_alone(self)
     cdef object take_quickly(self)
@@ -63,6 +67,8 @@ cdef class Peer:
     cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1
+    cdef bint takes_frames(self) noexcept
+    cdef int send_frames(self, const Run *run) except -1
     cdef Py_ssize_t pending(self) noexcept
     cdef long long sent_bytes(self) noexcept
     cdef int end_turn(self) except -1
@@ -94,6 +100,7 @@ cdef class RecvQueue:
     cdef bint unfinished             # many waiting messages were dropped, and more are still to be looked at
     cdef Peer last                   # the peer that the last message came from
     cdef Peer _refused               # the peer whose first message a call could not take: the next call gets it
+    cdef Peer _viewed                # the peer whose message `view` or `view_run` has shown last
     cdef int _refuse(self, Peer peer) except -1
     cdef bint offer(self, char *into, Py_ssize_t size) except -1
     cdef int withdraw(self) except -1
@@ -115,6 +122,11 @@ cdef class RecvQueue:
     cdef object last_group(self)
     cdef list take_many(self, Py_ssize_t limit)
     cdef list take_message(self)
+    cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1
+    cdef int drop(self, Py_ssize_t size) except -1
+    cdef bint view_run(self, Run *run, Py_ssize_t limit) except -1
+    cdef int drop_run(self, const Run *run) except -1
+    cdef Py_ssize_t waiting(self) noexcept
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2
     cdef list _whole(self, Peer peer)
 
@@ -135,6 +147,7 @@ cdef class SendQueue:
     cdef bint quick                  # `put_quickly` may be of use
     cdef Py_ssize_t most             # messages at which a peer's batch leaves
     cdef bint gathers                # a burst is under way: idle peers are not written through
+    cdef bint led                    # whoever puts messages ends each turn itself: batches are left to nobody else
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold
     cdef readonly bint heeds         # commands may be for it: see `heed`
     cdef public bint single_part     # a call may put messages of one part only
@@ -142,6 +155,8 @@ cdef class SendQueue:
     cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1
     cdef bint put_quickly(self, const Part *part) except -1
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1
+    cdef Py_ssize_t room_for_run(self) except -1
+    cdef int put_frames(self, const Run *run) except -1
     cdef bint can_put(self) except -1
     cdef int attach(self, Peer peer) except -1
     cdef int detach(self, Peer peer) except -1

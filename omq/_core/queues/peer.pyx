@@ -7,6 +7,7 @@ from libc.string cimport memcpy
 
 from omq._core.clock cimport now_ns, tick, worked_ns
 from omq._core.queues.wait_queue cimport WaitQueue
+from omq._core.wire.frame_reader cimport Run
 from omq._core.wire.framing cimport FLAG_COMMAND, LONG_HEADER, SHORT_HEADER, SHORT_SIZE, write_header
 from omq._core.wire.send_buffer cimport BATCH_MESSAGES, Part
 
@@ -110,6 +111,18 @@ cdef class Peer:
         """The next part in place, valid until the next call."""
         raise AssertionError("nothing to take")
 
+    cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1:
+        """See `RecvQueue.view`; there is a message."""
+        raise AssertionError("nothing to take")
+
+    cdef bint view_run(self, Run *run, Py_ssize_t limit) except -1:
+        """See `RecvQueue.view_run`."""
+        return False
+
+    cdef int skip_run(self, const Run *run) except -1:
+        """Drops the messages that `view_run` has shown."""
+        raise AssertionError("nothing to take")
+
     cdef object take_part(self):
         """The next part, as bytes; sets `more`."""
         raise AssertionError("nothing to take")
@@ -163,6 +176,14 @@ cdef class Peer:
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
         """Takes messages from `messages[start]` on, *limit* at most, while they are bytes; returns their number."""
         return 0
+
+    cdef bint takes_frames(self) noexcept:
+        """Whether `send_frames` serves now."""
+        return False
+
+    cdef int send_frames(self, const Run *run) except -1:
+        """As `send`, for whole messages that stand behind one another as plain frames."""
+        raise AssertionError("not a peer that takes frames")
 
     cdef int end_turn(self) except -1:
         """Ends the turn in which messages gathered."""
@@ -462,6 +483,54 @@ cdef class RecvQueue:
                 raise
         return messages
 
+    cdef Py_ssize_t waiting(self) noexcept:
+        """Messages that can be taken now, of all peers."""
+        cdef Py_ssize_t n = 0
+        cdef Peer peer = self._head
+        while peer is not None:
+            n += peer.ready()
+            peer = peer.next_ready
+        return n
+
+    cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1:
+        """Shows the next message where it lies, until `drop` or the next call of any kind; it stays first in line.
+
+        Returns:
+            How many parts it has: above *room*, only so many are in *parts*; 0 if there is no message.
+        """
+        cdef Peer peer = self._pick()
+        if peer is None:
+            return 0
+        self._viewed = peer
+        return peer.view(parts, room)
+
+    cdef int drop(self, Py_ssize_t size) except -1:
+        """Takes the message that `view` has shown, of *size* bytes."""
+        cdef Peer peer = self._viewed
+        peer.skip()
+        self._taken(peer, size)
+        return 0
+
+    cdef bint view_run(self, Run *run, Py_ssize_t limit) except -1:
+        """Shows messages of one peer, *limit* at most, that stand behind one another; False: `view` may have one.
+
+        For queues that give messages as they came, all of them.
+        """
+        cdef Peer peer = self._pick()
+        if peer is None:
+            return False
+        self._viewed = peer
+        return peer.view_run(run, min(limit, self._turn))
+
+    cdef int drop_run(self, const Run *run) except -1:
+        """Takes the messages that `view_run` has shown."""
+        cdef Peer peer = self._viewed
+        peer.skip_run(run)
+        self._turn -= run.count - 1
+        self._sight -= run.count - 1
+        self._taken(peer, run.body)
+        return 0
+
     cdef list take_message(self):
         """The next message; None if there is none."""
         cdef Peer peer = self._pick()
@@ -580,6 +649,14 @@ cdef class SendQueue:
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
         """Accepts messages from `messages[start]` on in one go, where that is quicker; 0: use `put`."""
         return 0
+
+    cdef Py_ssize_t room_for_run(self) except -1:
+        """Messages that `put_frames` would accept now; 0: use `put`."""
+        return 0
+
+    cdef int put_frames(self, const Run *run) except -1:
+        """Accepts messages that stand behind one another as plain frames, as many as `room_for_run` allows."""
+        raise AssertionError("room_for_run says no")
 
     cdef bint can_put(self) except -1:
         """Whether `put` would accept a message now."""

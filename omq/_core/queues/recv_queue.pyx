@@ -1,9 +1,11 @@
 """Receive queues that look into messages: SUB filters, ROUTER adds the sender, REP and REQ handle the envelope."""
 
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
 from libc.string cimport memcpy
 
 from omq._core.queues.matcher cimport Matcher
+from omq._core.wire.send_buffer cimport Part
 from omq._core.queues.peer cimport NO_MESSAGE, TOO_LARGE, TURN_MESSAGES, RecvQueue, Peer
 
 from omq.errors import MultipartError, StateError
@@ -64,6 +66,12 @@ cdef class ConflatedRecvQueue(FilteredRecvQueue):
         return RecvQueue._front(self) if self.matcher is None else FilteredRecvQueue._front(self)
 
 
+cdef inline void point(Part *part, bytes body) noexcept:
+    part.data = PyBytes_AS_STRING(body)
+    part.size = PyBytes_GET_SIZE(body)
+    part.owner = <PyObject *>body
+
+
 cdef class ShapedRecvQueue(RecvQueue):
     """Gives messages in another shape than they have on the wire."""
 
@@ -107,6 +115,20 @@ cdef class ShapedRecvQueue(RecvQueue):
 
     cdef bint has_message(self) except -1:
         return self._next() is not None
+
+    cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1:
+        cdef Py_ssize_t i
+        if not self.has_message():
+            return 0
+        for i in range(min(room, len(self._stash))):
+            point(parts + i, <bytes>self._stash[i])
+        return len(self._stash)
+
+    cdef int drop(self, Py_ssize_t size) except -1:
+        return self._deliver()
+
+    cdef Py_ssize_t waiting(self) noexcept:
+        return RecvQueue.waiting(self) + (self._stash is not None)
 
     cdef object take_quickly(self):
         return None
@@ -154,6 +176,21 @@ cdef class RouterRecvQueue(ShapedRecvQueue):
     cdef list _shape(self, Peer peer, list parts):
         parts.insert(0, peer.identity)
         return parts
+
+    cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1:
+        cdef Peer peer
+        if self._stash is not None:
+            return ShapedRecvQueue.view(self, parts, room)
+        peer = self._pick()
+        if peer is None:
+            return 0
+        self._viewed = peer
+        point(parts, peer.identity)
+        return 1 + peer.view(parts + 1, room - 1)
+
+    cdef int drop(self, Py_ssize_t size) except -1:
+        # Whoever was told of room meanwhile may have asked for a message: that is this one.
+        return RecvQueue.drop(self, size) if self._stash is None else self._deliver()
 
 
 cdef class ReplyRecvQueue(ShapedRecvQueue):

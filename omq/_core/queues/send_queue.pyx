@@ -7,6 +7,7 @@ from libc.string cimport memcpy
 
 from omq._core.wire.send_buffer cimport BATCH_MESSAGES, INLINE_LIMIT, SPARSE_NS, Part
 from omq._core.clock cimport now_ns
+from omq._core.wire.frame_reader cimport Run
 from omq._core.wire.framing cimport FLAG_MORE, LONG_HEADER, write_header
 from omq._core.queues.recv_queue cimport RequestRecvQueue
 from omq._core.queues.matcher cimport Matcher
@@ -155,6 +156,19 @@ cdef class RoundRobin(SendQueue):
             limit = min(limit, self.hwm - peer.pending())
         return peer.send_run(messages, start, limit) if limit > 0 else 0
 
+    cdef Py_ssize_t room_for_run(self) except -1:
+        cdef Peer peer
+        # With several peers each message has its own turn.
+        if Py_SIZE(self.queue) or len(self._open) != 1:
+            return 0
+        peer = <Peer>self._open[0]
+        if not peer.takes_frames():
+            return 0
+        return TURN_MESSAGES if self.hwm == 0 else max(self.hwm - peer.pending(), 0)
+
+    cdef int put_frames(self, const Run *run) except -1:
+        return (<Peer>self._open[0]).send_frames(run)
+
     cdef bint _has_room(self) noexcept:
         if self._immediate and self._attached == 0:
             return False
@@ -263,6 +277,9 @@ cdef class RequestSendQueue(RoundRobin):
         self._serial = int.from_bytes(os.urandom(4), "big")
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
+        return 0
+
+    cdef Py_ssize_t room_for_run(self) except -1:
         return 0
 
     cdef bint can_put(self) except -1:
@@ -377,8 +394,13 @@ cdef class Distributor(SendQueue):
         SendQueue.set_hwm(self, hwm)
 
     cdef int _adapt(self, Py_ssize_t hwm) except -1:
-        """Makes batches larger for many peers: each write wakes a peer, and together they take the publisher's core."""
-        self.most = min(max(BATCH_MESSAGES, BATCH_MESSAGES * self._number() // SOME), MOST_IN_BATCH)
+        """Makes batches larger for many peers: each write wakes a peer, and together they take the publisher's core.
+
+        Whoever ends each turn itself leaves nothing behind, and so has large batches for few peers, too.
+        """
+        self.most = MOST_IN_BATCH
+        if not self.led:
+            self.most = min(max(BATCH_MESSAGES, BATCH_MESSAGES * self._number() // SOME), MOST_IN_BATCH)
         if hwm:
             self.most = min(self.most, max(BATCH_MESSAGES, hwm // 2))
         return 0
@@ -451,7 +473,7 @@ cdef class Distributor(SendQueue):
         cdef Peer peer
         cdef bint quick
         cdef bint written = False
-        cdef long long now
+        cdef long long now = 0
         if n == 0:
             return 1
         if self._nodrop:
@@ -460,9 +482,10 @@ cdef class Distributor(SendQueue):
                 if peer is not None and self._full(peer):
                     return 0
         size = self._encode(parts, count) if n > 1 else 0
-        # A write to each of many peers takes so long that a peer looks idle: the publisher's own pauses count.
-        now = now_ns()
-        self.gathers = now - self._last < SPARSE_NS
+        if not self.led:
+            # A write to each of many peers takes so long that a peer looks idle: the publisher's own pauses count.
+            now = now_ns()
+            self.gathers = now - self._last < SPARSE_NS
         quick = size > 0 and self._newest is None
         for i in range(n):
             peer = <Peer>PyList_GET_ITEM(self.peers, self._targets[i])
@@ -477,7 +500,8 @@ cdef class Distributor(SendQueue):
                 peer.send_encoded(self._scratch, size, parts, count)
             else:
                 peer.send(parts, count)
-        self._last = now_ns() if written else now
+        if not self.led:
+            self._last = now_ns() if written else now
         return 1
 
     cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1:

@@ -7,6 +7,7 @@ from libc.stdint cimport uint64_t
 from omq._core.wire.codec cimport Codec
 from omq._core.wire.framing cimport Header
 from omq._core.wire.pool cimport Pool
+from omq._core.wire.send_buffer cimport Part
 
 cdef enum:
     LARGE_FRAME = 32768      # a body above this is read by the kernel into the bytes object that the user gets
@@ -49,6 +50,12 @@ cdef struct Node:
     Py_ssize_t end           # offset in data behind the last byte received
     PyObject *body           # the large frame; strong reference, NULL for a slab and for a frame in a target
     int flags                # FLAG_* of the large frame
+
+cdef struct Run:             # whole messages that stand behind one another in memory, as plain frames
+    const char *data
+    Py_ssize_t size          # bytes, framing included
+    Py_ssize_t count         # messages
+    Py_ssize_t body          # bytes of their parts
 
 
 @cython.final
@@ -112,6 +119,9 @@ cdef class FrameReader:
     cdef int _resize(self, Py_ssize_t room) except -1
     cdef bint head_more(self) noexcept nogil
     cdef const char *peek(self, Py_ssize_t *size) noexcept nogil
+    cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) noexcept nogil
+    cdef bint view_run(self, Run *run, Py_ssize_t limit) noexcept nogil
+    cdef int skip_run(self, const Run *run) noexcept
     cdef object take_part(self)
     cdef object take_short(self)
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2

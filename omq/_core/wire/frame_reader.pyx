@@ -27,6 +27,7 @@ from omq._core.wire.framing cimport (
     parse_header,
 )
 from omq._core.wire.pool cimport BLOCK_SIZE, NODE_SIZE, Pool
+from omq._core.wire.send_buffer cimport SEGMENT_BYTES, Part
 
 from omq.errors import RemoteProtocolError
 
@@ -606,6 +607,85 @@ cdef class FrameReader:
             return bytes_data(self._head.body)
         size[0] = <Py_ssize_t>header.size
         return <const char *>body
+
+    cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) noexcept nogil:
+        """The parts of the first message, in place, until something is taken or read.
+
+        Returns:
+            How many the message has; above *room*, only so many are in *parts*.
+        """
+        cdef Node *node = self._head
+        cdef Py_ssize_t pos = node.pos
+        cdef Py_ssize_t n = 0
+        cdef const unsigned char *p
+        cdef const char *data
+        cdef Py_ssize_t size
+        cdef PyObject *owner
+        cdef Header header
+        memset(&header, 0, sizeof(header))  # the message is whole, but the C compiler cannot know
+        while True:
+            if node.data == NULL:
+                header.flags = node.flags
+                owner = node.body
+                if node == self._aimed:
+                    data, size = self._target, self._aimed_size
+                else:
+                    data, size = bytes_data(owner), bytes_size(owner)
+            elif pos == node.end:
+                node = node.next
+                pos = node.pos
+                continue
+            else:
+                p = <const unsigned char *>node.data + pos
+                parse_header(p, node.end - pos, &header)
+                owner = NULL
+                data, size = <const char *>p + header.length, <Py_ssize_t>header.size
+                pos += header.length + size
+                if header.flags & FLAG_COMMAND:
+                    continue
+            if n < room:
+                parts[n].data, parts[n].size, parts[n].owner = data, size, owner
+            n += 1
+            if not header.flags & FLAG_MORE:
+                return n
+            if node.data == NULL:
+                node = node.next
+                pos = node.pos
+
+    cdef bint view_run(self, Run *run, Py_ssize_t limit) noexcept nogil:
+        """Finds whole messages, *limit* at most, that stand behind one another in the slab; whether there are some."""
+        cdef Node *node = self._head
+        cdef Py_ssize_t pos
+        cdef Py_ssize_t body = 0
+        cdef Header header
+        memset(run, 0, sizeof(Run))
+        if node.data == NULL:
+            return False
+        pos = node.pos
+        limit = min(limit, self.complete)
+        while run.count < limit and run.size < SEGMENT_BYTES:
+            if parse_header(<const unsigned char *>node.data + pos, node.end - pos, &header) <= 0:
+                break  # the slab ends here
+            if header.flags & FLAG_COMMAND or <uint64_t>(node.end - pos - header.length) < header.size:
+                break
+            pos += header.length + <Py_ssize_t>header.size
+            body += <Py_ssize_t>header.size
+            if not header.flags & FLAG_MORE:
+                run.count += 1
+                run.size = pos - node.pos
+                run.body = body
+        run.data = node.data + node.pos
+        return run.count > 0
+
+    cdef int skip_run(self, const Run *run) noexcept:
+        """Drops the messages that `view_run` has found."""
+        cdef Node *node = self._head
+        node.pos += run.size
+        if node.pos == node.end:
+            self._settle()
+        self.complete -= run.count - 1
+        self._after_message()
+        return 0
 
     cdef inline object take_short(self):
         """The common case in as few steps as possible: a last frame in the slab; None in all other cases."""

@@ -89,6 +89,7 @@ cdef class SendBuffer:
     cdef int _borrow(self, const Part *part) except -1
     cdef int put_frames(self, const char *data, Py_ssize_t size) except -1
     cdef int copy(self, const char *data, Py_ssize_t size) except -1
+    cdef int copy_run(self, const char *data, Py_ssize_t size, int messages) except -1
     cdef void end_message(self) noexcept
     cdef int flush(self, int fd, bint lets_append=*) noexcept nogil
     cdef int adopt(self) except -1

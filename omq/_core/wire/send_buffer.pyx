@@ -365,6 +365,23 @@ cdef class SendBuffer:
         self.total += size
         return 0
 
+    cdef int copy_run(self, const char *data, Py_ssize_t size, int messages) except -1:
+        """Appends whole messages that are encoded already, as plain frames; there is no codec."""
+        cdef Segment *segment
+        self._reserve(size)
+        segment = self._open()
+        if segment.messages and segment.messages + messages > self.hwm_granularity:
+            segment = self._append()
+            segment.offset = self._used
+        memcpy(self._arena + self._used, data, size)
+        segment.messages += messages
+        self.messages += messages
+        segment.size += size
+        self._used += size
+        self.bytes += size
+        self.total += size
+        return 0
+
     cdef void end_message(self) noexcept:
         if self._count:  # otherwise the codec has sent nothing for it
             self._segments[self._count - 1].messages += 1

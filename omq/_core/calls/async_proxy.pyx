@@ -1,0 +1,84 @@
+"""The asyncio proxy: the task that awaits it works in the turns of its sockets' loop."""
+
+cimport cython
+
+from omq._core.calls.call cimport AsyncCore
+from omq._core.calls.proxy cimport PROXY_ENDS, ProxyCore
+from omq._core.clock cimport now_ns
+from omq._core.queues.peer cimport TURN_NS
+
+from omq.errors import ClosedError, StateError
+
+
+@cython.final
+cdef class AsyncProxy(ProxyCore):
+    """The asyncio proxy: works in the turns of its sockets' loop.
+
+    Args:
+        frontend: The core of the one socket.
+        backend: That of the other one.
+        capture: That of a socket which gets a copy of each message; `None`: there is none.
+        control: That of a socket which gives commands; `None`: there is none.
+    """
+
+    def __init__(self, frontend, backend, capture, control):
+        ProxyCore.__init__(self, frontend, backend, capture, control)
+        self._cores = list(dict.fromkeys([one for one in (frontend, backend, capture, control) if one is not None]))
+        self._pollers = [(<AsyncCore?>one)._poller for one in self._sources]
+
+    def begin(self):
+        """Begins to serve the sockets.
+
+        Raises:
+            StateError: Another proxy serves one of them.
+        """
+        cdef AsyncCore core
+        for core in self._cores:
+            if core.readable.proxied:
+                raise StateError(f"another proxy serves the {core._name()} socket")
+        self._begun = True
+        for core in self._cores:
+            core.readable.proxied = True
+            core.readable.follower = core.writable.follower = self._rouse
+        self._begin_turns(True)
+
+    def end(self):
+        """Ceases to serve the sockets; what has gathered leaves."""
+        cdef AsyncCore core
+        if self._begun:
+            self._begun = False
+            self._begin_turns(False)
+            for core in self._cores:
+                core.readable.proxied = False
+                core.readable.follower = core.writable.follower = None
+            self._flush()
+
+    def turn(self):
+        """Works for one turn of the loop.
+
+        Returns:
+            Whether there is more to do.
+
+        Raises:
+            ClosedError: One of the sockets was closed.
+        """
+        cdef AsyncCore core
+        cdef long long begun = now_ns()
+        cdef bint more = True
+        while more and self._state != PROXY_ENDS and now_ns() - begun < TURN_NS:
+            for core in self._cores:
+                if core.closed:
+                    raise ClosedError(f"the {core._name()} socket was closed while a proxy served it")
+            more = self._round()
+        self._flush()
+        return more
+
+    def rest(self, loop):
+        """A Future that is done when something has happened to a socket; for where `turn` had nothing more to do."""
+        self._future = loop.create_future()
+        return self._future
+
+    def _rouse(self):
+        future, self._future = self._future, None
+        if future is not None and not future.done() and not future.get_loop().is_closed():
+            future.set_result(None)

@@ -1,0 +1,39 @@
+# What a proxy does with its sockets, in both twins; it never waits.
+
+from omq._core.link.poller cimport Poller
+from omq._core.queues.passage cimport Passage
+from omq._core.queues.peer cimport RecvQueue, SendQueue
+
+cdef enum ProxyState:
+    PROXY_RUNS
+    PROXY_PAUSED
+    PROXY_DRAINS             # TERMINATE has come: what has been received is forwarded still
+    PROXY_ENDS
+
+
+cdef class ProxyCore:
+    cdef Passage _forth              # from the frontend to the backend; None: messages cannot go that way
+    cdef Passage _back               # from the backend to the frontend; None: likewise, or the two are one socket
+    cdef RecvQueue _control          # where commands come from; None: from nowhere
+    cdef SendQueue _answers          # where they are answered; None: nowhere
+    cdef bint _owes                  # each command is to be answered (REP)
+    cdef list _send_queues           # those of all its sockets
+    cdef list _sources               # frontend, backend, or both: those whose messages are forwarded
+    cdef list _pollers               # their epoll sets
+    cdef ProxyState _state
+    cdef list _goals                 # TERMINATE: connections that are not read so far yet, each with its bytes until then
+    cdef long long _reached          # bytes that those have received in all
+    cdef Py_ssize_t _left            # messages that are forwarded still, once all that is read
+    cdef long long _until            # when that is to end where peers go on, in nanoseconds on the monotonic clock
+    cdef long long _patience         # when it ends if nothing moves, likewise
+    cdef bint _round(self) except -1
+    cdef Py_ssize_t _move(self) except -1
+    cdef int _begin_turns(self, bint led) except -1
+    cdef int _flush(self) except -1
+    cdef int _obey(self) except -1
+    cdef int _answer(self, list parts) except -1
+    cdef int _begin_end(self) except -1
+    cdef bint _drain(self) except -1
+    cdef int _look_at_goals(self) except -1
+    cdef long long _received(self) except -1
+    cdef Py_ssize_t _waiting(self) except -1

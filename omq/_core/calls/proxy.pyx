@@ -1,0 +1,233 @@
+"""What a proxy does with its sockets, in both twins: it forwards a turn's worth each way, and obeys its control socket.
+
+Nothing here waits, and whoever calls holds the locks of all sockets that take part.
+"""
+
+from omq._core.clock cimport now_ns
+from omq._core.link.poller cimport Poller
+from omq._core.link.receiver cimport Receiver
+from omq._core.queues.passage cimport Passage
+from omq._core.queues.peer cimport RecvQueue, SendQueue
+from omq._core.queues.routed cimport ReplySendQueue
+from omq._core.queues.send_queue cimport Distributor, fill_part
+from omq._core.wire.send_buffer cimport BATCH_MESSAGES, Part
+
+import struct
+
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int, unsigned long, ...)
+    unsigned long FIONREAD
+
+cdef enum:
+    COMMANDS = 64            # commands that are obeyed in one round
+    FIGURES = 8              # numbers that STATISTICS is answered with
+    FOLLOW_NS = 50000000     # nanoseconds that TERMINATE lets pass while peers go on without a gap
+    PATIENCE_NS = 500000000  # nanoseconds that it waits for room
+    LARGE_BATCH = 1024       # messages at which a batch leaves; most batches leave earlier, for their bytes
+
+
+cdef class ProxyCore:
+    """What a proxy does with its sockets, without waiting."""
+
+    def __init__(self, frontend, backend, capture, control):
+        cdef SendQueue spy = None if capture is None else capture.send_queue
+        if frontend.recv_queue is not None and backend.send_queue is not None:
+            self._forth = Passage(frontend.recv_queue, backend.send_queue, spy)
+        if frontend is not backend and backend.recv_queue is not None and frontend.send_queue is not None:
+            self._back = Passage(backend.recv_queue, frontend.send_queue, spy)
+        if control is not None:
+            self._control = control.recv_queue
+            self._answers = control.send_queue
+            self._owes = isinstance(self._answers, ReplySendQueue)
+        self._sources = [
+            one for one, passage in ((frontend, self._forth), (backend, self._back)) if passage is not None
+        ]
+        self._send_queues = list(dict.fromkeys([
+            one.send_queue for one in (frontend, backend, capture, control)
+            if one is not None and one.send_queue is not None
+        ]))
+
+    @property
+    def draining(self):
+        """Whether TERMINATE has come: `turn` looks at the clock, too."""
+        return self._state == PROXY_DRAINS
+
+    @property
+    def ended(self):
+        """Whether a command has ended it."""
+        return self._state == PROXY_ENDS
+
+    def statistics(self):
+        """Messages and bytes received and sent by the frontend, then by the backend: eight unsigned 64-bit numbers."""
+        cdef Passage forth = self._forth
+        cdef Passage back = self._back
+        frontend = [0, 0, 0, 0]
+        backend = [0, 0, 0, 0]
+        if forth is not None:
+            frontend[:2] = forth.messages_in, forth.bytes_in
+            backend[2:] = forth.messages_out, forth.bytes_out
+        if back is not None:
+            backend[:2] = back.messages_in, back.bytes_in
+            frontend[2:] = back.messages_out, back.bytes_out
+        return [struct.pack("=Q", figure) for figure in (*frontend, *backend)]
+
+    cdef int _begin_turns(self, bint led) except -1:
+        """From now on, or no longer, this proxy ends the turns in which batches gather."""
+        cdef SendQueue send_queue
+        for send_queue in self._send_queues:
+            send_queue.led = led
+            if isinstance(send_queue, Distributor):
+                (<Distributor>send_queue)._adapt(send_queue.hwm)
+            else:
+                send_queue.most = LARGE_BATCH if led else BATCH_MESSAGES
+        return 0
+
+    cdef bint _round(self) except -1:
+        """Obeys what the control socket says, and forwards a turn's worth each way; whether there may be more to do."""
+        if self._control is not None and self._control.has_message():
+            self._obey()
+            return True
+        if self._state == PROXY_DRAINS:
+            return self._drain()
+        return self._state == PROXY_RUNS and self._move() > 0
+
+    cdef Py_ssize_t _move(self) except -1:
+        """Forwards a turn's worth each way; returns how many messages, or 1 if messages were only dropped."""
+        cdef Py_ssize_t moved = 0
+        if self._forth is not None:
+            moved += self._forth.move()
+            moved += self._forth.source.unfinished
+        if self._back is not None:
+            moved += self._back.move()
+            moved += self._back.source.unfinished
+        return moved
+
+    cdef int _flush(self) except -1:
+        """Ends the turn: what has gathered leaves."""
+        cdef SendQueue send_queue
+        for send_queue in self._send_queues:
+            send_queue.flush_pending()
+        return 0
+
+    # ------------------------------------------------------------------ control
+
+    cdef int _obey(self) except -1:
+        """Obeys the commands that wait. What is no command is ignored, as by libzmq; a REP answers that, too."""
+        cdef Py_ssize_t left = COMMANDS
+        cdef list command, answer
+        while left > 0 and self._state != PROXY_ENDS and self._control.has_message():
+            left -= 1
+            command = self._control.take_message()
+            answer = [b""] if self._owes else None
+            if command == [b"STATISTICS"]:
+                answer = self.statistics()
+            elif command == [b"KILL"]:
+                self._state = PROXY_ENDS
+            elif self._state == PROXY_DRAINS:
+                pass  # TERMINATE has come before
+            elif command == [b"TERMINATE"]:
+                self._begin_end()
+            elif command == [b"PAUSE"]:
+                self._state = PROXY_PAUSED
+            elif command == [b"RESUME"]:
+                self._state = PROXY_RUNS
+            if answer is not None and self._answers is not None:
+                self._answer(answer)
+        return 0
+
+    cdef int _answer(self, list parts) except -1:
+        """Answers a command. Nobody waits for room: an answer that its asker leaves none for is dropped."""
+        cdef Part answer[FIGURES]
+        cdef Py_ssize_t i
+        for i in range(len(parts)):
+            fill_part(answer + i, <bytes>parts[i])
+        self._answers.put(answer, len(parts))
+        return 0
+
+    # ------------------------------------------------------------------ the end
+
+    cdef int _begin_end(self) except -1:
+        """Notes what has been received: what waits here, and what the kernel has."""
+        cdef Poller poller
+        cdef Receiver peer
+        self._state = PROXY_DRAINS
+        self._goals = []
+        for poller in self._pollers:
+            for one in poller._peers:
+                if isinstance(one, Receiver):
+                    peer = <Receiver>one
+                    self._goals.append((peer, peer.bytes_in + unread_of(peer.fd)))
+        self._look_at_goals()
+        self._until = now_ns() + FOLLOW_NS
+        self._patience = now_ns() + PATIENCE_NS
+        return 0
+
+    cdef bint _drain(self) except -1:
+        """Forwards what has been received, and what follows that without a gap; whether there may be more to do.
+
+        Peers that go on and on are not waited for, beyond `FOLLOW_NS`. Nor are those that leave no room for what has
+        been received, beyond `PATIENCE_NS`: what they do not take stays in the socket that has received it.
+        """
+        cdef Poller poller
+        cdef long long before = self._received()
+        cdef long long reached
+        cdef Py_ssize_t moved = self._move()
+        cdef Py_ssize_t goals = len(self._goals)
+        cdef long long now = now_ns()
+        for poller in self._pollers:
+            poller.serve()
+        if moved == 0 and self._received() == before and self._waiting() == 0:
+            self._state = PROXY_ENDS
+            return False
+        if goals:
+            reached = self._reached
+            self._look_at_goals()
+            if len(self._goals) < goals or self._reached > reached:
+                self._patience = now + PATIENCE_NS
+        elif self._left > 0:
+            self._left -= moved
+            if moved:
+                self._patience = now + PATIENCE_NS
+        elif now > self._until:
+            self._state = PROXY_ENDS
+        if now > self._patience:
+            self._state = PROXY_ENDS
+        return moved > 0
+
+    cdef int _look_at_goals(self) except -1:
+        """Forgets goals that are reached; once all are, what waits is all that is to be forwarded."""
+        self._goals = [(one, goal) for one, goal in self._goals if not is_past(one, goal)]
+        self._reached = sum([(<Receiver>one).bytes_in for one, _ in self._goals])
+        if not self._goals:
+            self._left = self._waiting()
+        return 0
+
+    cdef long long _received(self) except -1:
+        """Bytes that have come from all connections."""
+        cdef Poller poller
+        cdef long long received = 0
+        for poller in self._pollers:
+            for one in poller._peers:
+                if isinstance(one, Receiver):
+                    received += (<Receiver>one).bytes_in
+        return received
+
+    cdef Py_ssize_t _waiting(self) except -1:
+        """Messages that could be forwarded if there were room."""
+        cdef Passage passage
+        cdef Py_ssize_t waiting = 0
+        for passage in (self._forth, self._back):
+            if passage is not None:
+                waiting += passage.source.waiting() + (passage._owed is not None)
+        return waiting
+
+
+cdef bint is_past(Receiver peer, long long goal) except -1:
+    """Whether so many bytes have come from a peer, or no more will."""
+    return peer.lost or peer.bytes_in >= goal
+
+
+cdef int unread_of(int fd) noexcept:
+    """Bytes that a descriptor's kernel holds for its reader."""
+    cdef int unread = 0
+    return unread if fd >= 0 and ioctl(fd, FIONREAD, &unread) == 0 else 0

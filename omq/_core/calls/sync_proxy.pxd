@@ -1,0 +1,43 @@
+# The blocking proxy, on the thread that calls.
+
+from omq._core.calls.proxy cimport ProxyCore
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *, unsigned long, int)
+    short POLLIN
+
+cdef enum:
+    MOST_SOCKETS = 4         # frontend, backend, capture, control
+
+
+cdef class SyncProxy(ProxyCore):
+    cdef list _cores                 # LeaderCore of each socket, no two the same
+    cdef list _blocked_calls         # of each socket, the BlockedCall by which this proxy leads
+    cdef Py_ssize_t _count           # sockets
+    cdef pollfd _fds[MOST_SOCKETS]   # their epoll sets
+    cdef long long _spin             # nanoseconds to look before sleeping; 0 never
+    cdef bint _adaptive              # spin only while waits are short
+    cdef bint _lucky                 # the last wait was short
+    cdef long long _nap              # nanoseconds that the next sleep of the main thread has at most
+    cdef long long _breath           # when other threads were let in last, in nanoseconds on the monotonic clock
+    cdef long long _looked           # likewise, when the descriptors were looked at last
+    cdef bint _armed                 # the sleep is under way: the threads inside the epoll sets are counted
+    cdef int _hold(self) except -1
+    cdef int _release(self, Py_ssize_t count) except -1
+    cdef int _lead(self) except -1
+    cdef int _take_lead(self) except -1
+    cdef int _leave_lead(self) except -1
+    cdef int _refuse_closed(self) except -1
+    cdef bint _work(self) except -1
+    cdef int _glance(self) except -1
+    cdef bint _is_wanted(self) noexcept
+    cdef int _let_others_in(self) except -1
+    cdef int _heed_signals(self) except -1
+    cdef int _sleep(self) except -1
+    cdef bint _arm(self) except -1
+    cdef int _wake_up(self) except -1
+    cdef int _end(self) except -1

@@ -1,0 +1,26 @@
+# One direction of a proxy: from the receive queue of one socket into the send queue of another.
+
+from omq._core.queues.peer cimport RecvQueue, SendQueue
+from omq._core.wire.send_buffer cimport Part
+
+
+cdef class Passage:
+    cdef RecvQueue source
+    cdef SendQueue target
+    cdef SendQueue capture           # gets a copy of each message; None: nobody does
+    cdef object _owed                # a message that the capture has no room for, forwarded already; None: there is none
+    cdef bint _by_turns              # one of the two takes, or sends, one message at a time (REQ, REP)
+    cdef bint _plain                 # nothing looks at single messages: they may pass in runs
+    cdef Part *_parts                # those of the message under way; owned
+    cdef Py_ssize_t _room            # entries of _parts
+    cdef list _large                 # bytes that hold parts of it
+    cdef long long messages_in       # taken from the source
+    cdef long long bytes_in          # of their parts
+    cdef long long messages_out      # accepted by the target
+    cdef long long bytes_out
+    cdef Py_ssize_t move(self) except -1
+    cdef Py_ssize_t _move_run(self) except -1
+    cdef Py_ssize_t _view(self) except -1
+    cdef int _grow(self, Py_ssize_t count) except -1
+    cdef Py_ssize_t _pass(self, Py_ssize_t count) except -1
+    cdef bint _settle(self) except -1

@@ -1,0 +1,151 @@
+"""One direction of a proxy: from the receive queue of one socket into the send queue of another.
+
+A message is shown where it lies, in the slab that the kernel filled, and the send queue copies it from there into the
+batch of the peer that gets it. No Python object is made for it, except for parts above `INLINE_LIMIT`, which go by
+reference. The message stays in the receive queue until the send queue has accepted it: a target without room leaves
+it there, its peer is not read beyond `recv_hwm`, and in the end the peer's own kernel holds its sender up.
+
+Whoever moves messages holds the locks of all sockets that take part.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
+from libc.stdlib cimport free, malloc, realloc
+
+from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, RecvQueue, SendQueue
+from omq._core.queues.recv_queue cimport FilteredRecvQueue, ReplyRecvQueue, RequestRecvQueue, ShapedRecvQueue
+from omq._core.queues.routed cimport ReplySendQueue
+from omq._core.queues.send_queue cimport FEW_PARTS, RequestSendQueue, RoundRobin, fill_part, hold
+from omq._core.wire.frame_reader cimport Run
+from omq._core.wire.send_buffer cimport INLINE_LIMIT, Part
+
+from omq.errors import StateError, UnroutableError
+
+
+@cython.final
+cdef class Passage:
+    def __cinit__(self, RecvQueue source not None, SendQueue target not None, SendQueue capture):
+        self.source = source
+        self.target = target
+        self.capture = capture
+        self._by_turns = isinstance(source, (ReplyRecvQueue, RequestRecvQueue)) or isinstance(
+            target, (ReplySendQueue, RequestSendQueue)
+        )
+        self._plain = (
+            capture is None
+            and not self._by_turns
+            and isinstance(target, RoundRobin)
+            and not isinstance(source, (ShapedRecvQueue, FilteredRecvQueue))
+        )
+        self._large = []
+        self._parts = <Part *>malloc(FEW_PARTS * sizeof(Part))
+        if self._parts == NULL:
+            raise MemoryError()
+        self._room = FEW_PARTS
+
+    def __dealloc__(self):
+        free(self._parts)
+
+    cdef Py_ssize_t move(self) except -1:
+        """Forwards a turn's worth of messages, as far as there is room for them; returns their number."""
+        cdef Py_ssize_t moved = 0
+        cdef Py_ssize_t passed, count
+        cdef long long bytes_before = self.bytes_in
+        if self._owed is not None and not self._settle():
+            return 0
+        while moved < TURN_MESSAGES and self.bytes_in - bytes_before < TURN_BYTES:
+            if self._plain:
+                passed = self._move_run()
+                if passed:
+                    moved += passed
+                    continue
+            elif (self._by_turns and not self.target.can_put()) or (self.capture is not None and not self.capture.can_put()):
+                break
+            count = self._view()
+            if count == 0 or not self._pass(count):
+                break
+            moved += 1
+            if self._owed is not None:
+                break
+        if self._large:
+            self._large.clear()
+        return moved
+
+    cdef Py_ssize_t _move_run(self) except -1:
+        """Forwards messages that stand behind one another, if they are all for one peer; returns their number."""
+        cdef Run run
+        cdef Py_ssize_t room = self.target.room_for_run()
+        if room == 0 or not self.source.view_run(&run, min(room, TURN_MESSAGES // 4)):
+            return 0
+        self.target.put_frames(&run)
+        self.source.drop_run(&run)
+        self.messages_in += run.count
+        self.messages_out += run.count
+        self.bytes_in += run.body
+        self.bytes_out += run.body
+        return run.count
+
+    cdef int _grow(self, Py_ssize_t count) except -1:
+        """Makes room for the parts of a message that has many."""
+        cdef void *memory = realloc(self._parts, count * sizeof(Part))
+        if memory == NULL:
+            raise MemoryError()
+        self._parts = <Part *>memory
+        self._room = count
+        return 0
+
+    cdef Py_ssize_t _view(self) except -1:
+        """Finds the parts of the next message; returns their number, 0 if there is no message."""
+        cdef Part *part
+        cdef Py_ssize_t i
+        cdef Py_ssize_t count = self.source.view(self._parts, self._room)
+        while count > self._room:
+            self._grow(count)
+            count = self.source.view(self._parts, self._room)
+        for i in range(count):
+            part = self._parts + i
+            if part.size > INLINE_LIMIT and part.owner == NULL:
+                # Batches borrow it, and so do inproc peers.
+                self._large.append(PyBytes_FromStringAndSize(part.data, part.size))
+                fill_part(part, <bytes>self._large[len(self._large) - 1])
+        return count
+
+    cdef Py_ssize_t _pass(self, Py_ssize_t count) except -1:
+        """Gives the target, and the capture, the message whose parts were found; 0: there is no room."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t size = 0
+        cdef bint sent = True
+        try:
+            if self.target.single_part and count > 1:
+                sent = False
+            elif not self.target.put(self._parts, count):
+                return 0
+        except (StateError, UnroutableError):
+            # A ROUTER is to send what names no peer of its own (RFC 28): there is nobody who could be told.
+            sent = False
+        for i in range(count):
+            size += self._parts[i].size
+        if self.capture is not None and not self.capture.put(self._parts, count):
+            self._owed = hold(self._parts, count)
+        self.source.drop(size)
+        self.messages_in += 1
+        self.bytes_in += size
+        if sent:
+            self.messages_out += 1
+            self.bytes_out += size
+        return 1
+
+    cdef bint _settle(self) except -1:
+        """Gives the capture the message that it had no room for; whether it has it now."""
+        cdef Py_ssize_t i, count
+        message = self._owed if type(self._owed) is tuple else (self._owed,)
+        count = len(<tuple>message)
+        if count > self._room:
+            self._grow(count)
+        for i in range(count):
+            fill_part(self._parts + i, <bytes>(<tuple>message)[i])
+        if not self.capture.put(self._parts, count):
+            return False
+        self._owed = None
+        return True

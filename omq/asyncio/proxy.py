@@ -1,0 +1,57 @@
+"""The proxy of the asyncio twin."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from omq._core.calls.async_proxy import AsyncProxy
+from omq._core.calls.call import AsyncCore
+from omq.errors import ClosedError
+from omq.proxy import refuse_terminated, refuse_unfit
+
+_GLANCE = 0.005  # seconds between two looks after TERMINATE
+
+if TYPE_CHECKING:
+    from omq.asyncio import Socket
+
+
+async def proxy(
+    frontend: Socket, backend: Socket, *, capture: Socket | None = None, control: Socket | None = None
+) -> None:
+    """Forwards messages between two sockets until a command, the end of a socket or a cancellation ends it.
+
+    All as `omq.proxy`, in the turns of the sockets' loop. A call that is cancelled loses nothing: what waits stays in
+    the socket that has received it.
+
+    Args:
+        frontend: The one socket, such as XSUB, ROUTER or PULL.
+        backend: The other one, such as XPUB, DEALER or PUSH.
+        capture: Gets a copy of each message: a PUB, XPUB, PUSH, DEALER or PAIR.
+        control: Gives commands: a PAIR, PULL, SUB or REP.
+
+    Raises:
+        TypeError: An argument is no asyncio socket.
+        StateError: As `omq.proxy`; or a socket belongs to another loop.
+        ClosedError: A socket is closed, or was closed meanwhile.
+        ContextTerminated: So is its context.
+    """
+    sockets = refuse_unfit(frontend, backend, capture, control, AsyncCore, "sockets of omq.asyncio")
+    for one in sockets:
+        one._begin()
+    loop = asyncio.get_running_loop()
+    core = AsyncProxy(frontend, backend, capture, control)
+    try:
+        core.begin()
+        while not core.ended:
+            if core.turn():
+                await asyncio.sleep(0)
+            elif core.draining:
+                await asyncio.sleep(_GLANCE)
+            elif not core.ended:
+                await core.rest(loop)
+    except ClosedError:
+        refuse_terminated(sockets)
+        raise
+    finally:
+        core.end()

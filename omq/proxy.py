@@ -1,0 +1,115 @@
+"""A proxy: forwards whatever two sockets receive to each other (`zmq_proxy(3)`, `zmq_proxy_steerable(3)`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from omq._core.calls.sync_proxy import SyncProxy
+from omq.errors import ClosedError, StateError
+from omq.socket import Socket
+from omq.socket_base import SocketBase
+from omq.types import TRAITS, SocketType
+
+#: The types of a socket that gets a copy of each message.
+CAPTURES: Final = (SocketType.PUB, SocketType.XPUB, SocketType.PUSH, SocketType.DEALER, SocketType.PAIR)
+#: The types of a socket that gives commands.
+CONTROLS: Final = (SocketType.PAIR, SocketType.PULL, SocketType.SUB, SocketType.REP)
+
+
+def proxy(frontend: Socket, backend: Socket, *, capture: Socket | None = None, control: Socket | None = None) -> None:
+    """Forwards messages between two sockets until a command, or the end of a socket, ends it (`zmq_proxy(3)`).
+
+    What the frontend receives the backend sends, and the other way round, as far as their types receive and send. A
+    message stays in the socket that has received it until the other one has room. The thread that calls does the work;
+    until the call returns, no other call is to use these sockets. Frontend and backend may be one and the same socket:
+    what it receives goes back.
+
+    Args:
+        frontend: The one socket, such as XSUB, ROUTER or PULL.
+        backend: The other one, such as XPUB, DEALER or PUSH.
+        capture: Gets a copy of each message: a PUB, XPUB, PUSH, DEALER or PAIR. While it has no room, nothing is
+            forwarded.
+        control: Gives commands (`zmq_proxy_steerable(3)`): a PAIR, PULL, SUB or REP that receives one of
+            `PAUSE` (nothing is forwarded until `RESUME`),
+            `RESUME`,
+            `TERMINATE` (the call returns once what had been received by then is forwarded; what finds no room for half
+            a second stays in its socket),
+            `KILL` (the call returns at once; what waits stays in its socket) and
+            `STATISTICS`, which PAIR and REP answer with eight unsigned 64-bit numbers in native byte order, a part
+            each: messages and bytes received and sent by the frontend, then by the backend.
+            A REP answers all other messages with an empty one. What is no command is ignored.
+
+    Raises:
+        TypeError: An argument is no blocking socket.
+        StateError: Neither of the two sockets can send what the other one receives; one socket is given for two
+            purposes; capture or control has a type that does not fit; or another proxy serves a socket.
+        ClosedError: A socket is closed, or was closed meanwhile.
+        ContextTerminated: So is its context.
+    """
+    sockets = refuse_unfit(frontend, backend, capture, control, Socket, "blocking sockets")
+    for one in sockets:
+        one._begin()
+    try:
+        SyncProxy(frontend, backend, capture, control).run()
+    except ClosedError:
+        refuse_terminated(sockets)
+        raise
+
+
+def refuse_unfit(frontend: Any, backend: Any, capture: Any, control: Any, kind: type[Any], kinds: str) -> Sequence[Any]:
+    """Refuses what makes no proxy.
+
+    Args:
+        frontend: See `proxy`.
+        backend: See `proxy`.
+        capture: See `proxy`.
+        control: See `proxy`.
+        kind: The class of all sockets.
+        kinds: What these are called.
+
+    Returns:
+        The sockets, each once.
+    """
+    given = {"frontend": frontend, "backend": backend, "capture": capture, "control": control}
+    given = {name: one for name, one in given.items() if one is not None or name in ("frontend", "backend")}
+    names: dict[Any, str] = {}
+    for name, one in given.items():
+        if not isinstance(one, kind):
+            raise TypeError(f"{name}: this proxy takes {kinds}, not {one!r}")
+        if one.closed:
+            raise one._closed_error(f"given as {name} is closed")
+        if names.setdefault(one, name) != name and (names[one], name) != ("frontend", "backend"):
+            raise StateError(f"{name}: {one!r} is the {names[one]} already")
+    if not (_can_forward(frontend, backend) or _can_forward(backend, frontend)):
+        front, back = frontend.socket_type.value, backend.socket_type.value
+        raise StateError(
+            f"frontend, backend: a {front} and a {back} socket cannot forward to each other:"
+            " none of them sends what the other one receives"
+        )
+    for name, fit in (("capture", CAPTURES), ("control", CONTROLS)):
+        one = given.get(name)
+        if one is not None and one.socket_type not in fit:
+            raise StateError(f"{name}: must be a {_listed(fit)} socket, not a {one.socket_type.value} socket")
+    return list(names)
+
+
+def refuse_terminated(sockets: Sequence[SocketBase]) -> None:
+    """Raises if a socket has ended because its context has."""
+    for one in sockets:
+        if one._engine.context.closed:
+            raise one._closed_error("was closed while a proxy served it") from None
+
+
+def _can_forward(source: SocketBase, target: SocketBase) -> bool:
+    """Whether the one socket receives and the other one sends, to peers that no argument has to name."""
+    return (
+        source._engine.pattern.recv_queue is not None
+        and target._engine.pattern.send_queue is not None
+        and TRAITS[target.socket_type].route is None
+    )
+
+
+def _listed(types: Sequence[SocketType]) -> str:
+    *others, last = [kind.value for kind in types]
+    return f"{', '.join(others)} or {last}"

@@ -1,0 +1,119 @@
+"""Proxies for tests: each runs in a thread of its own, and a test tells it what to do."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import omq
+from tests.unit.blocking.conftest import Crew, Sockets, asleep
+from tests.waits import BOUND
+
+TCP = "tcp://127.0.0.1:*"
+
+
+class Figures(NamedTuple):
+    """The answer to STATISTICS."""
+
+    front_in: int
+    front_bytes_in: int
+    front_out: int
+    front_bytes_out: int
+    back_in: int
+    back_bytes_in: int
+    back_out: int
+    back_bytes_out: int
+
+
+def figures_of(parts: list[bytes]) -> Figures:
+    """The numbers in an answer."""
+    return Figures(*(struct.unpack("=Q", part)[0] for part in parts))
+
+
+class Steered:
+    """A proxy that runs in a thread, and the sockets around it."""
+
+    def __init__(self, make: Sockets, crew: Crew, front: Any, back: Any, kinds: tuple[Any, Any], **more: Any) -> None:
+        self.front, self.back = front, back
+        own, others = kinds
+        self._control = make(own, bind=TCP, **({"subscribe": b""} if own is omq.SUB else {}))
+        self.steer = make(others, connect=self._control.endpoints[0])
+        self._control.wait_connected(timeout=BOUND)
+        self.steer.wait_connected(timeout=BOUND)
+        if others is omq.PUB:
+            self.steer.wait_subscribed(timeout=BOUND)
+        self.thread = crew(lambda: omq.proxy(front, back, control=self._control, **more))
+
+    @property
+    def front_end(self) -> str:
+        """Where clients of the frontend connect."""
+        return str(self.front.endpoints[0])
+
+    @property
+    def back_end(self) -> str:
+        """The same of the backend."""
+        return str(self.back.endpoints[0])
+
+    def tell(self, command: bytes) -> None:
+        """Gives a command."""
+        self.steer.send(command, timeout=BOUND)
+        if self.steer.socket_type is omq.SocketType.REQ:
+            assert self.steer.recv(timeout=BOUND) == b""
+
+    def figures(self) -> Figures:
+        """Asks for the statistics; earlier commands have been obeyed when they come."""
+        self.steer.send(b"STATISTICS", timeout=BOUND)
+        return figures_of(self.steer.recv_multipart(timeout=BOUND))
+
+    def ends(self) -> None:
+        """Waits for the end of the call."""
+        self.thread.join(BOUND)
+        assert not self.thread.is_alive(), "the proxy goes on"
+
+    def sleeps(self) -> None:
+        """Waits until the proxy waits."""
+        asleep(self.front)
+
+
+class Proxies:
+    """Starts proxies, and ends them with the test."""
+
+    def __init__(self, make: Sockets, crew: Crew) -> None:
+        self._make, self._crew = make, crew
+        self._running: list[Steered] = []
+
+    def __call__(self, front: Any, back: Any, *, kinds: tuple[Any, Any] = (omq.PAIR, omq.PAIR), **more: Any) -> Steered:
+        """Starts a proxy between two sockets, or types of sockets, which are then bound."""
+        front, back = (self._make(one, bind=TCP) if isinstance(one, type) else one for one in (front, back))
+        steered = Steered(self._make, self._crew, front, back, kinds, **more)
+        self._running.append(steered)
+        return steered
+
+    def stop(self) -> None:
+        for one in self._running:
+            if one.thread.is_alive():
+                one.tell(b"KILL")
+                one.ends()
+
+
+@pytest.fixture
+def make() -> Iterator[Sockets]:
+    sockets = Sockets()
+    yield sockets
+    sockets.stop()
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+@pytest.fixture
+def proxied(make: Sockets, crew: Crew) -> Iterator[Proxies]:
+    proxies = Proxies(make, crew)
+    yield proxies
+    proxies.stop()
+    crew.join()

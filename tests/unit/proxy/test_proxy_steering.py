@@ -1,0 +1,473 @@
+"""Commands to a blocking proxy, its end, back-pressure and fairness."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+import omq
+from tests.unit.blocking.conftest import asleep
+from tests.unit.proxy.conftest import TCP
+from tests.waits import BOUND, descriptors, until
+
+CONTROLS = [(omq.PAIR, omq.PAIR), (omq.PULL, omq.PUSH), (omq.SUB, omq.PUB), (omq.REP, omq.REQ)]
+steered_by_each = pytest.mark.parametrize("kinds", CONTROLS, ids=lambda kinds: kinds[0].__name__)
+
+
+class Flood:
+    """A thread that sends numbered messages until it is told to stop."""
+
+    def __init__(self, crew, socket, size=100, at=0):
+        self.sent = at
+        self._over = threading.Event()
+        self._socket, self._size = socket, size
+        self.thread = crew(self._run)
+
+    def _run(self):
+        while not self._over.is_set():
+            try:
+                self._socket.send(b"%010d" % self.sent + bytes(self._size), timeout=0.05)
+                self.sent += 1
+            except omq.SendTimeout:
+                continue
+
+    def stop(self):
+        self._over.set()
+        self.thread.join(BOUND)
+        return self.sent
+
+
+class Sink:
+    """A thread that receives numbered messages, in order, until its socket falls silent and it is told to stop."""
+
+    def __init__(self, crew, socket, at=0):
+        self.got = at
+        self._socket, self._over = socket, threading.Event()
+        self.thread = crew(self._run)
+
+    def _run(self):
+        while True:
+            try:
+                message = self._socket.recv(timeout=0.05)
+            except omq.ReceiveTimeout:
+                if self._over.is_set():
+                    return
+                continue
+            assert int(message[:10]) == self.got
+            self.got += 1
+
+    def stop(self):
+        self._over.set()
+        self.thread.join(BOUND)
+        return self.got
+
+
+@steered_by_each
+def test_pause_holds_and_resume_loses_nothing(make, crew, proxied, kinds):
+    proxy = proxied(omq.PULL, omq.PUSH, kinds=kinds)
+    sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))
+    flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end))
+    until(lambda: sink.got > 1000, "messages")
+    proxy.tell(b"PAUSE")
+    held = -1
+    while held != sink.got:  # what had been forwarded arrives
+        held = sink.got
+        time.sleep(0.1)
+    assert flood.sent > held
+    sent = flood.stop()
+    assert sink.got == held < sent
+    proxy.tell(b"RESUME")
+    until(lambda: sink.got == sent, "the rest")
+    assert sink.stop() == sent
+
+
+def test_statistics_under_a_flood(make, crew, proxied):
+    proxy = proxied(omq.PULL, omq.PUSH)
+    sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))
+    flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end), size=90)
+    until(lambda: sink.got > 100, "messages")
+    before = proxy.figures()
+    for _ in range(20):
+        found = proxy.figures()
+        assert found.front_in == found.back_out >= before.front_in
+        assert found.front_bytes_in == found.back_bytes_out == 100 * found.front_in
+        assert found.front_out == found.back_in == 0
+        before = found
+    sent = flood.stop()
+    until(lambda: sink.got == sent, "the rest")
+    assert proxy.figures().front_in == sink.stop() == sent
+
+
+def test_statistics_count_whole_messages_and_all_their_parts(make, proxied):
+    proxy = proxied(omq.ROUTER, omq.DEALER, kinds=(omq.REP, omq.REQ))
+    client = make(omq.DEALER, connect=proxy.front_end, identity=b"name")
+    worker = make(omq.DEALER, connect=proxy.back_end)
+    client.send_multipart([b"12345", b"67890"])
+    worker.send_multipart([*worker.recv_multipart(timeout=BOUND)[:2], b""])
+    client.recv_multipart(timeout=BOUND)
+    assert proxy.figures() == (1, 14, 1, 9, 1, 9, 1, 14)
+    proxy.tell(b"no command")
+    assert proxy.figures() == (1, 14, 1, 9, 1, 9, 1, 14)
+
+
+def test_who_cannot_be_answered_is_not(make, proxied):
+    proxy = proxied(omq.PULL, omq.PUSH, kinds=(omq.PULL, omq.PUSH))
+    for _ in range(10):
+        proxy.tell(b"STATISTICS")
+    proxy.steer.send_multipart([b"TERMINATE", b"in two parts"])
+    proxy.tell(b"no command")
+    sender, receiver = make(omq.PUSH, connect=proxy.front_end), make(omq.PULL, connect=proxy.back_end)
+    sender.send(b"on it goes")
+    assert receiver.recv(timeout=BOUND) == b"on it goes"
+    proxy.tell(b"TERMINATE")
+    proxy.ends()
+
+
+@steered_by_each
+def test_what_was_received_before_terminate_is_forwarded(make, proxied, kinds):
+    proxy = proxied(omq.PULL, make(omq.PUSH, bind=TCP, send_hwm=100_000), kinds=kinds)
+    proxy.tell(b"PAUSE")
+    senders = [make(omq.PUSH, connect=proxy.front_end) for _ in range(3)]
+    for number in range(3000):
+        for sender in senders:
+            sender.send(b"%d" % number)
+    for sender in senders:
+        sender.flush(BOUND)
+    receiver = make(omq.PULL, connect=proxy.back_end)
+    receiver.wait_connected(timeout=BOUND)
+    proxy.tell(b"TERMINATE")
+    proxy.ends()
+    found = Counter(receiver.recv(timeout=BOUND) for _ in range(9000))
+    assert set(found.values()) == {3}
+
+
+def test_terminate_ends_a_flood_and_keeps_what_is_not_forwarded(make, crew, proxied):
+    proxy = proxied(omq.PULL, omq.PUSH)
+    sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))
+    flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end))
+    until(lambda: sink.got > 1000, "messages")
+    proxy.tell(b"TERMINATE")
+    proxy.ends()
+    sent, got = flood.stop(), sink.stop()
+    while got < sent:  # the rest is still the frontend's
+        assert int(proxy.front.recv(timeout=BOUND)[:10]) == got
+        got += 1
+
+
+def test_terminate_waits_for_room_and_not_for_ever(make, proxied):
+    proxy = proxied(omq.PULL, make(omq.PUSH, bind=TCP, send_hwm=10))
+    sender = make(omq.PUSH, connect=proxy.front_end)
+    for number in range(50):
+        sender.send(b"%d" % number)
+    until(lambda: proxy.figures().front_in == 10, "as many as there is room for")
+    proxy.tell(b"TERMINATE")
+    proxy.ends()
+    assert [proxy.front.recv(timeout=BOUND) for _ in range(40)] == [b"%d" % number for number in range(10, 50)]
+
+
+def test_terminate_is_not_kept_up_by_a_flood_beside_a_stalled_direction(make, crew, proxied):
+    proxy = proxied(omq.PAIR, make(omq.PAIR, bind=TCP, recv_hwm=10))
+    left = make(omq.PAIR, connect=proxy.front_end, recv_hwm=10)
+    right = make(omq.PAIR, connect=proxy.back_end, recv_hwm=100_000)
+    stalled = Flood(crew, right, size=5000)  # nobody takes what comes at the left
+    held = -1
+    while held != stalled.sent:
+        held = stalled.sent
+        time.sleep(0.1)
+    flood = Flood(crew, left)
+    until(lambda: proxy.figures().front_in > 1000, "a flood the other way")
+    crew(lambda: [right.recv(timeout=BOUND) for _ in range(1000)])
+    proxy.tell(b"TERMINATE")
+    proxy.ends()
+    for one in (flood, stalled):
+        assert one.stop() > 0
+
+
+def test_kill_ends_at_once_and_what_waits_stays(make, proxied):
+    proxy = proxied(omq.PULL, omq.PUSH)
+    receiver = make(omq.PULL, connect=proxy.back_end)
+    receiver.wait_connected(timeout=BOUND)
+    proxy.tell(b"PAUSE")
+    proxy.figures()
+    sender = make(omq.PUSH, connect=proxy.front_end)
+    for number in range(50):
+        sender.send(b"%d" % number)
+    sender.flush(BOUND)
+    proxy.tell(b"KILL")
+    proxy.ends()
+    assert [proxy.front.recv(timeout=BOUND) for _ in range(50)] == [b"%d" % number for number in range(50)]
+
+
+def test_a_proxy_can_follow_a_proxy(make, proxied):
+    proxy = proxied(omq.PULL, omq.PUSH)
+    proxy.tell(b"TERMINATE")
+    proxy.ends()
+    again = proxied(proxy.front, proxy.back)
+    sender, receiver = make(omq.PUSH, connect=again.front_end), make(omq.PULL, connect=again.back_end)
+    sender.send(b"x")
+    assert receiver.recv(timeout=BOUND) == b"x"
+
+
+# ---------------------------------------------------------------------- back-pressure, fairness
+
+
+def test_a_stalled_receiver_holds_the_sender_up_and_memory_stays_bounded(make, crew, proxied):
+    proxy = proxied(omq.PULL, omq.PUSH)
+    receiver = make(omq.PULL, connect=proxy.back_end)
+    flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end), size=4000)
+    held = -1
+    while held != flood.sent:  # until nobody takes anything any more
+        held = flood.sent
+        time.sleep(0.2)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    time.sleep(0.2)
+    assert flood.sent == held < 20_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1024
+    sink = Sink(crew, receiver)
+    until(lambda: flood.sent > held, "room")
+    sent = flood.stop()
+    until(lambda: sink.got == sent, "the rest")
+    assert sink.stop() == sent
+
+
+def test_nobody_to_send_to_blocks_and_loses_nothing(make, proxied):
+    proxy = proxied(omq.PULL, make(omq.PUSH, bind=TCP, send_hwm=10))
+    sender = make(omq.PUSH, connect=proxy.front_end)
+    for number in range(500):
+        sender.send(b"%d" % number)
+    sender.flush(BOUND)
+    assert proxy.figures().back_out <= 10
+    receiver = make(omq.PULL, connect=proxy.back_end)
+    assert [receiver.recv(timeout=BOUND) for _ in range(500)] == [b"%d" % number for number in range(500)]
+
+
+def test_a_slow_subscriber_stalls_a_publisher_that_drops_nothing_and_figures_still_come(make, crew, proxied):
+    """libzmq's test_proxy_hwm."""
+    low = {"send_hwm": 10, "recv_hwm": 10}
+    back = make(omq.XPUB, bind="inproc://back", xpub_nodrop=True, **low)
+    proxy = proxied(make(omq.XSUB, bind="inproc://front", **low), back)
+    publisher = make(omq.XPUB, connect="inproc://front", xpub_nodrop=True, **low)
+    subscriber = make(omq.SUB, connect="inproc://back", subscribe=b"", recv_hwm=10)
+    assert publisher.recv(timeout=BOUND) == b"\1"
+    flood = Flood(crew, publisher, size=50_000)
+    until(lambda: proxy.figures().front_in >= 10, "messages")
+    held = -1
+    while held != flood.sent:
+        held = flood.sent
+        time.sleep(0.1)
+    found = proxy.figures()
+    assert 20 <= held <= 60
+    assert found.back_out <= found.front_in <= held
+    sink = Sink(crew, subscriber)
+    until(lambda: flood.sent > held + 100, "room")
+    sent = flood.stop()
+    until(lambda: sink.got == sent, "the rest")
+    assert sink.stop() == sent
+
+
+def test_a_quiet_peer_is_heard_beside_a_busy_one(make, crew, proxied):
+    small = {"recv_buffer": 16384, "send_buffer": 16384}  # what is on its way stands in front of every message
+    proxy = proxied(make(omq.ROUTER, bind=TCP, **small), make(omq.DEALER, bind=TCP, send_hwm=100, **small))
+    worker = make(omq.DEALER, connect=proxy.back_end, recv_hwm=100, **small)
+    quiet = make(omq.DEALER, connect=proxy.front_end, identity=b"quiet")
+    busy = make(omq.DEALER, connect=proxy.front_end, identity=b"busy")
+    flood = Flood(crew, busy)
+    until(lambda: flood.sent > 1000, "a flood")
+    for number in range(20):
+        quiet.send(b"%d" % number)
+        others = 0
+        while worker.recv_multipart(timeout=BOUND) != [b"quiet", b"%d" % number]:
+            others += 1
+        assert others < 3000
+        worker.send_multipart([b"quiet", b"back"])  # and the other direction is not silenced
+        assert quiet.recv(timeout=BOUND) == b"back"
+    flood.stop()
+    busy.close(linger=0)
+
+
+def test_several_workers_share(make, proxied):
+    proxy = proxied(omq.PULL, omq.PUSH)
+    workers = [make(omq.PULL, connect=proxy.back_end) for _ in range(4)]
+    proxy.back.wait_connected(4, timeout=BOUND)
+    sender = make(omq.PUSH, connect=proxy.front_end)
+    for number in range(4000):
+        sender.send(b"%d" % number)
+    taken = [[worker.recv(timeout=BOUND) for _ in range(900)] for worker in workers]
+    assert len({message for messages in taken for message in messages}) == 3600
+
+
+# ---------------------------------------------------------------------- ends
+
+
+@pytest.mark.parametrize("which", ["front", "back", "capture", "control"])
+def test_closing_a_socket_ends_it(make, crew, which):
+    sockets = {"front": make(omq.PULL, bind=TCP), "back": make(omq.PUSH, bind=TCP)}
+    sockets |= {"capture": make(omq.PUB, bind=TCP), "control": make(omq.PULL, bind=TCP)}
+    ended = []
+
+    def run():
+        with pytest.raises(omq.ClosedError, match=f"{sockets[which].socket_type.value} socket was closed"):
+            omq.proxy(sockets["front"], sockets["back"], capture=sockets["capture"], control=sockets["control"])
+        ended.append(which)
+
+    crew(run)
+    until(lambda: sockets["front"].readable.waiting, "the proxy")
+    sockets[which].close()
+    crew.join()
+    assert ended == [which]
+
+
+def test_the_context_ends_it_and_nothing_is_left(crew):
+    gc.collect()
+    before, threads = descriptors(), set(threading.enumerate())
+    context = omq.Context()
+    front, back = omq.XSUB(context, bind=TCP), omq.XPUB(context, bind=TCP)
+    subscriber = omq.SUB(context, connect=back.endpoints[0], subscribe=b"")
+    publisher = omq.PUB(context, connect=front.endpoints[0])
+
+    def run():
+        with pytest.raises(omq.ContextTerminated):
+            omq.proxy(front, back)
+        return True
+
+    thread = crew(run)
+    publisher.wait_subscribed(timeout=BOUND)
+    publisher.send(b"x")
+    assert subscriber.recv(timeout=BOUND) == b"x"
+    context.term(linger=0)
+    assert crew.join() == [True]
+    assert set(threading.enumerate()) - {thread} <= threads
+    assert descriptors() <= before
+
+
+def test_the_context_ends_it_although_its_backend_has_no_peer(crew):
+    """libzmq's test_proxy_terminate."""
+    context = omq.Context()
+    front, back = omq.SUB(context, bind=TCP, subscribe=b""), omq.PUSH(context, bind=TCP, send_hwm=1)
+
+    def run():
+        with pytest.raises(omq.ContextTerminated):
+            omq.proxy(front, back)
+        return True
+
+    crew(run)
+    with omq.PUB(connect=front.endpoints[0]) as publisher:
+        publisher.wait_subscribed(timeout=BOUND)
+        for _ in range(3):
+            publisher.send(b"This is a test")
+        publisher.flush(BOUND)
+    until(lambda: front.readable.waiting, "the proxy")
+    context.term(linger=0)
+    assert crew.join() == [True]
+
+
+def test_an_idle_proxy_costs_nothing(make, proxied):
+    proxy = proxied(omq.ROUTER, omq.DEALER)
+    proxy.sleeps()
+    time.sleep(0.2)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.05
+
+
+PROGRAM = """
+import omq, sys
+with omq.PULL(bind="tcp://127.0.0.1:*") as front, omq.PUSH(bind="tcp://127.0.0.1:*") as back:
+    print(front.endpoints[0], back.endpoints[0], flush=True)
+    try:
+        omq.proxy(front, back)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "flooded"])
+def test_ctrl_c(make, crew, busy):
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            front, back = process.stdout.readline().split()
+            sender, receiver = make(omq.PUSH, connect=front), make(omq.PULL, connect=back)
+            sender.send(b"%010d" % 0, timeout=BOUND)
+            assert receiver.recv(timeout=BOUND)
+            if busy:
+                sink = Sink(crew, receiver, at=1)
+                flood = Flood(crew, sender, at=1)
+                until(lambda: sink.got > 2000, "a flood")
+                for _ in range(5):  # the main thread lets the I/O thread in
+                    with omq.PUSH(make.context, connect=front) as newcomer:
+                        newcomer.wait_connected(timeout=BOUND)
+            else:
+                time.sleep(0.05)
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "interrupted\n"
+            assert time.monotonic() - began < 5
+            if busy:
+                flood.stop()
+                sink.stop()
+        finally:
+            process.kill()
+
+
+def test_signal_handlers_run_meanwhile_and_may_use_other_sockets(make, proxied):
+    """In the main thread: the handler ends the proxy through its control socket."""
+    control = make(omq.PAIR, bind=TCP)
+    steer = make(omq.PAIR, connect=control.endpoints[0])
+    steer.wait_connected(timeout=BOUND)
+    before = signal.signal(signal.SIGUSR1, lambda *_: steer.send(b"TERMINATE", timeout=BOUND))
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        timer.start()
+        assert omq.proxy(make(omq.PULL, bind=TCP), make(omq.PUSH, bind=TCP), control=control) is None
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_call_that_waits_when_the_proxy_begins_keeps_neither_from_its_messages(make, crew, proxied):
+    """It led, and follows from now on. It is a mistake in the program, and no message is lost by it."""
+    front, taken = make(omq.PULL, bind=TCP), []
+
+    def receive():
+        with contextlib.suppress(omq.ClosedError):
+            while True:
+                taken.append(front.recv())
+
+    crew(receive)
+    asleep(front)
+    proxy = proxied(front, omq.PUSH)
+    sender, receiver = make(omq.PUSH, connect=proxy.front_end), make(omq.PULL, connect=proxy.back_end)
+    for number in range(2000):
+        sender.send(b"%d" % number)
+    passed = []
+    while len(passed) + len(taken) < 2000:
+        with contextlib.suppress(omq.ReceiveTimeout):
+            passed.append(receiver.recv(timeout=0.05))
+    assert {*passed, *taken} == {b"%d" % number for number in range(2000)}
+    proxy.tell(b"KILL")
+    proxy.ends()
+    front.close()
+
+
+def test_other_threads_run_beside_a_flooded_proxy(make, crew, proxied):
+    """New peers shake hands in the I/O thread, and this thread goes on, while the proxy never waits."""
+    proxy = proxied(omq.PULL, omq.PUSH)
+    sink = Sink(crew, make(omq.PULL, connect=proxy.back_end))
+    flood = Flood(crew, make(omq.PUSH, connect=proxy.front_end))
+    until(lambda: sink.got > 1000, "messages")
+    for _ in range(10):
+        with omq.PUSH(connect=proxy.front_end) as newcomer:
+            newcomer.wait_connected(timeout=BOUND)
+    sent = flood.stop()
+    until(lambda: sink.got == sent, "the rest")
+    assert sink.stop() == sent
