@@ -1,0 +1,347 @@
+"""What a portal has subscribed to, and what becomes of a publication that comes."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from omq.errors import UsageError
+from omq.goby.errors import Malformed
+from omq.goby.identifier import INTERNAL, Identifier, prefix_of, read_identifier, shown
+from omq.goby.scheme import Codec
+
+log = logging.getLogger("omq.goby")
+
+EVERYTHING: Final = b"/"
+QUIET: Final = 1.0  # seconds between two lines about what does not fit
+MOST_HEADS: Final = 4096  # identifiers whose handlers are remembered
+
+
+class _Fields(NamedTuple):
+    group: str
+    scheme: str
+    type: str
+    data: bytes
+
+
+class Received(_Fields):
+    """A publication that a regex subscription has found.
+
+    Attributes:
+        group: Its group.
+        scheme: Its scheme, as it is called on the wire: a name, or a number in figures.
+        type: Its type's name.
+        data: Its payload.
+        pid: The process that published it.
+        thread: Its thread, in hexadecimal figures.
+    """
+
+    pid: int = 0
+    thread: str = ""
+
+
+def received(identifier: Identifier, payload: bytes) -> Received:
+    """A publication as a regex subscription gives it."""
+    one = Received(identifier.group, identifier.scheme, identifier.type, payload)
+    one.pid, one.thread = identifier.pid, identifier.thread
+    return one
+
+
+class Malformations:
+    """Counts what could not be read, and says so in the log, but not too often."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._said = float("-inf")
+        self._unsaid = 0
+
+    def note(self, text: str) -> None:
+        """Something could not be read."""
+        self.count += 1
+        now = time.monotonic()
+        if now - self._said < QUIET:
+            self._unsaid += 1
+            return
+        more = f" ({self._unsaid} more since the last line)" if self._unsaid else ""
+        self._said, self._unsaid = now, 0
+        log.warning("passed over: %s%s", text, more)
+
+
+class Handler:
+    """What one subscription does with a publication.
+
+    Args:
+        inbox: Where its publications wait; `None` with a callback.
+        callback: What is called with each message; `None` with an inbox.
+    """
+
+    def __init__(self, inbox: Inbox | None, callback: Callable[[Any], object] | None) -> None:
+        self.inbox = inbox
+        self.callback = callback
+        self.errors = 0  # of the callback
+
+    @property
+    def wanted(self) -> bytes:
+        """The ZeroMQ subscription that it needs."""
+        raise NotImplementedError
+
+    def decode(self, identifier: Identifier, payload: bytes) -> Any:
+        """What the user is given.
+
+        Raises:
+            ValueError: The payload does not parse.
+        """
+        raise NotImplementedError
+
+    def call(self, identifier: Identifier, payload: bytes, malformations: Malformations) -> None:
+        """Gives a publication to the callback; whatever it raises is logged, and the portal lives on."""
+        assert self.callback is not None
+        try:
+            message = self.decode(identifier, payload)
+        except ValueError as fault:
+            malformations.note(does_not_parse(identifier, fault))
+            return
+        try:
+            self.callback(message)
+        except Exception:
+            self.errors += 1
+            log.exception("a callback for /%s/%s/%s has failed", identifier.group, identifier.scheme, identifier.type)
+
+
+class TypeHandler(Handler):
+    """A subscription to one type in one group."""
+
+    def __init__(
+        self, group: str, codec: Codec, inbox: Inbox | None = None, callback: Callable[[Any], object] | None = None
+    ) -> None:
+        super().__init__(inbox, callback)
+        self.prefix = prefix_of(group, codec.scheme, codec.type)
+        self._decode = codec.decode
+
+    @property
+    def wanted(self) -> bytes:
+        return self.prefix
+
+    def decode(self, identifier: Identifier, payload: bytes) -> Any:
+        return self._decode(payload)
+
+
+class RegexHandler(Handler):
+    """A subscription to all that fits.
+
+    Args:
+        group: A regular expression that fits the whole of the group.
+        type: One that fits the whole of the type's name.
+        schemes: The schemes, as they are called on the wire; `None`: all.
+        inbox: See `Handler`.
+        callback: See `Handler`.
+
+    Raises:
+        UsageError: An expression is none.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        type: str,
+        schemes: Collection[str] | None,
+        inbox: Inbox | None = None,
+        callback: Callable[[Any], object] | None = None,
+    ) -> None:
+        super().__init__(inbox, callback)
+        self._group, self._type = _compiled("group", group), _compiled("type", type)
+        self._schemes = None if schemes is None else frozenset(schemes)
+        # What managers and portals say to each other is nobody's publication, unless it is asked for by its name.
+        self._internal = "_internal" in group
+
+    @property
+    def wanted(self) -> bytes:
+        return EVERYTHING
+
+    def fits(self, identifier: Identifier) -> bool:
+        """Whether it wants this."""
+        return (
+            (self._schemes is None or identifier.scheme in self._schemes)
+            and (self._internal or not identifier.group.startswith(INTERNAL))
+            and self._type.fullmatch(identifier.type) is not None
+            and self._group.fullmatch(identifier.group) is not None
+        )
+
+    def decode(self, identifier: Identifier, payload: bytes) -> Received:
+        return received(identifier, payload)
+
+
+def _compiled(name: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise UsageError(f"{name}={pattern!r}: is no regular expression: {error}") from None
+
+
+def does_not_parse(identifier: Identifier, fault: Exception) -> str:
+    """What the log says of a payload that does not parse."""
+    return f"a payload of /{identifier.group}/{identifier.scheme}/{identifier.type}/ does not parse: {fault}"
+
+
+Item = tuple[Handler, Identifier, bytes]
+
+
+class Inbox(Protocol):
+    """Where publications wait for whoever iterates."""
+
+
+class Waiting:
+    """Publications that wait for whoever iterates, without the waiting itself.
+
+    Where it is full the portal stops reading for a moment, as long as its user takes something now and then: ZeroMQ's own
+    bounds hold then. Nobody else of the portal waits for a user who takes nothing: what comes next is dropped, and
+    counted.
+
+    Args:
+        limit: How many may wait; 0: any number.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.items: deque[Item] = deque()
+        self.limit = limit
+        self.dropped = 0
+        self.ended = False
+        self.stalled = False
+
+    def accept(self, items: Sequence[Item], start: int) -> int:
+        """Takes as many as there is room for, and gives the index of the first that was not taken."""
+        if self.ended:
+            return len(items)
+        room = len(items) - start if not self.limit else max(min(self.limit - len(self.items), len(items) - start), 0)
+        self.items.extend(items[start : start + room])
+        return start + room
+
+    def drop(self, count: int) -> None:
+        """So many are dropped, because nobody has taken anything for a while."""
+        if not self.stalled:
+            log.warning("a subscription is not read: its publications are dropped, %d wait", len(self.items))
+        self.stalled = True
+        self.dropped += count
+
+    def take(self) -> Item | None:
+        """The next one."""
+        if not self.items:
+            return None
+        self.stalled = False
+        return self.items.popleft()
+
+
+class Dispatcher:
+    """A portal's subscriptions. One ZeroMQ subscription stands for all handlers of an identifier.
+
+    Attributes:
+        malformations: Publications that could not be read.
+    """
+
+    def __init__(self) -> None:
+        self.malformations = Malformations()
+        self._lock = threading.RLock()
+        self._exact: dict[bytes, list[TypeHandler]] = {}
+        self._patterns: list[RegexHandler] = []
+        self._routes: dict[bytes, tuple[Identifier, tuple[Handler, ...]]] = {}
+
+    def add(self, handler: Handler) -> bytes | None:
+        """Adds a subscription.
+
+        Returns:
+            The ZeroMQ subscription to make; `None` if it is there already.
+        """
+        with self._lock:
+            self._routes = {}
+            if isinstance(handler, TypeHandler):
+                handlers = self._exact.setdefault(handler.prefix, [])
+                handlers.append(handler)
+                return handler.prefix if len(handlers) == 1 else None
+            assert isinstance(handler, RegexHandler)
+            self._patterns.append(handler)
+            return EVERYTHING if len(self._patterns) == 1 else None
+
+    def remove(self, handler: Handler) -> bytes | None:
+        """Takes a subscription away, if it is there.
+
+        Returns:
+            The ZeroMQ subscription that nobody needs any more; `None` if somebody does.
+        """
+        with self._lock:
+            self._routes = {}
+            if isinstance(handler, TypeHandler):
+                handlers = self._exact.get(handler.prefix, [])
+                if handler in handlers:
+                    handlers.remove(handler)
+                    if not handlers:
+                        del self._exact[handler.prefix]
+                        return handler.prefix
+            elif isinstance(handler, RegexHandler) and handler in self._patterns:
+                self._patterns.remove(handler)
+                return None if self._patterns else EVERYTHING
+            return None
+
+    def of(self, prefix: bytes) -> list[Handler]:
+        """The subscriptions to one identifier."""
+        with self._lock:
+            return list(self._exact.get(prefix, ()))
+
+    @property
+    def handlers(self) -> list[Handler]:
+        """All subscriptions."""
+        with self._lock:
+            return [*(one for some in self._exact.values() for one in some), *self._patterns]
+
+    @property
+    def wanted(self) -> list[bytes]:
+        """All ZeroMQ subscriptions."""
+        with self._lock:
+            return [*self._exact, *([EVERYTHING] if self._patterns else [])]
+
+    def sort(self, frames: Sequence[bytes | list[bytes]]) -> dict[Any, list[Item]]:
+        """Gives publications to callbacks, and says for which inboxes the others are, in their order."""
+        found: dict[Any, list[Item]] = {}
+        for frame in frames:
+            if not isinstance(frame, bytes):
+                self.malformations.note(f"a publication has {len(frame)} frames: {shown(frame[0])}")
+                continue
+            end = frame.find(b"\0")
+            head = frame[:end] if end >= 0 else frame
+            route = self._routes.get(head)
+            if route is None:
+                route = self._find(head, end)
+                if route is None:
+                    continue
+            identifier, handlers = route
+            if handlers:
+                payload = frame[end + 1 :]
+                for handler in handlers:
+                    inbox = handler.inbox
+                    if inbox is None:
+                        handler.call(identifier, payload, self.malformations)
+                    elif inbox in found:
+                        found[inbox].append((handler, identifier, payload))
+                    else:
+                        found[inbox] = [(handler, identifier, payload)]
+        return found
+
+    def _find(self, head: bytes, end: int) -> tuple[Identifier, tuple[Handler, ...]] | None:
+        try:
+            if end < 0:
+                raise Malformed(f"a publication has no NUL behind its identifier: {shown(head)}")
+            identifier = read_identifier(head)
+        except Malformed as fault:
+            self.malformations.note(str(fault))
+            return None
+        with self._lock:
+            exact = self._exact.get(identifier.prefix, ())
+            route = identifier, (*exact, *(one for one in self._patterns if one.fits(identifier)))
+            if len(self._routes) >= MOST_HEADS:
+                self._routes = {}
+            self._routes[head] = route
+        return route

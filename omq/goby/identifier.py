@@ -1,0 +1,145 @@
+"""The identifier that a publication begins with: who it is for, what is in it, and who publishes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from omq.errors import UsageError
+from omq.goby.errors import Malformed
+
+_FORBIDDEN: Final = re.compile(r"[/\0]")
+_SHOWN: Final = 120  # bytes of what is wrong that a message shows
+
+#: Groups by which portals and managers speak with each other; no application's publications.
+INTERNAL: Final = "goby::zeromq::_internal_"
+MANAGER_REQUEST: Final = INTERNAL + "manager_request"
+MANAGER_RESPONSE: Final = INTERNAL + "manager_response"
+
+
+class Group(str):
+    """A group of publications: a name, a number, or both (`name;N` on the wire).
+
+    Args:
+        name: The name; empty for a group that has a number alone.
+        number: The number; `None` for none.
+
+    Raises:
+        UsageError: There is neither, or the name has a `/` or a NUL.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, name: str = "", number: int | None = None) -> Group:
+        text = name if number is None else f"{name};{number}" if name else str(number)
+        return super().__new__(cls, checked_group(text))
+
+
+def checked_group(group: str | int) -> str:
+    """A group as it stands on the wire.
+
+    Raises:
+        UsageError: It is empty, or has a `/` or a NUL.
+        TypeError: It is no text and no number.
+    """
+    if isinstance(group, int) and not isinstance(group, bool):
+        return str(group)
+    if not isinstance(group, str):
+        raise TypeError(f"a group is a str or a number, not {type(group).__name__}: {group!r}")
+    return _checked("group", group)
+
+
+def checked_type(name: str) -> str:
+    """A type's name as it stands on the wire.
+
+    Raises:
+        UsageError: It is empty, or has a `/` or a NUL.
+        TypeError: It is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a type's name is a str, not {type(name).__name__}: {name!r}")
+    return _checked("type", name)
+
+
+def _checked(what: str, text: str) -> str:
+    if not text:
+        raise UsageError(f"{what} is empty")
+    if (found := _FORBIDDEN.search(text)) is not None:
+        raise UsageError(f"{what}={text!r}: has {'a NUL' if found[0] != '/' else 'a /'}, which ends a part on the wire")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{what}={text!r}: is no text that UTF-8 could say") from None
+    return text
+
+
+def prefix_of(group: str, scheme: str, type: str) -> bytes:
+    """What all publications of a type to a group begin with: what a ZeroMQ subscription names."""
+    return f"/{group}/{scheme}/{type}/".encode()
+
+
+def head_of(group: str, scheme: str, type: str, pid: int, thread: int) -> bytes:
+    """All that stands before the payload of a publication, with the NUL."""
+    return f"/{group}/{scheme}/{type}/{pid}/{thread:x}/\0".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Identifier:
+    """What a publication says of itself.
+
+    Attributes:
+        group: The group.
+        scheme: The marshalling scheme, as it is called on the wire.
+        type: The type's name within the scheme.
+        pid: The process that publishes.
+        thread: Its thread, in hexadecimal figures.
+    """
+
+    group: str
+    scheme: str
+    type: str
+    pid: int
+    thread: str
+
+    @property
+    def prefix(self) -> bytes:
+        """What a subscription to exactly this names."""
+        return prefix_of(self.group, self.scheme, self.type)
+
+
+def read_identifier(head: bytes) -> Identifier:
+    """Reads what stands before the NUL.
+
+    Raises:
+        Malformed: A part is missing, or does not fit.
+    """
+    parts = head.split(b"/", 6)
+    if len(parts) < 7 or parts[0]:
+        raise Malformed(f"an identifier has five parts, each between /: {shown(head)}")
+    _, group, scheme, type, pid, thread, _ = parts
+    if not (group and scheme and type):
+        raise Malformed(f"a part of an identifier is empty: {shown(head)}")
+    if not (pid.isdigit() and len(pid) < 20):
+        raise Malformed(f"the process of an identifier is no number: {shown(head)}")
+    try:
+        return Identifier(group.decode(), scheme.decode(), type.decode(), int(pid), thread.decode())
+    except UnicodeDecodeError:
+        raise Malformed(f"an identifier is no UTF-8: {shown(head)}") from None
+
+
+def split_frame(frame: bytes) -> tuple[bytes, bytes]:
+    """What stands before a publication's first NUL, and what stands behind it.
+
+    Raises:
+        Malformed: There is none.
+    """
+    end = frame.find(b"\0")
+    if end < 0:
+        raise Malformed(f"a publication has no NUL behind its identifier: {shown(frame)}")
+    return frame[:end], frame[end + 1 :]
+
+
+def shown(data: bytes) -> str:
+    """Bytes for a message, cut where they are many."""
+    return repr(data[:_SHOWN]) + ("..." if len(data) > _SHOWN else "")

@@ -1,0 +1,215 @@
+"""The manager's mind, without sockets: where clients connect, who is ready, and whether all are held."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from omq.goby.errors import Malformed
+from omq.goby.identifier import MANAGER_RESPONSE, head_of, split_frame
+from omq.goby.protobuf import (
+    PROVIDE_HOLD_STATE,
+    PROVIDE_MISSING_CLIENTS,
+    PROVIDE_PUB_SUB_SOCKETS,
+    ManagerRequest,
+    ManagerResponse,
+    Socket,
+)
+from omq.goby.wire import read_request
+
+log = logging.getLogger("omq.goby")
+
+SILENCE: Final = 1.0  # seconds after which a required client is no longer ready; they speak every 100 ms
+SAY: Final = 5.0  # seconds between two lines of the log that say who is missing
+QUIET: Final = 1.0  # seconds between two lines about what does not fit
+MOST: Final = 10_000  # clients that are told of the release
+
+
+class Hold:
+    """Which required clients are ready. Nothing is published before all of them are; then it is over for good.
+
+    Args:
+        required: Their names.
+    """
+
+    def __init__(self, required: Iterable[str]) -> None:
+        self.required = tuple(dict.fromkeys(required))
+        self.released = not self.required
+        self._pids: dict[str, int] = {}  # the process that has asked for sockets by a required name
+        self._ready: dict[str, float] = {}  # when a required client that is ready was last heard
+        self._always: set[str] = set()
+
+    def registered(self, name: str, pid: int) -> None:
+        """A process has come, or come again, under a name: whatever was said by that name before is void."""
+        if name in self.required:
+            self._pids[name] = pid
+            if name not in self._always:
+                self._ready.pop(name, None)
+
+    def heard(self, name: str, pid: int, ready: bool, now: float) -> bool:
+        """A client has spoken.
+
+        Args:
+            name: Its name.
+            pid: Its process.
+            ready: Whether it says that it is ready.
+            now: Seconds.
+
+        Returns:
+            Whether it may speak for that name.
+        """
+        if name not in self.required or self.released:
+            return True
+        if self._pids.get(name, pid) != pid:
+            return False
+        if ready or name in self._ready:
+            self._ready[name] = now
+        return True
+
+    def stays_ready(self, name: str) -> None:
+        """A client is ready, and need not say so again."""
+        if name in self.required:
+            self._always.add(name)
+
+    def missing(self, now: float) -> list[str]:
+        """Required clients that are not ready; none once it is over."""
+        if self.released:
+            return []
+        for name in [name for name, last in self._ready.items() if now - last > SILENCE]:
+            del self._ready[name]
+        return [name for name in self.required if name not in self._ready and name not in self._always]
+
+    def holds(self, now: float) -> bool:
+        """Whether clients are held."""
+        if not self.released and not self.missing(now):
+            self.released = True
+        return not self.released
+
+
+class Manager:
+    """Answers clients, and tells those that wait when the hold is over.
+
+    Args:
+        name: Its own name, which is a required client, too.
+        pid: Its process.
+        required: The required clients.
+        publish: Where clients publish.
+        subscribe: Where they subscribe.
+
+    Attributes:
+        hold: Who is ready.
+        malformed: Requests that could not be read.
+        refused: Times that a client spoke for another one.
+    """
+
+    def __init__(self, name: str, pid: int, required: Iterable[str], publish: Socket, subscribe: Socket) -> None:
+        self.hold = Hold([*required, name])
+        self.hold.registered(name, pid)
+        self.malformed = self.refused = 0
+        self._name = name
+        self._publish, self._subscribe = publish, subscribe
+        self._head = head_of(MANAGER_RESPONSE, "PROTOBUF", "goby.zeromq.protobuf.ManagerResponse", pid, 0)
+        self._waiting: dict[tuple[str, int], float] = {}  # clients that are held, and when they last asked
+        self._said: tuple[list[str], float] = ([], float("-inf"))
+        self._complained = float("-inf")
+
+    def serves(self) -> None:
+        """The manager itself is ready."""
+        self.hold.stays_ready(self._name)
+
+    def answer(self, request: bytes, now: float) -> bytes:
+        """Answers a request that has come to the manager's own socket.
+
+        Args:
+            request: The frame.
+            now: Seconds.
+
+        Returns:
+            The frame of the reply; empty where the request could not be read.
+        """
+        try:
+            asked = read_request(request)
+        except Malformed as fault:
+            self.misread(str(fault), now)
+            return b""
+        return self._answer(asked, now).SerializeToString()
+
+    def heard(self, frame: bytes, now: float) -> bytes | None:
+        """Answers a request that has come as a publication.
+
+        Args:
+            frame: The publication.
+            now: Seconds.
+
+        Returns:
+            The publication that answers; `None` where the request could not be read.
+        """
+        try:
+            asked = read_request(split_frame(frame)[1])
+        except Malformed as fault:
+            self.misread(str(fault), now)
+            return None
+        response = self._answer(asked, now)
+        if asked.request == PROVIDE_HOLD_STATE:
+            client = asked.client_name, asked.client_pid
+            if response.hold and (client in self._waiting or len(self._waiting) < MOST):
+                self._waiting[client] = now
+            else:
+                self._waiting.pop(client, None)
+        return self._head + response.SerializeToString()
+
+    def tick(self, now: float) -> list[bytes]:
+        """What is to be published now: as soon as the hold is over, an answer to each client that waits.
+
+        It also says in the log who is missing.
+        """
+        if self.hold.holds(now):
+            missing = self.hold.missing(now)
+            names, when = self._said
+            if missing != names or now - when >= SAY:
+                log.info("hold: waiting for %s", ", ".join(missing))
+                self._said = missing, now
+            return []
+        if self._said[0]:
+            log.info("hold: released")
+            self._said = [], now
+        waiting, self._waiting = self._waiting, {}
+        return [
+            self._head
+            + ManagerResponse(
+                request=PROVIDE_HOLD_STATE, client_name=name, client_pid=pid, hold=False
+            ).SerializeToString()
+            for (name, pid), last in waiting.items()
+            if now - last < SILENCE
+        ]
+
+    def _answer(self, asked: ManagerRequest, now: float) -> ManagerResponse:
+        name, pid = asked.client_name, asked.client_pid
+        response = ManagerResponse(request=asked.request, client_name=name, client_pid=pid)
+        if asked.request == PROVIDE_PUB_SUB_SOCKETS:
+            if name == self._name:
+                self._complain(f"a client calls itself {name!r}, as this manager is called: it is not required", now)
+            else:
+                self.hold.registered(name, pid)
+            response.publish_socket.CopyFrom(self._publish)
+            response.subscribe_socket.CopyFrom(self._subscribe)
+        elif asked.request == PROVIDE_HOLD_STATE:
+            if not self.hold.heard(name, pid, asked.ready, now):
+                self.refused += 1
+                self._complain(f"process {pid} speaks for {name!r}, which is another process: passed over", now)
+            response.hold = self.hold.holds(now)
+        elif asked.request == PROVIDE_MISSING_CLIENTS:
+            response.missing_client.extend(self.hold.missing(now))
+            response.hold = self.hold.holds(now)
+        return response
+
+    def misread(self, text: str, now: float) -> None:
+        """Notes that something came which could not be read."""
+        self.malformed += 1
+        self._complain(text, now)
+
+    def _complain(self, text: str, now: float) -> None:
+        if now - self._complained >= QUIET:
+            self._complained = now
+            log.warning("manager: %s", text)

@@ -1,0 +1,7 @@
+"""Where the definitions of this package stand: beside Goby's own in the default pool, and apart from them."""
+
+from typing import Final
+
+from google.protobuf.descriptor_pool import DescriptorPool
+
+POOL: Final = DescriptorPool()

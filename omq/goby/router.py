@@ -1,0 +1,124 @@
+"""The router: what is published at one socket goes to whoever has subscribed at the other."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from typing import Any, Final
+
+import omq
+from omq.errors import ClosedError, OmqError
+from omq.goby.protobuf import InterProcessPortalConfig, Socket
+from omq.goby.wire import Bus
+
+log = logging.getLogger("omq.goby")
+
+_NUMBERS = itertools.count(1)
+_PATIENCE: Final = 10.0  # seconds that the router's thread has to end
+
+
+class Router:
+    """An XPUB where clients subscribe and an XSUB where they publish, with a proxy between them.
+
+    Args:
+        context: Whose sockets they are.
+        bus: Where they serve; over tcp at ports that the system chooses.
+        config: Their high-water marks.
+        host: tcp: the address that they listen on; `*`: all.
+
+    Attributes:
+        publish: Where clients publish.
+        subscribe: Where they subscribe.
+        inside: Where the manager does both, without leaving the process.
+
+    Raises:
+        BindError: An endpoint cannot be listened on.
+        EndpointError: One cannot be understood.
+    """
+
+    def __init__(self, context: omq.Context, bus: Bus, config: InterProcessPortalConfig, host: str) -> None:
+        marks: dict[str, Any] = {"send_hwm": config.send_queue_size, "recv_hwm": config.receive_queue_size}
+        marks["linger"] = 0
+        if bus.transport == "tcp":
+            marks["ipv6"] = True
+        number = next(_NUMBERS)
+        self.inside = f"inproc://goby-xsub-{number}", f"inproc://goby-xpub-{number}"
+        self._control_at = f"inproc://goby-control-{number}"
+        self._xsub = omq.XSUB(context, **marks)
+        self._xpub = omq.XPUB(context, **marks)
+        self._control = omq.PAIR(context, bind=self._control_at, linger=0)
+        self._threads: list[threading.Thread] = []
+        try:
+            for socket, inside in zip((self._xsub, self._xpub), self.inside, strict=True):
+                socket.bind(inside)
+            self.publish, self.subscribe = (
+                socket.bind(f"ipc://{bus.base}.{name}" if bus.transport == "ipc" else f"tcp://{host}:*")
+                for socket, name in ((self._xsub, "xsub"), (self._xpub, "xpub"))
+            )
+        except BaseException:
+            self.close()
+            raise
+        self._context = context
+
+    def start(self) -> None:
+        """Begins to carry messages."""
+        if hasattr(omq, "proxy"):
+            self._begin(self._proxy)
+        else:
+            self._begin(self._carry, self._xsub, self._xpub)
+            self._begin(self._carry, self._xpub, self._xsub)
+
+    def close(self) -> None:
+        """Ends. Idempotent."""
+        if self._threads and not self._control.closed:
+            try:
+                self._control.send(b"TERMINATE", timeout=0)
+            except OmqError:
+                pass
+            for thread in self._threads if hasattr(omq, "proxy") else []:
+                thread.join(_PATIENCE)
+        for socket in (self._control, self._xsub, self._xpub):
+            socket.close()
+        for thread in self._threads:
+            thread.join(_PATIENCE)
+
+    def _begin(self, run: Any, *arguments: Any) -> None:
+        thread = threading.Thread(target=run, args=arguments, name="omq goby router", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _proxy(self) -> None:
+        with omq.PAIR(self._context, connect=self._control_at, linger=0) as control:
+            try:
+                omq.proxy(self._xpub, self._xsub, control=control)  # type: ignore[attr-defined]
+            except ClosedError:
+                pass
+            except OmqError:
+                log.exception("the router has failed")
+
+    def _carry(self, source: omq.Socket, target: omq.Socket) -> None:
+        """Carries one direction, until a socket closes."""
+        try:
+            while True:
+                for message in source.recv_many(256):
+                    if isinstance(message, bytes):
+                        target.send(message)
+                    else:
+                        target.send_multipart(message)
+        except ClosedError:
+            pass
+
+
+def socket_message(kind: int, endpoint: str, config: InterProcessPortalConfig) -> Socket:
+    """How the manager tells clients of a socket: the path over ipc, the port alone over tcp."""
+    socket = Socket(socket_type=kind, connect_or_bind=Socket.CONNECT)  # type: ignore[arg-type]
+    scheme, _, rest = endpoint.partition("://")
+    if scheme == "ipc":
+        socket.transport = Socket.IPC
+        socket.socket_name = rest
+    else:
+        socket.transport = Socket.TCP
+        socket.ethernet_port = int(rest.rpartition(":")[2])
+    socket.send_queue_size, socket.receive_queue_size = config.send_queue_size, config.receive_queue_size
+    return socket

@@ -1,0 +1,193 @@
+"""Where a bus's sockets are, and what its manager and its clients say: their frames, and how they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from omq.errors import UsageError
+from omq.goby.errors import Malformed
+from omq.goby.identifier import MANAGER_REQUEST, MANAGER_RESPONSE, head_of, prefix_of, shown
+from omq.goby.protobuf import (
+    PROVIDE_HOLD_STATE,
+    PROVIDE_MISSING_CLIENTS,
+    PROVIDE_PUB_SUB_SOCKETS,
+    InterProcessPortalConfig,
+    ManagerRequest,
+    ManagerResponse,
+    Socket,
+)
+
+PLATFORM: Final = "default_goby_platform"
+PORT: Final = 11144
+HWM: Final = 1000  # messages
+
+#: What the manager subscribes to, and what its clients do while they are held.
+REQUESTS: Final = prefix_of(MANAGER_REQUEST, "PROTOBUF", "goby.zeromq.protobuf.ManagerRequest")
+RESPONSES: Final = prefix_of(MANAGER_RESPONSE, "PROTOBUF", "goby.zeromq.protobuf.ManagerResponse")
+
+
+@dataclass(frozen=True, slots=True)
+class Bus:
+    """Which bus: what `InterProcessPortalConfig` says of it.
+
+    Attributes:
+        platform: The platform's name.
+        transport: `ipc` or `tcp`.
+        socket_name: ipc: what the paths of its sockets begin with; `None`: `/tmp/goby_` and the platform.
+        address: tcp: where the manager is.
+        port: tcp: its port.
+
+    Raises:
+        UsageError: Something does not fit; the text names it.
+    """
+
+    platform: str = PLATFORM
+    transport: str = "ipc"
+    socket_name: str | None = None
+    address: str = "127.0.0.1"
+    port: int = PORT
+
+    def __post_init__(self) -> None:
+        if self.transport not in ("ipc", "tcp"):
+            raise UsageError(f"transport={self.transport!r}: must be 'ipc' or 'tcp'")
+        for name in ("platform", "address"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value or "\0" in value:
+                raise UsageError(f"{name}={value!r}: must be a text that is not empty")
+        if "/" in self.platform:
+            raise UsageError(f"platform={self.platform!r}: has a /, and is a part of the sockets' paths")
+        if self.socket_name is not None and (not isinstance(self.socket_name, str) or not self.socket_name):
+            raise UsageError(f"socket_name={self.socket_name!r}: must be a path")
+        if not isinstance(self.port, int) or isinstance(self.port, bool) or not 0 <= self.port < 65536:
+            raise UsageError(f"port={self.port!r}: must be a whole number from 0 to 65535")
+
+    @property
+    def base(self) -> str:
+        """What the paths of its sockets begin with."""
+        return self.socket_name or f"/tmp/goby_{self.platform}"
+
+    @property
+    def manager(self) -> str:
+        """Where clients find the manager."""
+        if self.transport == "ipc":
+            return f"ipc://{self.base}.manager"
+        return f"tcp://{bracketed(self.address)}:{self.port}"
+
+    @property
+    def option(self) -> str:
+        """What a client was told that led to the manager's endpoint, for a message."""
+        if self.transport == "tcp":
+            return f"transport='tcp', address={self.address!r}, port={self.port}"
+        if self.socket_name is not None:
+            return f"socket_name={self.socket_name!r}"
+        return f"platform={self.platform!r}"
+
+
+def bus_of(config: InterProcessPortalConfig) -> Bus:
+    """The bus that a configuration names.
+
+    Raises:
+        UsageError: Something does not fit.
+    """
+    transport = "tcp" if config.transport == InterProcessPortalConfig.TCP else "ipc"
+    address = config.ip_address if config.HasField("ip_address") else config.ipv4_address
+    return Bus(config.platform, transport, config.socket_name or None, address, config.tcp_port)
+
+
+def bracketed(address: str) -> str:
+    """A host as it stands in an endpoint: an IPv6 address in brackets."""
+    return f"[{address}]" if ":" in address and not address.startswith("[") else address
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Where a client connects, as the manager has told it.
+
+    Attributes:
+        publish: Where it publishes: the router's XSUB.
+        subscribe: Where it subscribes: the router's XPUB.
+        send_hwm: Messages that may wait to be sent.
+        recv_hwm: Messages that may wait to be taken.
+    """
+
+    publish: str
+    subscribe: str
+    send_hwm: int
+    recv_hwm: int
+
+
+def ask_sockets(name: str, pid: int) -> bytes:
+    """Asks the manager where to connect."""
+    return ManagerRequest(
+        request=PROVIDE_PUB_SUB_SOCKETS, client_name=name, client_pid=pid
+    ).SerializeToString()
+
+
+def ask_missing(name: str, pid: int) -> bytes:
+    """Asks whom the hold waits for, which managers other than omq's do not know."""
+    return ManagerRequest(
+        request=PROVIDE_MISSING_CLIENTS, client_name=name, client_pid=pid
+    ).SerializeToString()
+
+
+def ask_hold(name: str, pid: int, thread: int, ready: bool) -> bytes:
+    """The publication that asks for the hold's state, and says whether its client is ready."""
+    head = head_of(MANAGER_REQUEST, "PROTOBUF", "goby.zeromq.protobuf.ManagerRequest", pid, thread)
+    request = ManagerRequest(request=PROVIDE_HOLD_STATE, client_name=name, client_pid=pid, ready=ready)
+    return head + request.SerializeToString()
+
+
+def read_response(payload: bytes) -> ManagerResponse:
+    """Reads what a manager has said.
+
+    Raises:
+        Malformed: It is no ManagerResponse.
+    """
+    try:
+        return ManagerResponse.FromString(payload)
+    except DecodeError as error:
+        raise Malformed(f"no ManagerResponse: {error}: {shown(payload)}") from None
+
+
+def read_request(payload: bytes) -> ManagerRequest:
+    """Reads what a client has said.
+
+    Raises:
+        Malformed: It is no ManagerRequest.
+    """
+    try:
+        return ManagerRequest.FromString(payload)
+    except DecodeError as error:
+        raise Malformed(f"no ManagerRequest: {error}: {shown(payload)}") from None
+
+
+def read_sockets(payload: bytes, bus: Bus) -> Sockets:
+    """Reads where a client is to connect.
+
+    Args:
+        payload: The manager's reply.
+        bus: Where the manager is: over tcp no address is sent, it is the manager's.
+
+    Raises:
+        Malformed: It does not say that.
+    """
+    response = read_response(payload)
+    if response.request != PROVIDE_PUB_SUB_SOCKETS or not (
+        response.HasField("publish_socket") and response.HasField("subscribe_socket")
+    ):
+        raise Malformed(f"the manager's reply has no sockets: {shown(payload)}")
+    publish, subscribe = response.publish_socket, response.subscribe_socket
+    return Sockets(
+        _endpoint(publish, bus), _endpoint(subscribe, bus), publish.send_queue_size, subscribe.receive_queue_size
+    )
+
+
+def _endpoint(socket: Socket, bus: Bus) -> str:
+    if socket.transport == Socket.IPC and socket.socket_name:
+        return f"ipc://{socket.socket_name}"
+    if socket.transport == Socket.TCP and 0 < socket.ethernet_port < 65536:
+        return f"tcp://{bracketed(bus.address)}:{socket.ethernet_port}"
+    raise Malformed(f"the manager names a socket that nobody can connect to: {str(socket)!r}")
