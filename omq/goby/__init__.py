@@ -1,1 +1,37 @@
-"""x"""
+"""A Goby 3 bus in Python: a client of its processes, and the daemon between them.
+
+    import omq.goby
+
+    with omq.goby.Daemon(platform="auv"), omq.goby.Portal("chat", platform="auv") as portal:
+        said = portal.subscribe("chat", str)
+        portal.wait_released(timeout=5)
+        portal.publish("chat", "hello")
+        print(said.recv(timeout=5))
+
+Processes that were written for Goby 3 (https://goby.software) work with it. `omq.asyncio.goby` has the same for
+`await`.
+"""
+
+try:
+    import google.protobuf  # noqa: F401 - checked here, for all modules
+except ImportError:
+    raise ImportError("omq.goby needs protobuf: pip install 'omq-zmtp[goby]'", name="google.protobuf") from None
+
+from omq.goby.daemon import Daemon
+from omq.goby.dispatch import Received
+from omq.goby.errors import BufferFull, GobyError, Malformed
+from omq.goby.identifier import Group
+from omq.goby.portal import Portal, Subscription
+from omq.goby.scheme import Scheme
+
+__all__ = [
+    "BufferFull",
+    "Daemon",
+    "GobyError",
+    "Group",
+    "Malformed",
+    "Portal",
+    "Received",
+    "Scheme",
+    "Subscription",
+]

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from google.protobuf.message import DecodeError, Message
 
 import omq
-from omq.errors import BindError, ClosedError, OmqError, ReceiveTimeout, UsageError
+from omq.errors import ClosedError, ReceiveTimeout, UsageError
 from omq.goby.config import read_gobyd
 from omq.goby.errors import Malformed
 from omq.goby.health import (
@@ -43,6 +43,8 @@ from omq.goby.protobuf import (
 )
 from omq.goby.router import Router, socket_message
 from omq.goby.wire import REQUESTS, Bus, bracketed, bus_of
+
+__all__ = ["Daemon"]
 
 log = logging.getLogger("omq.goby")
 
@@ -157,7 +159,9 @@ class Daemon:
             socket_message(Socket.SUBSCRIBE, router.subscribe, self._marks),
         )
         self.endpoints.update(
-            manager=self._reached(found), publish=self._reached(router.publish), subscribe=self._reached(router.subscribe)
+            manager=self._reached(found),
+            publish=self._reached(router.publish),
+            subscribe=self._reached(router.subscribe),
         )
         router.start()
         pub.wait_subscribed(REQUESTS, timeout=10)
@@ -322,6 +326,3 @@ class Daemon:
     def _publish(self, pub: omq.Socket, group: str, message: Message) -> None:
         head = head_of(group, "PROTOBUF", message.DESCRIPTOR.full_name, os.getpid(), threading.get_ident())
         pub.send(head + message.SerializeToString())
-
-
-__all__ = ["Daemon", "BindError", "OmqError"]

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from omq.errors import UsageError
 from omq.goby.errors import Malformed
@@ -70,6 +70,47 @@ class Malformations:
         more = f" ({self._unsaid} more since the last line)" if self._unsaid else ""
         self._said, self._unsaid = now, 0
         log.warning("passed over: %s%s", text, more)
+
+
+class Inbox:
+    """Publications that wait for whoever iterates, without the waiting itself.
+
+    Where it is full the portal stops reading for a moment, as long as its user takes something now and then: ZeroMQ's
+    own bounds hold then. Nobody else of the portal waits for a user who takes nothing: what comes next is dropped, and
+    counted.
+
+    Args:
+        limit: How many may wait; 0: any number.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.items: deque[Item] = deque()
+        self.limit = limit
+        self.dropped = 0
+        self.ended = False
+        self.stalled = False
+
+    def accept(self, items: Sequence[Item], start: int) -> int:
+        """Takes as many as there is room for, and gives the index of the first that was not taken."""
+        if self.ended:
+            return len(items)
+        room = len(items) - start if not self.limit else max(min(self.limit - len(self.items), len(items) - start), 0)
+        self.items.extend(items[start : start + room])
+        return start + room
+
+    def drop(self, count: int) -> None:
+        """So many are dropped, because nobody has taken anything for a while."""
+        if not self.stalled:
+            log.warning("a subscription is not read: its publications are dropped, %d wait", len(self.items))
+        self.stalled = True
+        self.dropped += count
+
+    def take(self) -> Item | None:
+        """The next one."""
+        if not self.items:
+            return None
+        self.stalled = False
+        return self.items.popleft()
 
 
 class Handler:
@@ -191,51 +232,6 @@ def does_not_parse(identifier: Identifier, fault: Exception) -> str:
 Item = tuple[Handler, Identifier, bytes]
 
 
-class Inbox(Protocol):
-    """Where publications wait for whoever iterates."""
-
-
-class Waiting:
-    """Publications that wait for whoever iterates, without the waiting itself.
-
-    Where it is full the portal stops reading for a moment, as long as its user takes something now and then: ZeroMQ's own
-    bounds hold then. Nobody else of the portal waits for a user who takes nothing: what comes next is dropped, and
-    counted.
-
-    Args:
-        limit: How many may wait; 0: any number.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.items: deque[Item] = deque()
-        self.limit = limit
-        self.dropped = 0
-        self.ended = False
-        self.stalled = False
-
-    def accept(self, items: Sequence[Item], start: int) -> int:
-        """Takes as many as there is room for, and gives the index of the first that was not taken."""
-        if self.ended:
-            return len(items)
-        room = len(items) - start if not self.limit else max(min(self.limit - len(self.items), len(items) - start), 0)
-        self.items.extend(items[start : start + room])
-        return start + room
-
-    def drop(self, count: int) -> None:
-        """So many are dropped, because nobody has taken anything for a while."""
-        if not self.stalled:
-            log.warning("a subscription is not read: its publications are dropped, %d wait", len(self.items))
-        self.stalled = True
-        self.dropped += count
-
-    def take(self) -> Item | None:
-        """The next one."""
-        if not self.items:
-            return None
-        self.stalled = False
-        return self.items.popleft()
-
-
 class Dispatcher:
     """A portal's subscriptions. One ZeroMQ subscription stands for all handlers of an identifier.
 
@@ -303,9 +299,9 @@ class Dispatcher:
         with self._lock:
             return [*self._exact, *([EVERYTHING] if self._patterns else [])]
 
-    def sort(self, frames: Sequence[bytes | list[bytes]]) -> dict[Any, list[Item]]:
+    def sort(self, frames: Sequence[bytes | list[bytes]]) -> dict[Inbox, list[Item]]:
         """Gives publications to callbacks, and says for which inboxes the others are, in their order."""
-        found: dict[Any, list[Item]] = {}
+        found: dict[Inbox, list[Item]] = {}
         for frame in frames:
             if not isinstance(frame, bytes):
                 self.malformations.note(f"a publication has {len(frame)} frames: {shown(frame[0])}")

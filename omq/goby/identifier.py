@@ -118,7 +118,7 @@ def read_identifier(head: bytes) -> Identifier:
     if len(parts) < 7 or parts[0]:
         raise Malformed(f"an identifier has five parts, each between /: {shown(head)}")
     _, group, scheme, type, pid, thread, _ = parts
-    if not (group and scheme and type):
+    if not (group and scheme and type and thread):
         raise Malformed(f"a part of an identifier is empty: {shown(head)}")
     if not (pid.isdigit() and len(pid) < 20):
         raise Malformed(f"the process of an identifier is no number: {shown(head)}")

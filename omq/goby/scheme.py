@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -200,6 +201,6 @@ class Schemes:
         for one in (*self._own, *_BUILT_IN):
             if wire in (None, one.wire) and one.handles(kind):
                 name = one.type_of(kind) if type_name is None else checked_type(type_name)
-                return Codec(one.wire, name, one.encode, lambda payload: one.decode(kind, payload))
+                return Codec(one.wire, name, one.encode, partial(one.decode, kind))
         which = "no scheme handles" if wire is None else f"scheme {wire} does not handle"
         raise UsageError(f"{which} {kind.__qualname__}: register one, or give bytes with scheme= and type_name=")

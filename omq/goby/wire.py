@@ -121,16 +121,12 @@ class Sockets:
 
 def ask_sockets(name: str, pid: int) -> bytes:
     """Asks the manager where to connect."""
-    return ManagerRequest(
-        request=PROVIDE_PUB_SUB_SOCKETS, client_name=name, client_pid=pid
-    ).SerializeToString()
+    return ManagerRequest(request=PROVIDE_PUB_SUB_SOCKETS, client_name=name, client_pid=pid).SerializeToString()
 
 
 def ask_missing(name: str, pid: int) -> bytes:
     """Asks whom the hold waits for, which managers other than omq's do not know."""
-    return ManagerRequest(
-        request=PROVIDE_MISSING_CLIENTS, client_name=name, client_pid=pid
-    ).SerializeToString()
+    return ManagerRequest(request=PROVIDE_MISSING_CLIENTS, client_name=name, client_pid=pid).SerializeToString()
 
 
 def ask_hold(name: str, pid: int, thread: int, ready: bool) -> bytes:

@@ -14,31 +14,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n\"omq/goby/protobuf/middleware.proto\x12\x18goby.middleware.protobuf\"\x0f\n\rHealthRequest\"\xa0\x02\n\x0cThreadHealth\x12\x0c\n\x04name\x18\x01 \x02(\t\x12\x13\n\tthread_id\x18\x02 \x01(\x05H\x00\x12\x19\n\x0fthread_id_apple\x18\x04 \x01(\x04H\x00\x12\x0b\n\x03uid\x18\x03 \x01(\x05\x12\x34\n\x05state\x18\n \x02(\x0e\x32%.goby.middleware.protobuf.HealthState\x12\x35\n\x05\x63hild\x18\x0b \x03(\x0b\x32&.goby.middleware.protobuf.ThreadHealth\x12.\n\x05\x65rror\x18\x14 \x01(\x0e\x32\x1f.goby.middleware.protobuf.Error\x12\x15\n\rerror_message\x18\x15 \x01(\t*\t\x08\xe8\x07\x10\x80\x80\x80\x80\x02\x42\x06\n\x04t_id\"k\n\rProcessHealth\x12\x0c\n\x04name\x18\x01 \x02(\t\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x34\n\x04main\x18\n \x02(\x0b\x32&.goby.middleware.protobuf.ThreadHealth*\t\x08\xe8\x07\x10\x80\x80\x80\x80\x02\"\xaa\x01\n\rVehicleHealth\x12\x0c\n\x04time\x18\x01 \x02(\x04\x12\x10\n\x08platform\x18\x02 \x02(\t\x12\x34\n\x05state\x18\n \x02(\x0e\x32%.goby.middleware.protobuf.HealthState\x12\x38\n\x07process\x18\x0b \x03(\x0b\x32\'.goby.middleware.protobuf.ProcessHealth*\t\x08\xe8\x07\x10\x80\x80\x80\x80\x02\";\n\x10TerminateRequest\x12\x13\n\x0btarget_name\x18\x01 \x01(\t\x12\x12\n\ntarget_pid\x18\x02 \x01(\r\"<\n\x11TerminateResponse\x12\x13\n\x0btarget_name\x18\x01 \x01(\t\x12\x12\n\ntarget_pid\x18\x02 \x01(\r\"\xe2\x01\n\x0fTerminateResult\x12\x13\n\x0btarget_name\x18\x01 \x01(\t\x12\x12\n\ntarget_pid\x18\x02 \x01(\r\x12@\n\x06result\x18\x03 \x02(\x0e\x32\x30.goby.middleware.protobuf.TerminateResult.Result\"d\n\x06Result\x12\x15\n\x11PROCESS_RESPONDED\x10\x01\x12\x18\n\x14PROCESS_CLEANLY_QUIT\x10\x02\x12\x14\n\x10TIMEOUT_RESPONSE\x10\x03\x12\x13\n\x0fTIMEOUT_RUNNING\x10\x04*G\n\x0bHealthState\x12\x0e\n\nHEALTH__OK\x10\x01\x12\x14\n\x10HEALTH__DEGRADED\x10\x02\x12\x12\n\x0eHEALTH__FAILED\x10\x03*B\n\x05\x45rror\x12\x17\n\x13\x45RROR__PROCESS_DIED\x10\x01\x12 \n\x1c\x45RROR__THREAD_NOT_RESPONDING\x10\x64')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n\"omq/goby/protobuf/middleware.proto\x12\x18goby.middleware.protobuf\"\x0f\n\rHealthRequest\"\x95\x02\n\x0cThreadHealth\x12\x0c\n\x04name\x18\x01 \x02(\t\x12\x13\n\tthread_id\x18\x02 \x01(\x05H\x00\x12\x19\n\x0fthread_id_apple\x18\x04 \x01(\x04H\x00\x12\x0b\n\x03uid\x18\x03 \x01(\x05\x12\x34\n\x05state\x18\n \x02(\x0e\x32%.goby.middleware.protobuf.HealthState\x12\x35\n\x05\x63hild\x18\x0b \x03(\x0b\x32&.goby.middleware.protobuf.ThreadHealth\x12.\n\x05\x65rror\x18\x14 \x01(\x0e\x32\x1f.goby.middleware.protobuf.Error\x12\x15\n\rerror_message\x18\x15 \x01(\tB\x06\n\x04t_id\"`\n\rProcessHealth\x12\x0c\n\x04name\x18\x01 \x02(\t\x12\x0b\n\x03pid\x18\x02 \x01(\r\x12\x34\n\x04main\x18\n \x02(\x0b\x32&.goby.middleware.protobuf.ThreadHealth\"\x9f\x01\n\rVehicleHealth\x12\x0c\n\x04time\x18\x01 \x02(\x04\x12\x10\n\x08platform\x18\x02 \x02(\t\x12\x34\n\x05state\x18\n \x02(\x0e\x32%.goby.middleware.protobuf.HealthState\x12\x38\n\x07process\x18\x0b \x03(\x0b\x32\'.goby.middleware.protobuf.ProcessHealth\";\n\x10TerminateRequest\x12\x13\n\x0btarget_name\x18\x01 \x01(\t\x12\x12\n\ntarget_pid\x18\x02 \x01(\r\"<\n\x11TerminateResponse\x12\x13\n\x0btarget_name\x18\x01 \x01(\t\x12\x12\n\ntarget_pid\x18\x02 \x01(\r\"\xe2\x01\n\x0fTerminateResult\x12\x13\n\x0btarget_name\x18\x01 \x01(\t\x12\x12\n\ntarget_pid\x18\x02 \x01(\r\x12@\n\x06result\x18\x03 \x02(\x0e\x32\x30.goby.middleware.protobuf.TerminateResult.Result\"d\n\x06Result\x12\x15\n\x11PROCESS_RESPONDED\x10\x01\x12\x18\n\x14PROCESS_CLEANLY_QUIT\x10\x02\x12\x14\n\x10TIMEOUT_RESPONSE\x10\x03\x12\x13\n\x0fTIMEOUT_RUNNING\x10\x04*G\n\x0bHealthState\x12\x0e\n\nHEALTH__OK\x10\x01\x12\x14\n\x10HEALTH__DEGRADED\x10\x02\x12\x12\n\x0eHEALTH__FAILED\x10\x03*B\n\x05\x45rror\x12\x17\n\x13\x45RROR__PROCESS_DIED\x10\x01\x12 \n\x1c\x45RROR__THREAD_NOT_RESPONDING\x10\x64')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'omq.goby.protobuf.middleware_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_HEALTHSTATE']._serialized_start=1006
-  _globals['_HEALTHSTATE']._serialized_end=1077
-  _globals['_ERROR']._serialized_start=1079
-  _globals['_ERROR']._serialized_end=1145
+  _globals['_HEALTHSTATE']._serialized_start=973
+  _globals['_HEALTHSTATE']._serialized_end=1044
+  _globals['_ERROR']._serialized_start=1046
+  _globals['_ERROR']._serialized_end=1112
   _globals['_HEALTHREQUEST']._serialized_start=64
   _globals['_HEALTHREQUEST']._serialized_end=79
   _globals['_THREADHEALTH']._serialized_start=82
-  _globals['_THREADHEALTH']._serialized_end=370
-  _globals['_PROCESSHEALTH']._serialized_start=372
-  _globals['_PROCESSHEALTH']._serialized_end=479
-  _globals['_VEHICLEHEALTH']._serialized_start=482
-  _globals['_VEHICLEHEALTH']._serialized_end=652
-  _globals['_TERMINATEREQUEST']._serialized_start=654
-  _globals['_TERMINATEREQUEST']._serialized_end=713
-  _globals['_TERMINATERESPONSE']._serialized_start=715
-  _globals['_TERMINATERESPONSE']._serialized_end=775
-  _globals['_TERMINATERESULT']._serialized_start=778
-  _globals['_TERMINATERESULT']._serialized_end=1004
-  _globals['_TERMINATERESULT_RESULT']._serialized_start=904
-  _globals['_TERMINATERESULT_RESULT']._serialized_end=1004
+  _globals['_THREADHEALTH']._serialized_end=359
+  _globals['_PROCESSHEALTH']._serialized_start=361
+  _globals['_PROCESSHEALTH']._serialized_end=457
+  _globals['_VEHICLEHEALTH']._serialized_start=460
+  _globals['_VEHICLEHEALTH']._serialized_end=619
+  _globals['_TERMINATEREQUEST']._serialized_start=621
+  _globals['_TERMINATEREQUEST']._serialized_end=680
+  _globals['_TERMINATERESPONSE']._serialized_start=682
+  _globals['_TERMINATERESPONSE']._serialized_end=742
+  _globals['_TERMINATERESULT']._serialized_start=745
+  _globals['_TERMINATERESULT']._serialized_end=971
+  _globals['_TERMINATERESULT_RESULT']._serialized_start=871
+  _globals['_TERMINATERESULT_RESULT']._serialized_end=971
 # @@protoc_insertion_point(module_scope)

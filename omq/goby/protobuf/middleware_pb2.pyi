@@ -1,6 +1,5 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
-from google.protobuf.internal import python_message as _python_message
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
@@ -29,7 +28,6 @@ class HealthRequest(_message.Message):
 
 class ThreadHealth(_message.Message):
     __slots__ = ("name", "thread_id", "thread_id_apple", "uid", "state", "child", "error", "error_message")
-    Extensions: _python_message._ExtensionDict
     NAME_FIELD_NUMBER: _ClassVar[int]
     THREAD_ID_FIELD_NUMBER: _ClassVar[int]
     THREAD_ID_APPLE_FIELD_NUMBER: _ClassVar[int]
@@ -50,7 +48,6 @@ class ThreadHealth(_message.Message):
 
 class ProcessHealth(_message.Message):
     __slots__ = ("name", "pid", "main")
-    Extensions: _python_message._ExtensionDict
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     MAIN_FIELD_NUMBER: _ClassVar[int]
@@ -61,7 +58,6 @@ class ProcessHealth(_message.Message):
 
 class VehicleHealth(_message.Message):
     __slots__ = ("time", "platform", "state", "process")
-    Extensions: _python_message._ExtensionDict
     TIME_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]

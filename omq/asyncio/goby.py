@@ -1,0 +1,514 @@
+"""The asyncio twin of `omq.goby`: the same daemon and portal, whose calls are awaited.
+
+import omq.asyncio.goby
+
+async with omq.asyncio.goby.Daemon(platform="auv"), omq.asyncio.goby.Portal("chat", platform="auv") as portal:
+    said = portal.subscribe("chat", str)
+    await portal.wait_released(timeout=5)
+    await portal.publish("chat", "hello")
+    async for text in said:
+        print(text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Generator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import omq.asyncio as omq
+from omq.errors import ClosedError, ReceiveTimeout, StateError, Timeout, UsageError
+from omq.event import EventKind
+from omq.goby.daemon import Daemon as BlockingDaemon
+from omq.goby.dispatch import Handler, Inbox, Item, Received, does_not_parse
+from omq.goby.errors import BufferFull, GobyError, Malformed
+from omq.goby.identifier import Group
+from omq.goby.portal_base import BATCH, LINGER, LOOK, PATIENCE, PortalBase
+from omq.goby.scheme import Scheme, SchemeId
+from omq.goby.session import (
+    Ask,
+    AwaitLoss,
+    AwaitNews,
+    AwaitSubscribed,
+    Connect,
+    Listen,
+    Pause,
+    Send,
+    Step,
+    Subscribe,
+    Tell,
+)
+
+__all__ = [
+    "BufferFull",
+    "Daemon",
+    "GobyError",
+    "Group",
+    "Malformed",
+    "Portal",
+    "Received",
+    "Scheme",
+    "Subscription",
+]
+
+log = logging.getLogger("omq.goby")
+
+
+class _Done:
+    """What a call gives that never waits: it may be awaited all the same."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+class AsyncInbox(Inbox):
+    """Publications that wait for tasks; see `Inbox`."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self._filled: list[asyncio.Future[None]] = []
+        self._emptied: asyncio.Future[None] | None = None
+
+    async def put(self, items: list[Item]) -> None:
+        """Takes publications, as soon as there is room for them."""
+        start = self.accept(items, 0)
+        self._wake()
+        while start < len(items):
+            if not self.stalled:
+                self._emptied = asyncio.get_running_loop().create_future()
+                await asyncio.wait([self._emptied], timeout=PATIENCE)
+                came, self._emptied = self._emptied.done(), None
+            if self.stalled or not came:
+                self.drop(len(items) - start)
+                return
+            start = self.accept(items, start)
+            self._wake()
+
+    async def get(self, timeout: float | None) -> Item | None:
+        """Waits for the next one; `None` if none comes in time, or it has ended."""
+        while not self.items:
+            if self.ended or timeout == 0:
+                return None
+            waiter = asyncio.get_running_loop().create_future()
+            self._filled.append(waiter)
+            try:
+                done, _ = await asyncio.wait([waiter], timeout=timeout)
+            finally:
+                if waiter in self._filled:
+                    self._filled.remove(waiter)
+                elif self.items:
+                    self._wake()  # who was woken may have been cancelled
+            if not done:
+                break
+        item = self.take()
+        if self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+        return item
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        self.ended = True
+        for waiter in self._filled:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._filled.clear()
+        if self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def _wake(self) -> None:
+        for waiter in self._filled[: len(self.items)]:
+            if not waiter.done():
+                waiter.set_result(None)
+        del self._filled[: len(self.items)]
+
+
+class Subscription(_Done):
+    """What a portal has subscribed to: an asynchronous iterator of messages; see `omq.goby.Subscription`."""
+
+    def __init__(self, portal: Portal, handler: Handler) -> None:
+        self._portal = portal
+        self._handler = handler
+        self._inbox = handler.inbox if isinstance(handler.inbox, AsyncInbox) else None
+
+    def __await__(self) -> Generator[Any, None, Self]:  # type: ignore[override]
+        return self
+        yield
+
+    @property
+    def dropped(self) -> int:
+        """Messages that nobody has taken in time, so that they were dropped."""
+        return 0 if self._inbox is None else self._inbox.dropped
+
+    async def recv(self, *, timeout: float | None = None) -> Any:
+        """Waits for a message; see `omq.goby.Subscription.recv`.
+
+        Raises:
+            ReceiveTimeout: None came in time.
+            ClosedError: The subscription, or its portal, is closed.
+            UsageError: It has a callback.
+        """
+        inbox = self._inbox
+        if inbox is None:
+            raise UsageError("this subscription has a callback: there is nothing to wait for")
+        await self._portal.start()
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            item = await inbox.get(None if end is None else max(end - time.monotonic(), 0))
+            if item is None:
+                if inbox.ended:
+                    raise ClosedError("the subscription is closed")
+                raise ReceiveTimeout(f"no message within {timeout} s")
+            handler, identifier, payload = item
+            try:
+                return handler.decode(identifier, payload)
+            except ValueError as fault:
+                self._portal._session.dispatcher.malformations.note(does_not_parse(identifier, fault))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.recv()
+        except ClosedError:
+            raise StopAsyncIteration from None
+
+    def close(self) -> None:
+        """Ends it. Idempotent."""
+        self._portal._remove(self._handler)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Portal(PortalBase[Subscription]):
+    """A client of a Goby bus; see `omq.goby.Portal`, whose arguments these are. Tasks may share it.
+
+    It connects with `async with`, `start`, or the first call that is awaited. `subscribe`, `subscribe_regex` and
+    `unsubscribe` never wait, and need not be awaited; callbacks are called in the loop.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._session.wake = self._wake
+        self._pub: omq.Socket
+        self._sub: omq.Socket
+        self._at: tuple[str, str] | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._news = asyncio.Event()
+        self._changed = asyncio.Event()  # it is released, or closed
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Finds the manager and connects; nothing happens if that is done.
+
+        Raises:
+            ConnectError: No manager has answered in time.
+            ClosedError: The portal is closed.
+        """
+        if self._tasks and not self._closed:
+            return
+        if self._closed:
+            raise self._closed_error()
+        if self._starting is None:
+            self._loop = asyncio.get_running_loop()
+            self._starting = self._loop.create_task(self._start())
+        try:
+            await asyncio.shield(self._starting)
+        finally:
+            if self._starting is not None and self._starting.done():
+                self._starting = None
+
+    async def _start(self) -> None:
+        try:
+            await self._do_all(self._session.connect())
+        except BaseException:
+            await self._drop()
+            raise
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._read()), loop.create_task(self._live())]
+
+    async def _drop(self) -> None:
+        for socket in (getattr(self, "_sub", None), getattr(self, "_pub", None)):
+            if socket is not None:
+                await socket.close()
+
+    async def close(self) -> None:
+        """Ends; what was published after the release leaves first, for up to a second. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._outbox and self._tasks:
+            log.warning("%s: %d publications that were held are dropped", self.name, len(self._outbox))
+        self._outbox.hold()
+        for handler in self._session.dispatcher.handlers:
+            if isinstance(handler.inbox, AsyncInbox):
+                handler.inbox.end()
+        self._changed.set()
+        tasks = [task for task in (self._starting, *self._tasks) if task is not None]
+        mine = asyncio.current_task()
+        for task in tasks:
+            if task is not mine:
+                task.cancel()
+        await asyncio.gather(*(task for task in tasks if task is not mine), return_exceptions=True)
+        await self._drop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------ publications
+
+    async def publish(
+        self, group: str | int, message: Any, *, scheme: SchemeId | None = None, type_name: str | None = None
+    ) -> None:
+        """Publishes a message, or keeps it until the hold is released; see `omq.goby.Portal.publish`.
+
+        Raises:
+            UsageError: The group does not fit, or no scheme handles the message.
+            BufferFull: The hold is not released, and as many publications as may wait do so.
+            ConnectError: The portal was not connected, and no manager has answered.
+            ClosedError: The portal is closed.
+        """
+        frame = self._session.compose(group, message, scheme, type_name)
+        if self._outbox.open:
+            await self._pub.send(frame)
+            return
+        await self.start()
+        if not self._outbox.put(frame):
+            await self._pub.send(frame)
+
+    # ------------------------------------------------------------------ subscriptions
+
+    def unsubscribe(  # type: ignore[override]
+        self, group: str | int, type: type, *, scheme: SchemeId | None = None, type_name: str | None = None
+    ) -> _Done:
+        """Ends all of the portal's subscriptions to a type in a group; see `omq.goby.Portal.unsubscribe`."""
+        super().unsubscribe(group, type, scheme=scheme, type_name=type_name)
+        return _Done()
+
+    def _new_inbox(self, limit: int) -> AsyncInbox:
+        return AsyncInbox(limit)
+
+    def _add(self, handler: Handler) -> Subscription:
+        if self._closed:
+            raise self._closed_error()
+        if self._loop is not None and self._loop is not _running():
+            raise StateError(f"{self!r} belongs to another event loop, or there is none here")
+        prefix = self._session.dispatcher.add(handler)
+        if prefix is not None and self._at is not None:
+            self._sub.subscribe(prefix)
+        return Subscription(self, handler)
+
+    def _remove(self, handler: Handler) -> None:
+        prefix = self._session.dispatcher.remove(handler)
+        if prefix is not None and self._at is not None and not self._closed:
+            with suppress(ClosedError):
+                self._sub.unsubscribe(prefix)
+        if isinstance(handler.inbox, AsyncInbox):
+            handler.inbox.end()
+
+    # ------------------------------------------------------------------ the hold
+
+    def ready(self) -> _Done:
+        """Tells the manager that this client is ready; see `omq.goby.Portal.ready`. It need not be awaited."""
+        self._session.ready()
+        return _Done()
+
+    async def wait_released(self, timeout: float | None = None) -> None:
+        """Waits until the hold is released, and what was kept has left; see `omq.goby.Portal.wait_released`.
+
+        Raises:
+            Timeout: It was not released in time.
+            ConnectError: The portal was not connected, and no manager has answered.
+            ClosedError: The portal is closed.
+        """
+        await self.start()
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._outbox.open and not self._closed:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise Timeout(self._session.not_released(timeout, await self.missing())) from None
+        if self._closed:
+            raise self._closed_error()
+
+    async def missing(self, *, timeout: float = 1.0) -> list[str]:
+        """The required clients that the hold waits for; see `omq.goby.Portal.missing`."""
+        return self._session.missing_of(await self._ask(self._session.missing_request(timeout)))
+
+    # ------------------------------------------------------------------ its tasks
+
+    def _wake(self) -> None:
+        self._news.set()
+
+    async def _read(self) -> None:
+        sort = self._session.dispatcher.sort
+        while not self._closed:
+            try:
+                for inbox, items in sort(await self._sub.recv_many(BATCH)).items():
+                    assert isinstance(inbox, AsyncInbox)
+                    await inbox.put(items)
+            except ClosedError:
+                return
+            except Exception:
+                log.exception("%s: reading goes on", self.name)
+
+    async def _live(self) -> None:
+        try:
+            await self._do_all(self._session.live())
+        except ClosedError:
+            pass
+        except Exception:
+            log.exception("%s: the portal has failed", self.name)
+            await self.close()
+
+    async def _do_all(self, life: Generator[Step, Any, None]) -> None:
+        """Does the steps of a life until it ends."""
+        try:
+            step = next(life)
+            while True:
+                step = life.send(await self._do(step))
+        except StopIteration:
+            pass
+        finally:
+            life.close()
+
+    async def _do(self, step: Step) -> Any:
+        match step:
+            case Ask():
+                return await self._ask(step)
+            case Connect(sockets):
+                self._connect(sockets.publish, sockets.subscribe, sockets.send_hwm, sockets.recv_hwm)
+            case Subscribe(prefix, wanted):
+                (self._sub.subscribe if wanted else self._sub.unsubscribe)(prefix)
+            case Listen(handler, wanted):
+                if wanted:
+                    self._add(handler)
+                else:
+                    self._remove(handler)
+            case AwaitSubscribed(prefix, timeout):
+                try:
+                    await self._pub.wait_subscribed(prefix, timeout=timeout)
+                except Timeout:
+                    return False
+                return True
+            case AwaitNews(timeout):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        await self._news.wait()
+                self._news.clear()
+            case AwaitLoss():
+                await self._await_loss()
+            case Send(frames):
+                for frame in frames:
+                    await self._pub.send(frame)
+                with suppress(Timeout):
+                    await self._pub.flush(LINGER)
+            case Pause(seconds):
+                await asyncio.sleep(seconds)
+            case Tell():
+                self._changed.set()
+        return None
+
+    async def _ask(self, step: Ask) -> bytes | None:
+        async with omq.REQ(self._context, connect=step.endpoint, linger=0, **self._options) as asking:
+            try:
+                await asking.send(step.request, timeout=step.timeout)
+                return (await asking.recv_multipart(timeout=step.timeout))[0]
+            except Timeout:
+                return None
+
+    def _connect(self, publish: str, subscribe: str, send_hwm: int, recv_hwm: int) -> None:
+        if self._at is None:
+            self._pub = omq.PUB(self._context, linger=LINGER, send_hwm=send_hwm, **self._options)
+            self._sub = omq.SUB(self._context, linger=0, recv_hwm=recv_hwm, **self._options)
+            self._monitor = self._sub.monitor()
+            for prefix in self._session.dispatcher.wanted:
+                self._sub.subscribe(prefix)
+            for handler in self._session.dispatcher.handlers:
+                if handler.inbox is not None:
+                    handler.inbox.limit = recv_hwm
+        else:
+            self._pub.set_options(send_hwm=send_hwm)
+            self._sub.set_options(recv_hwm=recv_hwm)
+        at, self._at = self._at, (publish, subscribe)
+        for number, socket in enumerate((self._pub, self._sub)):
+            if at is not None:
+                socket.disconnect(at[number])
+            socket.connect(self._at[number])
+
+    async def _await_loss(self) -> None:
+        """Waits until the router is lost; one that both sockets have lost and found again before is none."""
+        while self._monitor.take() is not None:
+            pass
+        while self._sub.peers and self._pub.peers:
+            try:
+                if (await self._monitor.recv(timeout=LOOK)).kind is EventKind.DISCONNECTED:
+                    return
+            except ReceiveTimeout:
+                pass
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class Daemon:
+    """The manager and the router of a bus, in threads of their own; see `omq.goby.Daemon`, whose arguments these are.
+
+    Attributes:
+        endpoints: Where clients find it, once it is started: `manager`, `publish`, `subscribe`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._daemon = BlockingDaemon(**options)
+        self.endpoints = self._daemon.endpoints
+
+    @property
+    def missing(self) -> list[str]:
+        """The required clients that are not ready; none once the hold is released."""
+        return self._daemon.missing
+
+    async def start(self, *, ready: bool = True) -> None:
+        """Serves; `async with` does it; see `omq.goby.Daemon.start`."""
+        await asyncio.to_thread(self._daemon.start, ready=ready)
+
+    def ready(self) -> None:
+        """It is ready itself, which every client waits for."""
+        self._daemon.ready()
+
+    async def close(self) -> None:
+        """Ends. Idempotent."""
+        await asyncio.to_thread(self._daemon.close)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

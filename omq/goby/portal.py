@@ -1,0 +1,437 @@
+"""The blocking portal."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Generator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import omq
+from omq.errors import ClosedError, ReceiveTimeout, Timeout, UsageError
+from omq.event import EventKind
+from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
+from omq.goby.portal_base import BATCH, LINGER, LOOK, PATIENCE, PortalBase
+from omq.goby.scheme import SchemeId
+from omq.goby.session import (
+    Ask,
+    AwaitLoss,
+    AwaitNews,
+    AwaitSubscribed,
+    Connect,
+    Listen,
+    Pause,
+    Send,
+    Step,
+    Subscribe,
+    Tell,
+)
+
+__all__ = ["Portal", "Subscription"]
+
+log = logging.getLogger("omq.goby")
+
+
+class BlockingInbox(Inbox):
+    """Publications that wait for threads; see `Inbox`."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self._lock = threading.Lock()
+        self._filled = threading.Condition(self._lock)
+        self._emptied = threading.Condition(self._lock)
+        self._blocked = False  # whether the portal waits for room
+
+    def put(self, items: list[Item]) -> None:
+        """Takes publications, as soon as there is room for them."""
+        with self._lock:
+            start = self.accept(items, 0)
+            self._filled.notify(start)
+            while start < len(items):
+                self._blocked = True
+                if self.stalled or not self._emptied.wait(PATIENCE):
+                    self._blocked = False
+                    self.drop(len(items) - start)
+                    return
+                before, start = start, self.accept(items, start)
+                self._filled.notify(start - before)
+            self._blocked = False
+
+    def get(self, timeout: float | None) -> Item | None:
+        """Waits for the next one; `None` if none comes in time, or it has ended."""
+        with self._lock:
+            while not self.items:
+                if self.ended or not self._filled.wait(timeout):
+                    return None
+            item = self.take()
+            if self._blocked:
+                self._emptied.notify()
+            return item
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        with self._lock:
+            self.ended = True
+            self._filled.notify_all()
+            self._emptied.notify_all()
+
+
+class Subscription:
+    """What a portal has subscribed to: an iterator of messages, which ends with it. Threads may share it.
+
+    With a callback there is nothing to iterate over.
+
+    Attributes:
+        dropped: Messages that nobody has taken in time, so that they were dropped.
+    """
+
+    def __init__(self, portal: Portal, handler: Handler) -> None:
+        self._portal = portal
+        self._handler = handler
+        self._inbox = handler.inbox if isinstance(handler.inbox, BlockingInbox) else None
+
+    @property
+    def dropped(self) -> int:
+        return 0 if self._inbox is None else self._inbox.dropped
+
+    def recv(self, *, timeout: float | None = None) -> Any:
+        """Waits for a message. A payload that does not parse is logged, counted, and passed over.
+
+        Args:
+            timeout: Seconds; `None` for ever, 0 never.
+
+        Raises:
+            ReceiveTimeout: None came in time.
+            ClosedError: The subscription, or its portal, is closed.
+            UsageError: It has a callback.
+        """
+        inbox = self._inbox
+        if inbox is None:
+            raise UsageError("this subscription has a callback: there is nothing to wait for")
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            item = inbox.get(None if end is None else max(end - time.monotonic(), 0))
+            if item is None:
+                if inbox.ended:
+                    raise ClosedError("the subscription is closed")
+                raise ReceiveTimeout(f"no message within {timeout} s")
+            handler, identifier, payload = item
+            try:
+                return handler.decode(identifier, payload)
+            except ValueError as fault:
+                self._portal._session.dispatcher.malformations.note(does_not_parse(identifier, fault))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self.recv()
+        except ClosedError:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Ends it. Idempotent."""
+        self._portal._remove(self._handler)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Portal(PortalBase[Subscription]):
+    """A client of a Goby bus (`goby::zeromq::InterProcessPortal`). Threads may share it.
+
+    with omq.goby.Portal("nav", platform="auv") as portal:
+        fixes = portal.subscribe("gps", Fix)
+        portal.ready()
+        portal.publish("nav", Position(x=1.0, y=2.0))
+        for fix in fixes:
+            ...
+
+    What is published before the manager has released the hold is kept, and leaves in its order then. So is what is
+    published while no gobyd runs: the portal finds one that is started again. Callbacks run in a thread of the portal:
+    whatever takes long there holds all of its subscriptions up.
+
+    Args:
+        name: The client's name: what a gobyd knows it by that requires it.
+        platform: The platform's name, which the sockets' paths have in them.
+        transport: `ipc` or `tcp`.
+        socket_name: ipc: what the paths of the sockets begin with; `None`: `/tmp/goby_` and the platform.
+        address: tcp: where the manager is, an IPv4 or IPv6 address or a host's name.
+        port: tcp: the manager's port.
+        manager_timeout: Seconds that the manager has to answer.
+        buffer: Publications that may wait for the release; `None`: 10,000. They have 64 MiB at most.
+        schemes: Marshalling schemes of one's own.
+        context: Whose sockets they are; `None` for the default context.
+
+    Raises:
+        UsageError: Something does not fit; the text names it.
+        ConnectError: No manager has answered in time.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._session.wake = self._wake
+        self._pub: omq.Socket
+        self._sub: omq.Socket
+        self._at: tuple[str, str] | None = None
+        self._asking: omq.Socket | None = None
+        self._news = threading.Event()
+        self._ending = threading.Event()
+        self._changed = threading.Condition()  # whether it is released, or closed
+        self._threads: list[threading.Thread] = []
+        try:
+            self._do_all(self._session.connect())
+        except BaseException:
+            self.close()
+            raise
+        for run in (self._read, self._live):
+            thread = threading.Thread(target=run, name=f"omq goby {name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    # ------------------------------------------------------------------ publications
+
+    def publish(
+        self, group: str | int, message: Any, *, scheme: SchemeId | None = None, type_name: str | None = None
+    ) -> None:
+        """Publishes a message, or keeps it until the hold is released.
+
+        Args:
+            group: The group, not empty, without `/` and NUL; see `Group` for those with a number.
+            message: A protobuf message, `str` (CSTR), `dict` (JSON, as BSON), `bytes`, or what a scheme of one's own
+                handles.
+            scheme: A marshalling scheme's name or number; `None`: what fits the message. `bytes` need it.
+            type_name: What the message's type is called; `None`: as its scheme says. `bytes` need it.
+
+        Raises:
+            UsageError: The group does not fit, or no scheme handles the message.
+            BufferFull: The hold is not released, and as many publications as may wait do so.
+            ClosedError: The portal is closed.
+        """
+        frame = self._session.compose(group, message, scheme, type_name)
+        if self._outbox.open:
+            self._pub.send(frame)
+        else:
+            self._keep(frame)
+
+    def _keep(self, frame: bytes) -> None:
+        if self._closed:
+            raise self._closed_error()
+        if not self._outbox.put(frame):
+            self._pub.send(frame)
+
+    # ------------------------------------------------------------------ subscriptions
+
+    def _new_inbox(self, limit: int) -> BlockingInbox:
+        return BlockingInbox(limit)
+
+    def _add(self, handler: Handler) -> Subscription:
+        with self._changing:
+            if self._closed:
+                raise self._closed_error()
+            prefix = self._session.dispatcher.add(handler)
+            if prefix is not None:
+                self._sub.subscribe(prefix)
+        return Subscription(self, handler)
+
+    def _remove(self, handler: Handler) -> None:
+        with self._changing:
+            prefix = self._session.dispatcher.remove(handler)
+            if prefix is not None and not self._closed:
+                with suppress(ClosedError):
+                    self._sub.unsubscribe(prefix)
+        if isinstance(handler.inbox, BlockingInbox):
+            handler.inbox.end()
+
+    # ------------------------------------------------------------------ the hold
+
+    def ready(self) -> None:
+        """Tells the manager that this client is ready, once all that it has subscribed to is in force.
+
+        A gobyd that requires it holds all publications until then.
+        """
+        self._session.ready()
+
+    def wait_released(self, timeout: float | None = None) -> None:
+        """Waits until the hold is released, and what was kept has left.
+
+        Args:
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            Timeout: It was not released in time; the text says who is missing, where omq's gobyd holds.
+            ClosedError: The portal is closed.
+        """
+        with self._changed:
+            if self._changed.wait_for(lambda: self._outbox.open or self._closed, timeout):
+                if self._closed:
+                    raise self._closed_error()
+                return
+        raise Timeout(self._session.not_released(timeout, self.missing()))
+
+    def missing(self, *, timeout: float = 1.0) -> list[str]:
+        """The required clients that the hold waits for, as omq's gobyd tells them; other managers do not.
+
+        Args:
+            timeout: Seconds that the manager has to answer; without an answer there are none.
+        """
+        return self._session.missing_of(self._ask(self._session.missing_request(timeout)))
+
+    # ------------------------------------------------------------------ life
+
+    def close(self) -> None:
+        """Ends; what was published after the release leaves first, for up to a second. Idempotent."""
+        with self._changing:
+            if self._closed:
+                return
+            self._closed = True
+        if self._outbox and self._threads:
+            log.warning("%s: %d publications that were held are dropped", self.name, len(self._outbox))
+        self._outbox.hold()
+        self._ending.set()
+        self._news.set()
+        for socket in (self._asking, getattr(self, "_sub", None), getattr(self, "_pub", None)):
+            if socket is not None:
+                socket.close()
+        with self._changed:
+            self._changed.notify_all()
+        for handler in self._session.dispatcher.handlers:
+            if isinstance(handler.inbox, BlockingInbox):
+                handler.inbox.end()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ its threads
+
+    def _wake(self) -> None:
+        self._news.set()
+
+    def _read(self) -> None:
+        sort = self._session.dispatcher.sort
+        while not self._closed:
+            try:
+                for inbox, items in sort(self._sub.recv_many(BATCH)).items():
+                    assert isinstance(inbox, BlockingInbox)
+                    inbox.put(items)
+            except ClosedError:
+                return
+            except Exception:
+                log.exception("%s: reading goes on", self.name)
+
+    def _live(self) -> None:
+        try:
+            self._do_all(self._session.live())
+        except ClosedError:
+            pass
+        except Exception:
+            log.exception("%s: the portal has failed", self.name)
+            self.close()
+
+    def _do_all(self, life: Generator[Step, Any, None]) -> None:
+        """Does the steps of a life until it ends, or the portal is closed."""
+        try:
+            step = next(life)
+            while True:
+                try:
+                    found = self._do(step)
+                    if self._closed:
+                        raise self._closed_error()
+                except BaseException:
+                    life.close()
+                    raise
+                step = life.send(found)
+        except StopIteration:
+            pass
+
+    def _do(self, step: Step) -> Any:
+        match step:
+            case Ask():
+                return self._ask(step)
+            case Connect(sockets):
+                self._connect(sockets.publish, sockets.subscribe, sockets.send_hwm, sockets.recv_hwm)
+            case Subscribe(prefix, wanted):
+                (self._sub.subscribe if wanted else self._sub.unsubscribe)(prefix)
+            case Listen(handler, wanted):
+                if wanted:
+                    self._add(handler)
+                else:
+                    self._remove(handler)
+            case AwaitSubscribed(prefix, timeout):
+                try:
+                    self._pub.wait_subscribed(prefix, timeout=timeout)
+                except Timeout:
+                    return False
+                return True
+            case AwaitNews(timeout):
+                self._news.wait(timeout)
+                self._news.clear()
+            case AwaitLoss():
+                self._await_loss()
+            case Send(frames):
+                for frame in frames:
+                    self._pub.send(frame)
+                with suppress(Timeout):
+                    self._pub.flush(LINGER)
+            case Pause(seconds):
+                self._ending.wait(seconds)
+            case Tell():
+                with self._changed:
+                    self._changed.notify_all()
+        return None
+
+    def _ask(self, step: Ask) -> bytes | None:
+        with omq.REQ(self._context, connect=step.endpoint, linger=0, **self._options) as asking:
+            self._asking = asking
+            try:
+                asking.send(step.request, timeout=step.timeout)
+                return asking.recv_multipart(timeout=step.timeout)[0]
+            except Timeout:
+                return None
+            finally:
+                self._asking = None
+
+    def _connect(self, publish: str, subscribe: str, send_hwm: int, recv_hwm: int) -> None:
+        with self._changing:
+            if self._closed:
+                raise self._closed_error()
+            if not hasattr(self, "_pub"):
+                self._pub = omq.PUB(self._context, linger=LINGER, send_hwm=send_hwm, **self._options)
+                self._sub = omq.SUB(self._context, linger=0, recv_hwm=recv_hwm, **self._options)
+                self._monitor = self._sub.monitor()
+            else:
+                self._pub.set_options(send_hwm=send_hwm)
+                self._sub.set_options(recv_hwm=recv_hwm)
+            at, self._at = self._at, (publish, subscribe)
+            for number, socket in enumerate((self._pub, self._sub)):
+                if at is not None:
+                    socket.disconnect(at[number])
+                socket.connect(self._at[number])
+
+    def _await_loss(self) -> None:
+        """Waits until the router is lost; one that both sockets have lost and found again before is none."""
+        while self._monitor.take() is not None:
+            pass
+        while self._sub.peers and self._pub.peers:
+            try:
+                if self._monitor.recv(timeout=LOOK).kind is EventKind.DISCONNECTED:
+                    return
+            except ReceiveTimeout:
+                pass

@@ -1,0 +1,170 @@
+"""What the portals of both twins have in common: what they are told, and what they are asked."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, TypeVar
+
+from omq.context import Context
+from omq.errors import ClosedError
+from omq.goby.dispatch import Handler, Inbox, TypeHandler
+from omq.goby.identifier import checked_group, prefix_of
+from omq.goby.scheme import Scheme, SchemeId
+from omq.goby.session import Session
+from omq.goby.wire import PLATFORM, PORT, Bus
+
+PATIENCE: Final = 0.1  # seconds that the portal waits for a reader whose inbox is full
+BATCH: Final = 1024  # publications that are taken at once
+LINGER: Final = 1.0  # seconds that publications have to leave when the portal closes
+LOOK: Final = 1.0  # seconds between two looks whether the publisher is connected
+RECONNECT: Final = 0.05  # seconds between two attempts to connect
+
+_Subscription = TypeVar("_Subscription")
+
+
+class PortalBase(Generic[_Subscription]):
+    """A client of a Goby bus, without what waits."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        platform: str = PLATFORM,
+        transport: str = "ipc",
+        socket_name: str | os.PathLike[str] | None = None,
+        address: str = "127.0.0.1",
+        port: int = PORT,
+        manager_timeout: float = 5.0,
+        buffer: int | None = None,
+        schemes: Iterable[Scheme] = (),
+        context: Context | None = None,
+    ) -> None:
+        base = None if socket_name is None else os.fspath(socket_name)
+        bus = Bus(platform, transport, base, address, port)
+        self._session = Session(name, bus, manager_timeout, buffer, schemes)
+        self._outbox = self._session.outbox
+        self._context = context
+        self._options: dict[str, Any] = {"reconnect_interval": RECONNECT, "ipv6": transport == "tcp"}
+        self._changing = threading.RLock()  # what the socket has subscribed to
+        self._closed = False
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def name(self) -> str:
+        """The client's name."""
+        return self._session.name
+
+    @property
+    def released(self) -> bool:
+        """Whether publications leave at once; else they wait for the hold's release."""
+        return self._outbox.open
+
+    @property
+    def waiting(self) -> int:
+        """Publications that wait for the release."""
+        return len(self._outbox)
+
+    @property
+    def malformed(self) -> int:
+        """Publications that have come and could not be read: they are logged and passed over."""
+        return self._session.dispatcher.malformations.count
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._closed
+
+    # ------------------------------------------------------------------ subscriptions
+
+    def subscribe(
+        self,
+        group: str | int,
+        type: type,
+        callback: Callable[[Any], object] | None = None,
+        *,
+        scheme: SchemeId | None = None,
+        type_name: str | None = None,
+    ) -> _Subscription:
+        """Subscribes to a type in a group.
+
+        Args:
+            group: The group, not empty, without `/` and NUL.
+            type: A protobuf class, `str`, `dict`, `bytes`, or what a scheme of one's own handles.
+            callback: Called with each message, in a thread of the portal's; `None`: iterate over what is returned.
+            scheme: A marshalling scheme's name or number; `None`: what fits the type. `bytes` need it.
+            type_name: What the type is called; `None`: as its scheme says. `bytes` need it.
+
+        Returns:
+            An iterator of the messages.
+
+        Raises:
+            UsageError: The group does not fit, or no scheme handles the type.
+            ClosedError: The portal is closed.
+        """
+        codec = self._session.schemes.codec(type, scheme, type_name)
+        return self._add(TypeHandler(checked_group(group), codec, self._inbox_for(callback), callback))
+
+    def subscribe_regex(
+        self,
+        group: str = ".*",
+        type: str = ".*",
+        schemes: Iterable[SchemeId] | None = None,
+        callback: Callable[[Any], object] | None = None,
+    ) -> _Subscription:
+        """Subscribes to all that fits; what managers and portals say to each other does not.
+
+        Args:
+            group: A regular expression that fits the whole of a group.
+            type: One that fits the whole of a type's name.
+            schemes: Names or numbers of marshalling schemes; `None`: all.
+            callback: Called with each publication, in a thread of the portal's; `None`: iterate over what is returned.
+
+        Returns:
+            An iterator of `Received`: `group`, `scheme`, `type` and `data`, the payload.
+
+        Raises:
+            UsageError: An expression is none, or there is no such scheme.
+            ClosedError: The portal is closed.
+        """
+        return self._add(self._session.regex(group, type, schemes, self._inbox_for(callback), callback))
+
+    def unsubscribe(
+        self, group: str | int, type: type, *, scheme: SchemeId | None = None, type_name: str | None = None
+    ) -> None:
+        """Ends all of the portal's subscriptions to a type in a group, if there are any; see `subscribe`.
+
+        Raises:
+            UsageError: The group does not fit, or no scheme handles the type.
+        """
+        codec = self._session.schemes.codec(type, scheme, type_name)
+        for handler in self._session.dispatcher.of(prefix_of(checked_group(group), codec.scheme, codec.type)):
+            self._remove(handler)
+
+    def register(self, scheme: Scheme) -> None:
+        """Adds a marshalling scheme of one's own.
+
+        Raises:
+            UsageError: Another one has its name or number.
+        """
+        self._session.register(scheme)
+
+    def _inbox_for(self, callback: Callable[[Any], object] | None) -> Inbox | None:
+        return self._new_inbox(self._session.recv_hwm) if callback is None else None
+
+    def _new_inbox(self, limit: int) -> Inbox:
+        raise NotImplementedError
+
+    def _add(self, handler: Handler) -> _Subscription:
+        raise NotImplementedError
+
+    def _remove(self, handler: Handler) -> None:
+        raise NotImplementedError
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"{self!r} is closed")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.Portal {self.name} at {self._session.bus.manager}>"

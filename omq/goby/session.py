@@ -1,0 +1,383 @@
+"""A portal's life, without sockets: it finds the manager, waits while it is held, and finds it again.
+
+The life is a generator: it yields what is to be done, one step at a time, and whoever owns the sockets does it,
+blocking or awaiting. So both twins live the same life.
+
+When is a subscription in force? A socket's subscriptions travel in their order: to the router's XPUB, from there
+through the proxy to its XSUB, and from that to each publisher. A portal subscribes to a word of its own, and waits
+until its own publisher has been told of that: then whatever was subscribed before is in force at the router. The
+portal does so once before it says that it is ready: what it has subscribed to is then on its way to every publisher,
+before anybody hears of the release. And it does so once more when it hears of the release, before it publishes: the
+word comes to its publisher behind all that others have subscribed to.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from omq.errors import ConnectError, UsageError
+from omq.goby.dispatch import Dispatcher, Handler, Inbox, RegexHandler, TypeHandler
+from omq.goby.errors import Malformed
+from omq.goby.identifier import MANAGER_RESPONSE, checked_group, head_of
+from omq.goby.outbox import LIMIT, Outbox
+from omq.goby.protobuf import PROVIDE_HOLD_STATE, PROVIDE_MISSING_CLIENTS, ManagerResponse
+from omq.goby.scheme import Codec, Scheme, SchemeId, Schemes
+from omq.goby.wire import (
+    HWM,
+    REQUESTS,
+    Bus,
+    Sockets,
+    ask_hold,
+    ask_missing,
+    ask_sockets,
+    read_response,
+    read_sockets,
+)
+
+log = logging.getLogger("omq.goby")
+
+PERIOD: Final = 0.1  # seconds between two requests for the hold's state
+SILENT: Final = 1.0  # seconds without an answer after which the manager is looked for again
+BARRIER: Final = 1.0  # seconds that a portal waits for its own word
+SETTLE: Final = 0.02  # seconds for subscriptions of clients that do not wait until theirs are in force
+RETURN: Final = 0.5  # seconds for others to find a manager that was started again
+PROMPT: Final = 0.02  # seconds between two requests out of turn
+CHUNK: Final = 200  # publications that were held and leave at once
+CHUNK_PAUSE: Final = 0.002  # seconds between them: no bound of ZeroMQ's on the way is to be reached
+ROUTES: Final = 4096  # identifiers that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the manager; gives its reply, `None` if there is none in time."""
+
+    endpoint: str
+    request: bytes
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Connect the sockets; what they were connected to before, they leave."""
+
+    sockets: Sockets
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Subscribe to, or no longer to, a word."""
+
+    prefix: bytes
+    wanted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Begin, or end, a subscription of the portal's own."""
+
+    handler: Handler
+    wanted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitSubscribed:
+    """Wait until the publisher has a subscription to exactly this; gives whether it came in time."""
+
+    prefix: bytes
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitNews:
+    """Wait until `Session.wake` is called, also before; or the time is up."""
+
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitLoss:
+    """Wait until a socket has lost its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Publish."""
+
+    frames: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """The hold is released, or holds again."""
+
+    released: bool
+
+
+Step = Ask | Connect | Subscribe | Listen | AwaitSubscribed | AwaitNews | AwaitLoss | Send | Pause | Tell
+Life = Generator[Step, Any, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a publication to a group begins, and how its payload is made."""
+
+    head: bytes
+    encode: Callable[[Any], bytes]
+
+
+class Session:
+    """What both twins' portals have in common.
+
+    Args:
+        name: The client's name.
+        bus: Which bus.
+        manager_timeout: Seconds that the manager has to answer at first.
+        buffer: Publications that may wait for the release.
+        schemes: Marshalling schemes of one's own.
+
+    Attributes:
+        dispatcher: The subscriptions.
+        outbox: The publications that wait.
+        sockets: Where it is connected; `None` before the manager has told.
+        wake: Called when the life is to go on; the twin's.
+
+    Raises:
+        UsageError: Something does not fit.
+    """
+
+    def __init__(
+        self, name: str, bus: Bus, manager_timeout: float, buffer: int | None, schemes: Iterable[Scheme]
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"name={name!r}: a client's name is a text that is not empty")
+        if isinstance(manager_timeout, bool) or not isinstance(manager_timeout, int | float) or manager_timeout <= 0:
+            raise UsageError(f"manager_timeout={manager_timeout!r}: must be seconds, more than 0")
+        if bus.transport == "tcp" and bus.port == 0:
+            raise UsageError("port=0: is no port that a manager could be found at")
+        self.name = name
+        self.bus = bus
+        self.pid = os.getpid()
+        self.dispatcher = Dispatcher()
+        self.outbox = Outbox(LIMIT if buffer is None else buffer)
+        self.schemes = Schemes(schemes)
+        self.sockets: Sockets | None = None
+        self.wake: Callable[[], None] = lambda: None
+        self._manager_timeout = manager_timeout
+        self._ready = False
+        self._hold = True
+        self._prompted = False
+        self._heard = 0.0  # when the manager last answered
+        self._words = 0
+        self._deaf = False  # whether the router does not pass subscriptions on
+        self._routes: dict[tuple[str | int, type, int], Route] = {}
+        codec = Codec("PROTOBUF", "goby.zeromq.protobuf.ManagerResponse", bytes, read_response)
+        self._answers = TypeHandler(MANAGER_RESPONSE, codec, callback=self._answered)
+
+    @property
+    def recv_hwm(self) -> int:
+        """Publications that may wait for whoever iterates."""
+        return HWM if self.sockets is None else self.sockets.recv_hwm
+
+    # ------------------------------------------------------------------ what the user does
+
+    def ready(self) -> None:
+        """The client is ready."""
+        self._ready = True
+        self.wake()
+
+    def route(self, group: str | int, kind: type, thread: int, scheme: SchemeId | None, type_name: str | None) -> Route:
+        """How a publication begins, and how its payload is made.
+
+        Raises:
+            UsageError: The group does not fit, or no scheme handles the type.
+            TypeError: The group is no text.
+        """
+        plain = scheme is None and type_name is None
+        if plain and (route := self._routes.get((group, kind, thread))) is not None:
+            return route
+        codec = self.schemes.codec(kind, scheme, type_name)
+        route = Route(head_of(checked_group(group), codec.scheme, codec.type, self.pid, thread), codec.encode)
+        if plain and type(group) in (str, int):
+            if len(self._routes) >= ROUTES:
+                self._routes = {}
+            self._routes[group, kind, thread] = route
+        return route
+
+    def compose(
+        self, group: str | int, message: Any, scheme: SchemeId | None = None, type_name: str | None = None
+    ) -> bytes:
+        """The frame of a publication; see `route`."""
+        route = self.route(group, message.__class__, threading.get_ident(), scheme, type_name)
+        return route.head + route.encode(message)
+
+    def regex(
+        self,
+        group: str,
+        type: str,
+        schemes: Iterable[SchemeId] | None,
+        inbox: Inbox | None,
+        callback: Callable[[Any], object] | None,
+    ) -> RegexHandler:
+        """A subscription to all that fits; see `RegexHandler`.
+
+        Raises:
+            UsageError: An expression is none, or there is no such scheme.
+        """
+        if isinstance(schemes, str | int):
+            schemes = [schemes]
+        wire = None if schemes is None else {self.schemes.wire_of(scheme) for scheme in schemes}
+        return RegexHandler(group, type, wire, inbox, callback)
+
+    def register(self, scheme: Scheme) -> None:
+        """Adds a marshalling scheme; see `Schemes.register`."""
+        self.schemes.register(scheme)
+        self._routes = {}
+
+    def missing_request(self, timeout: float) -> Ask:
+        """Asks whom the hold waits for."""
+        return Ask(self.bus.manager, ask_missing(self.name, self.pid), timeout)
+
+    @staticmethod
+    def missing_of(reply: bytes | None) -> list[str]:
+        """Whom the hold waits for, as far as the manager tells."""
+        try:
+            response = ManagerResponse() if reply is None else read_response(reply)
+        except Malformed:
+            return []
+        return list(response.missing_client) if response.request == PROVIDE_MISSING_CLIENTS else []
+
+    def not_released(self, timeout: float | None, missing: list[str]) -> str:
+        """What is raised where the hold is not released in time."""
+        who = f": it waits for {', '.join(missing)}" if missing else ""
+        return f"{self.bus.manager}: the hold was not released within {timeout:g} s{who}"
+
+    # ------------------------------------------------------------------ what it does by itself
+
+    def connect(self) -> Life:
+        """Finds the manager for the first time.
+
+        Raises:
+            ConnectError: It does not answer in time, or not as a manager does.
+        """
+        reply = yield Ask(self.bus.manager, ask_sockets(self.name, self.pid), self._manager_timeout)
+        if reply is None:
+            raise ConnectError(
+                f"no manager (gobyd) has answered at {self.bus.manager} within {self._manager_timeout:g} s: is one "
+                f"running for {self.bus.option}?"
+            )
+        try:
+            yield from self._go_to(read_sockets(reply, self.bus))
+        except Malformed as fault:
+            raise ConnectError(
+                f"what answers at {self.bus.manager} ({self.bus.option}) is no manager: {fault}"
+            ) from None
+
+    def live(self) -> Life:
+        """Waits for the release, publishes what was held, and begins anew whenever the router is lost."""
+        settle = SETTLE
+        while True:
+            yield from self._wait_for_release()
+            yield Pause(settle)
+            if not (yield from self._barrier()):
+                self._hold = True  # the router was lost meanwhile
+                continue
+            while frames := self.outbox.take(CHUNK):
+                yield Send(frames)
+                yield Pause(CHUNK_PAUSE)
+            log.debug("%s: released", self.name)
+            yield Tell(True)
+            yield AwaitLoss()
+            self.outbox.hold()
+            self._hold = True
+            log.info("%s: the router at %s is lost: publications wait", self.name, self.bus.manager)
+            yield Tell(False)
+            yield from self._find_again()
+            settle = RETURN
+
+    def _go_to(self, sockets: Sockets) -> Life:
+        changed = sockets != self.sockets
+        self.sockets = sockets
+        if changed:
+            yield Connect(sockets)
+
+    def _wait_for_release(self) -> Life:
+        yield Listen(self._answers)
+        yield AwaitSubscribed(REQUESTS, PERIOD)
+        yield from self._barrier()
+        said = False
+        self._heard = prompted = time.monotonic()
+        while self._hold:
+            ready = self._ready
+            if ready and not said:
+                yield from self._barrier()
+                said = True
+            yield Send([ask_hold(self.name, self.pid, threading.get_ident(), ready)])
+            end = time.monotonic() + PERIOD
+            while self._hold and self._ready == ready and (left := end - time.monotonic()) > 0:
+                yield AwaitNews(left)
+                if self._prompted and time.monotonic() - prompted >= PROMPT:
+                    self._prompted, prompted = False, time.monotonic()
+                    break
+            if self._hold and time.monotonic() - self._heard > SILENT:
+                yield from self._find_again()
+                self._heard = time.monotonic()
+        yield Listen(self._answers, wanted=False)
+
+    def _find_again(self) -> Life:
+        """Asks the manager once more: it may have been started again, and have other ports."""
+        said = float("-inf")
+        self._deaf = False
+        while True:
+            reply = yield Ask(self.bus.manager, ask_sockets(self.name, self.pid), SILENT)
+            try:
+                if reply is not None:
+                    yield from self._go_to(read_sockets(reply, self.bus))
+                    return
+                fault = "does not answer"
+            except Malformed as malformed:
+                fault = str(malformed)
+                yield Pause(PERIOD)
+            if time.monotonic() - said > 5.0:
+                said = time.monotonic()
+                log.warning("%s: the manager at %s: %s", self.name, self.bus.manager, fault)
+
+    def _barrier(self) -> Generator[Step, Any, bool]:
+        """Waits until all that was subscribed before is in force; see the module. Gives whether it is."""
+        if self._deaf:
+            return True
+        self._words += 1
+        word = f"/omq::goby::_word/{self.name.replace('/', '_')}/{self.pid}/{id(self):x}/{self._words}/".encode()
+        yield Subscribe(word)
+        passed = yield AwaitSubscribed(word, BARRIER / 2)
+        if not passed and (yield AwaitSubscribed(b"", 0)):
+            # No proxy, but something that takes all from publishers, and passes no subscription on.
+            self._deaf = passed = True
+        passed = passed or (yield AwaitSubscribed(word, BARRIER / 2))
+        yield Subscribe(word, wanted=False)
+        return bool(passed)
+
+    def _answered(self, response: ManagerResponse) -> None:
+        """A manager has answered somebody; only who is meant takes it."""
+        if response.request != PROVIDE_HOLD_STATE:
+            return
+        self._heard = time.monotonic()
+        if response.client_name == self.name and response.client_pid == self.pid:
+            self._hold = response.hold
+        elif not response.hold:
+            self._prompted = True  # ask at once
+        else:
+            return
+        self.wake()
