@@ -296,6 +296,16 @@ class Portal(PortalBase[Subscription]):
         if not self._outbox.put(frame):
             await self._pub.send(frame)
 
+    async def flush(self, timeout: float | None = None) -> None:
+        """Waits until what was published after the release has left; see `omq.goby.Portal.flush`.
+
+        Raises:
+            SendTimeout: Something has not left in time; nothing is lost.
+            ClosedError: The portal is closed.
+        """
+        await self.start()
+        await self._pub.flush(timeout)
+
     # ------------------------------------------------------------------ subscriptions
 
     def unsubscribe(  # type: ignore[override]

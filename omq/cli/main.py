@@ -11,6 +11,8 @@ from omq.cli.broker import broker
 from omq.cli.demo import demo
 from omq.cli.demo_broker import demo_broker
 from omq.cli.demo_pzq import demo_pzq
+from omq.cli.goby import goby
+from omq.cli.gobyd import gobyd
 from omq.cli.pzq import pzq
 from omq.cli.store import store
 
@@ -25,6 +27,8 @@ main.add_command(broker)
 main.add_command(demo)
 main.add_command(demo_broker)
 main.add_command(demo_pzq)
+main.add_command(goby)
+main.add_command(gobyd)
 main.add_command(pzq)
 main.add_command(store)
 

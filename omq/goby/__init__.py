@@ -17,6 +17,7 @@ try:
 except ImportError:
     raise ImportError("omq.goby needs protobuf: pip install 'omq-zmtp[goby]'", name="google.protobuf") from None
 
+from omq.goby.application import Application
 from omq.goby.daemon import Daemon
 from omq.goby.dispatch import Received
 from omq.goby.errors import BufferFull, GobyError, Malformed
@@ -25,6 +26,7 @@ from omq.goby.portal import Portal, Subscription
 from omq.goby.scheme import Scheme
 
 __all__ = [
+    "Application",
     "BufferFull",
     "Daemon",
     "GobyError",

@@ -11,7 +11,6 @@ from google.protobuf.message import Message
 
 from omq.errors import UsageError
 from omq.goby.protobuf import GobyDaemonConfig
-from omq.goby.protobuf.pool import POOL
 
 _M = TypeVar("_M", bound=Message)
 
@@ -41,8 +40,8 @@ def read_message(path: Path, kind: type[_M]) -> _M:
     message = kind()
     try:
         if path.suffix == ".toml":
-            return json_format.ParseDict(read_toml(path), message, descriptor_pool=POOL)
-        return text_format.Parse(_text(path), message, descriptor_pool=POOL)
+            return json_format.ParseDict(read_toml(path), message)
+        return text_format.Parse(_text(path), message)
     except (json_format.ParseError, text_format.ParseError) as error:
         raise UsageError(f"{path}: {error}") from None
 

@@ -44,6 +44,7 @@ class BlockingInbox(Inbox):
         self._filled = threading.Condition(self._lock)
         self._emptied = threading.Condition(self._lock)
         self._blocked = False  # whether the portal waits for room
+        self._woken = False
 
     def put(self, items: list[Item]) -> None:
         """Takes publications, as soon as there is room for them."""
@@ -64,12 +65,19 @@ class BlockingInbox(Inbox):
         """Waits for the next one; `None` if none comes in time, or it has ended."""
         with self._lock:
             while not self.items:
-                if self.ended or not self._filled.wait(timeout):
+                if self._woken or self.ended or not self._filled.wait(timeout):
+                    self._woken = False
                     return None
             item = self.take()
             if self._blocked:
                 self._emptied.notify()
             return item
+
+    def wake(self) -> None:
+        """Has a call that waits, or else the next one, give up."""
+        with self._lock:
+            self._woken = True
+            self._filled.notify()
 
     def end(self) -> None:
         """Nothing comes any more."""
@@ -228,6 +236,18 @@ class Portal(PortalBase[Subscription]):
             raise self._closed_error()
         if not self._outbox.put(frame):
             self._pub.send(frame)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until what was published after the release has left this process.
+
+        Args:
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            SendTimeout: Something has not left in time; nothing is lost.
+            ClosedError: The portal is closed.
+        """
+        self._pub.flush(timeout)
 
     # ------------------------------------------------------------------ subscriptions
 

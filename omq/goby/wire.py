@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,7 @@ from omq.goby.protobuf import (
 PLATFORM: Final = "default_goby_platform"
 PORT: Final = 11144
 HWM: Final = 1000  # messages
+MAX_PATH: Final = 107  # bytes of a socket's path (unix(7))
 
 #: What the manager subscribes to, and what its clients do while they are held.
 REQUESTS: Final = prefix_of(MANAGER_REQUEST, "PROTOBUF", "goby.zeromq.protobuf.ManagerRequest")
@@ -61,6 +63,8 @@ class Bus:
             raise UsageError(f"platform={self.platform!r}: has a /, and is a part of the sockets' paths")
         if self.socket_name is not None and (not isinstance(self.socket_name, str) or not self.socket_name):
             raise UsageError(f"socket_name={self.socket_name!r}: must be a path")
+        if self.transport == "ipc" and (size := len(os.fsencode(self.base)) + len(".manager")) > MAX_PATH:
+            raise UsageError(f"{self.option}: a path of {size} bytes is too long: the system takes {MAX_PATH}")
         if not isinstance(self.port, int) or isinstance(self.port, bool) or not 0 <= self.port < 65536:
             raise UsageError(f"port={self.port!r}: must be a whole number from 0 to 65535")
 

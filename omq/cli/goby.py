@@ -1,0 +1,312 @@
+"""`omq goby`: a bus recorded, replayed and watched, and whom its hold waits for."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from omq.cli.gobyd import in_options, missing_extra
+from omq.cli.pzq import LEVELS
+from omq.errors import EndpointError, OmqError, Timeout, UsageError
+
+if TYPE_CHECKING:
+    from omq.goby import Portal, Received
+
+LOG: Final = logging.getLogger("omq.goby")
+LOOK: Final = 0.2  # seconds between two looks whether it is to end
+CHUNK: Final = 200  # publications that are replayed as fast as can be, before a moment of rest
+REST: Final = 0.002  # seconds
+SHOWN: Final = 160  # characters of a payload
+LATE: Final = 0.001  # seconds before its time that a publication may leave
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def on_a_bus(name: str) -> Callable[[_F], _F]:
+    """The options of a client, whose default name this is."""
+    options = [
+        click.option("--name", default=name, show_default=True, help="What it is called on the bus."),
+        click.option("--platform", default="default_goby_platform", show_default=True, help="The platform's name."),
+        click.option("--transport", type=click.Choice(["ipc", "tcp"]), default="ipc", show_default=True),
+        click.option("--socket-name", help="ipc: what the paths begin with.  [default: /tmp/goby_ and the platform]"),
+        click.option("--address", default="127.0.0.1", show_default=True, help="tcp: where gobyd is."),
+        click.option(
+            "--tcp-port", type=click.IntRange(1, 65535), default=11144, show_default=True, help="tcp: its port."
+        ),
+        click.option(
+            "--manager-timeout",
+            type=click.FloatRange(0, min_open=True),
+            default=5.0,
+            show_default=True,
+            help="Seconds that gobyd has to answer.",
+        ),
+        click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True),
+    ]
+
+    def add(function: _F) -> _F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def that_fits(function: _F) -> _F:
+    """The options that choose publications."""
+    for option in (
+        click.option("--scheme", multiple=True, help="A marshalling scheme's name or number; all if left out."),
+        click.option(
+            "--type", "type_", default=".*", show_default=True, help="A regular expression for all of a type."
+        ),
+        click.option("--group", default=".*", show_default=True, help="A regular expression for all of a group."),
+    ):
+        function = option(function)
+    return function
+
+
+@contextmanager
+def portal_of(options: dict[str, Any]) -> Iterator[Portal]:
+    """A portal for a command, whose errors are the command's."""
+    try:
+        from omq.goby import Portal
+    except ImportError as missing:
+        raise missing_extra(missing) from None
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=options.pop("log_level").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    options["port"] = options.pop("tcp_port")
+    try:
+        with Portal(options.pop("name"), **options) as portal:
+            yield portal
+    except (UsageError, EndpointError) as fault:
+        raise click.UsageError(in_options(str(fault))) from None
+    except (OmqError, OSError) as fault:
+        raise click.ClickException(in_options(str(fault))) from None
+
+
+def until_signal() -> threading.Event:
+    """An event that SIGTERM or SIGINT sets; the second one does not wait for the orderly end."""
+    ended = threading.Event()
+
+    def end(_: int, __: object) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_DFL)
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    return ended
+
+
+@click.group()
+def goby() -> None:
+    """Record, replay and watch a Goby bus (`omq gobyd`, or Goby's own)."""
+
+
+@goby.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@that_fits
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="How long; until a signal if left out.")
+@on_a_bus("omq_goby_log")
+def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: float | None, **options: Any) -> None:
+    """Record what is published into FILE, until SIGTERM or SIGINT comes. A FILE that is there is gone on with."""
+    ended = until_signal()
+    end = None if seconds is None else time.monotonic() + seconds
+    with portal_of(options) as portal:
+        from omq.goby.record import Recorder, frame_of
+
+        with Recorder(file) as recorder:
+            found = portal.subscribe_regex(group, type_, scheme or None)
+            portal.ready()
+            while not ended.is_set() and (end is None or time.monotonic() < end):
+                try:
+                    publication = found.recv(timeout=LOOK)
+                except Timeout:
+                    recorder.flush()
+                    continue
+                recorder.append(frame_of(publication), time.time_ns())
+            while True:  # what has come by now
+                try:
+                    recorder.append(frame_of(found.recv(timeout=0)), time.time_ns())
+                except Timeout:
+                    break
+        LOG.info("%s: %d publications recorded, %d dropped", file, recorder.count, found.dropped)
+
+
+@goby.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@that_fits
+@click.option(
+    "--speed",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="How much faster than it was; 0: as fast as can be.",
+)
+@on_a_bus("omq_goby_play")
+def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: float, **options: Any) -> None:
+    """Publish what FILE holds once more, with the timing that it had."""
+    ended = until_signal()
+    with portal_of(options) as portal:
+        from omq.goby.record import Recording
+
+        with Recording(file) as recording:
+            portal.ready()
+            while not portal.released and not ended.is_set():
+                try:
+                    portal.wait_released(LOOK)
+                except Timeout:
+                    pass
+            handler = portal._session.regex(group, type_, scheme or None, None, None)
+            count = replay(portal, recording, handler.fits, speed, ended)
+            portal.flush(10)
+            if recording.damage is not None:
+                LOG.warning("%s: %s: nothing behind it is played", file, recording.damage)
+        LOG.info("%s: %d publications played", file, count)
+
+
+def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: float, ended: threading.Event) -> int:
+    """Publishes what a recording holds.
+
+    Args:
+        portal: Where.
+        recording: The recording.
+        fits: Which identifiers are wanted.
+        speed: How much faster than it was; 0: as fast as can be.
+        ended: Set when it is to end early.
+
+    Returns:
+        How many publications.
+    """
+    from omq.goby.identifier import read_identifier, split_frame
+
+    count, began, first = 0, time.monotonic(), None
+    for at, frame in recording:
+        head, payload = split_frame(frame)
+        identifier = read_identifier(head)
+        if not fits(identifier):
+            continue
+        first = at if first is None else first
+        if speed:
+            left = began + (at - first) / 1e9 / speed - time.monotonic()
+            if left > LATE and ended.wait(left):
+                break
+        elif count % CHUNK == CHUNK - 1:
+            portal.flush(10)
+            if ended.wait(REST):
+                break
+        if ended.is_set():
+            break
+        portal.publish(identifier.group, payload, scheme=identifier.scheme, type_name=identifier.type)
+        count += 1
+    return count
+
+
+@goby.command()
+@that_fits
+@click.option("--count", type=click.IntRange(1), help="End after so many.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="How long; until a signal if left out.")
+@click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="A module of protobuf classes, whose messages are shown decoded; may be repeated.",
+)
+@on_a_bus("omq_goby_sniff")
+def sniff(
+    group: str,
+    type_: str,
+    scheme: tuple[str, ...],
+    count: int | None,
+    seconds: float | None,
+    modules: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Print what is published, a line each: the time, who publishes what to which group, and the payload."""
+    ended = until_signal()
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as fault:
+            raise click.BadParameter(f"{module!r}: {fault}", param_hint="--import") from None
+    end = None if seconds is None else time.monotonic() + seconds
+    with portal_of(options) as portal:
+        found = portal.subscribe_regex(group, type_, scheme or None)
+        portal.ready()
+        seen = 0
+        while not ended.is_set() and (end is None or time.monotonic() < end) and (count is None or seen < count):
+            try:
+                publication = found.recv(timeout=LOOK)
+            except Timeout:
+                continue
+            seen += 1
+            click.echo(line_of(publication, time.time()))
+
+
+@goby.command()
+@on_a_bus("omq_goby_missing")
+def missing(**options: Any) -> None:
+    """Print the required clients that a held bus waits for, a line each (of `omq gobyd`)."""
+    with portal_of(options) as portal:
+        for name in portal.missing():
+            click.echo(name)
+
+
+def line_of(publication: Received, now: float) -> str:
+    """A publication as a line.
+
+    Args:
+        publication: The publication.
+        now: When it came: seconds since 1970.
+    """
+    group, scheme, type, data = publication
+    clock = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03}"
+    text = payload_text(scheme, type, data)
+    text = text if len(text) <= SHOWN else text[:SHOWN] + "..."
+    return f"{clock} {publication.pid:>7} {group} {scheme} {type} ({len(data)} bytes) {text}".rstrip()
+
+
+def payload_text(scheme: str, type: str, data: bytes) -> str:
+    """A payload for people, as far as it is understood."""
+    try:
+        if scheme == "CSTR":
+            return repr(data.removesuffix(b"\0").decode())
+        if scheme == "JSON":
+            import bson
+
+            return json.dumps(bson.decode(data), default=str)
+        if scheme == "PROTOBUF" and (kind := protobuf_class(type)) is not None:
+            return " ".join(str(kind.FromString(data)).split())
+    except Exception as fault:
+        return f"does not parse: {fault}"
+    return re.sub("(..)", r"\1 ", data[: SHOWN // 3].hex()).strip()
+
+
+def protobuf_class(name: str) -> Any:
+    """The class of a protobuf message by its full name; `None` where no module that is loaded has it."""
+    from google.protobuf import descriptor_pool, message_factory
+
+    from omq.goby.protobuf.pool import POOL
+
+    for pool in (descriptor_pool.Default(), POOL):
+        try:
+            descriptor = pool.FindMessageTypeByName(name)
+        except KeyError:
+            continue
+        return message_factory.GetMessageClass(descriptor)
+    return None

@@ -1,0 +1,168 @@
+"""`omq gobyd`: the manager and the router of a Goby bus, served until a signal ends it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from omq.cli.pzq import LEVELS, PathGiven, read_ready_file
+from omq.cli.ready import ReadyFile
+from omq.errors import EndpointError, OmqError, UsageError
+
+if TYPE_CHECKING:
+    from omq.goby.daemon import Daemon
+
+LOG: Final = logging.getLogger("omq.goby")
+OPTIONS: Final = {
+    "platform": "--platform",
+    "transport": "--transport",
+    "socket_name": "--socket-name",
+    "port": "--tcp-port",
+    "required_clients": "--required-client",
+    "host": "--bind-address",
+    "health_interval": "--health-interval",
+    "address": "--address",
+}
+
+
+def in_options(text: str) -> str:
+    """An error's text with the options' names as they are here."""
+    return re.sub(rf"\b({'|'.join(OPTIONS)})(?==)", lambda found: OPTIONS[found[1]], text)
+
+
+def missing_extra(missing: ImportError) -> click.ClickException:
+    """What is said where the extra is not installed."""
+    name = (missing.name or str(missing)).partition(".")[0]
+    package = {"google": "protobuf", "bson": "pymongo"}.get(name, name)
+    return click.ClickException(f"this needs {package}: pip install 'omq-zmtp[goby]'")
+
+
+def serve(daemon: Daemon, ready: ReadyFile) -> None:
+    """Serves until a signal comes, or somebody on the bus asks it to end; a second signal does not wait for the end."""
+    ended = threading.Event()
+    came: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        came.append(number)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_DFL)
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    daemon.on_terminate = ended.set
+    try:
+        with ready.cleared():
+            daemon.start(ready=False)
+            ready.write(daemon.endpoints)
+        for name, endpoint in daemon.endpoints.items():
+            LOG.info("%s: %s", name, endpoint)
+        daemon.ready()
+        ended.wait()
+        LOG.info("%s: ending", signal.Signals(came[0]).name if came else "asked to")
+    finally:
+        ready.remove()
+        daemon.close()
+    LOG.info("ended")
+
+
+def verbosity(daemon_config: Any) -> str:
+    """The log's level that a configuration asks for, in Goby's words."""
+    named = daemon_config.app.glog_config
+    if not named.HasField("tty_verbosity"):
+        return "info"
+    return {1: "error", 2: "warning", 4: "info"}.get(named.tty_verbosity, "debug")
+
+
+@click.command()
+@click.option("--platform", help="The platform's name.  [default: default_goby_platform]")
+@click.option("--transport", type=click.Choice(["ipc", "tcp"]), help="How clients connect.  [default: ipc]")
+@click.option(
+    "--socket-name",
+    type=PathGiven(),
+    help="ipc: what the paths of the sockets begin with.  [default: /tmp/goby_ and the platform]",
+)
+@click.option(
+    "--tcp-port",
+    type=click.IntRange(0, 65535),
+    help="tcp: the manager's port; 0: one that the system chooses.  [default: 11144]",
+)
+@click.option("--bind-address", default="*", show_default=True, help="tcp: the address to listen on; *: all.")
+@click.option(
+    "--required-client",
+    multiple=True,
+    metavar="NAME",
+    help="A client that must be ready before anybody publishes; may be repeated.",
+)
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Its configuration (GobyDaemonConfig): text protobuf, or TOML of the same names (*.toml). Options come first.",
+)
+@click.option(
+    "--health-interval",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two requests for the health of all processes; 0: it never asks.",
+)
+@click.option(
+    "--ready-file",
+    type=PathGiven(dir_okay=False, path_type=Path),
+    callback=read_ready_file,
+    help="Written when everything serves: the endpoints (manager, publish, subscribe) as JSON.",
+)
+@click.option("--log-level", type=click.Choice(LEVELS), help="[default: info, or the configuration's]")
+def gobyd(
+    platform: str | None,
+    transport: str | None,
+    socket_name: str | None,
+    tcp_port: int | None,
+    bind_address: str,
+    required_client: tuple[str, ...],
+    config: Path | None,
+    health_interval: float,
+    ready_file: Path | None,
+    log_level: str | None,
+) -> None:
+    """The daemon of a Goby bus: it tells clients where to connect, holds them until all that are required are ready,
+    and carries what they publish.
+
+    Processes that were written for Goby 3 work with it. It logs to standard error, and ends in an orderly way with
+    SIGTERM or SIGINT, or when it is asked to on the bus.
+    """
+    try:
+        from omq.goby.config import read_gobyd
+        from omq.goby.daemon import Daemon
+        from omq.goby.protobuf import GobyDaemonConfig
+    except ImportError as missing:
+        raise missing_extra(missing) from None
+    try:
+        given = GobyDaemonConfig() if config is None else read_gobyd(config)
+        logging.basicConfig(
+            stream=sys.stderr,
+            level=(log_level or verbosity(given)).upper(),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        )
+        daemon = Daemon(
+            platform=platform,
+            transport=transport,
+            socket_name=socket_name,
+            port=tcp_port,
+            required_clients=required_client,
+            config=given,
+            host=bind_address,
+            health_interval=health_interval or None,
+        )
+        serve(daemon, ReadyFile(ready_file))
+    except (UsageError, EndpointError) as fault:
+        raise click.UsageError(in_options(str(fault))) from None
+    except (OmqError, OSError) as fault:
+        raise click.ClickException(str(fault)) from None

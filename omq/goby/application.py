@@ -1,0 +1,318 @@
+"""The base of programs on a bus: one thread for callbacks and a loop, a configuration, health, and an orderly end."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from google.protobuf.message import Message
+
+from omq.errors import OmqError, UsageError
+from omq.goby.config import read_message, read_toml
+from omq.goby.dispatch import Handler, RegexHandler, TypeHandler, does_not_parse
+from omq.goby.health import (
+    HEALTH_REQUEST,
+    HEALTH_RESPONSE,
+    TERMINATE_REQUEST,
+    TERMINATE_RESPONSE,
+    asked_to_end,
+    process_health,
+)
+from omq.goby.identifier import checked_group
+from omq.goby.portal import BlockingInbox, Portal, Subscription
+from omq.goby.protobuf import HealthRequest, InterProcessPortalConfig, TerminateRequest
+from omq.goby.scheme import SchemeId
+from omq.goby.wire import bus_of
+
+log = logging.getLogger("omq.goby")
+
+_HELD: Final = 0.02  # seconds between two looks whether the hold is released
+
+Config = dict[str, Any] | Message | str | os.PathLike[str] | None
+
+
+class Application:
+    """A program on a bus (`goby::zeromq::SingleThreadApplication`): subclass it, and call `main` or `run`.
+
+    class Depth(omq.goby.Application):
+        frequency = 10.0
+
+        def initialize(self) -> None:
+            self.subscribe("ctd", Sample, self.on_sample)
+
+        def loop(self) -> None:
+            self.publish("depth", Estimate(depth=self.depth))
+
+    All its methods and callbacks are called in the thread that runs it. It says that it is ready after `initialize`;
+    `loop` is called for the first time when the hold is released. It answers requests for its health, and ends in an
+    orderly way when it is asked to on the bus (`goby::terminate::request`), and by SIGTERM and SIGINT.
+
+    Class attributes:
+        name: What it is called on the bus; `None`: the name of the class.
+        frequency: Calls of `loop` a second; 0: it is never called.
+        config_type: The protobuf class of its configuration; `None`: the configuration is a dictionary, of TOML.
+
+    Args:
+        config: Its configuration, or a file of one: TOML, or, with `config_type`, text protobuf as well. Where it has
+            `app.name`, `interprocess` (with the names of Goby's `InterProcessPortalConfig`) or `frequency`, they hold.
+        name: What it is called; `None`: as the configuration, or else the class, says.
+        **portal: What `Portal` is to be told; it comes before the configuration.
+
+    Attributes:
+        config: The configuration: a dictionary, or a message of `config_type`.
+        portal: The portal, while it runs.
+
+    Raises:
+        UsageError: The configuration does not fit; the text names what does not.
+    """
+
+    name: str | None = None
+    frequency: float = 0.0
+    config_type: ClassVar[type[Message] | None] = None
+
+    def __init__(self, config: Config = None, *, name: str | None = None, **portal: Any) -> None:
+        self.config: Any = self._read(config)
+        found = _Common(self.config)
+        self.name = name or found.name or self.name or type(self).__name__
+        self.frequency = float(self.frequency if found.frequency is None else found.frequency)
+        if not 0 <= self.frequency < 1e6:
+            raise UsageError(f"frequency={self.frequency!r}: must be calls a second, 0 or more")
+        self.portal: Portal
+        self._options = {**found.portal, **portal}
+        self._callbacks: dict[Handler, Callable[[Any], object]] = {}
+        self._inbox = BlockingInbox(0)
+        self._quit = threading.Event()
+        self._status = 0
+
+    def _read(self, config: Config) -> Any:
+        if isinstance(config, str | os.PathLike):
+            path = Path(config)
+            return read_toml(path) if self.config_type is None else read_message(path, self.config_type)
+        if config is None:
+            return {} if self.config_type is None else self.config_type()
+        return config
+
+    # ------------------------------------------------------------------ what a program does
+
+    def initialize(self) -> None:
+        """Called once it is connected, before it says that it is ready: the place to subscribe."""
+
+    def loop(self) -> None:
+        """Called `frequency` times a second, once the hold is released."""
+
+    def finalize(self) -> None:
+        """Called before it leaves the bus."""
+
+    def health(self) -> tuple[str, str | None]:
+        """How it is: `ok`, `degraded` or `failed`, and why."""
+        return "ok", None
+
+    # ------------------------------------------------------------------ what a program calls
+
+    def publish(
+        self, group: str | int, message: Any, *, scheme: SchemeId | None = None, type_name: str | None = None
+    ) -> None:
+        """Publishes a message; see `Portal.publish`."""
+        self.portal.publish(group, message, scheme=scheme, type_name=type_name)
+
+    def subscribe(
+        self,
+        group: str | int,
+        type: type,
+        callback: Callable[[Any], object],
+        *,
+        scheme: SchemeId | None = None,
+        type_name: str | None = None,
+    ) -> Subscription:
+        """Has a callback called with each message, in the thread that runs the program; see `Portal.subscribe`."""
+        codec = self.portal._session.schemes.codec(type, scheme, type_name)
+        return self._listen(TypeHandler(checked_group(group), codec, self._inbox), callback)
+
+    def subscribe_regex(
+        self,
+        callback: Callable[[Any], object],
+        group: str = ".*",
+        type: str = ".*",
+        schemes: Iterable[SchemeId] | None = None,
+    ) -> Subscription:
+        """Has a callback called with all that fits; see `Portal.subscribe_regex`."""
+        handler: RegexHandler = self.portal._session.regex(group, type, schemes, self._inbox, None)
+        return self._listen(handler, callback)
+
+    def _listen(self, handler: Handler, callback: Callable[[Any], object]) -> Subscription:
+        self._callbacks[handler] = callback
+        return self.portal._add(handler)
+
+    def quit(self, status: int = 0) -> None:
+        """Has `run` come to its end; any thread may call it.
+
+        Args:
+            status: What `run` returns.
+        """
+        self._status = status
+        self._quit.set()
+        self._inbox.wake()
+
+    def run(self) -> int:
+        """Runs the program until somebody calls `quit`, asks it on the bus to end, or sends SIGTERM or SIGINT.
+
+        Returns:
+            The exit status.
+
+        Raises:
+            ConnectError: No manager has answered in time.
+        """
+        assert self.name is not None
+        restore = self._take_signals()
+        try:
+            with Portal(self.name, **self._options) as self.portal:
+                self._inbox.limit = self.portal._session.recv_hwm
+                self.subscribe(HEALTH_REQUEST, HealthRequest, self._say_health)
+                self.subscribe(TERMINATE_REQUEST, TerminateRequest, self._asked_to_end)
+                self.initialize()
+                self.portal.ready()
+                try:
+                    self._run()
+                finally:
+                    self.finalize()
+        finally:
+            for number, handler in restore.items():
+                signal.signal(number, handler)
+        return self._status
+
+    @classmethod
+    def main(cls, arguments: Sequence[str] | None = None) -> None:
+        """Runs the program from the command line, and ends the process with its status.
+
+        Args:
+            arguments: The command line; `None`: the process's.
+        """
+        parser = argparse.ArgumentParser(prog=cls.name or cls.__name__, description=cls.__doc__)
+        parser.add_argument("config", nargs="?", help="the configuration's file")
+        parser.add_argument("--name", help="what it is called on the bus")
+        parser.add_argument("--platform")
+        parser.add_argument("--transport", choices=["ipc", "tcp"])
+        parser.add_argument("--socket-name")
+        parser.add_argument("--address")
+        parser.add_argument("--tcp-port", type=int, dest="port")
+        given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
+        logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        try:
+            sys.exit(cls(given.pop("config", None), **given).run())
+        except UsageError as fault:
+            parser.error(str(fault))
+        except OmqError as fault:
+            sys.exit(f"{parser.prog}: {fault}")
+
+    # ------------------------------------------------------------------ how it runs
+
+    def _run(self) -> None:
+        period = 1 / self.frequency if self.frequency else None
+        due: float | None = None  # when `loop` is to be called
+        while not self._quit.is_set():
+            now = time.monotonic()
+            if period is None:
+                timeout = None
+            elif due is None:
+                timeout = 0.0 if self.portal.released else _HELD
+                due = now if self.portal.released else None
+            else:
+                timeout = max(due - now, 0)
+            self._take(timeout)
+            if period is not None and due is not None and not self._quit.is_set() and time.monotonic() >= due:
+                self.loop()
+                due = max(due + period, time.monotonic() - period)  # what was missed is not made up for
+
+    def _take(self, timeout: float | None) -> None:
+        item = self._inbox.get(timeout)
+        if item is None:
+            return
+        handler, identifier, payload = item
+        try:
+            message = handler.decode(identifier, payload)
+        except ValueError as fault:
+            self.portal._session.dispatcher.malformations.note(does_not_parse(identifier, fault))
+            return
+        self._callbacks[handler](message)
+
+    def _say_health(self, _: HealthRequest) -> None:
+        assert self.name is not None
+        self.publish(HEALTH_RESPONSE, process_health(self.name, *self.health()))
+
+    def _asked_to_end(self, request: TerminateRequest) -> None:
+        assert self.name is not None
+        if (response := asked_to_end(request, self.name)) is not None:
+            log.info("%s: asked to end", self.name)
+            self.publish(TERMINATE_RESPONSE, response)
+            self.quit()
+
+    def _take_signals(self) -> dict[int, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def end(number: int, _: object) -> None:
+            # Not here: this thread may have the inbox's lock.
+            threading.Thread(target=self.quit, daemon=True).start()
+
+        return {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+class _Common:
+    """What every configuration may say: how the program is called, and which bus it is on."""
+
+    def __init__(self, config: Any) -> None:
+        self.name: str | None = None
+        self.frequency: float | None = None
+        self.portal: dict[str, Any] = {}
+        if isinstance(config, dict):
+            self._of_toml(config)
+        elif isinstance(config, Message):
+            self._of_message(config)
+
+    def _of_toml(self, config: dict[str, Any]) -> None:
+        from google.protobuf import json_format
+
+        app = config.get("app", {})
+        self.name = app.get("name") if isinstance(app, dict) else None
+        frequency = config.get("frequency")
+        if frequency is not None and (isinstance(frequency, bool) or not isinstance(frequency, int | float)):
+            raise UsageError(f"frequency={frequency!r}: must be a number")
+        self.frequency = frequency
+        if "interprocess" in config:
+            try:
+                told = json_format.ParseDict(config["interprocess"], InterProcessPortalConfig())
+            except json_format.ParseError as error:
+                raise UsageError(f"interprocess: {error}") from None
+            self._of_interprocess(told)
+
+    def _of_message(self, config: Message) -> None:
+        fields = config.DESCRIPTOR.fields_by_name
+        if "app" in fields and isinstance(app := getattr(config, "app", None), Message):
+            self.name = getattr(app, "name", None) or None
+        if "frequency" in fields and config.HasField("frequency"):
+            self.frequency = getattr(config, "frequency", None)
+        told = getattr(config, "interprocess", None) if "interprocess" in fields else None
+        if isinstance(told, Message) and config.HasField("interprocess"):
+            # The same message, of whatever module.
+            self._of_interprocess(InterProcessPortalConfig.FromString(told.SerializeToString()))
+
+    def _of_interprocess(self, told: InterProcessPortalConfig) -> None:
+        bus = bus_of(told)
+        self.portal = {
+            "platform": bus.platform,
+            "transport": bus.transport,
+            "socket_name": bus.socket_name,
+            "address": bus.address,
+            "port": bus.port,
+            "manager_timeout": float(told.manager_timeout_seconds),
+        }
+        if told.client_name:
+            self.name = told.client_name

@@ -1,0 +1,157 @@
+"""Recordings of a bus: a file of publications with the times at which they came.
+
+The file begins with `omq-goby-log 1` and a line feed. A record follows the other: the length of the publication (32
+bits), the CRC-32 of what follows (32 bits), the time in nanoseconds since 1970 (64 bits), all little-endian, and the
+publication: its identifier, a NUL, its payload. Whatever is damaged, the records before it are good.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Self
+
+from omq.errors import UsageError
+from omq.goby.dispatch import Received, received
+from omq.goby.identifier import read_identifier, split_frame
+
+log = logging.getLogger("omq.goby")
+
+MAGIC: Final = b"omq-goby-log 1\n"
+LARGEST: Final = 1 << 30  # bytes of a publication
+_HEAD: Final = struct.Struct("<IIQ")
+_TIME: Final = struct.Struct("<Q")
+
+
+def frame_of(publication: Received) -> bytes:
+    """A publication as it was on the wire."""
+    group, scheme, type, data = publication
+    return f"/{group}/{scheme}/{type}/{publication.pid}/{publication.thread}/\0".encode() + data
+
+
+def publication_of(frame: bytes) -> Received:
+    """What was on the wire as a publication.
+
+    Raises:
+        Malformed: It is none.
+    """
+    head, payload = split_frame(frame)
+    return received(read_identifier(head), payload)
+
+
+class Recorder:
+    """Writes a recording, or goes on with one; a damaged end is cut off.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: The file is no recording.
+        OSError: It cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        path = Path(path)
+        good = 0
+        if path.exists() and path.stat().st_size:
+            with Recording(path) as before:
+                for _ in before:
+                    pass
+                good = before.good
+                if before.damage is not None:
+                    log.warning("%s: %s: cut off", path, before.damage)
+        self._file: BinaryIO = path.open("r+b" if good else "wb")
+        self._file.seek(good)
+        self._file.truncate()
+        if not good:
+            self._file.write(MAGIC)
+        self.count = 0
+
+    def append(self, frame: bytes, time: int) -> None:
+        """Writes a publication.
+
+        Args:
+            frame: As it was on the wire.
+            time: When it came: nanoseconds since 1970.
+        """
+        stamp = _TIME.pack(time)
+        self._file.write(_HEAD.pack(len(frame), zlib.crc32(frame, zlib.crc32(stamp)), time))
+        self._file.write(frame)
+        self.count += 1
+
+    def flush(self) -> None:
+        """Gives the system what was written."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Ends. Idempotent."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Recording:
+    """Reads a recording: iterate over it for pairs of a time (nanoseconds since 1970) and a frame.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        damage: What is wrong behind the last record that was read; `None` while nothing is.
+        good: How far the file is good, in bytes.
+
+    Raises:
+        UsageError: The file is no recording.
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file: BinaryIO = open(path, "rb")  # noqa: SIM115 - `close` closes it
+        self.damage: str | None = None
+        begin = self._file.read(len(MAGIC))
+        self.good = len(begin)
+        if begin != MAGIC:
+            self._file.close()
+            raise UsageError(f"{os.fspath(path)}: is no recording of a bus")
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        while head := self._file.read(_HEAD.size):
+            if len(head) < _HEAD.size:
+                self.damage = f"at byte {self.good}: a record's head is cut short"
+                return
+            length, crc, time = _HEAD.unpack(head)
+            if length > LARGEST:
+                self.damage = f"at byte {self.good}: a record of {length} bytes is none"
+                return
+            frame = self._file.read(length)
+            if len(frame) < length:
+                self.damage = f"at byte {self.good}: a record is cut short"
+                return
+            if zlib.crc32(frame, zlib.crc32(head[8:])) != crc:
+                self.damage = f"at byte {self.good}: a record is damaged"
+                return
+            self.good += len(head) + length
+            yield time, frame
+
+    def close(self) -> None:
+        """Ends. Idempotent."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
