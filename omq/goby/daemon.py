@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 import omq
 from omq.errors import ClosedError, ReceiveTimeout, UsageError
@@ -42,6 +42,7 @@ from omq.goby.protobuf import (
     TerminateRequest,
 )
 from omq.goby.router import Router, socket_message
+from omq.goby.scheme import parsed
 from omq.goby.wire import REQUESTS, Bus, bracketed, bus_of
 
 __all__ = ["Daemon"]
@@ -285,15 +286,15 @@ class Daemon:
             if frame.startswith(REQUESTED_HEALTH):
                 self._publish(pub, HEALTH_RESPONSE, process_health(self.name))
             elif frame.startswith(ANSWERED_HEALTH):
-                health = ProcessHealth.FromString(payload)
+                health = parsed(ProcessHealth, payload)
                 if self._round is not None:
                     self._round.answered(health)
-            elif (response := asked_to_end(TerminateRequest.FromString(payload), self.name)) is not None:
+            elif (response := asked_to_end(parsed(TerminateRequest, payload), self.name)) is not None:
                 self._publish(pub, TERMINATE_RESPONSE, response)
                 log.info("asked to end by %s", frame.split(b"/", 6)[4].decode("latin-1"))
                 self._ended.set()
                 self.on_terminate()
-        except (Malformed, DecodeError) as fault:
+        except (Malformed, UnicodeDecodeError) as fault:
             self._misread(str(fault))
 
     def _misread(self, text: str) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from omq.errors import UsageError
 from omq.goby.errors import Malformed
-from omq.goby.identifier import checked_type
+from omq.goby.identifier import checked_type, shown
 
 #: The schemes that have a name on the wire (`goby::middleware::MarshallingScheme`); all others are their number.
 NUMBERS: Final = {"CSTR": 0, "PROTOBUF": 1, "DCCL": 2, "CXX_OBJECT": 5, "MAVLINK": 6, "JSON": 7}
 _NAMES: Final = {number: name for name, number in NUMBERS.items()}
 
 SchemeId = str | int
+_Message = TypeVar("_Message", bound=ProtobufMessage)
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Scheme:
         name: What this program calls it.
         handles: Whether it can marshal a type.
         encode: Makes the payload of a message.
-        decode: Makes a message of a type out of a payload; any `ValueError` says that it cannot.
+        decode: Makes a message of a type out of a payload; whatever it raises says that it cannot.
         type_name: What a type is called on the wire; `None`: its `__name__`.
 
     Raises:
@@ -71,11 +72,19 @@ def _encode_protobuf(message: ProtobufMessage) -> bytes:
         raise UsageError(str(error)) from None
 
 
-def _decode_protobuf(kind: type[ProtobufMessage], payload: bytes) -> ProtobufMessage:
+def parsed(kind: type[_Message], payload: bytes) -> _Message:
+    """A protobuf message out of its bytes.
+
+    Raises:
+        Malformed: They are none, or a required field is missing.
+    """
     try:
-        return kind.FromString(payload)
+        message = kind.FromString(payload)
     except DecodeError as error:
-        raise Malformed(str(error)) from None
+        raise Malformed(f"no {kind.DESCRIPTOR.full_name}: {error}: {shown(payload)}") from None
+    if not message.IsInitialized():
+        raise Malformed(f"no {kind.DESCRIPTOR.full_name}: a required field is missing: {shown(payload)}")
+    return message
 
 
 def _encode_json(message: dict[str, Any]) -> bytes:
@@ -96,9 +105,19 @@ def _decode_json(kind: type, payload: bytes) -> dict[str, Any]:
         raise Malformed(str(error)) from None
 
 
+def _decode_own(scheme: Scheme, kind: type, payload: bytes) -> Any:
+    """Whatever goes wrong there, the payload does not parse."""
+    try:
+        return scheme.decode(kind, payload)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise Malformed(f"{type(error).__name__}: {error}") from error
+
+
 _BUILT_IN: Final = (
     Scheme(
-        *(1, "PROTOBUF", lambda kind: issubclass(kind, ProtobufMessage), _encode_protobuf, _decode_protobuf),
+        *(1, "PROTOBUF", lambda kind: issubclass(kind, ProtobufMessage), _encode_protobuf, parsed),
         lambda kind: str(kind.DESCRIPTOR.full_name),
     ),
     Scheme(
@@ -201,6 +220,7 @@ class Schemes:
         for one in (*self._own, *_BUILT_IN):
             if wire in (None, one.wire) and one.handles(kind):
                 name = one.type_of(kind) if type_name is None else checked_type(type_name)
-                return Codec(one.wire, name, one.encode, partial(one.decode, kind))
+                decode = one.decode if one in _BUILT_IN else partial(_decode_own, one)
+                return Codec(one.wire, name, one.encode, partial(decode, kind))
         which = "no scheme handles" if wire is None else f"scheme {wire} does not handle"
         raise UsageError(f"{which} {kind.__qualname__}: register one, or give bytes with scheme= and type_name=")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Final
-
-from google.protobuf.message import DecodeError
+from typing import Final, TypeVar
 
 from omq.errors import UsageError
 from omq.goby.errors import Malformed
@@ -20,6 +18,7 @@ from omq.goby.protobuf import (
     ManagerResponse,
     Socket,
 )
+from omq.goby.scheme import parsed
 
 PLATFORM: Final = "default_goby_platform"
 PORT: Final = 11144
@@ -146,10 +145,7 @@ def read_response(payload: bytes) -> ManagerResponse:
     Raises:
         Malformed: It is no ManagerResponse.
     """
-    try:
-        return ManagerResponse.FromString(payload)
-    except DecodeError as error:
-        raise Malformed(f"no ManagerResponse: {error}: {shown(payload)}") from None
+    return _named(parsed(ManagerResponse, payload))
 
 
 def read_request(payload: bytes) -> ManagerRequest:
@@ -158,10 +154,20 @@ def read_request(payload: bytes) -> ManagerRequest:
     Raises:
         Malformed: It is no ManagerRequest.
     """
+    return _named(parsed(ManagerRequest, payload))
+
+
+_Told = TypeVar("_Told", ManagerRequest, ManagerResponse)
+
+
+def _named(message: _Told) -> _Told:
     try:
-        return ManagerRequest.FromString(payload)
-    except DecodeError as error:
-        raise Malformed(f"no ManagerRequest: {error}: {shown(payload)}") from None
+        good = isinstance(message.client_name, str)  # else it is bytes, or raises, as the runtime likes
+    except UnicodeDecodeError:
+        good = False
+    if not good:
+        raise Malformed("a client's name is no UTF-8")
+    return message
 
 
 def read_sockets(payload: bytes, bus: Bus) -> Sockets:

@@ -1,0 +1,153 @@
+"""Which handlers a publication reaches, and when a ZeroMQ subscription is made and dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from omq.errors import UsageError
+from omq.goby.dispatch import Dispatcher, Inbox, RegexHandler, TypeHandler
+from omq.goby.protobuf import ManagerRequest
+from omq.goby.scheme import Schemes
+
+CHAT = b"/chat/CSTR/CSTR/26115/e845c3cbd36f7a03/\0msg0\0"
+
+
+def chat(into: Any, kind: type = str) -> TypeHandler:
+    if isinstance(into, Inbox):
+        return TypeHandler("chat", Schemes().codec(kind), into)
+    return TypeHandler("chat", Schemes().codec(kind), callback=into)
+
+
+def test_one_subscription_for_all_handlers_of_an_identifier() -> None:
+    dispatcher = Dispatcher()
+    first, second, other = chat(print), chat(print), chat(print, dict)
+    assert dispatcher.add(first) == b"/chat/CSTR/CSTR/"
+    assert dispatcher.add(second) is None
+    assert dispatcher.add(other) == b"/chat/JSON/nlohmann::json/"
+    assert dispatcher.wanted == [b"/chat/CSTR/CSTR/", b"/chat/JSON/nlohmann::json/"]
+    assert dispatcher.remove(first) is None
+    assert dispatcher.remove(first) is None, "it is gone already"
+    assert dispatcher.remove(second) == b"/chat/CSTR/CSTR/"
+    one, two = RegexHandler(".*", ".*", None), RegexHandler("x", "y", None)
+    assert dispatcher.add(one) == b"/"
+    assert dispatcher.add(two) is None
+    assert dispatcher.remove(two) is None
+    assert dispatcher.remove(one) == b"/"
+    assert dispatcher.handlers == [other]
+
+
+def test_publications_reach_who_wants_them_in_their_order() -> None:
+    dispatcher, got = Dispatcher(), []
+    inbox, every = Inbox(0), Inbox(0)
+    dispatcher.add(chat(got.append))
+    dispatcher.add(chat(inbox))
+    dispatcher.add(RegexHandler("ch.*", ".*", ["CSTR"], every))
+    frames: list[bytes | list[bytes]] = [CHAT, CHAT.replace(b"msg0", b"msg1"), CHAT.replace(b"/chat/", b"/chatter/")]
+    found = dispatcher.sort(frames)
+    assert got == ["msg0", "msg1"]
+    assert [handler.decode(identifier, payload) for handler, identifier, payload in found[inbox]] == ["msg0", "msg1"]
+    received = [handler.decode(identifier, payload) for handler, identifier, payload in found[every]]
+    assert received == [
+        ("chat", "CSTR", "CSTR", b"msg0\0"),
+        ("chat", "CSTR", "CSTR", b"msg1\0"),
+        ("chatter", "CSTR", "CSTR", b"msg0\0"),
+    ]
+    assert (received[0].group, received[0].scheme, received[0].type, received[0].data) == received[0]
+    assert (received[0].pid, received[0].thread) == (26115, "e845c3cbd36f7a03")
+
+
+def test_a_handler_that_comes_or_goes_is_seen_at_once() -> None:
+    dispatcher, first, second = Dispatcher(), [], []
+    dispatcher.add(chat(first.append))
+    dispatcher.sort([CHAT])
+    late = chat(second.append)
+    dispatcher.add(late)
+    dispatcher.sort([CHAT])
+    dispatcher.remove(late)
+    dispatcher.sort([CHAT])
+    assert (len(first), len(second)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        *(b"", b"\0", b"/", b"/chat/CSTR/CSTR/", b"/chat/CSTR/CSTR/\0msg", b"/chat/CSTR/CSTR/1/\0msg"),
+        *(b"/chat/CSTR/CSTR/x/ab/\0msg", b"/chat/CSTR/CSTR/1/ab/msg", [CHAT, b""], [b"", b""]),
+    ],
+)
+def test_what_cannot_be_read_is_counted_and_the_rest_goes_on(
+    frame: bytes | list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher, got = Dispatcher(), []
+    dispatcher.add(chat(got.append))
+    dispatcher.add(RegexHandler(".*", ".*", None, callback=got.append))
+    dispatcher.sort([frame, frame, CHAT])
+    assert len(got) == 2
+    assert dispatcher.malformations.count == 2
+    assert len(caplog.records) == 1, "the log is not flooded"
+
+
+def test_a_payload_that_does_not_parse_is_counted() -> None:
+    dispatcher, got = Dispatcher(), []
+    dispatcher.add(TypeHandler("g", Schemes().codec(ManagerRequest), callback=got.append))
+    head = b"/g/PROTOBUF/goby.zeromq.protobuf.ManagerRequest/1/ab/\0"
+    good = ManagerRequest(request=1, client_name="a", client_pid=1)
+    dispatcher.sort([head + b"garbage", head, head + good.SerializeToString()])
+    assert got == [good]
+    assert dispatcher.malformations.count == 2
+
+
+def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher, got = Dispatcher(), []
+
+    def fail(_: object) -> None:
+        raise RuntimeError("no")
+
+    failing = chat(fail)
+    dispatcher.add(failing)
+    dispatcher.add(chat(got.append))
+    dispatcher.sort([CHAT, CHAT])
+    assert got == ["msg0", "msg0"]
+    assert failing.errors == 2
+    assert "a callback for /chat/CSTR/CSTR has failed" in caplog.text
+
+
+def test_expressions_fit_the_whole_and_not_what_managers_say() -> None:
+    dispatcher, got = Dispatcher(), []
+    internal = b"/goby::zeromq::_internal_manager_request/PROTOBUF/goby.zeromq.protobuf.ManagerRequest/1/a/\0"
+    dispatcher.add(RegexHandler("cha", ".*", None, callback=got.append))
+    dispatcher.add(RegexHandler(".*", "CST", None, callback=got.append))
+    dispatcher.add(RegexHandler(".*", ".*", ["JSON"], callback=got.append))
+    dispatcher.add(RegexHandler(".*", ".*Request", None, callback=got.append))
+    dispatcher.sort([CHAT, internal])
+    assert got == []
+    dispatcher.add(RegexHandler("goby::zeromq::_internal.*", ".*", None, callback=got.append))
+    dispatcher.sort([internal])
+    assert len(got) == 1
+    for group, kind in (("(", ".*"), (".*", "*"), (None, ".*")):
+        with pytest.raises(UsageError, match="regular expression"):
+            RegexHandler(group, kind, None)  # type: ignore[arg-type]
+
+
+def test_many_identifiers_are_not_kept_for_ever() -> None:
+    dispatcher, got = Dispatcher(), []
+    dispatcher.add(chat(got.append))
+    dispatcher.sort([b"/chat/CSTR/CSTR/%d/ab/\0x\0" % pid for pid in range(10_000)])
+    assert len(got) == 10_000
+    assert len(dispatcher._routes) <= 4096
+
+
+def test_an_inbox_is_bounded_and_drops_what_nobody_takes() -> None:
+    inbox, handler = Inbox(3), chat(print)
+    items = [(handler, None, b"%d" % number) for number in range(5)]
+    assert inbox.accept(items, 0) == 3  # type: ignore[arg-type]
+    assert inbox.accept(items, 3) == 3  # type: ignore[arg-type]
+    inbox.drop(2)
+    assert (inbox.dropped, inbox.stalled) == (2, True)
+    assert inbox.take() == items[0]
+    assert not inbox.stalled
+    assert inbox.accept(items, 4) == 5  # type: ignore[arg-type]
+    inbox.ended = True
+    assert inbox.accept(items, 0) == 5, "what comes after the end is nobody's"  # type: ignore[arg-type]

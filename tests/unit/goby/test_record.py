@@ -1,0 +1,89 @@
+"""Recordings: what is written is read, up to the damage."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from omq.errors import UsageError
+from omq.goby import Malformed
+from omq.goby.record import MAGIC, Recorder, Recording, frame_of, publication_of
+
+FRAMES = [b"/chat/CSTR/CSTR/26115/e845c3cbd36f7a03/\0msg%d\0" % number for number in range(5)]
+
+
+def recorded(path: Path) -> Path:
+    with Recorder(path) as recorder:
+        for number, frame in enumerate(FRAMES):
+            recorder.append(frame, 1000 + number)
+        assert recorder.count == 5
+    return path
+
+
+def read(path: Path) -> tuple[list[tuple[int, bytes]], str | None]:
+    with Recording(path) as recording:
+        return list(recording), recording.damage
+
+
+WHOLE = [(1000 + number, frame) for number, frame in enumerate(FRAMES)]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    assert read(recorded(tmp_path / "log")) == (WHOLE, None)
+
+
+def test_publications_are_the_same_again() -> None:
+    publication = publication_of(FRAMES[0])
+    assert publication == ("chat", "CSTR", "CSTR", b"msg0\0")
+    assert frame_of(publication) == FRAMES[0]
+    with pytest.raises(Malformed):
+        publication_of(b"/chat/CSTR/")
+
+
+def test_every_cut_leaves_the_records_before_it(tmp_path: Path) -> None:
+    whole = recorded(tmp_path / "log").read_bytes()
+    one = 16 + len(FRAMES[0])
+    for size in range(len(MAGIC), len(whole)):
+        (tmp_path / "cut").write_bytes(whole[:size])
+        found, damage = read(tmp_path / "cut")
+        good, rest = divmod(size - len(MAGIC), one)
+        assert found == WHOLE[:good]
+        assert (damage is not None) == (rest != 0)
+
+
+def test_a_byte_that_changes_ends_it_there(tmp_path: Path) -> None:
+    whole = recorded(tmp_path / "log").read_bytes()
+    one = 16 + len(FRAMES[0])
+    for place in range(len(MAGIC), len(whole)):
+        spoilt = bytearray(whole)
+        spoilt[place] ^= 0x41
+        (tmp_path / "spoilt").write_bytes(spoilt)
+        found, damage = read(tmp_path / "spoilt")
+        assert found == WHOLE[: (place - len(MAGIC)) // one]
+        assert damage is not None
+
+
+def test_a_damaged_end_is_cut_off_and_gone_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = recorded(tmp_path / "log")
+    with path.open("ab") as file:
+        file.write(struct.pack("<IIQ", 99, 0, 0) + b"half")
+    with Recorder(path) as recorder:
+        recorder.append(FRAMES[0], 2000)
+    assert "cut off" in caplog.text
+    assert read(path) == ([*WHOLE, (2000, FRAMES[0])], None)
+
+
+@pytest.mark.parametrize("content", [b"", b"omq", b"something else\n", b"\x7fELF" + bytes(100)])
+def test_what_is_no_recording_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(UsageError, match="no recording"):
+        Recording(tmp_path / "file")
+    if content:
+        with pytest.raises(UsageError, match="no recording"):
+            Recorder(tmp_path / "file")
+        assert (tmp_path / "file").read_bytes() == content
+    else:
+        Recorder(tmp_path / "file").close()
+        assert read(tmp_path / "file") == ([], None)

@@ -1,0 +1,252 @@
+"""A portal's life, step by step, without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from omq.errors import ConnectError, UsageError
+from omq.goby import BufferFull
+from omq.goby.outbox import Outbox
+from omq.goby.protobuf import ManagerRequest, ManagerResponse, Socket
+from omq.goby.session import (
+    Ask,
+    AwaitLoss,
+    AwaitNews,
+    AwaitSubscribed,
+    Connect,
+    Life,
+    Listen,
+    Pause,
+    Send,
+    Session,
+    Step,
+    Subscribe,
+    Tell,
+)
+from omq.goby.wire import REQUESTS, Bus
+
+
+def session(**options: Any) -> Session:
+    given = {"name": "nav", "bus": Bus(socket_name="/s"), "manager_timeout": 5.0, "buffer": None, "schemes": ()}
+    return Session(**{**given, **options})
+
+
+def reply(publish: str = "/s.xsub", subscribe: str = "/s.xpub") -> bytes:
+    response = ManagerResponse(request=1, client_name="nav", client_pid=1)
+    for socket, path in ((response.publish_socket, publish), (response.subscribe_socket, subscribe)):
+        socket.socket_type, socket.transport, socket.socket_name = Socket.PUBLISH, Socket.IPC, path
+    return response.SerializeToString()
+
+
+class World:
+    """Does the steps of a life: a router that passes all on, and a manager that answers."""
+
+    def __init__(self, session: Session, *, holds: Iterable[bool] = (), deaf: bool = False) -> None:
+        self.session = session
+        self.steps: list[Step] = []
+        self.requests: list[ManagerRequest] = []
+        self.published: list[bytes] = []
+        self.answers = iter(holds)
+        self.deaf = deaf
+        self.reply: bytes | None = reply()
+
+    def run(self, life: Life, until: type[Step] | None = None) -> None:
+        """Does steps until one of a kind is to be done, or the life ends."""
+        try:
+            step = next(life)
+            while until is None or not isinstance(step, until):
+                self.steps.append(step)
+                step = life.send(self.do(step))
+        except StopIteration:
+            assert until is None
+
+    def do(self, step: Step) -> Any:
+        match step:
+            case Ask():
+                return self.reply
+            case AwaitSubscribed(prefix):
+                return prefix == REQUESTS or (not self.deaf if prefix else self.deaf)
+            case Send(frames):
+                for frame in frames:
+                    if frame.startswith(REQUESTS):
+                        self.answer(ManagerRequest.FromString(frame.partition(b"\0")[2]))
+                    else:
+                        self.published.append(frame)
+        return None
+
+    def answer(self, request: ManagerRequest) -> None:
+        self.requests.append(request)
+        hold = next(self.answers, False)
+        response = ManagerResponse(request=2, client_name="nav", client_pid=request.client_pid, hold=hold)
+        self.session._answered(response)
+
+    def of(self, kind: type[Step]) -> list[Any]:
+        return [step for step in self.steps if isinstance(step, kind)]
+
+
+def test_it_asks_the_manager_where_to_connect() -> None:
+    one = session()
+    world = World(one)
+    world.run(one.connect())
+    assert world.of(Ask)[0].endpoint == "ipc:///s.manager"
+    assert ManagerRequest.FromString(world.of(Ask)[0].request).client_name == "nav"
+    [connect] = world.of(Connect)
+    assert (connect.sockets.publish, connect.sockets.subscribe) == ("ipc:///s.xsub", "ipc:///s.xpub")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [(None, r"ipc:///s.manager within 5 s.*socket_name='/s'"), (b"garbage", "no manager")]
+)
+def test_without_a_manager_it_fails(answer: bytes | None, text: str) -> None:
+    one = session()
+    world = World(one)
+    world.reply = answer
+    with pytest.raises(ConnectError, match=text):
+        world.run(one.connect())
+
+
+def test_what_was_kept_leaves_in_its_order_after_the_release() -> None:
+    one = session()
+    for number in range(450):
+        assert one.outbox.put(b"/g/%d" % number)
+    world = World(one, holds=[True, True, False])
+    world.run(one.live(), AwaitLoss)
+    assert world.published == [b"/g/%d" % number for number in range(450)]
+    assert one.outbox.open
+    assert not one.outbox.put(b"late"), "nothing is kept any more"
+    assert len(world.requests) == 3
+    assert [step.released for step in world.of(Tell)] == [True]
+    first, last = world.of(Listen)
+    assert (first.wanted, last.wanted, first.handler) == (True, False, last.handler)
+
+
+def test_its_own_word_stands_before_ready_and_before_what_it_publishes() -> None:
+    one = session()
+    one.ready()
+    one.outbox.put(b"/g/")
+    world = World(one, holds=[True, False])
+    world.run(one.live(), AwaitLoss)
+    words = [index for index, step in enumerate(world.steps) if isinstance(step, Subscribe) and step.wanted]
+    sent = [index for index, step in enumerate(world.steps) if isinstance(step, Send)]
+    assert [request.ready for request in world.requests] == [True, True]
+    assert words[1] < sent[0] < sent[1] < words[2] < sent[2]
+    for index in words:
+        assert isinstance(world.steps[index + 1], AwaitSubscribed)
+        assert world.steps[index + 2] == Subscribe(world.steps[index].prefix, wanted=False)  # type: ignore[union-attr]
+    assert len({world.steps[index].prefix for index in words}) == 3, "each word is another one"  # type: ignore[union-attr]
+
+
+def test_ready_is_said_at_once() -> None:
+    one = session()
+    world = World(one, holds=[True] * 100)
+    life = one.live()
+    world.run(life, AwaitNews)
+    one.ready()
+    step = life.send(None)
+    while not isinstance(step, Send):
+        step = life.send(world.do(step))
+    assert ManagerRequest.FromString(step.frames[0].partition(b"\0")[2]).ready
+
+
+def test_an_answer_to_somebody_else_only_has_it_ask() -> None:
+    one = session()
+    world = World(one, holds=[True] * 100)
+    life = one.live()
+    world.run(life, AwaitNews)
+    for name, pid in (("nav", one.pid + 1), ("other", one.pid)):
+        one._answered(ManagerResponse(request=2, client_name=name, client_pid=pid, hold=False))
+    assert one._hold
+    assert one._prompted
+
+
+def test_a_router_that_passes_no_subscriptions_on_is_no_reason_to_wait_for_ever() -> None:
+    one = session()
+    one.outbox.put(b"/g/")
+    world = World(one, deaf=True)
+    world.run(one.live(), AwaitLoss)
+    assert world.published == [b"/g/"]
+
+
+def test_a_router_that_is_lost_is_found_again_with_other_sockets() -> None:
+    one = session()
+    world = World(one)
+    world.run(one.connect())
+    life = one.live()
+    world.run(life, AwaitLoss)
+    world.steps.clear()
+    world.reply = reply("/other.xsub", "/other.xpub")
+    step = life.send(None)
+    assert not one.outbox.open, "publications wait again"
+    one.outbox.put(b"/g/meanwhile")
+    while not isinstance(step, AwaitLoss):
+        world.steps.append(step)
+        step = life.send(world.do(step))
+    assert [step.released for step in world.of(Tell)] == [False, True]
+    assert world.of(Connect)[0].sockets.publish == "ipc:///other.xsub"
+    assert world.published == [b"/g/meanwhile"]
+    assert max(step.seconds for step in world.of(Pause)) >= 0.5, "others find it, too"
+
+
+def test_a_manager_that_is_the_same_again_needs_no_other_connections() -> None:
+    one = session()
+    world = World(one)
+    world.run(one.connect())
+    life = one.live()
+    world.run(life, AwaitLoss)
+    world.steps.clear()
+    step = life.send(None)
+    while not isinstance(step, AwaitLoss):
+        world.steps.append(step)
+        step = life.send(world.do(step))
+    assert world.of(Connect) == []
+    assert len(world.of(Ask)) == 1
+
+
+def test_identifiers_are_made_once() -> None:
+    one = session()
+    assert one.route("g", str, 1, None, None) is one.route("g", str, 1, None, None)
+    assert one.compose("g", "x").startswith(b"/g/CSTR/CSTR/%d/" % one.pid)
+    assert one.compose("g", "x").endswith(b"/\0x\0")
+    assert one.compose("g", b"raw", 99, "T").startswith(b"/g/99/T/")
+    for number in range(10_000):
+        one.route(f"g{number}", str, 1, None, None)
+    assert len(one._routes) <= 4096
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": ""},
+        {"name": None},
+        {"manager_timeout": 0},
+        {"manager_timeout": "5"},
+        {"buffer": 0},
+        {"buffer": 1.5},
+        {"bus": Bus(transport="tcp", port=0)},
+    ],
+)
+def test_what_does_not_fit_is_named(given: dict[str, Any]) -> None:
+    [name] = given
+    with pytest.raises(UsageError, match="port=" if name == "bus" else f"{name}="):
+        session(**given)
+
+
+def test_the_outbox_is_bounded() -> None:
+    outbox = Outbox(2)
+    outbox.put(b"a")
+    outbox.put(b"b")
+    with pytest.raises(BufferFull, match=r"2 publications.*buffer=2"):
+        outbox.put(b"c")
+    assert outbox.take(1) == [b"a"]
+    assert outbox.put(b"c")
+    assert outbox.take(9) == [b"b", b"c"]
+    assert not outbox.open
+    assert outbox.take(9) == []
+    assert outbox.open
+    outbox.hold()
+    assert outbox.put(b"d")
+    with pytest.raises(BufferFull, match="bytes"):
+        outbox.put(bytes(64 << 20))
