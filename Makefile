@@ -24,7 +24,7 @@ PIP := $(PY) -m pip --require-virtualenv install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-broker demo-pzq demo-spark test test-all test-faults test-pythons lint bench bench-broker soak test-sanitize test-races test-debug coverage fuzz clean
+.PHONY: help demo demo-broker demo-goby demo-pzq demo-spark test test-all test-faults test-pythons lint bench bench-broker soak test-sanitize test-races test-debug coverage fuzz protobuf clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,9 @@ demo: $(VENV)/.demo $(VENV)/.core  ## stream files through worker processes, bes
 
 demo-broker: $(VENV)/.broker $(VENV)/.core  ## a feed into a topic, replayed while its broker is killed (DIR=... for your own files)
 	@$(VENV)/bin/omq demo-broker $${DIR:+--dir "$$DIR"} $(ARGS)
+
+demo-goby: $(VENV)/.goby $(VENV)/.core  ## a vehicle, a logger and a live view on a Goby bus, played once more from the log
+	@$(VENV)/bin/omq demo-goby $(ARGS)
 
 demo-pzq: $(VENV)/.broker $(VENV)/.core  ## files through three nodes that replicate, their owner killed in the middle (DIR=... for your own files)
 	@$(VENV)/bin/omq demo-pzq $${DIR:+--dir "$$DIR"} $(ARGS)
@@ -176,6 +179,11 @@ LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc+
   $$python tests/fuzz/mutate.py tests/fuzz/corpus $$(( ($(SECONDS) + 1) / 2 ))
 endef
 
+# The compiler is an old one: what it makes can be loaded by every protobuf from 4.22 on.
+protobuf: venv  ## make the modules of omq/goby/protobuf anew from their definitions
+	@$(PY) -m venv build/protobuf && build/protobuf/bin/pip install --quiet 'grpcio-tools==1.62.3' 'setuptools<81'
+	@build/protobuf/bin/python omq/goby/protobuf/generate.py
+
 clean:  ## remove everything that was built, .venv too
 	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks *.egg-info
 	find omq tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -277,14 +285,18 @@ $(VENV)/.broker: pyproject.toml setup.py $(NEW)
 	$(call install,broker$(COMMA)cli)
 	@touch $@
 
+$(VENV)/.goby: pyproject.toml setup.py $(NEW)
+	$(call install,goby$(COMMA)cli)
+	@touch $@
+
 $(VENV)/.spark: pyproject.toml setup.py $(NEW)
 	$(call install,spark$(COMMA)broker)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml setup.py $(NEW)
 	$(call install,test)
-	@touch $(VENV)/.demo $(VENV)/.broker $(VENV)/.spark $@
+	@touch $(VENV)/.demo $(VENV)/.broker $(VENV)/.goby $(VENV)/.spark $@
 
-$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(if $(filter demo-broker demo-pzq,$(MAKECMDGOALS)),$(VENV)/.broker,$(if $(filter demo-spark,$(MAKECMDGOALS)),$(VENV)/.spark,$(VENV)/.test)))
+$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(if $(filter demo-broker demo-pzq,$(MAKECMDGOALS)),$(VENV)/.broker,$(if $(filter demo-goby,$(MAKECMDGOALS)),$(VENV)/.goby,$(if $(filter demo-spark,$(MAKECMDGOALS)),$(VENV)/.spark,$(VENV)/.test))))
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@

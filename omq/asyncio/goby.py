@@ -247,7 +247,11 @@ class Portal(PortalBase[Subscription]):
                 await socket.close()
 
     async def close(self) -> None:
-        """Ends; what was published after the release leaves first, for up to a second. Idempotent."""
+        """Ends; what was published leaves first, if the hold is released within a second. Idempotent."""
+        if self._outbox and self._tasks and not self._closed and asyncio.current_task() not in self._tasks:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER):
+                    await self._await_open()
         if self._closed:
             return
         self._closed = True
@@ -354,13 +358,16 @@ class Portal(PortalBase[Subscription]):
         await self.start()
         try:
             async with asyncio.timeout(timeout):
-                while not self._outbox.open and not self._closed:
-                    self._changed.clear()
-                    await self._changed.wait()
+                await self._await_open()
         except TimeoutError:
             raise Timeout(self._session.not_released(timeout, await self.missing())) from None
         if self._closed:
             raise self._closed_error()
+
+    async def _await_open(self) -> None:
+        while not self._outbox.open and not self._closed:
+            self._changed.clear()
+            await self._changed.wait()
 
     async def missing(self, *, timeout: float = 1.0) -> list[str]:
         """The required clients that the hold waits for; see `omq.goby.Portal.missing`."""

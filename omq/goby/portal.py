@@ -309,7 +309,10 @@ class Portal(PortalBase[Subscription]):
     # ------------------------------------------------------------------ life
 
     def close(self) -> None:
-        """Ends; what was published after the release leaves first, for up to a second. Idempotent."""
+        """Ends; what was published leaves first, if the hold is released within a second. Idempotent."""
+        if self._outbox and self._threads and not self._closed and threading.current_thread() not in self._threads:
+            with self._changed:
+                self._changed.wait_for(lambda: self._outbox.open or self._closed, LINGER)
         with self._changing:
             if self._closed:
                 return

@@ -1,0 +1,26 @@
+"""Three required clients in any order, of which one may crash and return and one may be late: nothing is lost."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.fault.goby_player import play
+
+SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
+BOUND = 0.1  # seconds from the last "ready" to the first delivery
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_published_during_the_hold_arrives_once_and_in_order(tmp_path: Path, seed: int) -> None:
+    assert play(tmp_path, seed) <= BOUND
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6, SEEDS))
+def test_it_arrives_whatever_the_history(tmp_path: Path, seed: int) -> None:
+    assert play(tmp_path, seed) <= BOUND

@@ -1,0 +1,190 @@
+"""The base class of programs on a bus."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import omq
+from omq.goby import Application, Daemon, Portal
+from omq.goby.protobuf import (
+    GobyDaemonConfig,
+    HealthRequest,
+    ProcessHealth,
+    TerminateRequest,
+    TerminateResponse,
+)
+from tests.waits import until
+
+pytestmark = pytest.mark.timeout(60)
+
+ROOT = Path(__file__).parents[3]
+
+
+class Echo(Application):
+    """Answers what it hears, and counts."""
+
+    frequency = 50.0
+
+    def initialize(self) -> None:
+        self.threads = {threading.get_ident()}
+        self.turns = 0
+        self.seen: list[str] = []
+        self.subscribe("in", str, self.hear)
+        self.subscribe_regex(lambda publication: self.seen.append(publication.type), "in")
+
+    def hear(self, text: str) -> None:
+        self.threads.add(threading.get_ident())
+        self.publish("out", text.upper())
+
+    def loop(self) -> None:
+        self.threads.add(threading.get_ident())
+        self.turns += 1
+        assert self.portal.released, "it begins with the release"
+
+    def finalize(self) -> None:
+        self.threads.add(threading.get_ident())
+        self.publish("out", "bye")
+
+    def health(self) -> tuple[str, str | None]:
+        return "degraded", "tired"
+
+
+def run(application: Application) -> tuple[threading.Thread, list[int]]:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(application.run()))
+    thread.start()
+    return thread, found
+
+
+def test_it_hears_speaks_and_ends(tmp_path: Path) -> None:
+    with Daemon(socket_name=tmp_path / "g", required_clients=["Echo", "a"]) as daemon:
+        echo = Echo(socket_name=tmp_path / "g")
+        thread, status = run(echo)
+        with Portal("a", socket_name=tmp_path / "g") as a:
+            out, healths = a.subscribe("out", str), a.subscribe("goby::health::response", ProcessHealth)
+            ends = a.subscribe("goby::terminate::response", TerminateResponse)
+            until(lambda: daemon.missing == ["a"])
+            assert echo.turns == 0
+            a.ready()
+            a.publish("in", "hello")
+            assert out.recv(timeout=10) == "HELLO"
+            until(lambda: echo.turns > 3)
+            a.publish("goby::health::request", HealthRequest())
+            answers = {health.name: health for health in (healths.recv(timeout=10) for _ in range(2))}
+            assert (answers["Echo"].main.state, answers["Echo"].main.error_message) == (2, "tired")
+            assert answers["gobyd"].main.state == 1
+            a.publish("goby::terminate::request", TerminateRequest(target_name="other"))
+            a.publish("goby::terminate::request", TerminateRequest(target_name="Echo"))
+            assert ends.recv(timeout=10) == TerminateResponse(target_name="Echo", target_pid=os.getpid())
+            assert out.recv(timeout=10) == "bye"
+        thread.join(10)
+        assert status == [0]
+        assert echo.seen == ["CSTR"]
+        assert len(echo.threads) == 1, "all in one thread"
+
+
+def test_its_loop_keeps_its_frequency(told: dict[str, Any]) -> None:
+    class Ticks(Application):
+        frequency = 100.0
+        times: list[float] = []  # noqa: RUF012
+
+        def loop(self) -> None:
+            self.times.append(time.monotonic())
+            if len(self.times) == 51:
+                self.quit(3)
+
+    ticks = Ticks(**told)
+    assert ticks.run() == 3
+    assert 0.45 < ticks.times[-1] - ticks.times[0] < 2
+
+
+def test_an_error_ends_it(told: dict[str, Any]) -> None:
+    class Bad(Application):
+        frequency = 1.0
+        ended = False
+
+        def loop(self) -> None:
+            raise RuntimeError("no")
+
+        def finalize(self) -> None:
+            self.ended = True
+
+    bad = Bad(**told)
+    with pytest.raises(RuntimeError, match="no"):
+        bad.run()
+    assert bad.ended
+    assert bad.portal.closed
+
+
+def test_configurations(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(
+        'depth = 5\nfrequency = 2\n[app]\nname = "diver"\n[interprocess]\ntransport = "TCP"\ntcp_port = 99\n'
+    )
+    one = Echo(tmp_path / "a.toml")
+    assert (one.name, one.frequency, one.config["depth"]) == ("diver", 2.0, 5)
+    assert one._options["transport"] == "tcp"
+    assert one._options["port"] == 99
+    assert Echo(tmp_path / "a.toml", name="other").name == "other"
+
+    class Configured(Application):
+        config_type = GobyDaemonConfig
+
+    (tmp_path / "b.cfg").write_text('app { name: "diver" } router_threads: 3 interprocess { platform: "auv" }')
+    two = Configured(tmp_path / "b.cfg")
+    assert (two.name, two.config.router_threads, two._options["platform"]) == ("diver", 3, "auv")
+    assert Configured().config == GobyDaemonConfig()
+    for content, named in (('frequency = "x"', "frequency"), ("[interprocess]\nx = 1", "interprocess"), ("[", "TOML")):
+        (tmp_path / "c.toml").write_text(content)
+        with pytest.raises(omq.UsageError, match=named):
+            Echo(tmp_path / "c.toml")
+
+
+PROGRAM = """
+import omq.goby
+class Beacon(omq.goby.Application):
+    frequency = 20.0
+    def loop(self):
+        self.publish("beacon", "here")
+Beacon.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_ends_by_a_signal(told: dict[str, Any], tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", PROGRAM, f"--socket-name={told['socket_name']}", "--name=b1"]
+    with Portal("a", **told) as a:
+        said = a.subscribe("beacon", str)
+        process = subprocess.Popen(
+            command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert said.recv(timeout=20) == "here"
+            process.send_signal(number)
+            _, err = process.communicate(timeout=20)
+            assert process.returncode == 0, err
+            assert "Traceback" not in err
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [(["--transport=pgm"], 2, "--transport"), (["/nowhere.toml"], 2, "/nowhere.toml"), (["--platform=a/b"], 2, "a/b")],
+)
+def test_a_command_line_that_does_not_fit_is_said(
+    arguments: list[str], status: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        Echo.main(arguments)
+    assert ended.value.code == status
+    assert text in capsys.readouterr().err

@@ -1,0 +1,54 @@
+"""`omq demo-goby` as a user runs it."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from omq.cli.demo_goby import Story, table
+from omq.goby import Received
+
+ROOT = Path(__file__).parents[3]
+MAIN = "from omq.cli.main import main; main()"
+
+
+@pytest.mark.timeout(60)
+def test_the_vehicle_dives_and_its_log_is_played(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "demo-goby", "--seconds", "2", "--speed", "10"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row[1].strip(): row[2] for row in re.finditer(r"│ ([\w., ()]+?) +│ +([\d,.]+) │", done.stdout)}
+    assert rows["navigation published"] == rows["seen live"] == rows["in the log"] == rows["played once more"]
+    assert int(rows["navigation published"]) > 10
+    assert rows["publications that differ"] == "0"
+    assert "it waits for" in done.stdout
+    assert "byte for byte" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_differs_is_counted() -> None:
+    def frames(*texts: str) -> list[Received]:
+        return [Received("nav", "CSTR", "CSTR", text.encode()) for text in texts]
+
+    story = Story(2.0)
+    story.live = list(enumerate(frames("a", "b", "c")))  # type: ignore[arg-type]
+    story.recorded = [(number * 10**9, one) for number, one in enumerate(frames("a", "x", "c"))]
+    story.replayed = [(number / 2 + 0.01 * number, one) for number, one in enumerate(frames("a", "b"))]
+    assert story.wrong == 2
+    assert math.isnan(story.jitter)
+    assert table(story).caption == "something was lost"
+    story.recorded.pop()
+    assert 0.009 < story.jitter < 0.011

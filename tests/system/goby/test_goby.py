@@ -1,0 +1,178 @@
+"""`omq goby` as a user runs it: a bus recorded, replayed and watched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from omq.cli.goby import goby as command
+from omq.cli.goby import line_of
+from omq.goby import Daemon, Portal, Received
+from omq.goby.protobuf import TerminateRequest
+from omq.goby.record import Recorder, Recording, publication_of
+from tests.waits import until
+
+pytestmark = pytest.mark.timeout(60)
+
+ROOT = Path(__file__).parents[3]
+MAIN = "from omq.cli.main import main; main()"
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, "goby", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_bus_is_recorded_and_watched(tmp_path: Path) -> None:
+    at = f"--socket-name={tmp_path}/g"
+    with Daemon(socket_name=tmp_path / "g", required_clients=["omq_goby_log", "omq_goby_sniff"]) as daemon:
+        log = start("log", str(tmp_path / "log"), at, "--group", "nav|end")
+        sniff = start("sniff", at, "--count=3", "--import=omq.goby.protobuf", "--scheme=CSTR", "--scheme=PROTOBUF")
+        try:
+            with Portal("a", socket_name=tmp_path / "g") as a:
+                a.wait_released(20)
+                assert daemon.missing == []
+                for number in range(5):
+                    a.publish("nav", {"n": number})
+                a.publish("other", "text")
+                a.publish("end", TerminateRequest(target_pid=7))
+                a.publish("end", b"\1\2", scheme=1, type_name="Unknown")
+                out, err = sniff.communicate(timeout=20)
+                assert sniff.returncode == 0, err
+                time.sleep(0.3)  # the log is written when nothing has come for a moment
+            log.send_signal(signal.SIGTERM)
+            _, err = log.communicate(timeout=20)
+            assert log.returncode == 0, err
+            assert "7 publications recorded, 0 dropped" in err
+        finally:
+            for process in (log, sniff):
+                process.kill()
+                process.communicate()
+    lines = out.splitlines()
+    assert lines[0].endswith(f"{os.getpid()} other CSTR CSTR (5 bytes) 'text'")
+    assert lines[1].endswith("end PROTOBUF goby.middleware.protobuf.TerminateRequest (2 bytes) target_pid: 7")
+    assert lines[2].endswith("end PROTOBUF Unknown (2 bytes) 01 02")
+    with Recording(tmp_path / "log") as recording:
+        found = [publication_of(frame) for _, frame in recording]
+    assert [one.group for one in found] == ["nav"] * 5 + ["end"] * 2
+    assert all(one.pid == os.getpid() for one in found)
+
+
+def recorded(path: Path, gap: float, count: int = 5) -> None:
+    with Recorder(path) as recorder:
+        for number in range(count):
+            recorder.append(b"/nav/CSTR/CSTR/1/a/\0%d\0" % number, int(1e18 + number * gap * 1e9))
+        recorder.append(b"/raw/450/Q/1/a/\0\0\1", int(1e18 + count * gap * 1e9))
+
+
+@pytest.mark.parametrize(("speed", "least", "most"), [("1", 0.5, 5), ("5", 0.1, 3), ("0", 0, 3)])
+def test_a_recording_is_played_with_its_timing(
+    tmp_path: Path, told: dict[str, Any], speed: str, least: float, most: float
+) -> None:
+    recorded(tmp_path / "log", 0.1)
+    with Portal("a", **told) as a:
+        every = a.subscribe_regex("nav|raw")
+        a.wait_released(10)
+        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", f"--speed={speed}")
+        first = every.recv(timeout=20)
+        began = time.monotonic()
+        got = [first, *(every.recv(timeout=10) for _ in range(5))]
+        took = time.monotonic() - began
+        _, err = play.communicate(timeout=20)
+        assert play.returncode == 0, err
+        assert "6 publications played" in err
+    assert got == [*(("nav", "CSTR", "CSTR", b"%d\0" % number) for number in range(5)), ("raw", "450", "Q", b"\0\1")]
+    assert {one.pid for one in got} == {play.pid}
+    assert least * 0.9 <= took <= most
+
+
+def test_what_is_damaged_is_played_as_far_as_it_is_good(tmp_path: Path, told: dict[str, Any]) -> None:
+    recorded(tmp_path / "log", 0, count=1000)
+    whole = (tmp_path / "log").read_bytes()
+    (tmp_path / "log").write_bytes(whole[:-3])
+    with Portal("a", **told) as a:
+        texts = a.subscribe("nav", str)
+        a.wait_released(10)
+        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=0")
+        assert [texts.recv(timeout=20) for _ in range(1000)] == [f"{number}" for number in range(1000)]
+        _, err = play.communicate(timeout=20)
+    assert play.returncode == 0
+    assert "cut short: nothing behind it is played" in err
+
+
+def test_it_says_who_is_missing(tmp_path: Path) -> None:
+    with Daemon(socket_name=tmp_path / "g", required_clients=["a", "b"]):
+        missing = start("missing", f"--socket-name={tmp_path}/g")
+        out, err = missing.communicate(timeout=20)
+        assert (missing.returncode, out) == (0, "a\nb\n"), err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["sniff", "--group=("], 2, "group"),
+        (["sniff", "--scheme=NONE"], 2, "scheme"),
+        (["sniff", "--import=no.such.module"], 2, "--import"),
+        (["sniff", "--count=0"], 2, "--count"),
+        (["log", "/nowhere/at/all"], 1, "/nowhere/at/all"),
+        (["play", "/nowhere/at/all"], 2, "/nowhere/at/all"),
+        (["play", "/dev/null"], 2, "/dev/null"),
+    ],
+)
+def test_what_does_not_fit_is_said(told: dict[str, Any], arguments: list[str], status: int, text: str) -> None:
+    result = CliRunner().invoke(command, [*arguments, f"--socket-name={told['socket_name']}"])
+    assert (result.exit_code, text in result.output) == (status, True), result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("name", ["sniff", "missing"])
+def test_nobody_there_is_said(tmp_path: Path, name: str) -> None:
+    result = CliRunner().invoke(command, [name, f"--socket-name={tmp_path}/g", "--manager-timeout=0.1"])
+    assert result.exit_code == 1
+    assert f"{tmp_path}/g.manager" in result.output
+    assert "--socket-name" in result.output
+
+
+@pytest.mark.parametrize(
+    ("publication", "text"),
+    [
+        (Received("g", "CSTR", "CSTR", b"\xff\0"), "does not parse"),
+        (Received("g", "JSON", "nlohmann::json", b"\x05\0\0\0\0"), "{}"),
+        (Received("g", "JSON", "nlohmann::json", b""), "does not parse"),
+        (Received("g", "PROTOBUF", "goby.middleware.protobuf.TerminateRequest", b"garbage"), "does not parse"),
+        (Received("g", "CSTR", "CSTR", b"x" * 500), "x..."),
+        (Received("g", "99", "T", bytes(500)), "00 00"),
+    ],
+)
+def test_every_payload_has_a_line(publication: Received, text: str) -> None:
+    line = line_of(publication, 1.5)
+    assert text in line
+    assert f"({len(publication.data)} bytes)" in line
+    assert "\n" not in line
+    assert len(line) < 300
+
+
+def test_it_ends_by_a_signal_while_it_is_held(tmp_path: Path) -> None:
+    recorded(tmp_path / "log", 0)
+    with Daemon(socket_name=tmp_path / "g", required_clients=["never", "omq_goby_play"]) as daemon:
+        play = start("play", str(tmp_path / "log"), f"--socket-name={tmp_path}/g")
+        try:
+            until(lambda: daemon.missing == ["never"])
+            play.send_signal(signal.SIGINT)
+            assert play.wait(20) == 0
+        finally:
+            play.kill()
+            play.communicate()
