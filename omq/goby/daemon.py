@@ -51,6 +51,7 @@ log = logging.getLogger("omq.goby")
 
 NAME: Final = "gobyd"
 _TURN: Final = 0.25  # seconds after which the manager looks at its clock
+_MOST: Final = 10_000  # requests, or answers, that may wait
 
 
 class Daemon:
@@ -150,9 +151,9 @@ class Daemon:
         self._sockets.append(rep)
         found = rep.bind(f"tcp://{self._host}:{bus.port or '*'}" if tcp else bus.manager)
         self._router = router = Router(context, bus, self._marks, self._host)
-        pub = omq.PUB(context, connect=router.inside[0], linger=0, send_hwm=0)
+        pub = omq.PUB(context, connect=router.inside[0], linger=0, send_hwm=_MOST)
         wanted = [REQUESTS, REQUESTED_HEALTH, ANSWERED_HEALTH, REQUESTED_END]
-        sub = omq.SUB(context, connect=router.inside[1], subscribe=wanted, recv_hwm=0)
+        sub = omq.SUB(context, connect=router.inside[1], subscribe=wanted, recv_hwm=_MOST)
         self._sockets += [pub, sub]
         self._manager = Manager(
             *(self.name, os.getpid(), self._required),

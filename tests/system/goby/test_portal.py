@@ -311,6 +311,21 @@ def test_a_gobyd_that_is_started_again_is_found(bus: Make) -> None:
         a.publish("g", "unheard")
 
 
+def test_a_gobyd_may_be_started_again_during_the_hold(bus: Make) -> None:
+    made = bus(required_clients=["a", "b"])
+    with Portal("a", **made.told) as a:
+        texts = a.subscribe("g", str)
+        a.publish("g", "kept")
+        a.ready()
+        until(lambda: made.daemon.missing == ["b"])
+        made.daemon.close()
+        made = bus(required_clients=["a", "b"])
+        until(lambda: made.daemon.missing == ["b"])
+        with Portal("b", **made.told) as b:
+            b.ready()
+            assert texts.recv(timeout=10) == "kept"
+
+
 def test_it_closes_while_no_gobyd_is_there(bus: Make, caplog: pytest.LogCaptureFixture) -> None:
     made = bus()
     with Portal("a", **made.told) as a:
