@@ -316,7 +316,8 @@ class Session:
     def _wait_for_release(self) -> Life:
         yield Listen(self._answers)
         yield AwaitSubscribed(REQUESTS, PERIOD)
-        yield from self._barrier()
+        if not self._ready:  # else it comes below
+            yield from self._barrier()
         said = False
         self._heard = prompted = time.monotonic()
         while self._hold:

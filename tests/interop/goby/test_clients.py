@@ -15,6 +15,7 @@ import pytest
 from omq.goby import Daemon, Portal
 from omq.goby.protobuf import HealthRequest, ProcessHealth, VehicleHealth
 from tests.interop.goby.raw import RawClient, fields, request
+from tests.machine import needs_ipv6
 from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -224,14 +225,12 @@ def test_high_water_marks_are_those_of_the_configuration(tmp_path: Path) -> None
             assert (b._pub.options.send_hwm, b._sub.options.recv_hwm) == (7, 9)
 
 
+@needs_ipv6
 def test_ipv6_is_on(tmp_path: Path) -> None:
     with Daemon(transport="tcp", port=0) as daemon:
         port = int(daemon.endpoints["manager"].rpartition(":")[2])
-        try:
-            six = Portal("six", transport="tcp", address="::1", port=port, manager_timeout=5)
-        except OSError:
-            pytest.skip("no IPv6 here")
-        with six, RawClient("four", f"tcp://127.0.0.1:{port}") as four:
+        at_six = Portal("six", transport="tcp", address="::1", port=port)
+        with at_six as six, RawClient("four", f"tcp://127.0.0.1:{port}") as four:
             six.wait_released(10)
             frame = receives(four.sub, lambda: six.publish("x", "y"), b"/x/")
             assert frame.endswith(b"\0y\0")

@@ -22,7 +22,7 @@ MAIN = "from omq.cli.main import main; main()"
 def test_the_vehicle_dives_and_its_log_is_played(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", MAIN, "demo-goby", "--seconds", "2", "--speed", "10"],
+        [sys.executable, "-c", MAIN, "demo-goby", "--seconds", "1.5", "--speed", "20"],
         capture_output=True,
         text=True,
         timeout=50,
