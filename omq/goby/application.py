@@ -265,6 +265,14 @@ class Application:
         return {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
 
 
+def _says(config: Message, field: str) -> bool:
+    """Whether a configuration says something of a field; one of proto3 does where it is not zero."""
+    try:
+        return config.HasField(field)
+    except ValueError:
+        return bool(getattr(config, field))
+
+
 class _Common:
     """What every configuration may say: how the program is called, and which bus it is on."""
 
@@ -297,10 +305,10 @@ class _Common:
         fields = config.DESCRIPTOR.fields_by_name
         if "app" in fields and isinstance(app := getattr(config, "app", None), Message):
             self.name = getattr(app, "name", None) or None
-        if "frequency" in fields and config.HasField("frequency"):
+        if "frequency" in fields and _says(config, "frequency"):
             self.frequency = getattr(config, "frequency", None)
         told = getattr(config, "interprocess", None) if "interprocess" in fields else None
-        if isinstance(told, Message) and config.HasField("interprocess"):
+        if isinstance(told, Message) and _says(config, "interprocess"):
             # The same message, of whatever module.
             self._of_interprocess(InterProcessPortalConfig.FromString(told.SerializeToString()))
 

@@ -254,6 +254,9 @@ class Daemon:
                 self._tell(pub)
         except ClosedError:
             pass
+        except Exception:
+            log.exception("the manager has failed")
+            self._end()
 
     def _listen(self, sub: omq.Socket, pub: omq.Socket) -> None:
         """Hears what is published to the manager, and looks at the clock."""
@@ -273,6 +276,9 @@ class Daemon:
                 asked = self._look_after_health(pub, asked)
         except ClosedError:
             pass
+        except Exception:
+            log.exception("the manager has failed")
+            self._end()
 
     def _heard(self, frame: bytes, pub: omq.Socket) -> None:
         assert self._manager is not None
@@ -293,10 +299,14 @@ class Daemon:
             elif (response := asked_to_end(parsed(TerminateRequest, payload), self.name)) is not None:
                 self._publish(pub, TERMINATE_RESPONSE, response)
                 log.info("asked to end by %s", frame.split(b"/", 6)[4].decode("latin-1"))
-                self._ended.set()
-                self.on_terminate()
+                self._end()
         except (Malformed, UnicodeDecodeError) as fault:
             self._misread(str(fault))
+
+    def _end(self) -> None:
+        """Has whoever waits for it end this daemon."""
+        self._ended.set()
+        self.on_terminate()
 
     def _misread(self, text: str) -> None:
         assert self._manager is not None

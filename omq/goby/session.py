@@ -30,7 +30,6 @@ from omq.goby.protobuf import PROVIDE_HOLD_STATE, PROVIDE_MISSING_CLIENTS, Manag
 from omq.goby.scheme import Codec, Scheme, SchemeId, Schemes
 from omq.goby.wire import (
     HWM,
-    REQUESTS,
     Bus,
     Sockets,
     ask_hold,
@@ -315,10 +314,9 @@ class Session:
 
     def _wait_for_release(self) -> Life:
         yield Listen(self._answers)
-        yield AwaitSubscribed(REQUESTS, PERIOD)
-        if not self._ready:  # else it comes below
-            yield from self._barrier()
-        said = False
+        said = self._ready
+        # Behind it the manager is heard: what it has subscribed to is in force, too.
+        yield from self._barrier()
         self._heard = prompted = time.monotonic()
         while self._hold:
             ready = self._ready

@@ -68,7 +68,7 @@ class World:
             case Ask():
                 return self.reply
             case AwaitSubscribed(prefix):
-                return prefix == REQUESTS or (not self.deaf if prefix else self.deaf)
+                return not self.deaf if prefix else self.deaf
             case Send(frames):
                 for frame in frames:
                     if frame.startswith(REQUESTS):
