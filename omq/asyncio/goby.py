@@ -441,6 +441,7 @@ class Portal(PortalBase[Subscription]):
                     await self._pub.send(frame)
                 with suppress(Timeout):
                     await self._pub.flush(LINGER)
+                return bool(self._pub.peers)
             case Pause(seconds):
                 await asyncio.sleep(seconds)
             case Tell():

@@ -413,6 +413,7 @@ class Portal(PortalBase[Subscription]):
                     self._pub.send(frame)
                 with suppress(Timeout):
                     self._pub.flush(LINGER)
+                return bool(self._pub.peers)
             case Pause(seconds):
                 self._ending.wait(seconds)
             case Tell():

@@ -106,7 +106,7 @@ class AwaitLoss:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Publish."""
+    """Publish; gives whether the publisher is connected afterwards."""
 
     frames: list[bytes]
 
@@ -293,18 +293,24 @@ class Session:
             if not (yield from self._barrier()):
                 self._hold = True  # the router was lost meanwhile
                 continue
-            while frames := self.outbox.take(CHUNK):
-                yield Send(frames)
-                yield Pause(CHUNK_PAUSE)
-            log.debug("%s: released", self.name)
-            yield Tell(True)
-            yield AwaitLoss()
+            if (yield from self._publish_what_waits()):
+                log.debug("%s: released", self.name)
+                yield Tell(True)
+                yield AwaitLoss()
             self.outbox.hold()
             self._hold = True
             log.info("%s: the router at %s is lost: publications wait", self.name, self.bus.manager)
             yield Tell(False)
             yield from self._find_again()
             settle = RETURN
+
+    def _publish_what_waits(self) -> Generator[Step, Any, bool]:
+        """Publishes it, after which nothing waits any more; gives whether the router is still there."""
+        while frames := self.outbox.take(CHUNK):
+            if not (yield Send(frames)):
+                return False
+            yield Pause(CHUNK_PAUSE)
+        return True
 
     def _go_to(self, sockets: Sockets) -> Life:
         changed = sockets != self.sockets

@@ -51,6 +51,7 @@ class World:
         self.published: list[bytes] = []
         self.answers = iter(holds)
         self.deaf = deaf
+        self.connected = True
         self.reply: bytes | None = reply()
 
     def run(self, life: Life, until: type[Step] | None = None) -> None:
@@ -75,6 +76,7 @@ class World:
                         self.answer(ManagerRequest.FromString(frame.partition(b"\0")[2]))
                     else:
                         self.published.append(frame)
+                return self.connected
         return None
 
     def answer(self, request: ManagerRequest) -> None:
@@ -188,6 +190,30 @@ def test_a_router_that_is_lost_is_found_again_with_other_sockets() -> None:
     assert world.of(Connect)[0].sockets.publish == "ipc:///other.xsub"
     assert world.published == [b"/g/meanwhile"]
     assert max(step.seconds for step in world.of(Pause)) >= 0.5, "others find it, too"
+
+
+def test_a_router_that_is_lost_while_what_was_kept_leaves_costs_what_is_under_way() -> None:
+    one = session()
+    for number in range(450):
+        one.outbox.put(b"/g/%d" % number)
+    world = World(one)
+    world.run(one.connect())
+    life = one.live()
+    step = next(life)
+    while not world.published:
+        step = life.send(world.do(step))
+    assert not one.outbox.open
+    world.connected = False
+    lost = len(world.published)
+    while not isinstance(step, Tell):
+        step = life.send(world.do(step))
+    assert not step.released
+    world.connected = True
+    while not isinstance(step, AwaitLoss):
+        step = life.send(world.do(step))
+    assert one.outbox.open
+    assert world.published == [b"/g/%d" % number for number in range(450)], "the rest waited for the next one"
+    assert lost == 200
 
 
 def test_a_manager_that_is_the_same_again_needs_no_other_connections() -> None:
