@@ -291,8 +291,11 @@ class Session:
             yield from self._wait_for_release()
             yield Pause(settle)
             if not (yield from self._barrier()):
-                self._hold = True  # the router was lost meanwhile
-                continue
+                if not (yield Send([])):
+                    self._hold = True  # the router was lost meanwhile
+                    continue
+                log.warning("%s: the router passes no subscriptions on: what is published now may be lost", self.name)
+                self._deaf = True
             if (yield from self._publish_what_waits()):
                 log.debug("%s: released", self.name)
                 yield Tell(True)

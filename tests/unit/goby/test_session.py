@@ -51,6 +51,7 @@ class World:
         self.published: list[bytes] = []
         self.answers = iter(holds)
         self.deaf = deaf
+        self.everything = True  # whether a deaf router has subscribed to everything
         self.connected = True
         self.reply: bytes | None = reply()
 
@@ -69,7 +70,7 @@ class World:
             case Ask():
                 return self.reply
             case AwaitSubscribed(prefix):
-                return not self.deaf if prefix else self.deaf
+                return not self.deaf if prefix else self.deaf and self.everything
             case Send(frames):
                 for frame in frames:
                     if frame.startswith(REQUESTS):
@@ -164,11 +165,30 @@ def test_an_answer_to_somebody_else_only_has_it_ask() -> None:
     assert one._prompted
 
 
-def test_a_router_that_passes_no_subscriptions_on_is_no_reason_to_wait_for_ever() -> None:
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_router_that_passes_no_subscriptions_on_is_no_reason_to_wait_for_ever(everything: bool) -> None:
     one = session()
     one.outbox.put(b"/g/")
     world = World(one, deaf=True)
+    world.everything = everything
     world.run(one.live(), AwaitLoss)
+    assert world.published == [b"/g/"]
+    assert one._deaf
+
+
+def test_a_router_that_is_lost_before_what_was_kept_leaves_costs_nothing() -> None:
+    one = session()
+    one.outbox.put(b"/g/")
+    world = World(one, deaf=True)
+    world.everything = world.connected = False
+    life = one.live()
+    step = next(life)
+    while len(world.requests) < 2:
+        step = life.send(world.do(step))
+    assert world.published == []
+    world.deaf, world.connected = False, True
+    while not isinstance(step, AwaitLoss):
+        step = life.send(world.do(step))
     assert world.published == [b"/g/"]
 
 
