@@ -125,8 +125,10 @@ def test_who_waits_is_told_without_asking_again(serve: Serve) -> None:
         assert b.held(ready=True)
         a.manager.send(request(2, "a", 11, True))
         assert fields(a.manager.recv())[6] == [0]
-        assert b.sub.poll(1000)
-        assert fields(b.sub.recv().partition(b"\0")[2]) == {1: [2], 2: [b"b"], 3: [12], 6: [0]}
+        told = fields(b.sub.recv().partition(b"\0")[2])
+        while told[6] == [1]:  # an answer to a request before
+            told = fields(b.sub.recv().partition(b"\0")[2])
+        assert told == {1: [2], 2: [b"b"], 3: [12], 6: [0]}
 
 
 def test_a_raw_subscriber_gets_what_a_portal_has_kept(serve: Serve) -> None:

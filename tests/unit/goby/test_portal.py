@@ -16,7 +16,7 @@ import omq
 import omq.asyncio.goby as twin
 from omq.goby import BufferFull, Daemon, Group, Portal, Scheme
 from omq.goby.protobuf import ManagerRequest, TerminateRequest, TerminateResult
-from tests.system.goby.conftest import Make
+from tests.unit.goby.conftest import Make
 from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
