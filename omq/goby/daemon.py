@@ -150,7 +150,7 @@ class Daemon:
         rep = omq.REP(context, linger=0.5, ipv6=tcp)
         self._sockets.append(rep)
         found = rep.bind(f"tcp://{self._host}:{bus.port or '*'}" if tcp else bus.manager)
-        self._router = router = Router(context, bus, self._marks, self._host)
+        self._router = router = Router(context, bus, self._marks, self._host, self._end)
         pub = omq.PUB(context, connect=router.inside[0], linger=0, send_hwm=_MOST)
         wanted = [REQUESTS, REQUESTED_HEALTH, ANSWERED_HEALTH, REQUESTED_END]
         sub = omq.SUB(context, connect=router.inside[1], subscribe=wanted, recv_hwm=_MOST)

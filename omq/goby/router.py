@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 import omq
@@ -14,6 +15,8 @@ from omq.goby.wire import Bus
 
 log = logging.getLogger("omq.goby")
 
+#: `omq.proxy`; where there is none, two threads carry a direction each.
+PROXY: Final[Any] = getattr(omq, "proxy", None)
 _NUMBERS = itertools.count(1)
 _PATIENCE: Final = 10.0  # seconds that the router's thread has to end
 
@@ -26,6 +29,7 @@ class Router:
         bus: Where they serve; over tcp at ports that the system chooses.
         config: Their high-water marks.
         host: tcp: the address that they listen on; `*`: all.
+        failed: Called if it cannot go on.
 
     Attributes:
         publish: Where clients publish.
@@ -37,7 +41,14 @@ class Router:
         EndpointError: One cannot be understood.
     """
 
-    def __init__(self, context: omq.Context, bus: Bus, config: InterProcessPortalConfig, host: str) -> None:
+    def __init__(
+        self,
+        context: omq.Context,
+        bus: Bus,
+        config: InterProcessPortalConfig,
+        host: str,
+        failed: Callable[[], None],
+    ) -> None:
         marks: dict[str, Any] = {"send_hwm": config.send_queue_size, "recv_hwm": config.receive_queue_size}
         marks["linger"] = 0
         if bus.transport == "tcp":
@@ -49,6 +60,7 @@ class Router:
         self._xpub = omq.XPUB(context, **marks)
         self._control = omq.PAIR(context, bind=self._control_at, linger=0)
         self._threads: list[threading.Thread] = []
+        self._failed = failed
         try:
             for socket, inside in zip((self._xsub, self._xpub), self.inside, strict=True):
                 socket.bind(inside)
@@ -63,7 +75,7 @@ class Router:
 
     def start(self) -> None:
         """Begins to carry messages."""
-        if hasattr(omq, "proxy"):
+        if PROXY is not None:
             self._begin(self._proxy)
         else:
             self._begin(self._carry, self._xsub, self._xpub)
@@ -76,7 +88,7 @@ class Router:
                 self._control.send(b"TERMINATE", timeout=0)
             except OmqError:
                 pass
-            for thread in self._threads if hasattr(omq, "proxy") else []:
+            for thread in self._threads if PROXY is not None else []:
                 thread.join(_PATIENCE)
         for socket in (self._control, self._xsub, self._xpub):
             socket.close()
@@ -91,11 +103,12 @@ class Router:
     def _proxy(self) -> None:
         with omq.PAIR(self._context, connect=self._control_at, linger=0) as control:
             try:
-                omq.proxy(self._xpub, self._xsub, control=control)  # type: ignore[attr-defined]
+                PROXY(self._xpub, self._xsub, control=control)
             except ClosedError:
                 pass
-            except OmqError:
+            except Exception:
                 log.exception("the router has failed")
+                self._failed()
 
     def _carry(self, source: omq.Socket, target: omq.Socket) -> None:
         """Carries one direction, until a socket closes."""
@@ -108,6 +121,9 @@ class Router:
                         target.send_multipart(message)
         except ClosedError:
             pass
+        except Exception:
+            log.exception("the router has failed")
+            self._failed()
 
 
 def socket_message(kind: int, endpoint: str, config: InterProcessPortalConfig) -> Socket:
