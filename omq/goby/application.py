@@ -238,7 +238,7 @@ class Application:
         handler, identifier, payload = item
         try:
             message = handler.decode(identifier, payload)
-        except ValueError as fault:
+        except Exception as fault:  # whatever it is, the payload does not parse
             self.portal._session.dispatcher.malformations.note(does_not_parse(identifier, fault))
             return
         self._callbacks[handler](message)

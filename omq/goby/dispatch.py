@@ -144,7 +144,7 @@ class Handler:
         assert self.callback is not None
         try:
             message = self.decode(identifier, payload)
-        except ValueError as fault:
+        except Exception as fault:  # whatever it is, the payload does not parse
             malformations.note(does_not_parse(identifier, fault))
             return
         try:

@@ -129,7 +129,7 @@ class Subscription:
             handler, identifier, payload = item
             try:
                 return handler.decode(identifier, payload)
-            except ValueError as fault:
+            except Exception as fault:  # whatever it is, the payload does not parse
                 self._portal._session.dispatcher.malformations.note(does_not_parse(identifier, fault))
 
     def __iter__(self) -> Self:

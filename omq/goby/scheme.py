@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
@@ -87,20 +87,37 @@ def parsed(kind: type[_Message], payload: bytes) -> _Message:
     return message
 
 
-def _encode_json(message: dict[str, Any]) -> bytes:
-    import bson
+def _bson() -> Any:
+    """pymongo's module, which only JSON messages need.
 
+    Raises:
+        ImportError: It is not there, or another package's module of that name is.
+    """
     try:
-        return bson.encode(message)
+        import bson
+
+        return bson if hasattr(bson, "encode") else _no_bson()
+    except ImportError:
+        return _no_bson()
+
+
+def _no_bson() -> NoReturn:
+    raise ImportError("JSON messages need pymongo: pip install 'omq-zmtp[goby]'", name="bson")
+
+
+def _encode_json(message: dict[str, Any]) -> bytes:
+    bson = _bson()
+    try:
+        return bytes(bson.encode(message))
     except (bson.errors.BSONError, OverflowError, ValueError) as error:
         raise UsageError(f"a message cannot be said in BSON: {error}") from None
 
 
 def _decode_json(kind: type, payload: bytes) -> dict[str, Any]:
-    import bson
-
+    bson = _bson()
     try:
-        return bson.decode(payload)
+        found: dict[str, Any] = bson.decode(payload)
+        return found
     except bson.errors.BSONError as error:
         raise Malformed(str(error)) from None
 
@@ -209,6 +226,7 @@ class Schemes:
         Raises:
             UsageError: No scheme handles the type; or it is `bytes`, and the scheme or the name is missing.
             TypeError: *kind* is no type.
+            ImportError: JSON is meant, and pymongo is not installed.
         """
         if not isinstance(kind, type):
             raise TypeError(f"type={kind!r}: must be a protobuf class, str, dict or bytes")
@@ -220,6 +238,8 @@ class Schemes:
         for one in (*self._own, *_BUILT_IN):
             if wire in (None, one.wire) and one.handles(kind):
                 name = one.type_of(kind) if type_name is None else checked_type(type_name)
+                if one.encode is _encode_json:
+                    _bson()  # who lacks it is told now
                 decode = one.decode if one in _BUILT_IN else partial(_decode_own, one)
                 return Codec(one.wire, name, one.encode, partial(decode, kind))
         which = "no scheme handles" if wire is None else f"scheme {wire} does not handle"

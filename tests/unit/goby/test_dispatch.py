@@ -99,6 +99,18 @@ def test_a_payload_that_does_not_parse_is_counted() -> None:
     assert dispatcher.malformations.count == 2
 
 
+def test_a_payload_that_is_too_deep_is_counted() -> None:
+    dispatcher, got = Dispatcher(), []
+    dispatcher.add(TypeHandler("g", Schemes().codec(dict), callback=got.append))
+    document = b"\x05\0\0\0\0"
+    for _ in range(20_000):
+        document = (len(document) + 8).to_bytes(4, "little") + b"\x03a\0" + document + b"\0"
+    head = b"/g/JSON/nlohmann::json/1/ab/\0"
+    dispatcher.sort([head + document, head + b"\x05\0\0\0\0"])
+    assert got == [{}]
+    assert dispatcher.malformations.count == 1
+
+
 def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher, got = Dispatcher(), []
 

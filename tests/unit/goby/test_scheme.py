@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -47,6 +48,14 @@ def test_what_goby_has_a_name_for(message: Any, scheme: str, type_: str, payload
     assert (codec.scheme, codec.type) == (scheme, type_)
     assert codec.encode(message) == payload
     assert codec.decode(payload) == message
+
+
+@pytest.mark.parametrize("module", [None, object()], ids=["none", "another one of that name"])
+def test_without_pymongo_it_is_named(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
+    monkeypatch.setitem(sys.modules, "bson", module)
+    with pytest.raises(ImportError, match=r"omq-zmtp\[goby\]"):
+        Schemes().codec(dict)
+    Schemes().codec(str)
 
 
 def test_json_keeps_what_json_has() -> None:
