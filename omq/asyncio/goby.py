@@ -198,8 +198,7 @@ class Portal(PortalBase[Subscription]):
     `unsubscribe` never wait, and need not be awaited; callbacks are called in the loop.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
-        super().__init__(name, **options)
+    def _set_up(self) -> None:
         self._session.wake = self._wake
         self._pub: omq.Socket
         self._sub: omq.Socket

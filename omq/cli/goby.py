@@ -162,8 +162,11 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
     """Publish what FILE holds once more, with the timing that it had."""
     ended = until_signal()
     with portal_of(options) as portal:
+        from omq.goby.dispatch import RegexHandler
         from omq.goby.record import Recording
+        from omq.goby.scheme import Schemes
 
+        wanted = RegexHandler(group, type_, {Schemes().wire_of(one) for one in scheme} or None)
         with Recording(file) as recording:
             portal.ready()
             while not portal.released and not ended.is_set():
@@ -171,8 +174,7 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
                     portal.wait_released(LOOK)
                 except Timeout:
                     pass
-            handler = portal._session.regex(group, type_, scheme or None, None, None)
-            count = replay(portal, recording, handler.fits, speed, ended)
+            count = replay(portal, recording, wanted.fits, speed, ended)
             portal.flush(10)
             if recording.damage is not None:
                 LOG.warning("%s: %s: nothing behind it is played", file, recording.damage)

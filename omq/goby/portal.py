@@ -185,8 +185,7 @@ class Portal(PortalBase[Subscription]):
         ConnectError: No manager has answered in time.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
-        super().__init__(name, **options)
+    def _set_up(self) -> None:
         self._session.wake = self._wake
         self._pub: omq.Socket
         self._sub: omq.Socket
@@ -202,7 +201,7 @@ class Portal(PortalBase[Subscription]):
             self.close()
             raise
         for run in (self._read, self._live):
-            thread = threading.Thread(target=run, name=f"omq goby {name}", daemon=True)
+            thread = threading.Thread(target=run, name=f"omq goby {self.name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 

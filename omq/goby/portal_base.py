@@ -49,6 +49,11 @@ class PortalBase(Generic[_Subscription]):
         self._options: dict[str, Any] = {"reconnect_interval": RECONNECT, "ipv6": transport == "tcp"}
         self._changing = threading.RLock()  # what the socket has subscribed to
         self._closed = False
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """The rest of the construction, the twin's."""
+        raise NotImplementedError
 
     # ------------------------------------------------------------------ what it is
 
