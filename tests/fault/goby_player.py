@@ -20,7 +20,7 @@ from tests.waits import until
 ROOT = Path(__file__).parents[2]
 GROUP = "hold"
 REQUIRED = ("a", "b", "c")
-TURNS = 8  # threads, one after the other, between "ready" and a delivery
+TURNS = 24  # threads that wake up one after the other between "ready" and a delivery
 
 
 class Client:
