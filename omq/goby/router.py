@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import omq
@@ -15,8 +16,6 @@ from omq.goby.wire import Bus
 
 log = logging.getLogger("omq.goby")
 
-#: `omq.proxy`; where there is none, two threads carry a direction each.
-PROXY: Final[Any] = getattr(omq, "proxy", None)
 _NUMBERS = itertools.count(1)
 _PATIENCE: Final = 10.0  # seconds that the router's thread has to end
 
@@ -59,7 +58,7 @@ class Router:
         self._xsub = omq.XSUB(context, **marks)
         self._xpub = omq.XPUB(context, **marks)
         self._control = omq.PAIR(context, bind=self._control_at, linger=0)
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
         self._failed = failed
         try:
             for socket, inside in zip((self._xsub, self._xpub), self.inside, strict=True):
@@ -75,55 +74,29 @@ class Router:
 
     def start(self) -> None:
         """Begins to carry messages."""
-        if PROXY is not None:
-            self._begin(self._proxy)
-        else:
-            self._begin(self._carry, self._xsub, self._xpub)
-            self._begin(self._carry, self._xpub, self._xsub)
+        self._thread = threading.Thread(target=self._run, name="omq goby router", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Ends. Idempotent."""
-        if self._threads and not self._control.closed:
-            try:
+        if self._thread is not None and not self._control.closed:
+            with suppress(OmqError):
                 self._control.send(b"TERMINATE", timeout=0)
-            except OmqError:
-                pass
-            for thread in self._threads if PROXY is not None else []:
-                thread.join(_PATIENCE)
+            self._thread.join(_PATIENCE)
         for socket in (self._control, self._xsub, self._xpub):
             socket.close()
-        for thread in self._threads:
-            thread.join(_PATIENCE)
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
 
-    def _begin(self, run: Any, *arguments: Any) -> None:
-        thread = threading.Thread(target=run, args=arguments, name="omq goby router", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _proxy(self) -> None:
+    def _run(self) -> None:
         with omq.PAIR(self._context, connect=self._control_at, linger=0) as control:
             try:
-                PROXY(self._xpub, self._xsub, control=control)
+                omq.proxy(self._xpub, self._xsub, control=control)
             except ClosedError:
                 pass
             except Exception:
                 log.exception("the router has failed")
                 self._failed()
-
-    def _carry(self, source: omq.Socket, target: omq.Socket) -> None:
-        """Carries one direction, until a socket closes."""
-        try:
-            while True:
-                for message in source.recv_many(256):
-                    if isinstance(message, bytes):
-                        target.send(message)
-                    else:
-                        target.send_multipart(message)
-        except ClosedError:
-            pass
-        except Exception:
-            log.exception("the router has failed")
-            self._failed()
 
 
 def socket_message(kind: int, endpoint: str, config: InterProcessPortalConfig) -> Socket:
