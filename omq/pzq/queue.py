@@ -245,7 +245,13 @@ class Queue:
     def discard(self, id: int) -> None:
         """A message is done with elsewhere: it is not delivered any more. `save` keeps it."""
         self._acked.append(id)
-        self._discarded.add(id)
+        unread, discarded = self._unread, self._discarded
+        discarded.add(id)
+        while unread and unread[0][0] in discarded:  # what another node delivers is never read here
+            first, last = unread.popleft()
+            discarded.remove(first)
+            if first < last:
+                unread.appendleft((first + 1, last))
 
     def returned(self, flight: Flight) -> bool:
         """A message was delivered in vain; whether it is to be delivered again."""
