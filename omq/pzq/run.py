@@ -83,6 +83,8 @@ def read_run(head: bytes, records: bytes) -> Run:
             keys = [unpack(message.body, message.key)[0].decode("ascii") for message in messages]
             if any(message.key is None or len(message.key) < 8 for message in messages):
                 raise Malformed("a record has no key before its body")
+            if not all(1 <= len(key) <= MAX_KEY for key in keys):
+                raise Malformed("a key does not fit")
             if len(set(keys)) < len(keys):
                 raise Malformed("a key is there twice")
             return Run(keys, records, True)
@@ -90,8 +92,10 @@ def read_run(head: bytes, records: bytes) -> Run:
         if found is None:
             raise Malformed(f"{shown(head)} is no first key with how many there are")
         text, begin, count = found[1].decode(), int(found[2], 16), int(found[3])
-        if not 1 <= count <= len(records) or begin + count > 1 << 48:
+        if not count >= 1 or begin + count > 1 << 48:
             raise Malformed(f"{shown(head)} says a number that cannot be")
+        if count != blocks.check(records):  # before there is a key for each
+            raise Malformed(f"{shown(head)} says another number than there are")
         keys = [f"{text}{number:012x}" for number in range(begin, begin + count)]
         return Run(keys, blocks.named(records, keys), True)
     except (ValueError, struct.error) as wrong:
