@@ -27,7 +27,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._batches: dict[str, _Batch] = {}  # by key, those that come first with the first key
-        self._ready: list[_Batch] = []  # to be looked at: somebody has them
+        self._ready: dict[_Batch, None] = {}  # to be looked at: somebody else has them than before
 
     def __contains__(self, key: str) -> bool:
         return key in self._batches
@@ -46,7 +46,7 @@ class Waiting:
         batch = _Batch(keys, set(having), until)
         self._batches.update(dict.fromkeys(keys, batch))
         if batch.having:
-            self._ready.append(batch)
+            self._ready[batch] = None
 
     def has(self, peer: str, keys: Sequence[str]) -> bool:
         """A peer has messages; whether any of them waits for that."""
@@ -55,26 +55,22 @@ class Waiting:
             if peer in whole.having:
                 return False
             whole.having.add(peer)
-            self._ready.append(whole)
+            self._ready[whole] = None
             return True
         found = [(batch, group) for batch, group in self._grouped(keys) if peer not in batch.having]
         for batch, group in found:
             mine = batch if len(group) == len(batch.keys) else self._split(batch, group)
             mine.having.add(peer)
-            self._ready.append(mine)
+            self._ready[mine] = None
         return bool(found)
 
     def enough(self, replicas: int) -> Iterator[Sequence[str]]:
         """Takes out the messages that so many peers have."""
-        ready, self._ready = self._ready, []
+        ready, self._ready = self._ready, {}
         for batch in ready:
-            if self._batches.get(batch.keys[0]) is not batch:
-                continue  # it has been taken out, or split
             if len(batch.having) >= replicas:
-                self._take(batch.keys)
+                self._take(batch)
                 yield batch.keys
-            else:
-                self._ready.append(batch)
 
     def expired(self, now: float) -> Iterator[Sequence[str]]:
         """Takes out the messages whose producers waited long enough."""
@@ -82,7 +78,7 @@ class Waiting:
             batch = next(iter(self._batches.values()))
             if batch.until > now:
                 break
-            self._take(batch.keys)
+            self._take(batch)
             yield batch.keys
 
     def drop(self, keys: Iterable[str]) -> list[str]:
@@ -91,9 +87,7 @@ class Waiting:
         if not self._batches:
             return dropped
         for batch, group in self._grouped(keys):
-            if len(group) < len(batch.keys):
-                self._split(batch, group)
-            self._take(group)
+            self._take(batch if len(group) == len(batch.keys) else self._split(batch, group))
             dropped += group
         return dropped
 
@@ -108,9 +102,12 @@ class Waiting:
         """Makes another batch of some messages of a batch."""
         mine = _Batch(keys, set(batch.having), batch.until)
         self._batches.update(dict.fromkeys(keys, mine))
+        if batch in self._ready:
+            self._ready[mine] = None
         batch.keys = [key for key in batch.keys if self._batches[key] is batch]
         return mine
 
-    def _take(self, keys: Iterable[str]) -> None:
-        for key in keys:
+    def _take(self, batch: _Batch) -> None:
+        self._ready.pop(batch, None)
+        for key in batch.keys:
             del self._batches[key]
