@@ -9,6 +9,8 @@ import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,15 +28,15 @@ from omq.pzq.cluster.actions import (
     Tell,
 )
 from omq.pzq.cluster.node import Node
-from omq.pzq.cluster.possession import Possession
+from omq.pzq.cluster.possession import Possession, Statement
 from omq.pzq.errors import Malformed
 from omq.pzq.inlet import Asked, Inlet
-from omq.pzq.queue import Queue, Replicas
+from omq.pzq.queue import AGAIN, Queue, Replicas
 from omq.pzq.run import Run, read_replicas, run_of
 from omq.pzq.settings import Settings
 from omq.pzq.talk import Talk
 from omq.pzq.wire import NOT_REPLICATED, REPLICA, REPLICAS, pack
-from omq.store.errors import DamagedError
+from omq.store.errors import DamagedError, StoreFull
 from omq.store.interface import Append, MakeTopic, Persistence, TopicState
 from omq.store.interface import Settle as SettleTopic
 from omq.store.journal import Journal
@@ -43,12 +45,22 @@ from omq.types import Security
 log = logging.getLogger("omq.pzq")
 
 FILE: Final = "cluster.json"
+#: Bytes that are kept free for that file on a disk that is full.
+SPARE: Final = 1 << 16
 _SUFFIX: Final[dict[Persistence, str]] = {"strong": "", "weak": ".unsynced"}
 _SHIFT: Final = 64  # bits of a message's number
 _NUMBER: Final = (1 << _SHIFT) - 1
 _TOMBS: Final = "acknowledged-elsewhere"
 
 Later = Callable[[float, Callable[[], None]], None]
+
+
+def clock() -> float:
+    """Seconds, those among them for which the host slept: leases go on meanwhile."""
+    return time.clock_gettime(_CLOCK)
+
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Member:
@@ -84,9 +96,12 @@ class Member:
         self._left: dict[str, list[str]] = {}  # keys of what consumers are done with, by owner, not told yet
         self._timer: asyncio.TimerHandle | None = None
         self._replicated = settings.replicas > 0
-        self._burials = self._buried = 0  # of what was acknowledged in an owner's place: begun, and stored
-        self._unsaid: deque[tuple[int, dict[str, Any]]] = deque()  # what waits for so many of them
+        self._burials = 0  # of what was acknowledged in an owner's place
+        self._burying: dict[int, None] = {}  # those that are not stored yet
+        self._unsaid: deque[tuple[int, dict[str, Any]]] = deque()  # what waits for the first so many of them
         self._acting = False
+        self._unkept = False  # the last statement could not be kept
+        self._taken_back = False  # and what is yet to be done was decided after it
         self._expiring = False
 
     # ------------------------------------------------------------------ life
@@ -121,7 +136,7 @@ class Member:
             self._settings.peers,
             timeout=self._settings.timeout,
             life=life,
-            now=time.monotonic(),
+            now=clock(),
             store=store.id,
             records=records,
             fenced=self._replicated and len(names) > 2,
@@ -177,7 +192,13 @@ class Member:
             self._timer.cancel()
 
     async def close(self) -> None:
-        """Ends. Idempotent."""
+        """Waits for the answers to all that was taken, and ends. Idempotent."""
+        if hasattr(self, "_inlet"):
+            await self._journal.drained()
+            while self._node.waits() is not None:
+                self._node.expire(clock())
+                self._act()
+                await asyncio.sleep(0.01)
         self.pause()
         self._tell_left()
         await self._talk.close()
@@ -210,9 +231,22 @@ class Member:
         }
         if possession.is_quiet():
             return  # after a crash it is as if it had just begun
+        spare = self._file.with_suffix(".spare")
+        try:
+            self._write(json.dumps(kept).encode())
+        except OSError as error:
+            if error.errno != ENOSPC or not spare.exists():
+                raise
+            spare.unlink()
+            self._write(json.dumps(kept).encode())
+        if not spare.exists():
+            with suppress(OSError):
+                spare.write_bytes(bytes(SPARE))
+
+    def _write(self, kept: bytes) -> None:
         new = self._file.with_suffix(".new")
         with new.open("wb") as file:
-            file.write(json.dumps(kept).encode())
+            file.write(kept)
             file.flush()
             os.fsync(file.fileno())
         new.replace(self._file)
@@ -244,11 +278,11 @@ class Member:
 
     def figures(self) -> tuple[int, int, int]:
         """How many replicas it has, how many nodes there are, and how many are alive: itself among them."""
-        living = len(self._node.possession.living(time.monotonic()))
+        living = len(self._node.possession.living(clock()))
         return self._node.replicas(), len(self._settings.peers) + 1, living + 1
 
     def _may(self, owner: str) -> Callable[[], bool]:
-        return lambda: self._node.possession.delivers(owner, time.monotonic())
+        return lambda: self._node.possession.delivers(owner, clock())
 
     # ------------------------------------------------------------------ messages
 
@@ -277,7 +311,7 @@ class Member:
 
     def stored(self, write: Append, asked: list[Asked]) -> None:
         """Messages are stored, and to be replicated before they are answered."""
-        queue, now = self._produced, time.monotonic()
+        queue, now = self._produced, clock()
         if write.duplicate:
             key = self._keys[queue.id].get(write.first)
             if key is None:
@@ -323,7 +357,7 @@ class Member:
 
     def _expire(self) -> None:
         self._expiring = False
-        now = time.monotonic()
+        now = clock()
         self._node.expire(now)
         self._act()
         self._await_expiry(now)
@@ -376,38 +410,48 @@ class Member:
     # ------------------------------------------------------------------ what is heard
 
     def _heard(self, frames: list[bytes]) -> None:
-        kind, now = frames[0], time.monotonic()
+        kind, now = frames[0], clock()
         if kind == b"KALV":
             peer = frames[1].decode()
             if peer not in self._settings.peers:
                 raise ValueError(f"{peer!r} is not among nodes: it has another name for itself, or another port")
-            self._node.hear_keep_alive(peer, json.loads(frames[2]) if len(frames) > 2 else None, now)
+            if self._node.hear_keep_alive(peer, _read_json(frames[2]) if len(frames) > 2 else None, now):
+                self._is_new(peer)
         elif kind == b"REMOVE":
             self._node.hear_remove([frames[1].decode()])
         elif kind == b"REMOVES":
-            self._node.hear_remove([str(key) for key in json.loads(frames[1])])
+            self._node.hear_remove([str(key) for key in _read_json(frames[1])])
         elif kind == b"CHECK":
             self._node.hear_check(frames[1].decode(), frames[2].decode())
         elif kind in (b"ASK", b"TOLD", b"GONE"):
-            self._node.hear(kind.decode(), json.loads(frames[1]), now)
+            self._node.hear(kind.decode(), _read_json(frames[1]), now)
         else:
             raise ValueError("there is no such word")
         self._act()
         self._wake()
 
+    def _is_new(self, peer: str) -> None:
+        self._talk.forget(peer)
+        timeout = self._node.possession.peers[peer].timeout
+        if timeout != self._settings.timeout:
+            log.warning(
+                "cluster: %s has --timeout-nodes %.0f, and this node %.0f; all should have one: the shorter one counts",
+                *(peer, timeout * 1e6, self._settings.timeout * 1e6),
+            )
+
     def _acked(self, peer: str, keys: list[str]) -> None:
-        self._node.replicated(peer, keys, time.monotonic())
+        self._node.replicated(peer, keys, clock())
         self._act()
 
     def _tick(self) -> None:
-        now = time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(self._node.possession.beat(), self._tick)
+        now = clock()
         for peer in self._settings.peers:
             if not self._node.possession.alive(peer, now):
                 self._talk.forget(peer)
         self._node.tick(now)
         self._act()
         self._wake()
-        self._timer = asyncio.get_running_loop().call_later(self._settings.timeout / 10, self._tick)
 
     # ------------------------------------------------------------------ what is done
 
@@ -425,14 +469,16 @@ class Member:
                 for queue in settled:
                     queue.save()
         finally:
-            self._acting = False
+            self._acting = self._taken_back = False
 
     def _do(self, action: Action, settled: set[Queue]) -> None:
         match action:
-            case Keep():
-                self._save()
-                log.info("cluster: this node states %s", self._node.possession.records)
+            case Keep(before):
+                if not self._taken_back:
+                    self._keep(before)
             case KeepAlive(state):
+                if self._taken_back:
+                    state = self._node.possession.keep_alive(clock(), self._node.holds())
                 self._talk.say(b"KALV", self._settings.name.encode(), json.dumps(state).encode())
             case Tell(kind, body):
                 self._tell(kind, body, settled)
@@ -462,6 +508,19 @@ class Member:
             case Answer(keys, done):
                 self._answer(keys, None if done else NOT_REPLICATED.encode())
 
+    def _keep(self, before: Statement) -> None:
+        possession = self._node.possession
+        try:
+            self._save()
+        except OSError as error:
+            if not self._unkept:
+                log.error("cluster: what this node would state cannot be kept, so it is not stated: %s", error)
+            self._unkept = self._taken_back = True
+            possession.restate(before)
+        else:
+            self._unkept = False
+            log.info("cluster: this node states %s", possession.records)
+
     def _tell(self, kind: str, body: dict[str, Any], settled: set[Queue]) -> None:
         """Says it once the store has what it says."""
         if kind != "TOLD":
@@ -472,7 +531,7 @@ class Member:
         def kept() -> None:
             if waits:
                 waits.pop().kept(kept)
-            elif self._buried < burials:
+            elif self._burying and next(iter(self._burying)) <= burials:
                 self._unsaid.append((burials, body))
             else:
                 self._talk.say_json(kind, body)
@@ -480,11 +539,19 @@ class Member:
         kept()
 
     def _entomb(self, origin: str, key: str) -> None:
-        self._burials += 1
+        self._burials = number = self._burials + 1
+        self._burying[number] = None
+        record = pack([origin.encode(), key.encode()])
+
+        def submit() -> None:
+            self._journal.submit(Append(self._tomb_topic, record, 1), stored)
 
         def stored(write: Append) -> None:
-            self._buried += 1  # they are stored in their order
-            while self._unsaid and self._unsaid[0][0] <= self._buried:
+            if isinstance(write.error, StoreFull):
+                self._later(AGAIN, submit)
+                return
+            del self._burying[number]
+            while self._unsaid and self._unsaid[0][0] < next(iter(self._burying), self._burials + 1):
                 self._talk.say_json("TOLD", self._unsaid.popleft()[1])
             if write.error is not None:
                 log.error("cluster: that a message of %s is done with is not kept: %s", origin, write.error)
@@ -493,7 +560,7 @@ class Member:
             else:  # all know it by now
                 self._journal.submit(SettleTopic(write.topic_id, [(write.first, write.first)]), _looked_at)
 
-        self._journal.submit(Append(self._tomb_topic, pack([origin.encode(), key.encode()]), 1), stored)
+        submit()
 
     def _replicate(self, peer: str, origin: str, keys: Sequence[str]) -> None:
         """Sends bodies, those at hand or from the store; none where too many wait already."""
@@ -515,6 +582,13 @@ class Member:
 def _place(queue: Queue, number: int) -> int:
     """Where a message is: topic and number in one; the numbers behind it are places, too."""
     return queue.id << _SHIFT | number
+
+
+def _read_json(frame: bytes) -> Any:
+    try:
+        return json.loads(frame)
+    except RecursionError:
+        raise ValueError("it is too deep") from None
 
 
 class _Answers:

@@ -164,7 +164,7 @@ class Talk:
         self._wanted[peer].set()
 
     def forget(self, peer: str) -> None:
-        """A peer is silent: what waits for it is not sent."""
+        """A peer is silent, or is another run: what waits is not sent, answers to what was sent count no more."""
         self._replicas[peer].clear()
         self._unanswered[peer].clear()
         self._waiting[peer] = 0

@@ -92,6 +92,7 @@ class Cluster:
         self.acked: set[str] = set()  # to the producer
         self.consumed: dict[str, str] = {}  # where it was acknowledged first; "": that disk is lost
         self.wiped = 0
+        self.lost = 0  # disks, since all was whole again
         self.faults = 0
         self.whole = 0  # rounds for which nothing was wrong
         for machine in self.machines.values():
@@ -155,6 +156,7 @@ class Cluster:
             self.queued = [one for one in self.queued if one[0] != machine.name]
             if kind == "wipe":
                 self.wiped += 1
+                self.lost += 1
                 machine.store = f"{machine.name}{self.wiped}"
                 machine.records = None
                 machine.own, machine.held, machine.tombs = {}, {}, {}
@@ -225,6 +227,8 @@ class Cluster:
             self.whole = 0
         else:
             self.whole += 1
+            if self.whole >= HEALING:
+                self.lost = 0
             self.check_return()
 
     def carry(self, machine: Machine) -> None:
@@ -324,8 +328,10 @@ class Cluster:
                 machine.begin(self.now)
             elif machine.stopped:
                 self.go_on(machine)
+        lost = self.lost
         for _ in range(HEALING):
             self.round()
+        self.lost = lost
         where: dict[str, list[str]] = {}
         for machine in self.machines.values():
             assert machine.node is not None
@@ -340,7 +346,7 @@ class Cluster:
             }:
                 raise Broken(f"{machine.name} does not know what it has")
         for key in self.acked - set(self.consumed):
-            if self.wiped < 2 and len(where.get(key, [])) != 1:
+            if self.lost < 2 and len(where.get(key, [])) != 1:
                 raise Broken(f"{key} was acknowledged to its producer, and {where.get(key, [])} deliver it")
         for key, at in self.consumed.items():
             if not at:
@@ -382,6 +388,7 @@ class Cluster:
                 sorted(self.consumed.items()),
                 self.left,
                 self.wiped,
+                self.lost and (self.lost, min(self.whole, HEALING)),
                 self.faults,
             )
         ).encode()
@@ -427,12 +434,16 @@ def _of_node(node: Node, now: float) -> Any:
         sorted((owner, min(now - when, 2 * TIMEOUT)) for owner, when in node._round.items()),
         asked,
         [(key, sorted(having), until - now) for key, having, until in node._waiting],
-        sorted((key, sorted(unaware)) for key, (_, unaware) in node.tombs.items()),
+        sorted(node.tombs),
+        [(peer, list(keys)) for peer, keys in node._unaware.items()],
     )
 
 
 def _of_message(message: Any, cluster: Cluster) -> Any:
     sender, action = message
+    if isinstance(action, Tell):
+        body = {**action.body, "life": cluster.machines[sender].life - action.body["life"]}
+        return sender, action.kind, sorted(body.items())
     if not isinstance(action, KeepAlive):
         return sender, action
     state = action.state
@@ -449,4 +460,5 @@ def _of_message(message: Any, cluster: Cluster) -> Any:
         state["records"],
         sorted(heard.items()),
         state["holds"],
+        sorted((who, life == cluster.machines[who].life) for who, life in state["lives"].items()),
     )

@@ -7,10 +7,11 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import permutations
 
 import pytest
 
-from tests.model.pzq_cluster import Broken, Cluster, Event
+from tests.model.pzq_cluster import HEALING, Broken, Cluster, Event
 
 #: Of a beginning: the faults that have happened, and how far its ways go in the usual run.
 FAULTS = {"produced": 0, "taken_over": 1, "returning": 1}
@@ -63,7 +64,7 @@ def walk(seed: int, rounds: int, faults: int) -> None:
         while len(way) < rounds:
             events = cluster.events(faults)
             event = ("idle",) if chance.random() < 0.4 else chance.choice(events)
-            if event[0] == "wipe" and cluster.wiped:
+            if event[0] == "wipe" and cluster.lost:
                 continue  # a majority's disks live
             way.append(event)
             cluster.happen(event)
@@ -125,6 +126,18 @@ def test_a_node_that_has_lost_its_disk_supports_nobody_at_first() -> None:
     cluster.links = {("a", "b"): "cut", ("b", "a"): "cut", ("c", "b"): "cut"}
     for _ in range(8):
         cluster.round()  # the second one delivers on, by what the third has said before; the first must not
+    cluster.check_healing()
+
+
+@pytest.mark.parametrize("order", [*permutations("abc")])
+def test_nodes_that_lose_their_disks_one_after_another(order: tuple[str, ...]) -> None:
+    cluster = produced()
+    for name in order:
+        cluster.happen(("wipe", name))
+        cluster.happen(("return", name))
+        for _ in range(HEALING):
+            cluster.round()
+    assert not cluster.lost
     cluster.check_healing()
 
 

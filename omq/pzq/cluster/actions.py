@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from omq.pzq.cluster.possession import Statement
+
 Keys = Sequence[str]
 
 
@@ -15,7 +17,9 @@ class KeepAlive(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Have the records on the disk before anything else is said."""
+    """Have the records on the disk before anything else is said; where that fails, what was *before* is stated on."""
+
+    before: Statement
 
 
 class Tell(NamedTuple):

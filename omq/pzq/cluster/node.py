@@ -26,6 +26,8 @@ from omq.pzq.cluster.waiting import Waiting
 WINDOW: Final = 256
 #: Keys that are remembered as done with, so that a replica that comes late is not kept.
 REMEMBERED: Final = 65_536
+#: Characters of a key.
+MAX_KEY: Final = 255
 #: Timeouts after which replicas are asked about again.
 ROUND: Final = 2.0
 
@@ -42,7 +44,7 @@ class Node:
     Attributes:
         own: The messages of this node that were stored by it and are not done with, by key; and where they are.
         held: Likewise the replicas, by owner; of this node itself, too, after it has lost its disk.
-        tombs: What was acknowledged here in an owner's place: the owner, and who has not confirmed to know it.
+        tombs: What was acknowledged here in an owner's place, by key: the owner.
     """
 
     def __init__(
@@ -53,12 +55,12 @@ class Node:
         self.actions: list[Action] = []
         self.own: dict[str, int] = {}
         self.held: dict[str, dict[str, int]] = {}
-        self.tombs: dict[str, tuple[str, set[str]]] = {}
+        self.tombs: dict[str, str] = {}
         self._replicas = replicas
         self._patience = patience
         self._is_mine = is_mine
         self._removed: dict[str, None] = {}
-        #: Own messages that a peer is not known to have.
+        #: Messages of this node that a peer is not known to have.
         self._missing: dict[str, dict[str, None]] = {peer: {} for peer in possession.peers}
         #: Replicas that the possessor is not known to have, by owner; and who that is.
         self._unsure: dict[str, dict[str, None]] = {}
@@ -66,6 +68,8 @@ class Node:
         self._round: dict[str, float] = {}
         #: Own messages on their way to a peer as they were stored, by the first key; and since when.
         self._flying: dict[str, dict[str, tuple[Sequence[str], float]]] = {peer: {} for peer in possession.peers}
+        #: What of `tombs` a peer has not confirmed to know.
+        self._unaware: dict[str, dict[str, None]] = {peer: {} for peer in possession.peers}
         #: What a peer was asked or sent by itself, and when.
         self._asked: dict[str, dict[str, float]] = {peer: {} for peer in possession.peers}
         #: What producers wait for.
@@ -76,9 +80,14 @@ class Node:
         self.own = dict(own)
         self.held = {owner: dict(places) for owner, places in held.items()}
         peers = self.possession.peers
-        self.tombs = {key: (owner, set(peers)) for owner, key in tombs}
+        self.tombs = {key: owner for owner, key in tombs}
+        self._unaware = {peer: dict.fromkeys(self.tombs) for peer in peers}
         if self._replicas:
-            self._missing = {peer: dict.fromkeys(self.own) for peer in peers}
+            self._missing = {peer: self._mine() for peer in peers}
+
+    def _mine(self) -> dict[str, None]:
+        """The messages of this node, those that it has got back from others among them."""
+        return dict.fromkeys([*self.own, *self.held.get(self.name, ())])
 
     def places(self, origin: str, keys: Iterable[str]) -> list[int]:
         """Where messages are, as far as they are here."""
@@ -148,6 +157,12 @@ class Node:
     def stored(self, origin: str, keys: Sequence[str], place: int) -> None:
         """Replicas are stored, the first of them at *place*, the others behind it."""
         self.held.setdefault(origin, {}).update(zip(keys, range(place, place + len(keys)), strict=True))
+        if origin == self.name and self._replicas:
+            for missing in self._missing.values():
+                missing.update(dict.fromkeys(keys))
+        # Consumers may have been done with some of them while the store was at it.
+        if late := [key for key in keys if key in self._removed or key in self.tombs]:
+            self._done_with(late)
 
     def replicated(self, peer: str, keys: Sequence[str], now: float) -> None:
         """A peer has acknowledged replicas."""
@@ -186,24 +201,25 @@ class Node:
     def consumed(self, origin: str, keys: Sequence[str]) -> None:
         """Consumers are done with messages: the store notes that by itself."""
         held = self.held.get(origin, {})
-        peers = self.possession.peers
         own = self.own if origin == self.name else {}
-        if mine := [key for key in keys if own.pop(key, None) is not None]:
-            self._drop_own(mine)
+        mine = [key for key in keys if own.pop(key, None) is not None]
         if len(mine) < len(keys):
-            mine_too = set(mine)
             for key in dict.fromkeys(keys):
-                if key not in mine_too and held.pop(key, None) is not None:
-                    self._entomb(origin, key, set(peers))
+                if held.pop(key, None) is not None:
+                    self._entomb(origin, key, self._unaware)
+        if origin == self.name:
+            self._drop_own(keys)
         self._remember(keys)
         self.actions.append(Remove(keys))
 
-    def _entomb(self, origin: str, key: str, unaware: set[str]) -> None:
-        self.tombs[key] = (origin, unaware)
+    def _entomb(self, origin: str, key: str, unaware: Iterable[str]) -> None:
+        self.tombs[key] = origin
+        for peer in unaware:
+            self._unaware[peer][key] = None
         self.actions.append(Entomb(origin, key))
 
     def _drop_own(self, keys: Sequence[str]) -> None:
-        """Messages are not in `own` any more."""
+        """Messages of this node are done with."""
         for missing in self._missing.values():
             if missing:
                 for key in keys:
@@ -226,6 +242,8 @@ class Node:
         for owner, held in self.held.items():
             if gone := _taken(held, keys):
                 self.actions.append(Settle(owner, gone))
+                if owner == self.name:
+                    self._drop_own(list(gone))
             if unsure := self._unsure.get(owner):
                 for key in keys:
                     unsure.pop(key, None)
@@ -233,19 +251,20 @@ class Node:
 
     # ------------------------------------------------------------------ what comes
 
-    def hear_keep_alive(self, peer: str, state: dict[str, Any] | None, now: float) -> None:
-        """A peer is there.
+    def hear_keep_alive(self, peer: str, state: dict[str, Any] | None, now: float) -> bool:
+        """A peer is there; whether it is another one than before, so that what that one was sent counts for nothing.
 
         Raises:
             ValueError: Its state is none.
         """
         store = self.possession.peers[peer].store
-        if self.possession.hear(peer, state, now):
+        if is_new := self.possession.hear(peer, state, now):
             self._ground(peer)
             self._asked[peer].clear()
             if store and self.possession.peers[peer].store != store and self._replicas:
-                self._missing[peer] = dict.fromkeys(self.own)  # its disk is another one
+                self._missing[peer] = self._mine()  # its disk is another one
         self._consider(now)
+        return is_new
 
     def hear_remove(self, keys: Sequence[str]) -> None:
         """Messages are done with."""
@@ -253,7 +272,7 @@ class Node:
 
     def hear_check(self, key: str, owner: str) -> None:
         """A peer asks in the original's way whether a message is done with."""
-        if key in self.tombs or (owner == self.name and self._view(owner, key) == "gone"):
+        if key in self.tombs or key in self._removed or (owner == self.name and self._view(owner, key) == "gone"):
             self.actions.append(Remove([key]))
 
     def hear(self, kind: str, body: dict[str, Any], now: float) -> None:
@@ -263,14 +282,18 @@ class Node:
             ValueError: It does not say what it should.
         """
         try:
-            sender, to, origin = body["from"], body["to"], body["origin"]
-            lists = {name: [str(key) for key in body.get(name, ())] for name in ("keys", "have", "want", "gone")}
+            sender, to, origin = str(body["from"]), body["to"], str(body["origin"])
+            lists = {name: [_key(key) for key in body.get(name, ())] for name in ("keys", "have", "want", "gone")}
         except (KeyError, TypeError) as wrong:
             raise ValueError(f"{kind} says too little: {wrong}") from None
         if to != self.name:
             return
         if sender not in self.possession.peers:
             raise ValueError(f"{kind} is from {sender!r}, which is no node of this cluster")
+        if origin not in self.possession.nodes:
+            raise ValueError(f"{kind} is of {origin!r}, which is no node of this cluster")
+        if body.get("life", life := self.possession.peers[sender].life) != life:
+            return  # a run of it that is over may have said what does not hold any more
         if kind == "ASK":
             views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
             for key in lists["keys"]:
@@ -291,10 +314,11 @@ class Node:
 
     def _hear_gone(self, sender: str, origin: str, keys: list[str]) -> None:
         self._done_with(keys)
+        others = [peer for peer in self.possession.peers if peer != sender]
         for key in keys:
-            if origin == self.name and not self._is_mine(key) and key not in self.tombs:
+            if others and origin == self.name and not self._is_mine(key) and key not in self.tombs:
                 # The owner has lost its disk: others may bring it this message yet.
-                self._entomb(origin, key, set(self.possession.peers) - {sender})
+                self._entomb(origin, key, others)
         self._tell("TOLD", sender, origin, {"gone": keys})
 
     def _hear_told(self, sender: str, origin: str, lists: dict[str, list[str]], now: float) -> None:
@@ -304,13 +328,10 @@ class Node:
         gone: list[str] = []
         for key in lists["gone"]:
             asked.pop(key, None)
-            if (tomb := self.tombs.get(key)) is None:
-                gone.append(key)
+            if key in self.tombs:
+                self._aware(sender, key)
             else:
-                tomb[1].discard(sender)
-                if not tomb[1]:
-                    del self.tombs[key]
-                    self.actions.append(Forget(key))
+                gone.append(key)
         if mine := [key for key in gone if key in self.own]:
             self.actions.append(Remove(mine))
         self._done_with(gone)
@@ -319,6 +340,13 @@ class Node:
             self._send(sender, origin, wanted, now)
         self._push(sender, now)
         self._consider(now)
+
+    def _aware(self, peer: str, key: str) -> None:
+        """A peer knows that a message was acknowledged in its owner's place."""
+        self._unaware[peer].pop(key, None)
+        if not any(key in unaware for unaware in self._unaware.values()):
+            del self.tombs[key]
+            self.actions.append(Forget(key))
 
     # ------------------------------------------------------------------ what is to be said
 
@@ -338,12 +366,13 @@ class Node:
         self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
 
     def _consider(self, now: float) -> None:
+        was = self.possession.statement()
         if self.possession.consider(now, self.holds(), self._is_settled):
-            self.actions.append(Keep())
+            self.actions.append(Keep(was))
             self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
 
     def _is_settled(self, owner: str) -> bool:
-        return not any(origin == owner and owner in unaware for origin, unaware in self.tombs.values())
+        return not any(self.tombs[key] == owner for key in self._unaware[owner])
 
     def _look_for_possessor(self, owner: str, now: float) -> None:
         """Whom replicas are to be compared with; with another one, or after a while, all of them are."""
@@ -382,7 +411,7 @@ class Node:
             elif due:
                 asked.update(dict.fromkeys(due, now))
                 self._tell("ASK", peer, origin, {"keys": due})
-        if self.tombs and not legacy:
+        if self._unaware[peer]:
             self._push_gone(peer, again, now)
 
     def _push_legacy(self, peer: str, origin: str, keys: list[str], now: float) -> None:
@@ -395,20 +424,28 @@ class Node:
 
     def _push_gone(self, peer: str, again: float, now: float) -> None:
         due: dict[str, list[str]] = {}
-        asked, count = self._asked[peer], 0
-        for key, (origin, unaware) in self.tombs.items():
-            if peer in unaware:
-                if asked.get(key, -1e9) < again:
-                    due.setdefault(origin, []).append(key)
-                    asked[key] = now
-                count += 1
-                if count == WINDOW:
-                    break
+        asked, first = self._asked[peer], list(islice(self._unaware[peer], WINDOW))
+        if self.possession.peers[peer].legacy:  # it knows no answer
+            self.actions.append(Remove(first))
+            for key in first:
+                self._aware(peer, key)
+            return
+        for key in first:
+            if asked.get(key, -1e9) < again:
+                due.setdefault(self.tombs[key], []).append(key)
+                asked[key] = now
         for origin, keys in due.items():
             self._tell("GONE", peer, origin, {"keys": keys})
 
     def _tell(self, kind: str, to: str, origin: str, lists: dict[str, list[str]]) -> None:
-        self.actions.append(Tell(kind, {"from": self.name, "to": to, "origin": origin, **lists}))
+        life = self.possession.life
+        self.actions.append(Tell(kind, {"from": self.name, "life": life, "to": to, "origin": origin, **lists}))
+
+
+def _key(text: Any) -> str:
+    if not isinstance(text, str) or not text.isascii() or len(text) > MAX_KEY:
+        raise ValueError(f"{str(text)[:40]!r} is no key")
+    return text
 
 
 def _taken(places: dict[str, int], keys: Iterable[str]) -> dict[str, int]:

@@ -10,6 +10,10 @@ from typing import Any, Final
 LEASE: Final = 0.8
 
 Record = tuple[int, str]  # epoch, possessor
+Statement = dict[str, Record] | None  # records by owner; `None`: nothing is stated
+
+#: Numbers that are told are smaller.
+BOUND: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -28,6 +32,7 @@ class Peer:
         records: What it states.
         hears: Whom it hears.
         holds: How many replicas it holds, by owner.
+        timeout: Seconds after which others are silent for it.
     """
 
     heard: float
@@ -41,6 +46,7 @@ class Peer:
     records: dict[str, Record] = field(default_factory=dict)
     hears: frozenset[str] = frozenset()
     holds: dict[str, int] = field(default_factory=dict)
+    timeout: float = float("inf")
 
 
 class Possession:
@@ -123,9 +129,9 @@ class Possession:
         mine = self.record(owner)
         if mine[1] != self.name or self._quiet:
             return False
-        lasts = LEASE * self.timeout
         support = 1
         for peer in self.peers.values():
+            lasts = LEASE * min(self.timeout, peer.timeout)
             if peer.legacy:
                 support += now < peer.heard + lasts
             elif not peer.quiet and peer.records.get(owner, (0, owner)) == mine:
@@ -136,6 +142,8 @@ class Possession:
         """Whether this node may give messages of a queue to consumers."""
         if owner == self.name and not self.fenced:
             return True
+        if owner != self.name and self.peers[owner].legacy and self.alive(owner, now):
+            return False  # it claims nothing, and delivers as soon as it is there
         return self.leased(owner, now) and not self.hands_back(owner)
 
     def hands_back(self, owner: str) -> bool:
@@ -147,6 +155,18 @@ class Possession:
         return theirs[1] == owner and theirs[0] > mine[0]
 
     # ------------------------------------------------------------------ what it hears and says
+
+    def statement(self) -> Statement:
+        """What it states now."""
+        return None if self._quiet else dict(self.records)
+
+    def restate(self, before: Statement) -> None:
+        """What it states since is not on the disk, so nobody may hear of it."""
+        self._quiet, self.records = before is None, dict(before or {})
+
+    def beat(self) -> float:
+        """Seconds between two keep-alives: for the most impatient node a tenth of its patience."""
+        return max(0.001, min(self.timeout, *(peer.timeout for peer in self.peers.values())) / 10)
 
     def keep_alive(self, now: float, holds: dict[str, int]) -> dict[str, Any]:
         """What it tells all others."""
@@ -161,6 +181,8 @@ class Possession:
             "records": None if self._quiet else {owner: list(record) for owner, record in self.records.items()},
             "heard": {peer: [it.life, it.number] for peer, it in self.peers.items() if self.alive(peer, now)},
             "holds": holds,
+            "timeout": self.timeout,
+            "lives": {peer: it.life for peer, it in self.peers.items() if it.life},
         }
 
     def hear(self, peer: str, state: dict[str, Any] | None, now: float) -> bool:
@@ -174,20 +196,26 @@ class Possession:
             known.legacy, known.heard = True, now
             return False
         try:
-            life, number, store = int(state["life"]), int(state["number"]), str(state["store"])
+            life, number, store = _number(state["life"]), _number(state["number"]), str(state["store"])
             stated = state["records"]
-            records = {str(owner): (int(epoch), str(who)) for owner, (epoch, who) in (stated or {}).items()}
-            heard = {str(who): (int(run), int(last)) for who, (run, last) in state["heard"].items()}
-            holds = {str(owner): int(count) for owner, count in state["holds"].items()}
-        except (KeyError, TypeError, AttributeError) as wrong:
+            records = {str(owner): (_number(epoch), str(who)) for owner, (epoch, who) in (stated or {}).items()}
+            heard = {str(who): (_number(run), _number(last)) for who, (run, last) in state["heard"].items()}
+            holds = {str(owner): _number(count) for owner, count in state["holds"].items()}
+            timeout = float(state.get("timeout", self.timeout))
+            known_life = _number(state.get("lives", {}).get(self.name, 0))
+            if not timeout > 0:
+                raise ValueError(f"a timeout of {timeout}")
+        except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
             raise ValueError(f"no state of a node: {wrong}") from None
+        if known_life > self.life:
+            self.life = known_life + 1  # the clock was set back, and the disk that had the last one is lost
         if (life, number) <= (known.life, known.number):
             return False  # late, or once more
         is_new = life != known.life or store != known.store
         known.legacy, known.heard = False, now
         known.life, known.number, known.store = life, number, store
         known.quiet, known.records = stated is None, records
-        known.hears, known.holds = frozenset(heard), holds
+        known.hears, known.holds, known.timeout = frozenset(heard), holds, timeout
         run, last = heard.get(self.name, (0, 0))
         known.knows = run == self.life
         if known.knows and last in self._sent:
@@ -283,3 +311,9 @@ class Possession:
         if len(deaf) + 1 < self.majority:
             return False  # others hear it
         return all(self.name < peer for peer in living if self.peers[peer].holds.get(owner))
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value < BOUND:
+        raise ValueError(f"{str(value)[:40]!r} is no number of a node")
+    return value

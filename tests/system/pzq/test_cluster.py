@@ -8,10 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import zmq
 
 from omq.errors import ReceiveTimeout
 from omq.pzq import Consumer, NotReplicated, Producer
 from tests.system.pzq.nodes import Node, cluster, empty, until, whole
+from tests.system.pzq.raw import raw
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -143,3 +145,45 @@ def test_kills_under_load(tmp_path: Path) -> None:
                 delivered.update(consume(node, 1))
         empty(nodes)
         assert len(delivered) == 1800
+
+
+def test_nodes_that_lose_their_disks_one_after_another(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "1") as nodes:
+        produce(nodes[0], *bodies(30))
+        until(lambda: all(node.figures()["replicas"] == 30 for node in nodes[1:]), "both others have all")
+        for node in nodes:
+            node.kill()
+            shutil.rmtree(node.database)
+            node.start()
+            until(lambda node=node: node.figures()["messages"] == 30, "it is filled again")  # type: ignore[misc]
+        assert sorted(consume(nodes[0], 30)) == sorted(bodies(30))
+        empty(nodes)
+
+
+def test_what_was_taken_is_answered_before_the_end(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "2", "--timeout-replication", "3000000") as nodes:
+        nodes[2].signal(signal.SIGSTOP)
+        with raw(zmq.DEALER, nodes[0].receive) as producer:
+            for number in range(50):
+                producer.send_multipart([b"%d" % number, b"", b"m"])
+            until(lambda: nodes[1].figures()["replicas"] == 50, "all are taken, and no answer is due")
+            nodes[0].signal(signal.SIGTERM)
+            nodes[2].signal(signal.SIGCONT)
+            answers = [producer.recv_multipart() for _ in range(50)]
+        assert {answer[1] for answer in answers} == {b"1"}
+        assert len({answer[0] for answer in answers}) == 50
+        assert nodes[0].process is not None
+        assert nodes[0].process.wait(10) == 0
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_what_is_acknowledged_while_it_is_replicated_does_not_come_back(tmp_path: Path, turn: int) -> None:
+    with cluster(tmp_path, "--replicas", "1", "--hard-sync") as nodes:
+        with Consumer(nodes[0].send) as consumer, raw(zmq.DEALER, nodes[0].receive) as producer:
+            for number in range(2000):
+                producer.send_multipart([b"%d" % number, b"", b"m"])
+                consumer.recv(timeout=10).ack()
+            until(lambda: nodes[0].figures()["messages"] == 0, "all is acknowledged")
+            print([n.figures()["replicas"] for n in nodes])
+        nodes[0].kill()
+        assert nothing(nodes[1], 3.0)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.cluster.actions import Answer, Check, Entomb, Forget, KeepAlive, Remove, Replica, Settle, Tell
+from omq.pzq.cluster.actions import Answer, Check, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, Tell
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.possession import Possession
+from omq.pzq.cluster.waiting import Waiting
 
 TIMEOUT = 10.0
 
@@ -160,7 +161,8 @@ def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
     hear(one, "b", "c", now=20.0, holds={"b": 1})
     one.stored("b", ["b0/1"], 1)
     one.possession.records["b"] = (1, "a")
-    one.tombs["b0/0"] = ("b", {"b"})
+    one.tombs["b0/0"] = "b"
+    one._unaware["b"]["b0/0"] = None
     hear(one, "b", now=21.0, number=2, records={"b": [2, "b"]})
     assert one.possession.record("b") == (1, "a")
     assert not one.possession.delivers("b", 21.0)
@@ -168,7 +170,143 @@ def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
     assert one.possession.record("b") == (2, "b")
 
 
-@pytest.mark.parametrize("told", [{}, {"life": "x"}, state(1, records={"a": 1}), state(1, heard=[])])
+@pytest.mark.parametrize("told", [{}, {"life": "x"}, state(1, records={"a": 1}), state(1, heard=[]), state(1 << 63)])
 def test_a_state_that_is_none_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         node("b").hear_keep_alive("b", told, 1.0)
+
+
+def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:
+    one = node("b", "c")
+    hear(one, "b")
+    assert one.wanted("b", ["b0/1", "b0/2"]) == ["b0/1", "b0/2"]
+    one.hear_remove(["b0/2"])
+    one.stored("b", ["b0/1", "b0/2"], 5)
+    assert done(one, Settle) == [Settle("b", {"b0/2": 6})]
+    assert one.holds() == {"b": 1}
+
+
+def test_what_an_owner_has_got_back_is_replicated_again() -> None:
+    one = node("b", "c")
+    hear(one, "b", "c")
+    one.stored("a", ["old/1"], 1)
+    one.tick(2.0)
+    asked = done(one, Tell)
+    assert {(tell.kind, tell.body["to"], *tell.body["keys"]) for tell in asked} == {
+        ("ASK", "b", "old/1"),
+        ("ASK", "c", "old/1"),
+    }
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "a", "have": ["old/1"]}, 2.0)
+    one.hear("TOLD", {"from": "c", "to": "a", "origin": "a", "want": ["old/1"]}, 2.0)
+    assert done(one, Replica) == [Replica("c", "a", ["old/1"])]
+    one.replicated("c", ["old/1"], 2.0)
+    hear(one, "b", now=3.0, number=2, store="another")  # its disk is lost
+    one.tick(3.0)
+    (asked,) = done(one, Tell)
+    assert (asked.body["to"], asked.body["keys"]) == ("b", ["old/1"])
+    one.consumed("a", ["old/1"])
+    one.tick(9.0)
+    assert {tell.kind for tell in done(one, Tell)} == {"GONE"}
+
+
+def test_what_a_run_that_is_over_has_said_counts_for_nothing() -> None:
+    one = node("b", "c")
+    hear(one, "b")
+    one.produced(["a0/1"], 1, 1.0)
+    assert one.hear_keep_alive("b", state(1, life=2, store="another"), 1.0)
+    done(one)
+    one.hear("TOLD", {"from": "b", "life": 1, "to": "a", "origin": "a", "have": ["a0/1"]}, 1.0)
+    assert not done(one, Answer)
+    one.tick(2.0)
+    (asked,) = done(one, Tell)
+    assert (asked.kind, asked.body["keys"]) == ("ASK", ["a0/1"])
+    one.hear("TOLD", {"from": "b", "life": 2, "to": "a", "origin": "a", "have": ["a0/1"]}, 2.0)
+    one.produced_again("a0/1", 2.0)
+    assert done(one, Answer) == [Answer(["a0/1"], True)]
+
+
+def test_the_most_impatient_node_says_how_long_a_lease_lasts() -> None:
+    one = node("b", "c")
+    hear(one, "b", "c", now=0.0, timeout=1.0)
+    one.tick(0.0)
+    (said,) = done(one, KeepAlive)
+    hear(one, "b", "c", now=0.1, number=2, timeout=1.0, heard={"a": [1, said.state["number"]]})
+    assert one.possession.delivers("a", 0.7)
+    assert not one.possession.delivers("a", 0.9)
+    assert one.possession.beat() == 0.1
+
+
+def test_a_node_whose_clock_was_set_back_and_whose_disk_is_lost_is_heard_again() -> None:
+    one, other = node("b", "c"), node("b", "c")
+    other.possession.name = "b"
+    other.possession.peers = {"a": other.possession.peers["b"], "c": other.possession.peers["c"]}
+    hear(one, "b", life=9)
+    one.tick(30.0)
+    (said,) = done(one, KeepAlive)
+    assert said.state["heard"] == {}
+    other.possession.hear("a", said.state, 30.0)
+    one.hear_keep_alive("b", other.possession.keep_alive(30.0, {}), 30.0)
+    assert one.possession.alive("b", 30.0)
+
+
+def test_an_owner_of_the_originals_kind_delivers_once_it_is_heard() -> None:
+    one = node("b", "c")
+    hear(one, "b", now=1.0)
+    one.hear_keep_alive("c", None, 1.0)
+    one.stored("c", ["c0/1", "c0/2"], 1)
+    hear(one, "b", now=12.0, number=2)
+    one.tick(12.0)
+    said = done(one, KeepAlive)[-1].state["number"]
+    hear(one, "b", now=12.2, number=3, heard={"a": [1, said]}, records={"c": [1, "a"]})
+    assert one.possession.delivers("c", 12.2)
+    one.consumed("c", ["c0/1"])
+    done(one)
+    one.hear_keep_alive("c", None, 12.3)
+    assert not one.possession.delivers("c", 12.3)
+    one.tick(12.3)
+    assert done(one, Remove) == [Remove(["c0/1"])]
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "c", "gone": ["c0/1"]}, 12.3)
+    assert done(one, Forget) == [Forget("c0/1")]
+    one.hear_check("c0/1", "c")
+    assert done(one, Remove) == [Remove(["c0/1"])]
+
+
+def test_what_cannot_be_kept_is_taken_back() -> None:
+    one = node("b", "c")
+    one.stored("c", ["c0/1"], 1)
+    hear(one, "b", now=12.0)
+    one.tick(12.0)
+    kept = done(one, Keep)
+    assert one.possession.records == {"c": (1, "a")}
+    one.possession.restate(kept[0].before)
+    assert one.possession.records == {}
+    one.tick(13.0)
+    assert done(one, Keep) == kept
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"origin": "nobody", "keys": ["k"]},
+        {"origin": "b", "keys": ["\ud800"]},
+        {"origin": "b", "keys": [7]},
+        {"origin": "b", "keys": ["k" * 256]},
+        {"origin": ["b"], "keys": []},
+    ],
+)
+def test_what_names_no_message_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        node("b").hear("GONE", {"from": "b", "to": "a", **body}, 1.0)
+
+
+def test_acknowledgements_cost_the_same_however_many_messages_wait() -> None:
+    waiting = Waiting()
+    for number in range(1000):
+        waiting.add([f"{number}"], 1.0)
+        waiting.has("b", [f"{number}"])
+        assert not list(waiting.enough(2))
+        assert not waiting._ready
+    for number in range(1000):
+        waiting.has("c", [f"{number}"])  # and no majority is in sight
+    assert len(list(waiting.expired(2.0))) == 1000
+    assert not waiting._ready
