@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -89,6 +89,31 @@ def test_a_replica_whose_disk_is_full_leaves_it_to_the_others(tmp_path: Path, sm
         until(lambda: nodes[small_disk].figures()["replicas"] == 20, "there is room for replicas again")
         assert drain(nodes[0], 20) == set(range(400, 420))
         empty(nodes)
+
+
+def test_a_node_whose_disk_is_full_takes_over(tmp_path: Path, small_disk: int) -> None:
+    small = small_disk
+    with nodes_of(tmp_path, "--replicas", "1") as nodes:
+        sent = 0
+        with Producer(nodes[0].receive) as producer:
+            while not nodes[small].figures()["full"]:
+                producer.send_many(bodies(10, sent))
+                sent += 10
+        kept = nodes[small].figures()["replicas"]
+        assert 20 < kept < sent
+        with (nodes[small].database / "rest").open("wb", buffering=0) as rest, suppress(OSError):
+            while True:  # now nothing at all can be written
+                rest.write(bytes(512))
+        nodes[0].kill()
+        got = drain(nodes[small], kept)
+        assert len(got) == kept
+        (nodes[small].database / "rest").unlink()
+        got |= drain(nodes[small], sent - kept)  # which the third one has kept
+        assert got == set(range(sent))
+        nodes[0].start()
+        whole(nodes)
+        empty(nodes)
+        assert "Traceback" not in nodes[small].log.read_text()
 
 
 def test_a_message_is_not_replicated_where_too_few_have_room(tmp_path: Path, small_disk: int) -> None:
