@@ -127,6 +127,7 @@ class Member:
                 if topic in found:
                     queue = Replicas(self._journal, found[topic], self._later)
                     queue.owner = name
+                    queue.bury_like(delivering)
                     self.queues.append(queue)
                     if kind == self._kind:
                         self._targets[name] = queue

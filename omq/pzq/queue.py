@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from omq._core import blocks
 from omq.pzq.run import Run, run_of
-from omq.pzq.wire import key_format, keys_of, unpack
+from omq.pzq.wire import key_format, keys_of, pack, unpack
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
-from omq.store.interface import MoveToDeadLetter, Settle, TopicState, Write
+from omq.store.interface import Append, MoveToDeadLetter, Settle, TopicState, Write
 from omq.store.journal import Journal
 
 if TYPE_CHECKING:
@@ -407,6 +407,23 @@ class Replicas(Queue):
     """
 
     owner: str = ""
+
+    def bury_like(self, queue: Queue) -> None:
+        """Has messages become dead letters as those of another queue do."""
+        self._max_deliveries, self._graveyard = queue._max_deliveries, queue._graveyard
+
+    def _bury(self, flight: Flight) -> None:
+        # A dead letter has no key with it, so it is another record than the replica, and stored before that one goes.
+        def stored(write: Append) -> None:
+            if write.error is None:
+                self.dead_lettered += 1
+                self.settle(flight)
+                self.save()
+            elif isinstance(write.error, StoreFull):
+                self._later(AGAIN, lambda: self._bury(flight))
+
+        record = pack(flight.parts) if len(flight.parts) > 1 else blocks.encode(flight.parts)
+        self._journal.submit(Append(self._graveyard, record, 1), stored)
 
     def _messages(self, header: bytes, records: memoryview) -> Iterator[tuple[int, bytes, list[bytes], int]]:
         for id, _, parts, size in super()._messages(header, records):

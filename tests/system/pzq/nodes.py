@@ -34,7 +34,7 @@ class Node:
 
     Args:
         number: Which one.
-        ports: Of its receive, send, monitor and broadcast endpoints.
+        ports: Of its receive, send, monitor and broadcast endpoints, and that of dead letters if it has one.
         directory: Where it keeps things.
         options: More of the command's.
         hosts: The addresses of all.
@@ -54,7 +54,10 @@ class Node:
     ) -> None:
         self.host = hosts[number]
         self.wrap = wrap
-        self.receive, self.send, self.monitor, self.broadcast = (f"tcp://{self.host}:{port}" for port in ports)
+        endpoints = [f"tcp://{self.host}:{port}" for port in ports]
+        self.receive, self.send, self.monitor, self.broadcast, *rest = endpoints
+        self.dead_letter = rest[0] if rest else ""
+        options = [*options, *(f"--dead-letter-dsn={endpoint}" for endpoint in rest)]
         self.database = directory / f"node{number}"
         self.log = directory / f"node{number}.log"
         others = ",".join(f"tcp://{host}:{ports[0]}" for host in hosts if host != self.host)
@@ -104,10 +107,10 @@ class Node:
 
 
 @contextmanager
-def cluster(directory: Path, *options: str) -> Iterator[list[Node]]:
+def cluster(directory: Path, *options: str, dead_letters: bool = False) -> Iterator[list[Node]]:
     """Three nodes that hear each other."""
     with ExitStack() as kept:
-        ports = [kept.enter_context(held(*HOSTS)) for _ in range(4)]
+        ports = [kept.enter_context(held(*HOSTS)) for _ in range(4 + dead_letters)]
         nodes = [Node(number, ports, directory, list(options)) for number in range(3)]
         kept.enter_context(running(nodes))
         whole(nodes)

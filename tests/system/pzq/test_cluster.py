@@ -176,6 +176,43 @@ def test_what_was_taken_is_answered_before_the_end(tmp_path: Path) -> None:
         assert nodes[0].process.wait(10) == 0
 
 
+def dead(node: Node, count: int) -> list[bytes]:
+    with Consumer(node.dead_letter) as consumer:
+        found = [consumer.recv(timeout=10) for _ in range(count)]
+        for delivery in found:
+            delivery.ack()
+        return [b"|".join(delivery.parts) for delivery in found]
+
+
+def reject(node: Node, times: int) -> None:
+    with Consumer(node.send) as consumer:
+        for _ in range(times):
+            consumer.recv(timeout=10).nack()
+        with pytest.raises(ReceiveTimeout):
+            consumer.recv(timeout=0.5)
+
+
+def test_a_dead_owners_messages_become_dead_letters_as_well(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "2", "--max-deliveries", "3", dead_letters=True) as nodes:
+        with Producer(nodes[0].receive, timeout=15) as producer:
+            producer.send(b"poison")
+            producer.send([b"of two", b"parts"])
+        nodes[0].kill()
+        reject(nodes[1], 6)
+        until(lambda: nodes[1].figures()["dead_letters"] == 2, "both are dead letters where they were delivered")
+        assert sorted(dead(nodes[1], 2)) == [b"of two|parts", b"poison"]
+        nodes[0].start()
+        whole(nodes)
+        empty(nodes)
+        produce(nodes[0], b"another")
+        nodes[0].kill()
+        shutil.rmtree(nodes[0].database)
+        nodes[0].start()
+        reject(nodes[0], 3)
+        assert dead(nodes[0], 1) == [b"another"]
+        empty(nodes)
+
+
 @pytest.mark.parametrize("turn", range(3))
 def test_what_is_acknowledged_while_it_is_replicated_does_not_come_back(tmp_path: Path, turn: int) -> None:
     with cluster(tmp_path, "--replicas", "1", "--hard-sync") as nodes:
