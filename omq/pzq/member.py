@@ -569,6 +569,8 @@ class Member:
         if (run := self._fresh) is not None and run.keys is keys:
             if self._talk.has_room(peer):
                 self._talk.replicate(peer, origin, run, legacy)
+            else:
+                self._node.unsent(peer, keys)
             return
         ids: dict[int, list[int]] = defaultdict(list)
         for place in self._node.places(origin, keys):

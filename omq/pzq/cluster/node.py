@@ -141,6 +141,11 @@ class Node:
             self._missing[peer].update(dict.fromkeys(left))
             self._asked[peer].update(dict.fromkeys(left, when))
 
+    def unsent(self, peer: str, keys: Sequence[str]) -> None:
+        """A peer could not be sent messages as they were stored: it is asked about them soon."""
+        del self._flying[peer][keys[0]]
+        self._missing[peer].update(dict.fromkeys(keys))
+
     def _send(self, peer: str, origin: str, keys: Sequence[str], now: float) -> None:
         self._asked[peer].update(dict.fromkeys(keys, now))
         self.actions.append(Replica(peer, origin, keys))

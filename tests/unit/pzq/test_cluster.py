@@ -209,6 +209,18 @@ def test_what_an_owner_has_got_back_is_replicated_again() -> None:
     assert {tell.kind for tell in done(one, Tell)} == {"GONE"}
 
 
+def test_what_a_peer_had_no_room_for_is_asked_about_at_the_next_tick() -> None:
+    one = node("b", "c")
+    hear(one, "b")
+    done(one)
+    one.produced(["a0/1", "a0/2"], 1, 1.0)
+    (replica,) = done(one, Replica)
+    one.unsent("b", replica.keys)
+    one.tick(1.1)
+    (asked,) = done(one, Tell)
+    assert (asked.body["to"], asked.body["keys"]) == ("b", ["a0/1", "a0/2"])
+
+
 def test_what_a_run_that_is_over_has_said_counts_for_nothing() -> None:
     one = node("b", "c")
     hear(one, "b")
