@@ -17,11 +17,13 @@ others or `timeout` is over |
 
 A record moves to another node's only if its present possessor is silent for longer than `timeout`, or has itself moved
 on, or is this node, and has no lease or has handed back. A lease by a peer ends 0.8 `timeout` after the sending of the
-last keep-alive that the peer says it heard, so it is over before the peer may move.
+last keep-alive that the peer says it heard, so it is over before the peer may move. Where timeouts differ, it is the
+shorter one of the two; keep-alives come ten times in the shortest of all.
 
 | message | from, to | says |
 | --- | --- | --- |
-| `KALV` endpoint state | each to all, at each tick | life, number, store, records, whom it hears, what it holds |
+| `KALV` endpoint state | each to all, at each tick | life, number, store, records, whom it hears, what it holds, its \
+timeout, which lives of the others it knows |
 | `ASK` keys | holder to possessor; owner to holders | what do you make of these? |
 | `TOLD` have, want, gone | back | held; not held, and to be sent; done with |
 | `GONE` keys | who has delivered another's messages, to all | these are done with; answered by `TOLD` gone |
