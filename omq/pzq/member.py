@@ -100,6 +100,7 @@ class Member:
         self._burying: dict[int, None] = {}  # those that are not stored yet
         self._unsaid: deque[tuple[int, dict[str, Any]]] = deque()  # what waits for the first so many of them
         self._acting = False
+        self._silent: set[str] = set()  # who is, as the log says
         self._unkept = False  # the last statement could not be kept
         self._taken_back = False  # and what is yet to be done was decided after it
         self._expiring = False
@@ -450,6 +451,7 @@ class Member:
         for peer in self._settings.peers:
             if not self._node.possession.alive(peer, now):
                 self._talk.forget(peer)
+            self._say_whether_silent(peer, now)
         self._node.tick(now)
         self._act()
         self._wake()
@@ -508,6 +510,21 @@ class Member:
                     self._journal.submit(SettleTopic(topic, [(id, id)]), _looked_at)
             case Answer(keys, done):
                 self._answer(keys, None if done else NOT_REPLICATED.encode())
+
+    def _say_whether_silent(self, peer: str, now: float) -> None:
+        possession = self._node.possession
+        if peer in self._silent:
+            if possession.alive(peer, now):
+                self._silent.discard(peer)
+                log.info("cluster: %s is heard", peer)
+        elif possession.silent(peer, now):
+            self._silent.add(peer)
+            if possession.peers[peer].life or possession.peers[peer].legacy:
+                log.warning("cluster: %s is silent", peer)
+            else:
+                log.warning(
+                    "cluster: %s was not heard yet: is it its --broadcast-dsn, and this node among its --nodes?", peer
+                )
 
     def _keep(self, before: Statement) -> None:
         possession = self._node.possession

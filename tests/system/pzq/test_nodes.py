@@ -227,6 +227,17 @@ def test_what_is_no_replica_is_refused(place: tuple[Device, int, int], frames: l
         assert says in answer[-1]
 
 
+def test_a_peer_that_is_never_heard_is_named(place: tuple[Device, int, int], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "omq.pzq")
+    until(lambda: f"tcp://127.0.0.2:{place[2]} was not heard yet" in caplog.text, "the log says it")
+    peer = Legacy(*place[1:])
+    try:
+        until(lambda: f"tcp://127.0.0.2:{place[2]} is heard" in caplog.text, "the log says that it is heard")
+    finally:
+        peer.end()
+    until(lambda: f"tcp://127.0.0.2:{place[2]} is silent" in caplog.text, "the log says that it is silent")
+
+
 def test_strangers_are_no_nodes(tmp_path: Path) -> None:
     """The node's peer is elsewhere, so what comes from this host is a stranger's."""
     with (
