@@ -2,7 +2,8 @@
 
 Time goes in rounds, four of which are a timeout. In a round every node that runs ticks, and what is sent arrives in
 it, unless the link is cut, slow (a round late), thin (keep-alives only) or doubles what it carries. Between rounds one
-thing happens, or none.
+thing happens, or none. Behind a lazy link replicas are stored a round after they have come, and all else is heard at
+once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ TIMEOUT = 4.0
 HEALING = 26  # rounds within which a whole cluster is at rest again
 
 LINKS = ("cut", "slow", "thin", "twice")
+KINDS = ("crash", "wipe", "stop", *LINKS)
 
 Event = tuple[str, ...]
 
@@ -46,9 +48,12 @@ class Machine:
     life: int = 0
     node: Node | None = None
     stopped: bool = False
+    storing: list[tuple[str, str, list[str], list[str]]] = field(default_factory=list)  # replicas that have come
+    told: set[str] = field(default_factory=set)  # what this run has heard is done with
 
     def begin(self, now: float) -> None:
         self.life += 1
+        self.storing, self.told = [], set()
         possession = Possession(
             self.name,
             [name for name in NAMES if name != self.name],
@@ -81,7 +86,7 @@ class Cluster:
         kinds: Which faults may happen.
     """
 
-    def __init__(self, messages: int = 1, kinds: tuple[str, ...] = ("crash", "wipe", "stop", *LINKS)):
+    def __init__(self, messages: int = 1, kinds: tuple[str, ...] = KINDS):
         self.now = 0.0
         self.kinds = kinds
         self.left = messages
@@ -129,7 +134,7 @@ class Cluster:
                 found += [(kind, machine.name) for kind in ("crash", "wipe") if kind in self.kinds]
                 if "stop" in self.kinds and not machine.stopped:
                     found.append(("stop", machine.name))
-        for kind in LINKS:
+        for kind in (*LINKS, "lazy"):
             if kind in self.kinds:
                 found += [(kind, one, other) for one in NAMES for other in NAMES if one != other]
         if "cut" in self.kinds:
@@ -140,7 +145,7 @@ class Cluster:
         """One thing happens."""
         kind = event[0]
         machine = self.machines[event[1]] if len(event) > 1 else self.machines["a"]
-        if kind in ("crash", "wipe", "stop", "part", *LINKS):
+        if kind in ("crash", "wipe", "stop", "part", "lazy", *LINKS):
             self.faults += 1
         if kind == "produce":
             assert machine.node is not None
@@ -221,8 +226,14 @@ class Cluster:
         for machine in self.machines.values():
             if machine.runs:
                 assert machine.node is not None
+                storing, machine.storing = machine.storing, []
+                for one in storing:
+                    self.store(machine, *one)
                 machine.node.tick(self.now)
                 self.carry(machine)
+                for _, key in self.deliverable(machine):
+                    if key in machine.told:
+                        raise Broken(f"{machine.name} was told that {key} is done with, and delivers it")
         if self.links or not all(machine.runs for machine in self.machines.values()):
             self.whole = 0
         else:
@@ -288,14 +299,25 @@ class Cluster:
             case Tell(kind, body):
                 node.hear(kind, body, self.now)
             case Remove(keys):
+                machine.told.update(keys)
                 node.hear_remove(keys)
             case Replica(_, origin, keys):
-                if wanted := node.wanted(origin, keys):
-                    machine.held.setdefault(origin, {}).update(dict.fromkeys(wanted, 0))
-                    node.stored(origin, wanted, 0)
-                self.send(machine.name, sender, (machine.name, keys))
+                wanted = node.wanted(origin, keys)
+                if self.links.get((sender, machine.name)) == "lazy":
+                    machine.storing.append((sender, origin, keys, wanted))
+                else:
+                    self.store(machine, sender, origin, keys, wanted)
             case list():
                 node.replicated(sender, action, self.now)
+        self.carry(machine)
+
+    def store(self, machine: Machine, sender: str, origin: str, keys: list[str], wanted: list[str]) -> None:
+        assert machine.node is not None
+        held = machine.held.setdefault(origin, {})
+        if new := [key for key in wanted if key not in held]:  # else they were with the store already
+            held.update(dict.fromkeys(new, 0))
+            machine.node.stored(origin, new, 0)
+        self.send(machine.name, sender, (machine.name, keys))
         self.carry(machine)
 
     # ------------------------------------------------------------------ what must hold

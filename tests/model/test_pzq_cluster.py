@@ -11,7 +11,7 @@ from itertools import permutations
 
 import pytest
 
-from tests.model.pzq_cluster import HEALING, Broken, Cluster, Event
+from tests.model.pzq_cluster import HEALING, KINDS, Broken, Cluster, Event
 
 #: Of a beginning: the faults that have happened, and how far its ways go in the usual run.
 FAULTS = {"produced": 0, "taken_over": 1, "returning": 1}
@@ -58,7 +58,7 @@ def explore(cluster: Cluster, faults: int, rounds: int, seconds: float) -> tuple
 def walk(seed: int, rounds: int, faults: int) -> None:
     """One long way by chance."""
     chance = random.Random(seed)
-    cluster = Cluster(messages=3)
+    cluster = Cluster(messages=3, kinds=(*KINDS, "lazy"))
     way: list[Event] = []
     try:
         while len(way) < rounds:
@@ -126,6 +126,18 @@ def test_a_node_that_has_lost_its_disk_supports_nobody_at_first() -> None:
     cluster.links = {("a", "b"): "cut", ("b", "a"): "cut", ("c", "b"): "cut"}
     for _ in range(8):
         cluster.round()  # the second one delivers on, by what the third has said before; the first must not
+    cluster.check_healing()
+
+
+def test_what_is_acknowledged_while_a_replica_is_being_stored() -> None:
+    cluster = Cluster(kinds=(*KINDS, "lazy"))
+    cluster.happen(("lazy", "a", "b"))
+    cluster.happen(("produce",))
+    cluster.happen(("consume", "a", "a", "a0/1"))
+    cluster.happen(("crash", "a"))
+    for _ in range(8):
+        cluster.round()
+    assert not cluster.deliverable(cluster.machines["b"])
     cluster.check_healing()
 
 
