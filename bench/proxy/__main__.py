@@ -67,7 +67,7 @@ def playing(role: Role) -> Iterator[None]:
         process.join()
 
 
-def _until(reached: Callable[[], bool], complaint: str) -> None:
+def until(reached: Callable[[], bool], complaint: str) -> None:
     end = time.monotonic() + PATIENCE
     while not reached():
         if time.monotonic() > end:
@@ -99,11 +99,11 @@ def measure(peer: str, pattern: str, size: int, seconds: float) -> tuple[float, 
         else:
             kinds = {"pull-push": (b"PUSH", b"PULL"), "xsub-xpub": (b"PUB", b"SUB")}[pattern]
             receiver = (receive, (back, kinds[1], size, progress))
-            sender = (send, (front, kinds[0], size, progress))
+            sender = (send, (front, kinds[0], b"x" * size, progress))
         with playing(receiver):
-            _until(lambda: progress.there, f"{peer}, {pattern}: the receiver has not come")
+            until(lambda: progress.there, f"{peer}, {pattern}: the receiver has not come")
             with playing(sender):
-                _until(lambda: progress.count > 0, f"{peer}, {pattern}: no message has come through")
+                until(lambda: progress.count > 0, f"{peer}, {pattern}: no message has come through")
                 time.sleep(WARM)
                 begun, counted, worked = time.monotonic(), progress.count, processor_time(pid)
                 time.sleep(seconds)

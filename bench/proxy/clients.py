@@ -45,25 +45,25 @@ class Progress:
         self._memory[8] = 1
 
 
-def send(endpoint: str, kind: bytes, size: int, progress: Progress) -> None:
-    """Sends for ever."""
+def send(endpoint: str, kind: bytes, message: bytes, *progress: Progress) -> None:
+    """Sends a message for ever, no further ahead of the slowest receiver than a window."""
     bare = Bare(endpoint, kind)
     if kind == b"PUB":
         bare.take(2)  # a subscription has come
-    chunk = frame(b"x" * size, False) * CHUNK
+    chunk = frame(message, False) * CHUNK
     sent = 0
     while True:
-        while sent - progress.count > WINDOW:
+        while sent - min(one.count for one in progress) > WINDOW:
             time.sleep(_PAUSE)
         bare.socket.sendall(chunk)
         sent += CHUNK
 
 
-def receive(endpoint: str, kind: bytes, size: int, progress: Progress) -> None:
-    """Receives for ever."""
+def receive(endpoint: str, kind: bytes, size: int, progress: Progress, topic: bytes = b"") -> None:
+    """Receives for ever; a subscriber what begins with *topic*."""
     bare = Bare(endpoint, kind)
     if kind == b"SUB":
-        bare.socket.sendall(b"\x04\x0a\x09SUBSCRIBE")
+        bare.socket.sendall(bytes((4, 10 + len(topic))) + b"\x09SUBSCRIBE" + topic)
     progress.arrive()
     whole = len(frame(b"x" * size, False))
     buffer = bytearray(1 << 18)
