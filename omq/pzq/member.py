@@ -520,7 +520,7 @@ class Member:
         elif possession.silent(peer, now):
             self._silent.add(peer)
             if possession.peers[peer].life or possession.peers[peer].legacy:
-                log.warning("cluster: %s is silent", peer)
+                log.info("cluster: %s is silent", peer)
             else:
                 log.warning(
                     "cluster: %s was not heard yet: is it its --broadcast-dsn, and this node among its --nodes?", peer

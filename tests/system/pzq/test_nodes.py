@@ -54,6 +54,7 @@ class Legacy:
         self.router.bind(f"tcp://127.0.0.2:{receive}")
         self.sub.bind(f"tcp://127.0.0.2:{broadcast}")
         self.sub.subscribe(b"CLUSTER")
+        self.pub.sndhwm = 0
         self.pub.connect(f"tcp://127.0.0.1:{broadcast}")
         self.name = f"tcp://127.0.0.2:{broadcast}".encode()
         self.sub.rcvtimeo = self.router.rcvtimeo = 10_000
@@ -126,8 +127,10 @@ def test_a_consumer_and_a_node_are_done_with_the_same_messages(
 ) -> None:
     made, count = place[0], 500
     until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
-    with raw(zmq.DEALER, made.endpoints["receive"]) as peer, raw(zmq.ROUTER, made.endpoints["send"]) as consumer:
-        consumer.rcvhwm = consumer.sndhwm = 0
+    with (
+        raw(zmq.DEALER, made.endpoints["receive"]) as peer,
+        raw(zmq.ROUTER, made.endpoints["send"], rcvhwm=0, sndhwm=0) as consumer,
+    ):
         for number in range(count):
             peer.send_multipart([b"%d|%d" % (number, number), b"REPLICA:" + legacy.name, b"", b"body"])
             peer.recv_multipart()
