@@ -404,6 +404,9 @@ class Member:
                 self._keys[queue.id].update(enumerate(keys, write.first))
                 self._node.stored(origin, keys, _place(queue, write.first))
                 self._act()
+            elif isinstance(write.error, StoreFull) and len(keys) > 1:
+                # Where not all of them have room, half may: the others are asked about again.
+                self._store(origin, run.some(set(keys[: len(keys) // 2])), answers)
             for each in waiting:
                 each.one("" if write.error is None else f"not stored: {write.error}")
 

@@ -91,14 +91,16 @@ def test_a_replica_whose_disk_is_full_leaves_it_to_the_others(tmp_path: Path, sm
         empty(nodes)
 
 
+@pytest.mark.fault  # on so small a disk what is freed does not always lie together: one run in eight finds no room
+@pytest.mark.slow
 def test_a_node_whose_disk_is_full_takes_over(tmp_path: Path, small_disk: int) -> None:
     small = small_disk
     with nodes_of(tmp_path, "--replicas", "1") as nodes:
         sent = 0
         with Producer(nodes[0].receive) as producer:
             while not nodes[small].figures()["full"]:
-                producer.send_many(bodies(10, sent))
-                sent += 10
+                producer.send_many(bodies(2, sent))
+                sent += 2
         kept = nodes[small].figures()["replicas"]
         assert 20 < kept < sent
         with (nodes[small].database / "rest").open("wb", buffering=0) as rest, suppress(OSError):

@@ -228,6 +228,7 @@ def test_under_a_security_mechanism(mechanism: str) -> None:
         assert got == list(range(4000))
 
 
+@pytest.mark.alone
 def test_heartbeats_end_nothing_before_its_end(push: omq.PUSH) -> None:
     """The sender cannot be heard any more once it has our end, and neither can we."""
     # On a machine that is busy neither side is to miss the other's beat before the end.
