@@ -63,6 +63,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return next((place for place in TOGETHER if nodeid.startswith(f"tests/{place}")), nodeid)
 
+        def remove_node(self, node: Any) -> str | None:
+            """What a dead process was at is not tried again: it would take the next process, too."""
+            for unit in self.assigned_work[node].values():
+                for nodeid, done in unit.items():
+                    if not done:
+                        unit[nodeid] = True
+                        super().remove_node(node)
+                        return nodeid
+            return super().remove_node(node)
+
     return Scheduling(config, log) if config.getvalue("dist") == "load" else None
 
 

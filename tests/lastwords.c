@@ -5,6 +5,7 @@
 #include <execinfo.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,6 +38,25 @@ static void tell(int number, siginfo_t *info, void *context) {
         if (signals[i] == number)
             sigaction(number, &before[i], NULL);
     raise(number);
+}
+
+/* A timer of the kernel: it comes whoever holds Python's lock, and whatever a thread of Python's would wait for. 0 is off. */
+int watch(int seconds) {
+    static timer_t timer;
+    static int made;
+    struct itimerspec once;
+    if (!made) {
+        struct sigevent event;
+        memset(&event, 0, sizeof event);
+        event.sigev_notify = SIGEV_SIGNAL;
+        event.sigev_signo = SIGABRT;
+        if (timer_create(CLOCK_MONOTONIC, &event, &timer) < 0)
+            return -1;
+        made = 1;
+    }
+    memset(&once, 0, sizeof once);
+    once.it_value.tv_sec = seconds;
+    return timer_settime(timer, 0, &once, NULL);
 }
 
 int install(int fd) {

@@ -13,10 +13,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+GRACE = 30  # seconds that pytest-timeout has before
 PLACE = Path(__file__).parent.parent / ".cache"
 _FRAME = re.compile(r"(?P<object>[^(]+)\((?P<name>[^+)]*)\+(?P<offset>0x[0-9a-f]+)\)")
 
@@ -35,13 +37,25 @@ class LastWords:
         self._file = self._path.open("wb", buffering=0)
         self._failed: list[str] = []
         faulthandler.enable(self._file)
-        _tell_of_c(self._file.fileno())
+        self._watch = _tell_of_c(self._file.fileno())
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._file.seek(0)
         self._file.truncate()
         self._file.write("".join(f"failed before: {name}\n" for name in self._failed[-5:]).encode())
         self._file.write(f"in {nodeid}\n".encode())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Ends a test that pytest-timeout cannot end: its thread needs Python's lock, and a say at the terminal."""
+        marker = item.get_closest_marker("timeout")
+        bound = float(marker.args[0] if marker is not None and marker.args else item.config.getini("timeout") or 0)
+        if bound:
+            self._watch(int(bound) + GRACE)
+        try:
+            return (yield)
+        finally:
+            self._watch(0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -67,10 +81,13 @@ def _compiled() -> None:
         made.rename(_LIBRARY)  # at once: another pytest of this tree may load it just now
 
 
-def _tell_of_c(fd: int) -> None:
-    """Has the stack of C told, too."""
-    if _LIBRARY.exists():
-        ctypes.CDLL(str(_LIBRARY)).install(fd)
+def _tell_of_c(fd: int) -> Callable[[int], object]:
+    """Has the stack of C told, too; what aborts the process after so many seconds, and with 0 no more."""
+    if not _LIBRARY.exists():
+        return lambda seconds: None
+    library = ctypes.CDLL(str(_LIBRARY))
+    library.install(fd)
+    return library.watch  # type: ignore[no-any-return]
 
 
 def _named(frame: str) -> str:
