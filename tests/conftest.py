@@ -35,7 +35,7 @@ TOGETHER = ("system/spark", "signals", "system/broker/test_page.py", "system/tes
 
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which has it on the terminal, above everything that follows
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(LastWords())
+    config.pluginmanager.register(LastWords(several=bool(config.getoption("numprocesses", None))))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m

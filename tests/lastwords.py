@@ -1,61 +1,76 @@
 """What a crash of the interpreter leaves: which test it was, which had failed, and the stacks of C and of Python.
 
 While tests run it stands in `.cache/crash`, and goes when they end; where they run in several processes each has its
-own. `python -m tests.lastwords` prints them, the most telling last: that is what the end of a long log shows.
+own, and the process that started them looks whether one stands still. `python -m tests.lastwords` prints them, the most
+telling last: that is what the end of a long log shows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-GRACE = 30  # seconds that pytest-timeout has before
+GRACE = 30  # seconds that pytest-timeout has to end a test, before its process is aborted
+STILL = 300  # seconds in which tests wait for each other, and none is under way
 PLACE = Path(__file__).parent.parent / ".cache"
 _FRAME = re.compile(r"(?P<object>[^(]+)\((?P<name>[^+)]*)\+(?P<offset>0x[0-9a-f]+)\)")
 
 
 class LastWords:
-    """A plugin of pytest that keeps the file."""
+    """A plugin of pytest that keeps the file.
 
-    def __init__(self) -> None:
+    Args:
+        several: The tests run in other processes, which this one starts.
+    """
+
+    def __init__(self, several: bool) -> None:
         PLACE.mkdir(exist_ok=True)
         worker = os.environ.get("PYTEST_XDIST_WORKER")
         if worker is None:
             for left in PLACE.glob("crash-*"):
                 left.unlink(missing_ok=True)
             _compiled()
+            if several:
+                Guard().start()
         self._path = PLACE / (f"crash-{worker}" if worker else "crash")
         self._file = self._path.open("wb", buffering=0)
         self._failed: list[str] = []
         faulthandler.enable(self._file)
         self._watch = _tell_of_c(self._file.fileno())
+        self._note(f"of process {os.getpid()}")
 
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
+    def _note(self, *lines: str) -> None:
         self._file.seek(0)
         self._file.truncate()
-        self._file.write("".join(f"failed before: {name}\n" for name in self._failed[-5:]).encode())
-        self._file.write(f"in {nodeid}\n".encode())
+        self._file.write("".join(f"{line}\n" for line in lines).encode())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Ends a test that pytest-timeout cannot end: its thread needs Python's lock, and a say at the terminal."""
         marker = item.get_closest_marker("timeout")
         bound = float(marker.args[0] if marker is not None and marker.args else item.config.getini("timeout") or 0)
+        failed = [f"failed before: {name}" for name in self._failed[-5:]]
+        self._note(*failed, f"in {item.nodeid}", f"of process {os.getpid()} for {bound} seconds at most")
         if bound:
             self._watch(int(bound) + GRACE)
         try:
             return (yield)
         finally:
             self._watch(0)
+            self._note(*failed, f"after {item.nodeid}", f"of process {os.getpid()}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -66,6 +81,48 @@ class LastWords:
         self._file.seek(0)
         self._file.truncate()
         self._file.write(b"at the end\n")
+
+
+class Guard(threading.Thread):
+    """Looks at the processes that run tests, and kills one that stands still: its test has failed, the others go on."""
+
+    def __init__(self) -> None:
+        super().__init__(name="guard", daemon=True)
+        self._busy = time.time()
+
+    def run(self) -> None:
+        while True:
+            time.sleep(GRACE / 3)
+            with contextlib.suppress(OSError):  # files and processes come and go
+                self._look()
+
+    def _look(self) -> None:
+        workers = [path for path in PLACE.glob("crash-*") if _alive(path)]
+        looks = [self._look_at(path) for path in workers]
+        if any(looks) or not workers:
+            self._busy = time.time()
+        elif time.time() - self._busy > STILL:
+            print("\nno test is under way, and none begins", file=sys.__stderr__, flush=True)
+            os.abort()
+
+    def _look_at(self, path: Path) -> bool:
+        """Whether a process is in a test; it is killed where that should be over, and has not even been aborted."""
+        text = path.read_text(errors="replace")
+        found = re.search(r"^in (.*)\nof process (\d+) for ([\d.]+) seconds", text, re.MULTILINE)
+        if found is None:
+            return False
+        name, pid, bound = found[1], int(found[2]), float(found[3])
+        if bound and time.time() - path.stat().st_mtime > bound + 3 * GRACE:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            print(f"\n{name} stands still (state {state}, proc(5)): it is killed", file=sys.__stderr__, flush=True)
+            os.kill(pid, signal.SIGKILL)
+            path.unlink()
+        return True
+
+
+def _alive(path: Path) -> bool:
+    found = re.search(r"^of process (\d+)", path.read_text(errors="replace"), re.MULTILINE)
+    return found is not None and Path(f"/proc/{found[1]}").exists()
 
 
 _LIBRARY = PLACE / "lastwords.so"
