@@ -19,6 +19,7 @@ from omq.broker.config import Config, ConfigError, TopicSpec, http_address, pars
 from omq.broker.errors import TopicError
 from omq.broker.keys import MECHANISMS, Admission, SecurityFiles
 from omq.broker.server import AsyncServer
+from omq.cli.garbage import spare_the_collector
 from omq.cli.ready import ReadyFile
 from omq.errors import EndpointError, OmqError, UsageError
 
@@ -225,6 +226,7 @@ async def serve(server: AsyncServer, ready: ReadyFile, hang_up: Callable[[], Non
     try:
         with ready.cleared():
             await server.start()
+            spare_the_collector()
             ready.write(server.endpoints)
         for name, endpoint in server.endpoints.items():
             LOG.info("%s: %s", name, endpoint)

@@ -16,6 +16,7 @@ import click
 import uvloop
 
 from omq.broker.keys import SecurityFiles, read_secret_key
+from omq.cli.garbage import spare_the_collector
 from omq.cli.ready import ReadyFile
 from omq.errors import EndpointError, OmqError, UsageError
 from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice, http_address
@@ -167,6 +168,7 @@ async def serve(device: AsyncDevice, ready: ReadyFile, serves: Callable[[], None
     try:
         with ready.cleared():
             await device.start()
+            spare_the_collector()
             ready.write(device.endpoints)
         serves()
         for name, endpoint in device.endpoints.items():

@@ -283,12 +283,13 @@ class Outlet:
                 del held[flight.key]
                 self.bytes -= flight.size
                 consumer.held -= 1
-                consumer.answered = now
                 if flight.number > consumer.heard:
                     consumer.heard = flight.number
-                if consumer.trials:
-                    consumer.trials = 0
-                    consumer.move(turn)
+                if consumer.answered != now:
+                    consumer.answered = now
+                    if consumer.trials:
+                        consumer.trials = 0
+                        consumer.move(turn)
                 flight.queue.done(flight.id)
                 done += 1
             self.counts["acknowledged"] += done
@@ -403,24 +404,15 @@ class Outlet:
             return
         deadline = time.monotonic() + self._timeout
         sent = b"%d" % (time.time_ns() // 1000)
-        held, limit, delivered = self.held, self._limit, 0
+        held, line, timeout = self.held, self._turn or self._late, self._timeout_frame
         out: list[tuple[bytes, ...]] = []
-        while delivered < PORTION:
-            # Nothing is read from the store that nobody can be given.
-            if held and (self.bytes >= limit or len(held) >= MOST):
-                break
-            consumer = self._next()
-            if consumer is None:
-                break
-            flight = self._head()
-            if flight is None or (held and self.bytes + flight.size > limit):
-                break
-            flight.queue.take()
-            if flight.tries > 1:
-                self._expired.pop(flight.key, None)
-                self.counts["redelivered"] += 1
-            delivered += 1
-            consumer.line.rotate(-1)
+        flights = self._take(min(PORTION, MOST - len(held), self._room()))
+        for flight in flights:
+            consumer = line[0]
+            while consumer.held >= consumer.room or consumer.choked:
+                line.rotate(-1)
+                consumer = line[0]
+            line.rotate(-1)
             consumer.held += 1
             consumer.number += 1
             consumer.sent += len(flight.key) + flight.size
@@ -429,39 +421,55 @@ class Outlet:
             flight.deadline = deadline
             held[flight.key] = flight
             self.bytes += flight.size
+            if flight.tries > 1:
+                self._expired.pop(flight.key, None)
+                self.counts["redelivered"] += 1
             if consumer.counts:
                 tries = b"%d" % flight.tries
-                out.append((consumer.identity, flight.key, sent, self._timeout_frame, tries, b"", *flight.parts))
+                out.append((consumer.identity, flight.key, sent, timeout, tries, b"", *flight.parts))
             else:
-                out.append((consumer.identity, flight.key, sent, self._timeout_frame, b"", *flight.parts))
-        else:
+                out.append((consumer.identity, flight.key, sent, timeout, b"", *flight.parts))
+        if len(flights) == PORTION:
             self.wake()
         try:
             at_once(self._socket.send_many(out))
         except ClosedError:
             self._ending = True
-        self.counts["delivered"] += delivered
+        self.counts["delivered"] += len(flights)
         self._save()
 
-    def _head(self) -> Flight | None:
-        """The oldest message of all queues; a key begins with when its message was stored."""
-        if len(self._queues) == 1:
-            return self._queues[0].head()
-        heads = [flight for queue in self._queues if (flight := queue.head()) is not None]
-        return min(heads, key=lambda flight: flight.key, default=None)
+    def _take(self, most: int) -> list[Flight]:
+        """The oldest messages of all queues, so many at most; a key begins with when its message was stored.
 
-    def _next(self) -> Consumer | None:
-        """Whose turn it is; it stays first in line until it is given something.
+        Nothing is read from the store that nobody can be given.
+        """
+        room, alone = self._limit - self.bytes, not self.held
+        if most <= 0 or (room <= 0 and not alone):
+            return []
+        if len(self._queues) == 1:
+            return self._queues[0].take_some(most, room, alone)
+        taken: list[Flight] = []
+        while len(taken) < most:
+            heads = [flight for queue in self._queues if (flight := queue.head()) is not None]
+            flight = min(heads, key=lambda flight: flight.key, default=None)
+            if flight is None or (flight.size > room and (taken or not alone)):
+                break
+            room -= flight.size
+            taken.append(flight.queue.take())
+        return taken
+
+    def _room(self) -> int:
+        """Messages that consumers can be given now.
 
         Those that are late wait for others even where these have no room: they would else get most of what comes back.
         """
-        waiting = self._turn or self._late
-        for _ in range(len(waiting)):
-            consumer = waiting[0]
-            if consumer.held < consumer.room and not consumer.choked:
-                return consumer
-            waiting.rotate(-1)
-        return None
+        room = 0
+        for consumer in self._turn or self._late:
+            if not consumer.choked and consumer.held < consumer.room:
+                room += consumer.room - consumer.held
+                if room >= PORTION:
+                    break
+        return room
 
     def _save(self) -> None:
         for queue in self._queues:

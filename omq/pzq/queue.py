@@ -173,6 +173,34 @@ class Queue:
             self._again[flight.id] = flight.tries
         return flight
 
+    def take_some(self, most: int, room: int, alone: bool) -> list[Flight]:
+        """Takes out what comes next, as `take` does: *most* messages, whose bodies fit; *alone*: the first need not."""
+        taken: list[Flight] = []
+        while len(taken) < most:
+            flight = self.head()
+            if flight is None or (flight.size > room and (taken or not alone)):
+                break
+            room -= flight.size
+            taken.append(self.take())
+            if not (self._back or self._discarded or self._handed_before >= flight.id):
+                # Nearly always: what follows was read, is new, and comes in the order of its numbers.
+                room -= self._take_new(taken, most - len(taken), room)
+        return taken
+
+    def _take_new(self, taken: list[Flight], most: int, room: int) -> int:
+        """Takes out what was read and never delivered; the bytes of that."""
+        ready, size = self._ready, 0
+        for _ in range(min(most, len(ready))):
+            size += ready[0].size
+            if size > room:
+                size -= ready[0].size
+                break
+            flight = ready.popleft()
+            flight.tries = 1
+            taken.append(flight)
+        self._handed = max(self._handed, taken[-1].id)
+        return size
+
     def _read(self) -> None:
         """Reads some of what is next."""
         first, last = self._unread.popleft()
@@ -303,9 +331,8 @@ class Queue:
         if self._saving or not (self._acked or self._done or self._again or self._handed != self._told):
             return
         self._keeping, self._kept = self._kept, []
-        self._acked.sort()
-        for id in self._acked:
-            self._gone(id, id)
+        for first, last in _ranges(self._acked):
+            self._gone(first, last)
         self._acked.clear()
         done, self._done = self._done, []
         again, self._again = self._again, {}
@@ -437,9 +464,13 @@ class Replicas(Queue):
 
 def _ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
+    first, last = 1, 0
     for id in sorted(ids):
-        if found and found[-1][1] + 1 == id:
-            found[-1] = (found[-1][0], id)
-        else:
-            found.append((id, id))
+        if id != last + 1 or last < first:
+            if first <= last:
+                found.append((first, last))
+            first = id
+        last = id
+    if first <= last:
+        found.append((first, last))
     return found

@@ -58,13 +58,19 @@ class Legacy:
         self.pub.connect(f"tcp://127.0.0.1:{broadcast}")
         self.name = f"tcp://127.0.0.2:{broadcast}".encode()
         self.sub.rcvtimeo = self.router.rcvtimeo = 10_000
+        self._telling = threading.Lock()  # frames of two threads would be mixed up in one message
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
 
     def _beat(self) -> None:
         while not self._ended.wait(0.1):
-            self.pub.send_multipart([b"CLUSTER", b"KALV", self.name])
+            self.tell(b"KALV", self.name)
+
+    def tell(self, *frames: bytes) -> None:
+        """Broadcasts."""
+        with self._telling:
+            self.pub.send_multipart([b"CLUSTER", *frames])
 
     def end(self) -> None:
         self._ended.set()
@@ -118,7 +124,7 @@ def test_replicas_of_a_peer_of_the_originals_kind(place: tuple[Device, int, int]
             assert peer.recv_multipart() == [KEY, b"1", b""]
     assert figures(made.endpoints["monitor"])["replicas"] == 1
     assert legacy.heard(b"CHECK") == [b"CLUSTER", b"CHECK", KEY, legacy.name]
-    legacy.pub.send_multipart([b"CLUSTER", b"REMOVE", KEY])
+    legacy.tell(b"REMOVE", KEY)
     until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "the replica is removed")
 
 
@@ -141,9 +147,9 @@ def test_a_consumer_and_a_node_are_done_with_the_same_messages(
             keys.append(key)
         for key in keys:
             consumer.send_multipart([device, key, b"1"])
-            legacy.pub.send_multipart([b"CLUSTER", b"REMOVE", key])
+            legacy.tell(b"REMOVE", key)
         for number in range(count):
-            legacy.pub.send_multipart([b"CLUSTER", b"REMOVE", b"%d|%d" % (number, number)])
+            legacy.tell(b"REMOVE", b"%d|%d" % (number, number))
         until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "nothing is left")
     assert not [record for record in caplog.records if "counts for nothing" in record.message or record.exc_info]
 
@@ -194,8 +200,8 @@ def test_what_cannot_be_understood_counts_for_nothing(
     filled = [frame.replace(b"%(name)s", legacy.name).replace(b"%(me)s", me) for frame in frames]
     legacy._ended.set()
     legacy._thread.join()
-    legacy.pub.send_multipart([b"CLUSTER", *filled])
-    legacy.pub.send_multipart([b"CLUSTER", b"KALV", legacy.name])
+    legacy.tell(*filled)
+    legacy.tell(b"KALV", legacy.name)
     time.sleep(0.1)
     assert figures(made.endpoints["monitor"])["nodes_alive"] == 2
     legacy.heard(b"KALV")
