@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-from omq.pzq.queue import Queue
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omq.pzq.queue import Flight, Queue, _ranges
 from omq.store.interface import TopicState
 from omq.store.settled import Settled
 
@@ -28,3 +33,50 @@ def test_what_is_done_with_elsewhere_and_never_read_is_not_kept_in_mind() -> Non
     assert queue._unread[0] == (10_001, 10_002)
     queue.discard(10_001)
     assert queue.is_empty
+
+
+def stocked(chance: random.Random) -> Queue:
+    """A queue where some messages were read, some came back, some were delivered in an earlier life, some are gone."""
+    journal: Any = SimpleNamespace(store=SimpleNamespace(id="0" * 32, settled=lambda id: Settled()))
+    queue = Queue(journal, TopicState(1, "replicas", "round_robin", "weak", {}, 1, 0, 0), lambda seconds, call: None)
+    queue._handed_before = queue._handed = chance.choice([0, 3, 20])
+    flights = [
+        Flight(queue, id, b"%d" % id, [b"x"], chance.choice([0, 1, 5, 30]), int(id <= queue._handed))
+        for id in range(1, 21)
+    ]
+    for flight in flights:
+        if flight.tries and chance.random() < 0.3:
+            assert queue.returned(flight)
+        else:
+            queue._ready.append(flight)
+    queue._discarded.update(flight.id for flight in flights if chance.random() < chance.choice([0, 0.2]))
+    return queue
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_some_are_taken_as_one_by_one(seed: int) -> None:
+    most, room, alone = (
+        (chance := random.Random(-seed - 1)).randrange(1, 25),
+        chance.randrange(60),
+        chance.random() < 0.5,
+    )
+    together, apart = stocked(random.Random(seed)), stocked(random.Random(seed))
+    taken = together.take_some(most, room, alone)
+    one_by_one: list[Flight] = []
+    while len(one_by_one) < most and (flight := apart.head()) is not None:
+        if flight.size > room and (one_by_one or not alone):
+            break
+        room -= flight.size
+        one_by_one.append(apart.take())
+    assert [(flight.id, flight.tries) for flight in taken] == [(flight.id, flight.tries) for flight in one_by_one]
+    assert [flight.id for flight in together._ready] == [flight.id for flight in apart._ready]
+    assert (together._handed, together._again, together._discarded, len(together._back)) == (
+        *(apart._handed, apart._again, apart._discarded, len(apart._back)),
+    )
+
+
+@given(st.lists(st.integers(1, 30)))
+def test_ranges_hold_each_number_as_often_as_it_is_given(ids: list[int]) -> None:
+    ranges = _ranges(ids)
+    assert sorted(id for first, last in ranges for id in range(first, last + 1)) == sorted(ids)
+    assert all(before[1] + 1 != after[0] for before, after in pairwise(ranges))
