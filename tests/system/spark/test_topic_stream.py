@@ -142,13 +142,13 @@ def test_a_microbatch_waits_for_rows_but_not_longer_than_it_may(
     for _ in range(50):
         client.publish(topic, b"x")
         time.sleep(0.01)  # the trigger sees some of them
+    published = time.monotonic()  # the delay counts from the trigger that saw them, and Spark may take seconds for that
     until(lambda: sum(seen.batches) == 50)
     assert seen.batches == [50]
-    begun = time.monotonic()
     client.publish_many(topic, [b"x"] * 10)
     seen.wait()
     assert seen.batches == [50, 10]
-    assert time.monotonic() - begun > 2
+    assert time.monotonic() - published > 4.9
 
 
 def test_a_topic_is_split_in_a_stream(spark: Any, url: str, client: Client, topic: str, tmp_path: Path) -> None:
