@@ -285,7 +285,7 @@ class Outlet:
                 consumer.held -= 1
                 if flight.number > consumer.heard:
                     consumer.heard = flight.number
-                if consumer.answered != now:
+                if consumer.answered != now:  # its first answer of this batch; trials grow between batches
                     consumer.answered = now
                     if consumer.trials:
                         consumer.trials = 0

@@ -1,5 +1,6 @@
 """Topics in and out on every kind of master: tasks that fail, that run twice, and whose workers are killed."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,74 @@ def test_attempts_that_run_beside_each_other_publish_once(
     assert (tmp_path / "marker.1").exists()  # there was another attempt
     assert len(messages(client, "out")) == COUNT
     assert sorted(map(int, bodies(client, "out"))) == list(range(COUNT))
+
+
+#: What each option has a read give, or a write leave; only counts and first and last bodies are told.
+OPTIONS = """
+import json
+from tests.system.spark.topics import configured, read, sink, stream, written
+
+url, checkpoint, middle = arguments["url"], arguments["checkpoint"], arguments["middle"]
+
+def span(frame):
+    values = sorted(int(row.value) for row in frame.select("value").collect())
+    return [len(values), values[0], values[-1]] if values else [0]
+
+def drained(name, **options):
+    sizes = []
+    frame = stream(spark, url, startingOffsets="earliest", **options)
+    query = (frame.writeStream.foreachBatch(lambda batch, number: sizes.append(batch.count()))
+             .option("checkpointLocation", checkpoint + name).trigger(availableNow=True).start())
+    query.awaitTermination()
+    return sizes
+
+found = {
+    "offsets": span(read(spark, url, topic="in", startingOffsets='{"in": 101}', endingOffsets='{"in": 201}')),
+    "since": span(read(spark, url, topic="in", startingTimestamp=middle)),
+    "until": span(read(spark, url, topic="in", endingTimestamp=middle)),
+    "split": read(spark, url, topic="in", minPartitions=5, batchBytes="1k").rdd.getNumPartitions(),
+    "topics": span(read(spark, url, topics="in,more")),
+    "pattern": span(read(spark, url, topicPattern="in|more")),
+    "loss": span(read(spark, url, topic="in", failOnDataLoss=False, columns="value,id")),
+    "rows": drained("rows", topic="in", maxRowsPerTrigger=1000, minRowsPerTrigger=10, maxTriggerDelay="1s"),
+    "bytes": sum(drained("bytes", topic="in", maxBytesPerTrigger="4k")),
+    "subscription": sum(drained("subscription", topic="in", subscription="spark")),
+}
+rows = read(spark, url, topic="in").select("value", "key", "headers")
+written(rows.limit(100), url, topic="out", delivery="at-least-once")
+written(rows.limit(100).selectExpr("value", "'column' AS topic"), url)
+again = stream(spark, url, topic="in", startingOffsets="earliest").select("value")
+for _ in range(2):  # the second goes on from the checkpoint, and has nothing to do
+    sink(again, url, checkpoint + "again", topic="again").trigger(availableNow=True).start().awaitTermination()
+tell(**found)
+"""
+
+
+def test_every_option_holds(master: str, server: Server, client: Client, tmp_path: Path) -> None:  # noqa: F811
+    for name in ("more", "column", "again"):
+        client.create(name)
+    time.sleep(0.05)
+    middle = int(time.time() * 1000)
+    time.sleep(0.05)
+    client.publish_many("in", [b"%d" % n for n in range(COUNT, COUNT + 500)])
+    client.publish_many("more", [b"%d" % n for n in range(9000, 9010)])
+    found = told(
+        OPTIONS, master, url=server.endpoints["zmtp"], checkpoint=str(tmp_path / "checkpoint-"), middle=str(middle)
+    )
+    everything = COUNT + 500
+    assert sum(found["rows"]) == everything
+    assert max(found.pop("rows")) == 1000
+    assert found == {
+        "offsets": [100, 100, 199],
+        "since": [500, COUNT, everything - 1],
+        "until": [COUNT, 0, COUNT - 1],
+        "split": 5,
+        "topics": [everything + 10, 0, 9009],
+        "pattern": [everything + 10, 0, 9009],
+        "loss": [everything, 0, everything - 1],
+        "bytes": everything,
+        "subscription": everything,
+    }
+    assert len(messages(client, "out")) >= 100
+    assert len(messages(client, "column")) == 100
+    assert sorted(map(int, bodies(client, "again"))) == list(range(everything))
