@@ -21,13 +21,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import omq.asyncio as omq
-from omq.errors import ClosedError, ReceiveTimeout, StateError, Timeout, UsageError
+from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError, Timeout, UsageError
 from omq.event import EventKind
 from omq.goby.daemon import Daemon as BlockingDaemon
 from omq.goby.dispatch import Handler, Inbox, Item, Received, does_not_parse
 from omq.goby.errors import BufferFull, GobyError, Malformed
 from omq.goby.identifier import Group
-from omq.goby.portal_base import BATCH, LINGER, LOOK, PATIENCE, PortalBase
+from omq.goby.portal_base import BATCH, LINGER, LOOK, NEWS, PATIENCE, PortalBase
 from omq.goby.scheme import Scheme, SchemeId
 from omq.goby.session import (
     Ask,
@@ -296,8 +296,17 @@ class Portal(PortalBase[Subscription]):
             await self._pub.send(frame)
             return
         await self.start()
-        if not self._outbox.put(frame):
-            await self._pub.send(frame)
+        while True:
+            try:
+                if not self._outbox.put(frame):
+                    await self._pub.send(frame)
+                return
+            except BufferFull:
+                if not self._session.released:
+                    raise
+            await self._await_change()  # it is held for a moment, since something was subscribed to
+            if self._closed:
+                raise self._closed_error()
 
     async def flush(self, timeout: float | None = None) -> None:
         """Waits until what was published after the release has left; see `omq.goby.Portal.flush`.
@@ -307,7 +316,14 @@ class Portal(PortalBase[Subscription]):
             ClosedError: The portal is closed.
         """
         await self.start()
-        await self._pub.flush(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        try:
+            async with asyncio.timeout(timeout):
+                while self._session.released and not self._outbox.open and not self._closed:
+                    await self._await_change()
+        except TimeoutError:
+            raise SendTimeout(self._session.not_left(timeout)) from None
+        await self._pub.flush(end and max(end - time.monotonic(), 0))
 
     # ------------------------------------------------------------------ subscriptions
 
@@ -329,6 +345,7 @@ class Portal(PortalBase[Subscription]):
         prefix = self._session.dispatcher.add(handler)
         if prefix is not None and self._at is not None:
             self._sub.subscribe(prefix)
+            self._session.subscribed()
         return Subscription(self, handler)
 
     def _remove(self, handler: Handler) -> None:
@@ -365,8 +382,11 @@ class Portal(PortalBase[Subscription]):
 
     async def _await_open(self) -> None:
         while not self._outbox.open and not self._closed:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._await_change()
+
+    async def _await_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
     async def missing(self, *, timeout: float = 1.0) -> list[str]:
         """The required clients that the hold waits for; see `omq.goby.Portal.missing`."""
@@ -376,6 +396,8 @@ class Portal(PortalBase[Subscription]):
 
     def _wake(self) -> None:
         self._news.set()
+        if self._at is not None:
+            self._monitor.put(NEWS)
 
     async def _read(self) -> None:
         sort = self._session.dispatcher.sort
@@ -433,8 +455,8 @@ class Portal(PortalBase[Subscription]):
                     async with asyncio.timeout(timeout):
                         await self._news.wait()
                 self._news.clear()
-            case AwaitLoss():
-                await self._await_loss()
+            case AwaitLoss(first):
+                return await self._await_loss(first)
             case Send(frames):
                 for frame in frames:
                     await self._pub.send(frame)
@@ -474,16 +496,19 @@ class Portal(PortalBase[Subscription]):
                 socket.disconnect(at[number])
             socket.connect(self._at[number])
 
-    async def _await_loss(self) -> None:
-        """Waits until the router is lost; one that both sockets have lost and found again before is none."""
-        while self._monitor.take() is not None:
+    async def _await_loss(self, first: bool) -> bool:
+        """Waits until the router is lost, or publications are held; see `AwaitLoss`."""
+        while first and self._monitor.take() is not None:
             pass
         while self._sub.peers and self._pub.peers:
+            if not self._outbox.open:
+                return False
             try:
                 if (await self._monitor.recv(timeout=LOOK)).kind is EventKind.DISCONNECTED:
-                    return
+                    return True
             except ReceiveTimeout:
                 pass
+        return True
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

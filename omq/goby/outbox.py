@@ -1,4 +1,4 @@
-"""Publications that wait for the hold's release."""
+"""Publications that wait: for the hold's release, or for what was subscribed to before them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Outbox:
         limit: Publications that may wait.
 
     Attributes:
-        open: Whether publications go past it. It is set by `take`, when nothing waits any more, and by `hold`.
+        open: Whether publications go past it. It is set by `take`, when nothing waits and nothing holds any more, and
+            by `hold`.
 
     Raises:
         UsageError: The limit does not fit.
@@ -33,6 +34,7 @@ class Outbox:
         self.limit = limit
         self._frames: deque[bytes] = deque()
         self._bytes = 0
+        self._free: int | None = None  # so many may leave, the rest has come behind a `hold`; `None`: all may
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -60,14 +62,24 @@ class Outbox:
             return True
 
     def take(self, most: int) -> list[bytes]:
-        """The first so many that wait, to be sent before the next call; none, and it is open, if nothing waits."""
+        """The first so many that may leave, to be sent before the next call; it opens where none waits at all."""
         with self._lock:
-            taken = [self._frames.popleft() for _ in range(min(most, len(self._frames)))]
+            count = min(most, len(self._frames) if self._free is None else self._free)
+            taken = [self._frames.popleft() for _ in range(count)]
             self._bytes -= sum(map(len, taken))
-            self.open = not taken
+            if self._free is not None:
+                self._free -= count
+            self.open = not taken and self._free is None
             return taken
 
     def hold(self) -> None:
-        """Publications wait again."""
+        """Publications wait again: those that come from now on do so until `let_go` is called."""
         with self._lock:
             self.open = False
+            if self._free is None:
+                self._free = len(self._frames)
+
+    def let_go(self) -> None:
+        """All may leave that wait now, and that come before the next `hold`."""
+        with self._lock:
+            self._free = None

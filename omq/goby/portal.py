@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import omq
-from omq.errors import ClosedError, ReceiveTimeout, Timeout, UsageError
+from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout, UsageError
 from omq.event import EventKind
 from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
-from omq.goby.portal_base import BATCH, LINGER, LOOK, PATIENCE, PortalBase
+from omq.goby.errors import BufferFull
+from omq.goby.portal_base import BATCH, LINGER, LOOK, NEWS, PATIENCE, PortalBase
 from omq.goby.scheme import SchemeId
 from omq.goby.session import (
     Ask,
@@ -231,10 +232,23 @@ class Portal(PortalBase[Subscription]):
             self._keep(frame)
 
     def _keep(self, frame: bytes) -> None:
-        if self._closed:
-            raise self._closed_error()
-        if not self._outbox.put(frame):
-            self._pub.send(frame)
+        while True:
+            if self._closed:
+                raise self._closed_error()
+            try:
+                if not self._outbox.put(frame):
+                    self._pub.send(frame)
+                return
+            except BufferFull:
+                if not self._session.released:
+                    raise
+            self._await_open(None)  # it is held for a moment, since something was subscribed to
+
+    def _await_open(self, timeout: float | None) -> bool:
+        """Waits until publications leave at once; gives whether they do, else a time is up, or the router is lost."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._outbox.open or self._closed or not self._session.released, timeout)
+        return self._outbox.open
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until what was published after the release has left this process.
@@ -246,7 +260,10 @@ class Portal(PortalBase[Subscription]):
             SendTimeout: Something has not left in time; nothing is lost.
             ClosedError: The portal is closed.
         """
-        self._pub.flush(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._await_open(timeout) and self._session.released and not self._closed:
+            raise SendTimeout(self._session.not_left(timeout))
+        self._pub.flush(end and max(end - time.monotonic(), 0))
 
     # ------------------------------------------------------------------ subscriptions
 
@@ -260,6 +277,7 @@ class Portal(PortalBase[Subscription]):
             prefix = self._session.dispatcher.add(handler)
             if prefix is not None:
                 self._sub.subscribe(prefix)
+                self._session.subscribed()
         return Subscription(self, handler)
 
     def _remove(self, handler: Handler) -> None:
@@ -345,6 +363,7 @@ class Portal(PortalBase[Subscription]):
 
     def _wake(self) -> None:
         self._news.set()
+        self._monitor.put(NEWS)
 
     def _read(self) -> None:
         sort = self._session.dispatcher.sort
@@ -405,8 +424,8 @@ class Portal(PortalBase[Subscription]):
             case AwaitNews(timeout):
                 self._news.wait(timeout)
                 self._news.clear()
-            case AwaitLoss():
-                self._await_loss()
+            case AwaitLoss(first):
+                return self._await_loss(first)
             case Send(frames):
                 for frame in frames:
                     self._pub.send(frame)
@@ -448,13 +467,16 @@ class Portal(PortalBase[Subscription]):
                     socket.disconnect(at[number])
                 socket.connect(self._at[number])
 
-    def _await_loss(self) -> None:
-        """Waits until the router is lost; one that both sockets have lost and found again before is none."""
-        while self._monitor.take() is not None:
+    def _await_loss(self, first: bool) -> bool:
+        """Waits until the router is lost, or publications are held; see `AwaitLoss`."""
+        while first and self._monitor.take() is not None:
             pass
         while self._sub.peers and self._pub.peers:
+            if not self._outbox.open:
+                return False
             try:
                 if self._monitor.recv(timeout=LOOK).kind is EventKind.DISCONNECTED:
-                    return
+                    return True
             except ReceiveTimeout:
                 pass
+        return True

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from omq.context import Context
 from omq.errors import ClosedError
+from omq.event import Event, EventKind
 from omq.goby.dispatch import Handler, Inbox, TypeHandler
 from omq.goby.identifier import checked_group, prefix_of
 from omq.goby.scheme import Scheme, SchemeId
@@ -20,6 +21,9 @@ BATCH: Final = 1024  # publications that are taken at once
 LINGER: Final = 1.0  # seconds that publications have to leave when the portal closes
 LOOK: Final = 1.0  # seconds between two looks whether the publisher is connected
 RECONNECT: Final = 0.05  # seconds between two attempts to connect
+
+# What wakes a portal that waits for events of its sockets: none of theirs.
+NEWS: Final = Event(kind=EventKind.MISSED, time=0.0, reason="something was subscribed to")
 
 _Subscription = TypeVar("_Subscription")
 
@@ -64,12 +68,12 @@ class PortalBase(Generic[_Subscription]):
 
     @property
     def released(self) -> bool:
-        """Whether publications leave at once; else they wait for the hold's release."""
-        return self._outbox.open
+        """Whether publications leave; else they wait for the hold's release."""
+        return self._session.released
 
     @property
     def waiting(self) -> int:
-        """Publications that wait for the release."""
+        """Publications that wait for the release, or until what was subscribed to before them is in force."""
         return len(self._outbox)
 
     @property

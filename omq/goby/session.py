@@ -8,7 +8,8 @@ through the proxy to its XSUB, and from that to each publisher. A portal subscri
 until its own publisher has been told of that: then whatever was subscribed before is in force at the router. The
 portal does so once before it says that it is ready: what it has subscribed to is then on its way to every publisher,
 before anybody hears of the release. And it does so once more when it hears of the release, before it publishes: the
-word comes to its publisher behind all that others have subscribed to.
+word comes to its publisher behind all that others have subscribed to. Whatever it subscribes to later holds its
+publications up for the same time, about a millisecond: who subscribes to an answer, and then asks, gets it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,12 @@ class AwaitNews:
 
 @dataclass(frozen=True, slots=True)
 class AwaitLoss:
-    """Wait until a socket has lost its connection."""
+    """Wait until a socket has lost its connection, or the outbox is held; gives whether a connection is lost.
+
+    One that both sockets have lost and found again before the first of such waits is none.
+    """
+
+    first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,7 @@ class Session:
     Attributes:
         dispatcher: The subscriptions.
         outbox: The publications that wait.
+        released: Whether the hold is over, and what it kept has left.
         sockets: Where it is connected; `None` before the manager has told.
         wake: Called when the life is to go on; the twin's.
 
@@ -172,6 +179,7 @@ class Session:
         self.dispatcher = Dispatcher()
         self.outbox = Outbox(LIMIT if buffer is None else buffer)
         self.schemes = Schemes(schemes)
+        self.released = False
         self.sockets: Sockets | None = None
         self.wake: Callable[[], None] = lambda: None
         self._manager_timeout = manager_timeout
@@ -196,6 +204,12 @@ class Session:
         """The client is ready."""
         self._ready = True
         self.wake()
+
+    def subscribed(self) -> None:
+        """Something was subscribed to: what is published from now on leaves once that is in force."""
+        self.outbox.hold()
+        if self.released:
+            self.wake()
 
     def route(self, group: str | int, kind: type, thread: int, scheme: SchemeId | None, type_name: str | None) -> Route:
         """How a publication begins, and how its payload is made.
@@ -263,6 +277,13 @@ class Session:
         who = f": it waits for {', '.join(missing)}" if missing else ""
         return f"{self.bus.manager}: the hold was not released within {timeout:g} s{who}"
 
+    def not_left(self, timeout: float | None) -> str:
+        """What is raised where publications have not left in time."""
+        return (
+            f"{len(self.outbox)} publications have not left within {timeout} s: they wait until what was subscribed to "
+            "before them is in force"
+        )
+
     # ------------------------------------------------------------------ what it does by itself
 
     def connect(self) -> Life:
@@ -290,29 +311,38 @@ class Session:
         while True:
             yield from self._wait_for_release()
             yield Pause(settle)
-            if not (yield from self._barrier()):
-                if not (yield Send([])):
-                    self._hold = True  # the router was lost meanwhile
-                    continue
-                log.warning("%s: the router passes no subscriptions on: what is published now may be lost", self.name)
-                self._deaf = True
-            if (yield from self._publish_what_waits()):
+            if (yield from self._open()):
                 log.debug("%s: released", self.name)
-                yield Tell(True)
-                yield AwaitLoss()
+                lost = yield AwaitLoss(first=True)
+                while not lost and (yield from self._open()):
+                    lost = yield AwaitLoss(first=False)
             self.outbox.hold()
             self._hold = True
+            self.released = False
             log.info("%s: the router at %s is lost: publications wait", self.name, self.bus.manager)
             yield Tell(False)
             yield from self._find_again()
             settle = RETURN
 
-    def _publish_what_waits(self) -> Generator[Step, Any, bool]:
-        """Publishes it, after which nothing waits any more; gives whether the router is still there."""
-        while frames := self.outbox.take(CHUNK):
-            if not (yield Send(frames)):
-                return False
-            yield Pause(CHUNK_PAUSE)
+    def _open(self) -> Generator[Step, Any, bool]:
+        """Publishes what waits, once all is in force that was subscribed to before, and goes on until nothing waits.
+
+        Returns:
+            Whether the router is still there.
+        """
+        while not self.outbox.open:
+            self.outbox.let_go()
+            if not (yield from self._barrier()):
+                if not (yield Send([])):
+                    return False
+                log.warning("%s: the router passes no subscriptions on: what is published now may be lost", self.name)
+                self._deaf = True
+            while frames := self.outbox.take(CHUNK):
+                if not (yield Send(frames)):
+                    return False
+                yield Pause(CHUNK_PAUSE)
+        self.released = True
+        yield Tell(True)
         return True
 
     def _go_to(self, sockets: Sockets) -> Life:

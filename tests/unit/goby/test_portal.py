@@ -57,6 +57,56 @@ def test_bytes_and_schemes_of_ones_own(told: dict[str, Any]) -> None:
         assert raw.recv(timeout=10) == b"[1, 2]"
 
 
+def test_an_answer_that_was_subscribed_to_late_comes(bus: Make) -> None:
+    """Subscribed to, then asked for: on the one hand the portal's own word, on the other hand another portal's."""
+    told = bus().told
+    with Portal("asks", **told) as asks, Portal("answers", **told) as answers:
+        answers.subscribe("ask", str, lambda text: answers.publish(f"answer{text}", text))
+        answers.ready()
+        asks.ready()
+        answers.wait_released(10)
+        asks.wait_released(10)
+        for number in range(200):
+            text = str(number)
+            heard, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
+            assert asks.released, "it is no hold"
+            asks.publish(f"mine{text}", text)
+            asks.publish("ask", text)
+            assert mine.recv(timeout=5) == text
+            assert heard.recv(timeout=5) == text
+            heard.close()
+
+
+def test_late_subscriptions_beside_a_stream_cost_nothing_of_it(told: dict[str, Any]) -> None:
+    count = 5000
+    with Portal("a", buffer=50, **told) as a, Portal("b", **told) as b:
+        stream: list[int] = []
+        b.subscribe("n", dict, lambda message: stream.append(message["n"]))
+        a.wait_released(10)
+        b.wait_released(10)
+        done = threading.Event()
+
+        def subscribe() -> None:
+            number = 0
+            while not done.is_set():
+                number += 1
+                a.subscribe(f"late{number}", str).close()
+
+        other = threading.Thread(target=subscribe)
+        other.start()
+        try:
+            for start in range(0, count, 500):
+                for number in range(start, start + 500):
+                    a.publish("n", {"n": number})
+                a.flush(10)
+                assert a.waiting == 0
+                until(lambda start=start: len(stream) >= start + 500)  # type: ignore[misc]
+        finally:
+            done.set()
+            other.join()
+        assert stream == list(range(count))
+
+
 def test_groups_with_numbers_and_expressions(told: dict[str, Any]) -> None:
     with Portal("a", **told) as a:
         one, seven = a.subscribe(Group("nav", 1), str), a.subscribe(7, str)
@@ -395,6 +445,35 @@ def test_the_twin_does_the_same(bus: Make) -> None:
             a.subscribe("g", str)
 
     asyncio.run(main())
+
+
+def test_an_answer_that_was_subscribed_to_late_comes_to_the_twin(told: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with twin.Portal("asks", **told) as asks, twin.Portal("answers", **told) as answers:
+            questions = answers.subscribe("ask", str)
+            answers.ready()
+            asks.ready()
+            await asks.wait_released(10)
+            await answers.wait_released(10)
+
+            async def answer() -> None:
+                async for text in questions:
+                    await answers.publish(f"answer{text}", text)
+
+            answering = asyncio.create_task(answer())
+            for number in range(200):
+                text = str(number)
+                heard, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
+                assert asks.released
+                await asks.publish(f"mine{text}", text)
+                await asks.publish("ask", text)
+                await asks.flush(10)
+                assert asks.waiting == 0
+                assert await mine.recv(timeout=5) == text
+                assert await heard.recv(timeout=5) == text
+            answering.cancel()
+
+    asyncio.run(run())
 
 
 def test_the_twin_connects_with_its_first_call(told: dict[str, Any]) -> None:

@@ -200,7 +200,7 @@ def test_a_router_that_is_lost_is_found_again_with_other_sockets() -> None:
     world.run(life, AwaitLoss)
     world.steps.clear()
     world.reply = reply("/other.xsub", "/other.xpub")
-    step = life.send(None)
+    step = life.send(True)
     assert not one.outbox.open, "publications wait again"
     one.outbox.put(b"/g/meanwhile")
     while not isinstance(step, AwaitLoss):
@@ -236,6 +236,62 @@ def test_a_router_that_is_lost_while_what_was_kept_leaves_costs_what_is_under_wa
     assert lost == 200
 
 
+def test_what_is_published_behind_a_late_subscription_leaves_once_that_is_in_force() -> None:
+    one = session()
+    woken = []
+    one.wake = lambda: woken.append(one.outbox.open)
+    world = World(one)
+    life = one.live()
+    world.run(life, AwaitLoss)
+    assert one.released
+    world.steps.clear()
+    woken.clear()
+    one.subscribed()
+    assert woken == [False], "it goes on at once, and holds by then"
+    assert one.outbox.put(b"/g/a")
+    step = life.send(False)
+    while not isinstance(step, AwaitLoss):
+        if isinstance(step, AwaitSubscribed):
+            if not world.of(AwaitSubscribed):
+                assert world.published == []
+                assert one.outbox.put(b"/g/b")
+                one.subscribed()
+                assert one.outbox.put(b"/g/c"), "what comes behind another one waits for that"
+            else:
+                assert world.published == [b"/g/a", b"/g/b"]
+        world.steps.append(step)
+        step = life.send(world.do(step))
+    assert world.published == [b"/g/a", b"/g/b", b"/g/c"]
+    assert not step.first
+    assert one.outbox.open
+    assert one.released
+    assert len(world.of(AwaitSubscribed)) == 2
+    assert [step.released for step in world.of(Tell)] == [True]
+
+
+def test_a_router_may_be_lost_while_a_late_subscription_is_on_its_way() -> None:
+    one = session()
+    world = World(one)
+    world.run(one.connect())
+    life = one.live()
+    world.run(life, AwaitLoss)
+    world.steps.clear()
+    one.subscribed()
+    one.outbox.put(b"/g/")
+    world.deaf, world.everything, world.connected = True, False, False
+    step = life.send(False)
+    while not isinstance(step, Tell):
+        step = life.send(world.do(step))
+    assert not step.released
+    assert not one.released
+    assert world.published == []
+    world.deaf, world.connected = False, True
+    while not isinstance(step, AwaitLoss):
+        step = life.send(world.do(step))
+    assert step.first
+    assert world.published == [b"/g/"]
+
+
 def test_a_manager_that_is_the_same_again_needs_no_other_connections() -> None:
     one = session()
     world = World(one)
@@ -243,7 +299,7 @@ def test_a_manager_that_is_the_same_again_needs_no_other_connections() -> None:
     life = one.live()
     world.run(life, AwaitLoss)
     world.steps.clear()
-    step = life.send(None)
+    step = life.send(True)
     while not isinstance(step, AwaitLoss):
         world.steps.append(step)
         step = life.send(world.do(step))
