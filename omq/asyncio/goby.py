@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -247,10 +247,11 @@ class Portal(PortalBase[Subscription]):
 
     async def close(self) -> None:
         """Ends; what was published leaves first, if the hold is released within a second. Idempotent."""
-        if self._outbox and self._tasks and not self._closed and asyncio.current_task() not in self._tasks:
+        if self._tasks and not self._closed and asyncio.current_task() not in self._tasks:
+            mark = self._outbox.kept
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER):
-                    await self._await_open()
+                    await self._await(lambda: self._outbox.left >= mark)
         if self._closed:
             return
         self._closed = True
@@ -297,6 +298,7 @@ class Portal(PortalBase[Subscription]):
             return
         await self.start()
         while True:
+            rounds = self._session.rounds
             try:
                 if not self._outbox.put(frame):
                     await self._pub.send(frame)
@@ -304,7 +306,8 @@ class Portal(PortalBase[Subscription]):
             except BufferFull:
                 if not self._session.released:
                     raise
-            await self._await_change()  # it is held for a moment, since something was subscribed to
+            # What waits does so for a moment, since something was subscribed to.
+            await self._await(self._session.behind(rounds))
             if self._closed:
                 raise self._closed_error()
 
@@ -317,10 +320,10 @@ class Portal(PortalBase[Subscription]):
         """
         await self.start()
         end = None if timeout is None else time.monotonic() + timeout
+        mark = self._outbox.kept
         try:
             async with asyncio.timeout(timeout):
-                while self._session.released and not self._outbox.open and not self._closed:
-                    await self._await_change()
+                await self._await(lambda: self._outbox.left >= mark or not self._session.released)
         except TimeoutError:
             raise SendTimeout(self._session.not_left(timeout)) from None
         await self._pub.flush(end and max(end - time.monotonic(), 0))
@@ -374,19 +377,17 @@ class Portal(PortalBase[Subscription]):
         await self.start()
         try:
             async with asyncio.timeout(timeout):
-                await self._await_open()
+                await self._await(lambda: self._session.released)
         except TimeoutError:
             raise Timeout(self._session.not_released(timeout, await self.missing())) from None
         if self._closed:
             raise self._closed_error()
 
-    async def _await_open(self) -> None:
-        while not self._outbox.open and not self._closed:
-            await self._await_change()
-
-    async def _await_change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
+    async def _await(self, true: Callable[[], bool]) -> None:
+        """Waits until something is true, or the portal is closed."""
+        while not (self._closed or true()):
+            self._changed.clear()
+            await self._changed.wait()
 
     async def missing(self, *, timeout: float = 1.0) -> list[str]:
         """The required clients that the hold waits for; see `omq.goby.Portal.missing`."""

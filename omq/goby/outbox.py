@@ -22,6 +22,8 @@ class Outbox:
     Attributes:
         open: Whether publications go past it. It is set by `take`, when nothing waits and nothing holds any more, and
             by `hold`.
+        kept: Publications that were ever kept.
+        left: Those of them that have been sent.
 
     Raises:
         UsageError: The limit does not fit.
@@ -32,6 +34,7 @@ class Outbox:
             raise UsageError(f"buffer={limit!r}: must be a whole number, 1 or more")
         self.open = False
         self.limit = limit
+        self.kept = self.left = 0
         self._frames: deque[bytes] = deque()
         self._bytes = 0
         self._free: int | None = None  # so many may leave, the rest has come behind a `hold`; `None`: all may
@@ -47,23 +50,25 @@ class Outbox:
             Whether it is kept; not if it may be sent, because the outbox has opened meanwhile.
 
         Raises:
-            BufferFull: As many as may wait do so already.
+            BufferFull: As many as may wait do so already. One may, whatever its size.
         """
         with self._lock:
             if self.open:
                 return False
-            if len(self._frames) >= self.limit or self._bytes + len(frame) > LIMIT_BYTES:
+            if len(self._frames) >= self.limit or (self._frames and self._bytes + len(frame) > LIMIT_BYTES):
                 raise BufferFull(
                     f"{len(self._frames)} publications ({self._bytes} bytes) wait for the release of the hold: no more "
                     f"are kept than buffer={self.limit}, and {LIMIT_BYTES} bytes"
                 )
             self._frames.append(frame)
             self._bytes += len(frame)
+            self.kept += 1
             return True
 
     def take(self, most: int) -> list[bytes]:
         """The first so many that may leave, to be sent before the next call; it opens where none waits at all."""
         with self._lock:
+            self.left = self.kept - len(self._frames)
             count = min(most, len(self._frames) if self._free is None else self._free)
             taken = [self._frames.popleft() for _ in range(count)]
             self._bytes -= sum(map(len, taken))

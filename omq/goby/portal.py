@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -235,6 +235,7 @@ class Portal(PortalBase[Subscription]):
         while True:
             if self._closed:
                 raise self._closed_error()
+            rounds = self._session.rounds
             try:
                 if not self._outbox.put(frame):
                     self._pub.send(frame)
@@ -242,13 +243,13 @@ class Portal(PortalBase[Subscription]):
             except BufferFull:
                 if not self._session.released:
                     raise
-            self._await_open(None)  # it is held for a moment, since something was subscribed to
+            # What waits does so for a moment, since something was subscribed to.
+            self._await(self._session.behind(rounds), None)
 
-    def _await_open(self, timeout: float | None) -> bool:
-        """Waits until publications leave at once; gives whether they do, else a time is up, or the router is lost."""
+    def _await(self, true: Callable[[], bool], timeout: float | None) -> bool:
+        """Waits until something is true, or the portal is closed; gives whether that is so in time."""
         with self._changed:
-            self._changed.wait_for(lambda: self._outbox.open or self._closed or not self._session.released, timeout)
-        return self._outbox.open
+            return self._changed.wait_for(lambda: self._closed or true(), timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until what was published after the release has left this process.
@@ -261,7 +262,8 @@ class Portal(PortalBase[Subscription]):
             ClosedError: The portal is closed.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        if not self._await_open(timeout) and self._session.released and not self._closed:
+        mark = self._outbox.kept
+        if not self._await(lambda: self._outbox.left >= mark or not self._session.released, timeout):
             raise SendTimeout(self._session.not_left(timeout))
         self._pub.flush(end and max(end - time.monotonic(), 0))
 
@@ -308,11 +310,10 @@ class Portal(PortalBase[Subscription]):
             Timeout: It was not released in time; the text says who is missing, where omq's gobyd holds.
             ClosedError: The portal is closed.
         """
-        with self._changed:
-            if self._changed.wait_for(lambda: self._outbox.open or self._closed, timeout):
-                if self._closed:
-                    raise self._closed_error()
-                return
+        if self._await(lambda: self._session.released, timeout):
+            if self._closed:
+                raise self._closed_error()
+            return
         raise Timeout(self._session.not_released(timeout, self.missing()))
 
     def missing(self, *, timeout: float = 1.0) -> list[str]:
@@ -327,9 +328,9 @@ class Portal(PortalBase[Subscription]):
 
     def close(self) -> None:
         """Ends; what was published leaves first, if the hold is released within a second. Idempotent."""
-        if self._outbox and self._threads and not self._closed and threading.current_thread() not in self._threads:
-            with self._changed:
-                self._changed.wait_for(lambda: self._outbox.open or self._closed, LINGER)
+        if self._threads and not self._closed and threading.current_thread() not in self._threads:
+            mark = self._outbox.kept
+            self._await(lambda: self._outbox.left >= mark, LINGER)
         with self._changing:
             if self._closed:
                 return

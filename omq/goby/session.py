@@ -126,7 +126,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """The hold is released, or holds again."""
+    """The hold is released, and what might leave has left; or it holds again."""
 
     released: bool
 
@@ -157,6 +157,7 @@ class Session:
         dispatcher: The subscriptions.
         outbox: The publications that wait.
         released: Whether the hold is over, and what it kept has left.
+        rounds: How often all that might leave has done so.
         sockets: Where it is connected; `None` before the manager has told.
         wake: Called when the life is to go on; the twin's.
 
@@ -180,6 +181,7 @@ class Session:
         self.outbox = Outbox(LIMIT if buffer is None else buffer)
         self.schemes = Schemes(schemes)
         self.released = False
+        self.rounds = 0
         self.sockets: Sockets | None = None
         self.wake: Callable[[], None] = lambda: None
         self._manager_timeout = manager_timeout
@@ -277,11 +279,15 @@ class Session:
         who = f": it waits for {', '.join(missing)}" if missing else ""
         return f"{self.bus.manager}: the hold was not released within {timeout:g} s{who}"
 
+    def behind(self, rounds: int) -> Callable[[], bool]:
+        """Whether something has left since so many rounds, or nothing will: the router is lost."""
+        return lambda: self.rounds != rounds or not self.released
+
     def not_left(self, timeout: float | None) -> str:
         """What is raised where publications have not left in time."""
         return (
-            f"{len(self.outbox)} publications have not left within {timeout} s: they wait until what was subscribed to "
-            "before them is in force"
+            f"{self.outbox.kept - self.outbox.left} publications have not left within {timeout} s: they wait until what"
+            " was subscribed to before them is in force"
         )
 
     # ------------------------------------------------------------------ what it does by itself
@@ -341,8 +347,9 @@ class Session:
                 if not (yield Send(frames)):
                     return False
                 yield Pause(CHUNK_PAUSE)
-        self.released = True
-        yield Tell(True)
+            self.released = True
+            self.rounds += 1
+            yield Tell(True)
         return True
 
     def _go_to(self, sockets: Sockets) -> Life:

@@ -266,7 +266,8 @@ def test_what_is_published_behind_a_late_subscription_leaves_once_that_is_in_for
     assert one.outbox.open
     assert one.released
     assert len(world.of(AwaitSubscribed)) == 2
-    assert [step.released for step in world.of(Tell)] == [True]
+    assert [step.released for step in world.of(Tell)] == [True, True]
+    assert (one.outbox.kept, one.outbox.left) == (3, 3)
 
 
 def test_a_router_may_be_lost_while_a_late_subscription_is_on_its_way() -> None:
@@ -348,7 +349,12 @@ def test_the_outbox_is_bounded() -> None:
     assert not outbox.open
     assert outbox.take(9) == []
     assert outbox.open
+    assert (outbox.kept, outbox.left) == (3, 3)
     outbox.hold()
+    outbox.let_go()
+    assert outbox.put(bytes(65 << 20)), "one may, whatever its size"
+    outbox.take(1)
+    assert (outbox.kept, outbox.left) == (4, 3), "it is on its way"
     assert outbox.put(b"d")
     with pytest.raises(BufferFull, match="bytes"):
         outbox.put(bytes(64 << 20))
