@@ -10,6 +10,8 @@ from libc.string cimport memcpy
 from omq._core.queues.recv_queue cimport ShapedRecvQueue
 from omq._core.calls.part cimport open_target
 from omq._core.queues.peer cimport RecvQueue, Peer
+from omq._core.wire.frame_reader cimport Run
+from omq._core.wire.framing cimport FLAG_LONG, FLAG_MORE, LONG_HEADER, SHORT_HEADER, long_size
 
 from omq.errors import MessageTooLarge, StateError
 
@@ -51,7 +53,15 @@ cdef Py_ssize_t _copy(
     cdef Py_ssize_t has
     cdef Peer peer
     cdef const char *body
+    cdef Run run
     while count < limit:
+        if recv_queue.view_run(&run, limit - count):
+            _copy_run(&run, into, size, at, ends + count)
+            if run.count:
+                recv_queue.drop_run(&run)
+                at += run.body
+                count += run.count
+                continue
         peer = recv_queue._pick()
         if peer is None:
             break
@@ -76,3 +86,30 @@ cdef Py_ssize_t _copy(
         ends[count] = <int32_t>at
         count += 1
     return count
+
+
+cdef void _copy_run(Run *run, char *into, Py_ssize_t size, Py_ssize_t at, int32_t *ends) noexcept nogil:
+    """Copies messages of a run, up to the first that has several parts or does not fit, and cuts the run there."""
+    cdef const unsigned char *p = <const unsigned char *>run.data
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t body = 0
+    cdef Py_ssize_t has
+    while count < run.count and not p[0] & FLAG_MORE:
+        if p[0] & FLAG_LONG:
+            has = <Py_ssize_t>long_size(p)
+            if has > size - at - body:
+                break
+            p += LONG_HEADER
+        else:
+            has = p[1]
+            if has > size - at - body:
+                break
+            p += SHORT_HEADER
+        memcpy(into + at + body, p, has)
+        p += has
+        body += has
+        ends[count] = <int32_t>(at + body)
+        count += 1
+    run.count = count
+    run.body = body
+    run.size = <const char *>p - run.data

@@ -1,5 +1,6 @@
 """`recv_columns`: messages behind one another in one buffer."""
 
+import random
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -101,3 +102,46 @@ def test_calls_that_cannot_be_served_say_so(pair: tuple[omq.PUSH, omq.PULL]) -> 
         with pytest.raises(omq.StateError, match="PULL, SUB"):
             rep.recv_columns(data, ends, timeout=5)
     assert pull.recv(timeout=5) == b"x"
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["null", "curve"])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_messages_of_several_peers_come_whole_and_in_order(seed: int, secure: bool) -> None:
+    """Of one part and of several, small and large, into buffers of any size, beside other calls."""
+    chance = random.Random(seed)
+    sizes = (0, 1, 64, 64, 64, 254, 255, 256, 257, 2000, 70_000)
+
+    def message(sender: int, number: int) -> list[bytes]:
+        first = b"%d %d " % (sender, number)
+        parts = 1 if chance.random() < 0.95 else chance.randrange(2, 4)
+        return [first + bytes(chance.choice(sizes)), *(bytes(chance.choice(sizes)) for _ in range(parts - 1))]
+
+    sent = [[message(sender, number) for number in range(700)] for sender in range(2)]
+    public, secret = omq.curve_keypair()
+    offered: dict[str, Any] = {"security": omq.CurveServer(secret)} if secure else {}
+    asked: dict[str, Any] = {"security": omq.CurveClient(public)} if secure else {}
+    with (
+        omq.PULL(bind="tcp://127.0.0.1:*", **offered) as pull,
+        omq.PUSH(connect=pull.endpoints[0], **asked) as a,
+        omq.PUSH(connect=pull.endpoints[0], **asked) as b,
+    ):
+        for start in range(0, 700, 50):
+            for push, messages in zip((a, b), sent, strict=True):
+                push.send_many(messages[start : start + 50])
+        found: list[list[bytes]] = []
+        while len(found) < 1400:
+            room = chance.choice((80, 500, 5000, 200_000))
+            data, ends = bytearray(room), array("i", [-1] * chance.choice((1, 3, 100, 1000)))
+            start = chance.randrange(20)
+            try:
+                got = pull.recv_columns(data, ends, start, timeout=10)
+            except (omq.MultipartError, omq.MessageTooLarge):
+                found.append(list(pull.recv_multipart(timeout=10)))
+                continue
+            assert 0 < got <= len(ends)
+            assert list(ends[got:]) == [-1] * (len(ends) - got), "nothing is written behind them"
+            assert not any(data[ends[got - 1] :])
+            found += [[bytes(data[x:y])] for x, y in zip([start, *ends], ends[:got], strict=False)]
+        for sender in range(2):
+            mine = [one for one in found if one[0].startswith(b"%d " % sender)]
+            assert mine == sent[sender]
