@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from errno import ENOSPC
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +26,7 @@ from omq.pzq.cluster.actions import (
 )
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.possession import Possession, Statement
+from omq.pzq.cluster_file import ClusterFile, Kept
 from omq.pzq.errors import Malformed
 from omq.pzq.inlet import Asked, Inlet
 from omq.pzq.queue import AGAIN, Queue, Replicas
@@ -36,7 +34,7 @@ from omq.pzq.run import Run, read_replicas, run_of
 from omq.pzq.settings import Settings
 from omq.pzq.talk import Talk
 from omq.pzq.wire import NOT_REPLICATED, REPLICA, REPLICAS, pack
-from omq.store.errors import DamagedError, StoreFull
+from omq.store.errors import StoreFull
 from omq.store.interface import Append, MakeTopic, Persistence, TopicState
 from omq.store.interface import Settle as SettleTopic
 from omq.store.journal import Journal
@@ -44,9 +42,6 @@ from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
 
-FILE: Final = "cluster.json"
-#: Bytes that are kept free for that file on a disk that is full.
-SPARE: Final = 1 << 16
 _SUFFIX: Final[dict[Persistence, str]] = {"strong": "", "weak": ".unsynced"}
 _SHIFT: Final = 64  # bits of a message's number
 _NUMBER: Final = (1 << _SHIFT) - 1
@@ -80,7 +75,7 @@ class Member:
     def __init__(self, settings: Settings, database: Path, journal: Journal, kind: Persistence, later: Later) -> None:
         self.queues: list[Replicas] = []
         self._settings = settings
-        self._file = database / FILE
+        self._file = ClusterFile(database)
         self._journal = journal
         self._kind = kind
         self._later = later
@@ -208,55 +203,21 @@ class Member:
     def _load(self) -> tuple[int, dict[str, tuple[int, str]] | None]:
         """Which run this is, and what was stated before; `None` where the disk is another one."""
         life = time.time_ns() // 1000
-        try:
-            kept = json.loads(self._file.read_bytes())
-            records = {owner: (int(epoch), str(who)) for owner, (epoch, who) in kept["records"].items()}
-            self._replicated = self._replicated or bool(kept["replicated"])
-            life = max(life, int(kept["life"]) + 1)
-            # What is stated of nodes that are none any more, by another name of this one's, is of no use.
-            is_this = kept["store"] == self._journal.store.id and kept["name"] == self._settings.name
-        except FileNotFoundError:
+        kept = self._file.load()
+        if kept is None:
             return life, None
-        except (ValueError, KeyError, TypeError, AttributeError) as wrong:
-            raise DamagedError(f"{self._file}: cannot be understood: {wrong}") from None
-        return life, records if is_this else None
+        self._replicated = self._replicated or kept.replicated
+        # What is stated of nodes that are none any more, by another name of this one's, is of no use.
+        is_this = kept.store == self._journal.store.id and kept.name == self._settings.name
+        return max(life, kept.life + 1), kept.records if is_this else None
 
     def _save(self) -> None:
-        """Keeps what this node states. It is on the disk before anybody hears it."""
+        """Keeps what this node states."""
         possession = self._node.possession
-        kept = {
-            "store": possession.store,
-            "name": self._settings.name,
-            "life": possession.life,
-            "replicated": self._replicated,
-            "records": possession.records,
-        }
         if possession.is_quiet():
             return  # after a crash it is as if it had just begun
-        spare = self._file.with_suffix(".spare")
-        try:
-            self._write(json.dumps(kept).encode())
-        except OSError as error:
-            if error.errno != ENOSPC or not spare.exists():
-                raise
-            spare.unlink()
-            self._write(json.dumps(kept).encode())
-        if not spare.exists():
-            with suppress(OSError):
-                spare.write_bytes(bytes(SPARE))
-
-    def _write(self, kept: bytes) -> None:
-        new = self._file.with_suffix(".new")
-        with new.open("wb") as file:
-            file.write(kept)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._file)
-        directory = os.open(self._file.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        name, records = self._settings.name, possession.records
+        self._file.save(Kept(possession.store, name, possession.life, self._replicated, records))
 
     async def _topic(self, name: str, kind: Persistence) -> TopicState:
         write = await self._journal.do(MakeTopic(name, "round_robin", kind))

@@ -1,0 +1,99 @@
+"""The file in which a node keeps what it states, beside its store: it is on the disk before anybody hears it."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from errno import ENOSPC
+from pathlib import Path
+from typing import Final
+
+from omq.store.errors import DamagedError
+
+FILE: Final = "cluster.json"
+#: Bytes that are kept free for it on a disk that is full.
+SPARE: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept.
+
+    Attributes:
+        store: Which store it was stated of.
+        name: What the node is called.
+        life: Which run of it that was.
+        replicated: Whether its messages have ever been replicated.
+        records: The epoch and the node that has each owner's messages.
+    """
+
+    store: str
+    name: str
+    life: int
+    replicated: bool
+    records: dict[str, tuple[int, str]]
+
+
+class ClusterFile:
+    """The file.
+
+    Args:
+        database: The folder that it is in.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._path = database / FILE
+
+    def load(self) -> Kept | None:
+        """What is kept; `None` if there is no such file.
+
+        Raises:
+            DamagedError: The file is none of ours.
+        """
+        try:
+            kept = json.loads(self._path.read_bytes())
+            return Kept(
+                store=kept["store"],
+                name=kept["name"],
+                life=int(kept["life"]),
+                replicated=bool(kept["replicated"]),
+                records={owner: (int(epoch), str(who)) for owner, (epoch, who) in kept["records"].items()},
+            )
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+            raise DamagedError(f"{self._path}: cannot be understood: {wrong}") from None
+
+    def save(self, kept: Kept) -> None:
+        """Keeps this in place of what was kept; returns once it is on the disk.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        text = json.dumps(asdict(kept)).encode()
+        spare = self._path.with_suffix(".spare")
+        try:
+            self._write(text)
+        except OSError as error:
+            if error.errno != ENOSPC or not spare.exists():
+                raise
+            spare.unlink()
+            self._write(text)
+        if not spare.exists():
+            with suppress(OSError):
+                spare.write_bytes(bytes(SPARE))
+
+    def _write(self, text: bytes) -> None:
+        new = self._path.with_suffix(".new")
+        with new.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,62 @@
+"""The file in which a node keeps what it states."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from errno import ENOSPC
+from pathlib import Path
+
+import pytest
+
+from omq.pzq.cluster_file import SPARE, ClusterFile, Kept
+from omq.store.errors import DamagedError
+
+KEPT = Kept("5" * 32, "tcp://a:1", 7, True, {"tcp://b:1": (3, "tcp://a:1")})
+
+
+def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+    file = ClusterFile(tmp_path)
+    assert file.load() is None
+    file.save(KEPT)
+    file.save(Kept(KEPT.store, KEPT.name, 8, False, KEPT.records))
+    assert ClusterFile(tmp_path).load() == Kept(KEPT.store, KEPT.name, 8, False, KEPT.records)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.json", "cluster.spare"]
+
+
+@pytest.mark.parametrize("change", [{"life": "x"}, {"records": {"a": 1}}, {"records": None}, {"name": ...}, None])
+def test_a_damaged_file_is_named(tmp_path: Path, change: dict[str, object] | None) -> None:
+    found = {**asdict(KEPT), **(change or {})}
+    text = json.dumps({name: value for name, value in found.items() if value is not ...})
+    (tmp_path / "cluster.json").write_text(text if change else text[:-9])
+    with pytest.raises(DamagedError, match=r"cluster\.json: cannot be understood"):
+        ClusterFile(tmp_path).load()
+
+
+def test_on_a_full_disk_its_place_is_taken_of_what_was_kept_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spare = tmp_path / "cluster.spare"
+    write = ClusterFile._write
+
+    def full(self: ClusterFile, text: bytes) -> None:
+        if spare.exists():
+            raise OSError(ENOSPC, "full")
+        write(self, text)
+
+    file = ClusterFile(tmp_path)
+    file.save(KEPT)
+    assert spare.stat().st_size == SPARE
+    monkeypatch.setattr(ClusterFile, "_write", full)
+    changed = Kept(KEPT.store, KEPT.name, 9, True, {})
+    file.save(changed)
+    assert file.load() == changed
+    assert spare.exists(), "it is kept free again where there is room"
+
+    def no_room(self: ClusterFile, text: bytes) -> None:
+        raise OSError(ENOSPC, "full")
+
+    monkeypatch.setattr(ClusterFile, "_write", no_room)
+    with pytest.raises(OSError, match="full"):
+        file.save(KEPT)
+    assert file.load() == changed
