@@ -6,13 +6,14 @@ consumed     taken and acknowledged by one consumer, until the monitor says that
 hard         produced with --hard-sync, 64 messages waiting for their acknowledgements
 replicated   produced as in the first line, to the first of two nodes, of which the other has to hold each message
 replicated 3 the same with three nodes: all of them keep each message, one has to hold it before the answer
+
+`--original PATH` plays the original's program in the same rounds, and says how many times its figures ours are.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import socket
 import statistics
 import subprocess
 import sys
@@ -24,7 +25,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.pzq.bare import Consumer, ask, figure, messages_left, produce
+from bench.pzq.bare import ask, drain, figure, messages_left, produce
+from bench.pzq.original import Original, free_ports
 
 ROOT: Final = Path(__file__).parents[2]
 ACK_TIMEOUT: Final = 5_000_000
@@ -34,6 +36,8 @@ DEPTH: Final = 64
 #: What is asked of the device: messages a second, and how much of the stub's.
 GOALS: Final = {"produced": 50_000, "asked": 10_000, "consumed": 42_000, "hard": 50_000}
 SHARE: Final = 0.5
+#: What is wished for beside the original.
+WISHES: Final = {"produced": "10 times 5,000 a second", "asked": "2 times it", "consumed": "2.5 times it"}
 #: Nodes, by what is measured with them.
 REPLICATED: Final = {"replicated": 2, "replicated 3": 3}
 HOSTS: Final = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -70,10 +74,7 @@ def cluster(folder: Path, nodes: int) -> Iterator[str]:
     """Some nodes; where the first one takes messages."""
     with ExitStack() as kept:
         # What one host has free the others have, too, on a machine where nobody else binds such addresses.
-        free = [kept.enter_context(socket.create_server((HOSTS[0], 0))) for _ in range(4)]
-        ports = [one.getsockname()[1] for one in free]
-        for one in free:
-            one.close()
+        ports = free_ports(4)
         served_by = []
         hosts = HOSTS[:nodes]
         for host in hosts:
@@ -94,13 +95,11 @@ def play(endpoints: dict[str, str], count: int, size: int) -> dict[str, float]:
     """One round with a server that holds nothing."""
     found = {"asked": ask(endpoints["receive"], count // 10, size)}
     found["produced"] = produce(endpoints["receive"], count, size, WINDOW, BATCH)
-    began = time.perf_counter()
-    consumer = Consumer(endpoints["send"], size, ACK_TIMEOUT)
-    consumer.consume(count + count // 10)
-    while messages_left(endpoints["monitor"]):
-        time.sleep(0.002)
-    found["consumed"] = (count + count // 10) / (time.perf_counter() - began)
-    consumer.close()
+    held = messages_left(endpoints["monitor"])
+    assert held == count + count // 10, held
+    drained = drain(endpoints, held, size, ACK_TIMEOUT)
+    assert not drained.left, drained
+    found["consumed"] = drained.rate
     return found
 
 
@@ -110,7 +109,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=100_000, help="messages a round")
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
+    parser.add_argument("--original", type=Path, help="the program of the original, which is measured beside it")
     asked = parser.parse_args()
+    original = Original(asked.original.absolute(), ACK_TIMEOUT) if asked.original else None
     found: dict[str, dict[str, list[float]]] = {"device": defaultdict(list), "stub": defaultdict(list)}
     for _ in range(asked.rounds):
         for name in found:
@@ -120,6 +121,9 @@ def main() -> None:
                 with served(folder, *command) as endpoints:
                     for what, rate in play(endpoints, asked.count, asked.size).items():
                         found[name][what].append(rate)
+        if original:
+            with tempfile.TemporaryDirectory(dir=".") as text:
+                original.play(Path(text).absolute(), asked.count, asked.size, WINDOW, BATCH)
         with tempfile.TemporaryDirectory(dir=".") as text:
             folder = Path(text).absolute()
             with served(folder, *device(folder, "--hard-sync")) as endpoints:
@@ -141,6 +145,14 @@ def main() -> None:
         ours = found["device"][name]
         share = statistics.median(ours) / statistics.median(found["device"]["produced"])
         print(f"{name:12} device {_shown(ours)}  {share:.0%} of what is produced without, goal {SHARE:.0%}")
+    if original:
+        for what, wish in WISHES.items():
+            ours, its = found["device"][what], original.found[what]
+            if its:
+                times = statistics.median(ours) / statistics.median(its)
+                print(f"{what:12} device {_shown(ours)}  original {_shown(its)}  {times:.1f} times it, wish {wish}")
+        for note in original.notes():
+            print(f"original     {note}")
 
 
 def _shown(rates: list[float]) -> str:
