@@ -204,6 +204,7 @@ class Portal(PortalBase[Subscription]):
         self._sub: omq.Socket
         self._at: tuple[str, str] | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
@@ -246,15 +247,22 @@ class Portal(PortalBase[Subscription]):
                 await socket.close()
 
     async def close(self) -> None:
-        """Ends; what was published leaves first, if the hold is released within a second. Idempotent."""
-        if self._tasks and not self._closed and asyncio.current_task() not in self._tasks:
+        """Ends; what was published leaves first, if the hold is released within a second. Idempotent.
+
+        A call that is cancelled goes on in the background; another one waits for that.
+        """
+        if self._closing is None:
+            mine = asyncio.current_task() in self._tasks
+            self._closing = asyncio.get_running_loop().create_task(self._close(linger=not mine))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, *, linger: bool) -> None:
+        if self._tasks and linger:
             mark = self._outbox.kept
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER):
                     await self._await(lambda: self._outbox.left >= mark)
-        if self._closed:
-            return
-        self._closed = True
+        self._closed = self._session.dispatcher.ended = True
         if self._outbox and self._tasks:
             log.warning("%s: %d publications that were held are dropped", self.name, len(self._outbox))
         self._outbox.hold()
@@ -263,15 +271,17 @@ class Portal(PortalBase[Subscription]):
                 handler.inbox.end()
         self._changed.set()
         tasks = [task for task in (self._starting, *self._tasks) if task is not None]
-        mine = asyncio.current_task()
         for task in tasks:
-            if task is not mine:
-                task.cancel()
-        await asyncio.gather(*(task for task in tasks if task is not mine), return_exceptions=True)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._drop()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except asyncio.CancelledError:
+            await self.close()  # nobody will
+            raise
         return self
 
     async def __aexit__(
@@ -529,6 +539,8 @@ class Daemon:
     def __init__(self, **options: Any) -> None:
         self._daemon = BlockingDaemon(**options)
         self.endpoints = self._daemon.endpoints
+        self._starting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def missing(self) -> list[str]:
@@ -537,18 +549,32 @@ class Daemon:
 
     async def start(self, *, ready: bool = True) -> None:
         """Serves; `async with` does it; see `omq.goby.Daemon.start`."""
-        await asyncio.to_thread(self._daemon.start, ready=ready)
+        if self._starting is None or self._starting.done():
+            starting = asyncio.to_thread(self._daemon.start, ready=ready)
+            self._starting = asyncio.get_running_loop().create_task(starting)
+        await asyncio.shield(self._starting)
 
     def ready(self) -> None:
         """It is ready itself, which every client waits for."""
         self._daemon.ready()
 
     async def close(self) -> None:
-        """Ends. Idempotent."""
+        """Ends. Idempotent. A call that is cancelled goes on in the background; another one waits for that."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self._starting is not None:
+            await asyncio.gather(self._starting, return_exceptions=True)
         await asyncio.to_thread(self._daemon.close)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except asyncio.CancelledError:
+            await self.close()  # nobody will
+            raise
         return self
 
     async def __aexit__(

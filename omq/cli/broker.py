@@ -20,7 +20,7 @@ from omq.broker.errors import TopicError
 from omq.broker.keys import MECHANISMS, Admission, SecurityFiles
 from omq.broker.server import AsyncServer
 from omq.cli.garbage import spare_the_collector
-from omq.cli.ready import ReadyFile
+from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
 
 LOG: Final = logging.getLogger("omq.broker")
@@ -60,13 +60,6 @@ def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> 
             http_address(value)
     except ConfigError as fault:
         raise click.BadParameter(str(fault), ctx, param) from None
-    return value
-
-
-def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """What `--ready-file` takes."""
-    if value is not None and not value.absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
     return value
 
 

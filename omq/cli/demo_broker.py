@@ -18,6 +18,7 @@ from omq.broker import Client
 from omq.cli.blocks import Stock
 from omq.cli.demo import chosen
 from omq.cli.feed import END, Feed
+from omq.cli.number import Finite
 from omq.cli.players import BrokerProcess, ReplayProcess
 from omq.errors import OmqError
 
@@ -199,9 +200,7 @@ class Demo:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="The directory whose files are fed; the standard library if left out.",
 )
-@click.option(
-    "--seconds", type=click.FloatRange(1, 600), default=9.0, show_default=True, help="How long the feed runs."
-)
+@click.option("--seconds", type=Finite(1, 600), default=9.0, show_default=True, help="How long the feed runs.")
 @click.option("--limit", type=click.IntRange(1), default=512, show_default=True, help="MB to publish at most.")
 @click.option("--block", type=click.IntRange(1, 1024), default=1, show_default=True, help="KiB in a message.")
 def demo_broker(directory: Path | None, seconds: float, limit: int, block: int) -> None:

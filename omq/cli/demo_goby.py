@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from omq.cli.gobyd import missing_extra
+from omq.cli.number import Finite
 from omq.errors import OmqError, Timeout
 
 if TYPE_CHECKING:
@@ -306,12 +307,8 @@ def table(story: Story) -> Table:
 
 
 @click.command("demo-goby")
-@click.option(
-    "--seconds", type=click.FloatRange(1, 15), default=6.0, show_default=True, help="How long the vehicle dives."
-)
-@click.option(
-    "--speed", type=click.FloatRange(1, 20), default=4.0, show_default=True, help="How much faster its log is played."
-)
+@click.option("--seconds", type=Finite(1, 15), default=6.0, show_default=True, help="How long the vehicle dives.")
+@click.option("--speed", type=Finite(1, 20), default=4.0, show_default=True, help="How much faster its log is played.")
 def demo_goby(seconds: float, speed: float) -> None:
     """A vehicle, a logger and a live view on a Goby bus, held until all are there; the log is played and compared.
 

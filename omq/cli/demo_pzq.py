@@ -24,6 +24,7 @@ from rich.table import Table
 import omq
 from omq.cli.blocks import Stock, read_blocks
 from omq.cli.demo import chosen
+from omq.cli.number import Finite
 from omq.errors import OmqError, Timeout
 from omq.pzq import Consumer, NotReplicated, Producer
 
@@ -326,9 +327,7 @@ def table(stream: Stream, block: int) -> Table:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="The directory whose files are sent; the standard library if left out.",
 )
-@click.option(
-    "--seconds", type=click.FloatRange(1, 20), default=8.0, show_default=True, help="What sending takes at least."
-)
+@click.option("--seconds", type=Finite(1, 20), default=8.0, show_default=True, help="What sending takes at least.")
 @click.option("--limit", type=click.IntRange(1, 200), default=40, show_default=True, help="MB to send at most.")
 @click.option("--block", type=click.IntRange(1, 1024), default=8, show_default=True, help="KiB in a message.")
 def demo_pzq(directory: Path | None, seconds: float, limit: int, block: int) -> None:

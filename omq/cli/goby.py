@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import re
 import signal
 import sys
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from omq.cli.gobyd import in_options, missing_extra
+from omq.cli.number import Finite
 from omq.cli.pzq import LEVELS
 from omq.errors import EndpointError, OmqError, Timeout, UsageError
 
@@ -47,7 +49,7 @@ def on_a_bus(name: str) -> Callable[[_F], _F]:
         ),
         click.option(
             "--manager-timeout",
-            type=click.FloatRange(0, min_open=True),
+            type=Finite(0, min_open=True),
             default=5.0,
             show_default=True,
             help="Seconds that gobyd has to answer.",
@@ -94,6 +96,8 @@ def portal_of(options: dict[str, Any]) -> Iterator[Portal]:
             yield portal
     except (UsageError, EndpointError) as fault:
         raise click.UsageError(in_options(str(fault))) from None
+    except BrokenPipeError:
+        raise  # whoever read our lines has had enough: click ends quietly
     except (OmqError, OSError) as fault:
         raise click.ClickException(in_options(str(fault))) from None
 
@@ -120,7 +124,7 @@ def goby() -> None:
 @goby.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @that_fits
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="How long; until a signal if left out.")
+@click.option("--seconds", type=Finite(0, min_open=True), help="How long; until a signal if left out.")
 @on_a_bus("omq_goby_log")
 def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: float | None, **options: Any) -> None:
     """Record what is published into FILE, until SIGTERM or SIGINT comes. A FILE that is there is gone on with."""
@@ -152,7 +156,7 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
 @that_fits
 @click.option(
     "--speed",
-    type=click.FloatRange(0),
+    type=Finite(0),
     default=1.0,
     show_default=True,
     help="How much faster than it was; 0: as fast as can be.",
@@ -194,8 +198,9 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
     Returns:
         How many publications.
     """
-    from omq.goby.identifier import read_identifier, split_frame
+    from omq.goby.identifier import head_of, read_identifier, split_frame
 
+    pid, thread = os.getpid(), threading.get_ident()
     count, began, first = 0, time.monotonic(), None
     for at, frame in recording:
         head, payload = split_frame(frame)
@@ -213,7 +218,8 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
                 break
         if ended.is_set():
             break
-        portal.publish(identifier.group, payload, scheme=identifier.scheme, type_name=identifier.type)
+        # As it was, also what this program would not publish itself; but by this process.
+        portal._send(head_of(identifier.group, identifier.scheme, identifier.type, pid, thread) + payload)
         count += 1
     return count
 
@@ -221,7 +227,7 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
 @goby.command()
 @that_fits
 @click.option("--count", type=click.IntRange(1), help="End after so many.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="How long; until a signal if left out.")
+@click.option("--seconds", type=Finite(0, min_open=True), help="How long; until a signal if left out.")
 @click.option(
     "--import",
     "modules",

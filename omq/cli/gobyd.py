@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from omq.cli.pzq import LEVELS, PathGiven, read_ready_file
-from omq.cli.ready import ReadyFile
+from omq.cli.number import Finite
+from omq.cli.pzq import LEVELS, PathGiven
+from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
 
 if TYPE_CHECKING:
     from omq.goby.daemon import Daemon
 
 LOG: Final = logging.getLogger("omq.goby")
+LOOK: Final = 0.2  # seconds between two looks whether a signal has come
 OPTIONS: Final = {
     "platform": "--platform",
     "transport": "--transport",
@@ -65,7 +67,9 @@ def serve(daemon: Daemon, ready: ReadyFile) -> None:
         for name, endpoint in daemon.endpoints.items():
             LOG.info("%s: %s", name, endpoint)
         daemon.ready()
-        ended.wait()
+        # The system may give a signal to another thread, as it does behind SIGCONT: this one has to look.
+        while not ended.wait(LOOK):
+            pass
         LOG.info("%s: ending", signal.Signals(came[0]).name if came else "asked to")
     finally:
         ready.remove()
@@ -108,7 +112,7 @@ def verbosity(daemon_config: Any) -> str:
 )
 @click.option(
     "--health-interval",
-    type=click.FloatRange(0),
+    type=Finite(0),
     default=10.0,
     show_default=True,
     help="Seconds between two requests for the health of all processes; 0: it never asks.",

@@ -17,7 +17,7 @@ import uvloop
 
 from omq.broker.keys import SecurityFiles, read_secret_key
 from omq.cli.garbage import spare_the_collector
-from omq.cli.ready import ReadyFile
+from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
 from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice, http_address
 from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION
@@ -46,13 +46,6 @@ def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     except UsageError as fault:
         raise click.BadParameter(str(fault), ctx, param) from None
     return value
-
-
-def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """What `--ready-file` takes."""
-    if value is not None and not value.absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
-    return None if value is None else value.absolute()
 
 
 def read_user(ctx: click.Context, param: click.Parameter, value: str | None) -> pwd.struct_passwd | None:

@@ -6,6 +6,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import click
+
+
+def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """What `--ready-file` takes: a file is put in the place of what is there, so that may be nothing but a file."""
+    if value is None:
+        return None
+    try:
+        place = value.resolve()
+    except (OSError, RuntimeError) as error:
+        raise click.BadParameter(f"{str(value)!r}: {error}", ctx, param) from None
+    if not place.parent.is_dir():
+        raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
+    if place.exists() and not place.is_file():
+        raise click.BadParameter(f"{str(value)!r} is no file, and would be replaced", ctx, param)
+    return place
+
 
 class ReadyFile:
     """A file that says where a server serves: one JSON object of endpoints by name.

@@ -28,6 +28,7 @@ from omq.goby.health import (
 )
 from omq.goby.identifier import checked_group
 from omq.goby.portal import BlockingInbox, Portal, Subscription
+from omq.goby.portal_base import check_callback
 from omq.goby.protobuf import HealthRequest, InterProcessPortalConfig, TerminateRequest
 from omq.goby.scheme import SchemeId
 from omq.goby.wire import bus_of
@@ -35,6 +36,7 @@ from omq.goby.wire import bus_of
 log = logging.getLogger("omq.goby")
 
 _HELD: Final = 0.02  # seconds between two looks whether the hold is released
+_LOOK: Final = 0.2  # seconds between two looks whether a signal has come: the system may give it to another thread
 
 Config = dict[str, Any] | Message | str | os.PathLike[str] | None
 
@@ -90,6 +92,7 @@ class Application:
         self._callbacks: dict[Handler, Callable[[Any], object]] = {}
         self._inbox = BlockingInbox(0)
         self._quit = threading.Event()
+        self._connecting = False
         self._status = 0
 
     def _read(self, config: Config) -> Any:
@@ -148,6 +151,7 @@ class Application:
         return self._listen(handler, callback)
 
     def _listen(self, handler: Handler, callback: Callable[[Any], object]) -> Subscription:
+        check_callback(callback)
         self._callbacks[handler] = callback
         return self.portal._add(handler)
 
@@ -173,7 +177,7 @@ class Application:
         assert self.name is not None
         restore = self._take_signals()
         try:
-            with Portal(self.name, **self._options) as self.portal:
+            with self._connected() as self.portal:
                 self._inbox.limit = self.portal._session.recv_hwm
                 self.subscribe(HEALTH_REQUEST, HealthRequest, self._say_health)
                 self.subscribe(TERMINATE_REQUEST, TerminateRequest, self._asked_to_end)
@@ -183,10 +187,23 @@ class Application:
                     self._run()
                 finally:
                     self.finalize()
+        except _Ended:
+            log.info("%s: ended before it was connected", self.name)
         finally:
             for number, handler in restore.items():
                 signal.signal(number, handler)
         return self._status
+
+    def _connected(self) -> Portal:
+        """The portal; a signal ends the search for a manager."""
+        assert self.name is not None
+        self._connecting = True
+        try:
+            if self._quit.is_set():
+                raise _Ended
+            return Portal(self.name, **self._options)
+        finally:
+            self._connecting = False
 
     @classmethod
     def main(cls, arguments: Sequence[str] | None = None) -> None:
@@ -220,18 +237,18 @@ class Application:
         while not self._quit.is_set():
             now = time.monotonic()
             if period is None:
-                timeout = None
+                timeout = _LOOK
             elif due is None:
                 timeout = 0.0 if self.portal.released else _HELD
                 due = now if self.portal.released else None
             else:
-                timeout = max(due - now, 0)
+                timeout = min(max(due - now, 0), _LOOK)
             self._take(timeout)
             if period is not None and due is not None and not self._quit.is_set() and time.monotonic() >= due:
                 self.loop()
                 due = max(due + period, time.monotonic() - period)  # what was missed is not made up for
 
-    def _take(self, timeout: float | None) -> None:
+    def _take(self, timeout: float) -> None:
         item = self._inbox.get(timeout)
         if item is None:
             return
@@ -245,7 +262,12 @@ class Application:
 
     def _say_health(self, _: HealthRequest) -> None:
         assert self.name is not None
-        self.publish(HEALTH_RESPONSE, process_health(self.name, *self.health()))
+        try:
+            answer = process_health(self.name, *self.health())
+        except Exception as fault:  # a program that cannot say how it is, is not well; it goes on
+            log.exception("%s: health() has failed", self.name)
+            answer = process_health(self.name, "failed", f"health() has failed: {fault}")
+        self.publish(HEALTH_RESPONSE, answer)
 
     def _asked_to_end(self, request: TerminateRequest) -> None:
         assert self.name is not None
@@ -259,10 +281,19 @@ class Application:
             return {}
 
         def end(number: int, _: object) -> None:
+            # The second one does not wait for the orderly end.
+            for each in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(each, signal.SIG_DFL)
+            if self._connecting:
+                raise _Ended
             # Not here: this thread may have the inbox's lock.
             threading.Thread(target=self.quit, daemon=True).start()
 
         return {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+class _Ended(BaseException):
+    """A signal has come before the program was connected."""
 
 
 def _says(config: Message, field: str) -> bool:
@@ -271,6 +302,18 @@ def _says(config: Message, field: str) -> bool:
         return config.HasField(field)
     except ValueError:
         return bool(getattr(config, field))
+
+
+def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """A table of a configuration; an empty one where there is none.
+
+    Raises:
+        UsageError: It is no table.
+    """
+    found = config.get(name, {})
+    if not isinstance(found, dict):
+        raise UsageError(f"{name}={found!r}: must be a table")
+    return found
 
 
 class _Common:
@@ -288,15 +331,17 @@ class _Common:
     def _of_toml(self, config: dict[str, Any]) -> None:
         from google.protobuf import json_format
 
-        app = config.get("app", {})
-        self.name = app.get("name") if isinstance(app, dict) else None
+        app = _table(config, "app")
+        self.name = app.get("name")
+        if "name" in app and not (isinstance(self.name, str) and self.name):
+            raise UsageError(f"app.name={self.name!r}: must be a text that is not empty")
         frequency = config.get("frequency")
         if frequency is not None and (isinstance(frequency, bool) or not isinstance(frequency, int | float)):
             raise UsageError(f"frequency={frequency!r}: must be a number")
         self.frequency = frequency
         if "interprocess" in config:
             try:
-                told = json_format.ParseDict(config["interprocess"], InterProcessPortalConfig())
+                told = json_format.ParseDict(_table(config, "interprocess"), InterProcessPortalConfig())
             except json_format.ParseError as error:
                 raise UsageError(f"interprocess: {error}") from None
             self._of_interprocess(told)

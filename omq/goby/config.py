@@ -52,7 +52,14 @@ def read_gobyd(path: Path) -> GobyDaemonConfig:
     Raises:
         UsageError: It cannot be read, or something in it is not of `GobyDaemonConfig`.
     """
-    return read_message(path, GobyDaemonConfig)
+    try:
+        return read_message(path, GobyDaemonConfig)
+    except UsageError as error:
+        if "intervehicle" not in str(error):
+            raise
+        raise UsageError(
+            f"{path}: intervehicle: this gobyd has no portal between vehicles: leave that out, or run Goby's own gobyd"
+        ) from None
 
 
 def _text(path: Path) -> str:

@@ -108,6 +108,9 @@ class Daemon:
             if not isinstance(required, str) or not required:
                 raise UsageError(f"required_clients={required!r}: a name is a text that is not empty")
         self._marks: InterProcessPortalConfig = given.interprocess
+        for mark in ("send_queue_size", "receive_queue_size"):
+            if getattr(self._marks, mark) >= 2**31:
+                raise UsageError(f"interprocess.{mark}={getattr(self._marks, mark)}: must be 2147483647 at most")
         self._host = host
         self._interval = health_interval
         self._manager: Manager | None = None

@@ -20,6 +20,7 @@ log = logging.getLogger("omq.goby")
 EVERYTHING: Final = b"/"
 QUIET: Final = 1.0  # seconds between two lines about what does not fit
 MOST_HEADS: Final = 4096  # identifiers whose handlers are remembered
+LONGEST_HEAD: Final = 1024  # bytes of one
 
 
 class _Fields(NamedTuple):
@@ -139,8 +140,21 @@ class Handler:
         """
         raise NotImplementedError
 
-    def call(self, identifier: Identifier, payload: bytes, malformations: Malformations) -> None:
-        """Gives a publication to the callback; whatever it raises is logged, and the portal lives on."""
+    def call(
+        self,
+        identifier: Identifier,
+        payload: bytes,
+        malformations: Malformations,
+        faults: type[BaseException] = Exception,
+    ) -> None:
+        """Gives a publication to the callback; what it raises is logged, and the portal lives on.
+
+        Args:
+            identifier: The publication's.
+            payload: The publication's.
+            malformations: Where it counts if it does not parse.
+            faults: What is logged; all else is raised.
+        """
         assert self.callback is not None
         try:
             message = self.decode(identifier, payload)
@@ -149,7 +163,7 @@ class Handler:
             return
         try:
             self.callback(message)
-        except Exception:
+        except faults:
             self.errors += 1
             log.exception("a callback for /%s/%s/%s has failed", identifier.group, identifier.scheme, identifier.type)
 
@@ -235,12 +249,18 @@ Item = tuple[Handler, Identifier, bytes]
 class Dispatcher:
     """A portal's subscriptions. One ZeroMQ subscription stands for all handlers of an identifier.
 
+    Args:
+        faults: What callbacks may raise without harm: all, in a thread of the portal's, where nobody waits for it.
+
     Attributes:
         malformations: Publications that could not be read.
+        ended: No callback is called any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, faults: type[BaseException] = Exception) -> None:
         self.malformations = Malformations()
+        self.ended = False
+        self._faults = faults
         self._lock = threading.RLock()
         self._exact: dict[bytes, list[TypeHandler]] = {}
         self._patterns: list[RegexHandler] = []
@@ -307,10 +327,13 @@ class Dispatcher:
                 self.malformations.note(f"a publication has {len(frame)} frames: {shown(frame[0])}")
                 continue
             end = frame.find(b"\0")
-            head = frame[:end] if end >= 0 else frame
+            if end < 0:
+                self.malformations.note(f"a publication has no NUL behind its identifier: {shown(frame)}")
+                continue
+            head = frame[:end]
             route = self._routes.get(head)
             if route is None:
-                route = self._find(head, end)
+                route = self._find(head)
                 if route is None:
                     continue
             identifier, handlers = route
@@ -319,17 +342,17 @@ class Dispatcher:
                 for handler in handlers:
                     inbox = handler.inbox
                     if inbox is None:
-                        handler.call(identifier, payload, self.malformations)
+                        if self.ended:
+                            return {}
+                        handler.call(identifier, payload, self.malformations, self._faults)
                     elif inbox in found:
                         found[inbox].append((handler, identifier, payload))
                     else:
                         found[inbox] = [(handler, identifier, payload)]
         return found
 
-    def _find(self, head: bytes, end: int) -> tuple[Identifier, tuple[Handler, ...]] | None:
+    def _find(self, head: bytes) -> tuple[Identifier, tuple[Handler, ...]] | None:
         try:
-            if end < 0:
-                raise Malformed(f"a publication has no NUL behind its identifier: {shown(head)}")
             identifier = read_identifier(head)
         except Malformed as fault:
             self.malformations.note(str(fault))
@@ -337,7 +360,8 @@ class Dispatcher:
         with self._lock:
             exact = self._exact.get(identifier.prefix, ())
             route = identifier, (*exact, *(one for one in self._patterns if one.fits(identifier)))
-            if len(self._routes) >= MOST_HEADS:
-                self._routes = {}
-            self._routes[head] = route
+            if len(head) <= LONGEST_HEAD:
+                if len(self._routes) >= MOST_HEADS:
+                    self._routes = {}
+                self._routes[head] = route
         return route

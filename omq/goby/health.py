@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from omq.errors import UsageError
 from omq.goby.identifier import prefix_of
 from omq.goby.protobuf import (
     ERROR__PROCESS_DIED,
@@ -46,7 +47,12 @@ def process_health(name: str, state: str = "ok", message: str | None = None) -> 
         name: What it is called on the bus.
         state: `ok`, `degraded` or `failed`.
         message: Why, if it is not well.
+
+    Raises:
+        UsageError: There is no such state.
     """
+    if state not in STATES:
+        raise UsageError(f"state={state!r}: must be one of {', '.join(STATES)}")
     main = ThreadHealth(name=name, thread_id=threading.get_native_id(), state=STATES[state])
     if message:
         main.error_message = message

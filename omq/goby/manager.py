@@ -36,19 +36,20 @@ class Hold:
     def __init__(self, required: Iterable[str]) -> None:
         self.required = tuple(dict.fromkeys(required))
         self.released = not self.required
-        self._pids: dict[str, int] = {}  # the process that has asked for sockets by a required name
+        # The process that speaks for a required name, since it has asked for sockets by it, and when it was last heard.
+        self._speakers: dict[str, tuple[int, float]] = {}
         self._ready: dict[str, float] = {}  # when a required client that is ready was last heard
         self._always: set[str] = set()
 
-    def registered(self, name: str, pid: int) -> None:
+    def registered(self, name: str, pid: int, now: float) -> None:
         """A process has come, or come again, under a name: whatever was said by that name before is void."""
         if name in self.required:
-            self._pids[name] = pid
+            self._speakers[name] = pid, now
             if name not in self._always:
                 self._ready.pop(name, None)
 
     def heard(self, name: str, pid: int, ready: bool, now: float) -> bool:
-        """A client has spoken.
+        """A client has spoken. A process that is silent no longer speaks for its name: another one may.
 
         Args:
             name: Its name.
@@ -61,8 +62,10 @@ class Hold:
         """
         if name not in self.required or self.released:
             return True
-        if self._pids.get(name, pid) != pid:
+        speaker, last = self._speakers.get(name, (pid, now))
+        if speaker != pid and now - last <= SILENCE:
             return False
+        self._speakers[name] = pid, now
         if ready or name in self._ready:
             self._ready[name] = now
         return True
@@ -105,7 +108,7 @@ class Manager:
 
     def __init__(self, name: str, pid: int, required: Iterable[str], publish: Socket, subscribe: Socket) -> None:
         self.hold = Hold([*required, name])
-        self.hold.registered(name, pid)
+        self.hold.registered(name, pid, 0.0)
         self.malformed = self.refused = 0
         self._name = name
         self._publish, self._subscribe = publish, subscribe
@@ -191,7 +194,7 @@ class Manager:
             if name == self._name:
                 self._complain(f"a client calls itself {name!r}, as this manager is called: it is not required", now)
             else:
-                self.hold.registered(name, pid)
+                self.hold.registered(name, pid, now)
             response.publish_socket.CopyFrom(self._publish)
             response.subscribe_socket.CopyFrom(self._subscribe)
         elif asked.request == PROVIDE_HOLD_STATE:

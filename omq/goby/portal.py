@@ -126,6 +126,7 @@ class Subscription:
             if item is None:
                 if inbox.ended:
                     raise ClosedError("the subscription is closed")
+                self._portal._session.check_process()
                 raise ReceiveTimeout(f"no message within {timeout} s")
             handler, identifier, payload = item
             try:
@@ -186,6 +187,8 @@ class Portal(PortalBase[Subscription]):
         ConnectError: No manager has answered in time.
     """
 
+    _faults = BaseException  # nobody waits for the thread that calls them
+
     def _set_up(self) -> None:
         self._session.wake = self._wake
         self._pub: omq.Socket
@@ -225,7 +228,9 @@ class Portal(PortalBase[Subscription]):
             BufferFull: The hold is not released, and as many publications as may wait do so.
             ClosedError: The portal is closed.
         """
-        frame = self._session.compose(group, message, scheme, type_name)
+        self._send(self._session.compose(group, message, scheme, type_name))
+
+    def _send(self, frame: bytes) -> None:
         if self._outbox.open:
             self._pub.send(frame)
         else:
@@ -334,7 +339,7 @@ class Portal(PortalBase[Subscription]):
         with self._changing:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = self._session.dispatcher.ended = True
         if self._outbox and self._threads:
             log.warning("%s: %d publications that were held are dropped", self.name, len(self._outbox))
         self._outbox.hold()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from omq.context import Context
-from omq.errors import ClosedError
+from omq.errors import ClosedError, UsageError
 from omq.event import Event, EventKind
 from omq.goby.dispatch import Handler, Inbox, TypeHandler
 from omq.goby.identifier import checked_group, prefix_of
@@ -28,8 +29,19 @@ NEWS: Final = Event(kind=EventKind.MISSED, time=0.0, reason="something was subsc
 _Subscription = TypeVar("_Subscription")
 
 
+def check_callback(callback: Callable[[Any], object] | None) -> None:
+    """Raises `UsageError` for a callback that would have to be awaited."""
+    if inspect.iscoroutinefunction(callback):
+        raise UsageError(
+            f"callback={callback.__name__}: is a coroutine function, and nobody would await it: iterate over what"
+            " subscribe() returns"
+        )
+
+
 class PortalBase(Generic[_Subscription]):
     """A client of a Goby bus, without what waits."""
+
+    _faults: ClassVar[type[BaseException]] = Exception  # what callbacks may raise without harm
 
     def __init__(
         self,
@@ -47,7 +59,7 @@ class PortalBase(Generic[_Subscription]):
     ) -> None:
         base = None if socket_name is None else os.fspath(socket_name)
         bus = Bus(platform, transport, base, address, port)
-        self._session = Session(name, bus, manager_timeout, buffer, schemes)
+        self._session = Session(name, bus, manager_timeout, buffer, schemes, self._faults)
         self._outbox = self._session.outbox
         self._context = context
         self._options: dict[str, Any] = {"reconnect_interval": RECONNECT, "ipv6": transport == "tcp"}
@@ -110,7 +122,7 @@ class PortalBase(Generic[_Subscription]):
             An iterator of the messages.
 
         Raises:
-            UsageError: The group does not fit, or no scheme handles the type.
+            UsageError: The group does not fit, no scheme handles the type, or the callback is a coroutine function.
             ClosedError: The portal is closed.
         """
         codec = self._session.schemes.codec(type, scheme, type_name)
@@ -135,7 +147,7 @@ class PortalBase(Generic[_Subscription]):
             An iterator of `Received`: `group`, `scheme`, `type` and `data`, the payload.
 
         Raises:
-            UsageError: An expression is none, or there is no such scheme.
+            UsageError: An expression is none, there is no such scheme, or the callback is a coroutine function.
             ClosedError: The portal is closed.
         """
         return self._add(self._session.regex(group, type, schemes, self._inbox_for(callback), callback))
@@ -161,6 +173,7 @@ class PortalBase(Generic[_Subscription]):
         self._session.register(scheme)
 
     def _inbox_for(self, callback: Callable[[Any], object] | None) -> Inbox | None:
+        check_callback(callback)
         return self._new_inbox(self._session.recv_hwm) if callback is None else None
 
     def _new_inbox(self, limit: int) -> Inbox:

@@ -7,8 +7,11 @@ publication: its identifier, a NUL, its payload. Whatever is damaged, the record
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import logging
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator
@@ -45,32 +48,54 @@ def publication_of(frame: bytes) -> Received:
 
 
 class Recorder:
-    """Writes a recording, or goes on with one; a damaged end is cut off.
+    """Writes a recording, or goes on with one. One process at a time does.
+
+    Behind damage nothing can be appended that would be read: what is there from the damage on goes into a file beside
+    it, `*.damaged`, and is cut off.
 
     Args:
         path: The file.
 
     Raises:
-        UsageError: The file is no recording.
+        UsageError: The file is no recording, or is written by another process.
         OSError: It cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         path = Path(path)
-        good = 0
-        if path.exists() and path.stat().st_size:
-            with Recording(path) as before:
-                for _ in before:
-                    pass
-                good = before.good
-                if before.damage is not None:
-                    log.warning("%s: %s: cut off", path, before.damage)
-        self._file: BinaryIO = path.open("r+b" if good else "wb")
-        self._file.seek(good)
-        self._file.truncate()
-        if not good:
-            self._file.write(MAGIC)
         self.count = 0
+        self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+        try:
+            self._lock(path)
+            self._go_on(path)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _lock(self, path: Path) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{path}: another process records into it") from None
+
+    def _go_on(self, path: Path) -> None:
+        """Finds the place behind what is there."""
+        if not os.fstat(self._file.fileno()).st_size:
+            self._file.write(MAGIC)
+            return
+        with Recording(path) as before:
+            for _ in before:
+                pass
+        self._file.seek(before.good)
+        if before.damage is not None:
+            aside = _beside(path)
+            with aside.open("xb") as file:
+                shutil.copyfileobj(self._file, file)
+                file.flush()
+                os.fsync(file.fileno())
+            log.warning("%s: %s: what is there from then on is in %s now", path, before.damage, aside)
+            self._file.seek(before.good)
+        self._file.truncate()
 
     def append(self, frame: bytes, time: int) -> None:
         """Writes a publication.
@@ -99,6 +124,15 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _beside(path: Path) -> Path:
+    """A name that nothing has, for what is set aside."""
+    for number in itertools.count():
+        found = path.with_name(f"{path.name}.damaged" + (f".{number}" if number else ""))
+        if not found.exists():
+            return found
+    raise AssertionError("not reached")
 
 
 class Recording:

@@ -202,7 +202,7 @@ class Schemes:
         Raises:
             UsageError: There is no scheme of this name, or the number does not fit.
         """
-        if isinstance(scheme, int) and not isinstance(scheme, bool) and scheme >= 0:
+        if isinstance(scheme, int) and not isinstance(scheme, bool) and 0 <= scheme < 2**31:
             return _NAMES.get(scheme, str(scheme))
         if isinstance(scheme, str):
             for one in self._own:
@@ -210,10 +210,10 @@ class Schemes:
                     return one.wire
             if scheme in NUMBERS:
                 return scheme
-            if scheme.isascii() and scheme.isdigit():
+            if scheme.isascii() and scheme.isdigit() and int(scheme) < 2**31:
                 return _NAMES.get(int(scheme), str(int(scheme)))
         known = ", ".join([*NUMBERS, *(one.name for one in self._own)])
-        raise UsageError(f"scheme={scheme!r}: must be a number, or one of {known}")
+        raise UsageError(f"scheme={scheme!r}: must be a number from 0 to 2147483647, or one of {known}")
 
     def codec(self, kind: type, scheme: SchemeId | None = None, type_name: str | None = None) -> Codec:
         """How messages of a type go over the wire.

@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from omq.errors import ConnectError, UsageError
+from omq.errors import ConnectError, StateError, UsageError
 from omq.goby.dispatch import Dispatcher, Handler, Inbox, RegexHandler, TypeHandler
 from omq.goby.errors import Malformed
 from omq.goby.identifier import MANAGER_RESPONSE, checked_group, head_of
@@ -152,6 +152,7 @@ class Session:
         manager_timeout: Seconds that the manager has to answer at first.
         buffer: Publications that may wait for the release.
         schemes: Marshalling schemes of one's own.
+        faults: What callbacks may raise without harm; see `Dispatcher`.
 
     Attributes:
         dispatcher: The subscriptions.
@@ -166,7 +167,13 @@ class Session:
     """
 
     def __init__(
-        self, name: str, bus: Bus, manager_timeout: float, buffer: int | None, schemes: Iterable[Scheme]
+        self,
+        name: str,
+        bus: Bus,
+        manager_timeout: float,
+        buffer: int | None,
+        schemes: Iterable[Scheme],
+        faults: type[BaseException] = Exception,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise UsageError(f"name={name!r}: a client's name is a text that is not empty")
@@ -177,7 +184,7 @@ class Session:
         self.name = name
         self.bus = bus
         self.pid = os.getpid()
-        self.dispatcher = Dispatcher()
+        self.dispatcher = Dispatcher(faults)
         self.outbox = Outbox(LIMIT if buffer is None else buffer)
         self.schemes = Schemes(schemes)
         self.released = False
@@ -206,6 +213,11 @@ class Session:
         """The client is ready."""
         self._ready = True
         self.wake()
+
+    def check_process(self) -> None:
+        """Raises `StateError` in a forked child, where no thread of the portal runs."""
+        if os.getpid() != self.pid:
+            raise StateError(f"the portal {self.name} belongs to process {self.pid}: make another one behind a fork")
 
     def subscribed(self) -> None:
         """Something was subscribed to: what is published from now on leaves once that is in force."""

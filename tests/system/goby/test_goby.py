@@ -130,6 +130,8 @@ def test_it_says_who_is_missing(tmp_path: Path) -> None:
         (["log", "/nowhere/at/all"], 1, "/nowhere/at/all"),
         (["play", "/nowhere/at/all"], 2, "/nowhere/at/all"),
         (["play", "/dev/null"], 2, "/dev/null"),
+        (["play", __file__, "--speed=nan"], 2, "--speed"),
+        (["sniff", "--seconds=inf"], 2, "--seconds"),
     ],
 )
 def test_what_does_not_fit_is_said(told: dict[str, Any], arguments: list[str], status: int, text: str) -> None:
@@ -176,3 +178,54 @@ def test_it_ends_by_a_signal_while_it_is_held(tmp_path: Path) -> None:
         finally:
             play.kill()
             play.communicate()
+
+
+def test_what_this_program_would_not_publish_is_played_as_it_was(tmp_path: Path, told: dict[str, Any]) -> None:
+    frames = [b"/nav/%s/CSTR/1/a/\0x\0" % scheme for scheme in (b"CSTR", b"-3", b"FOO", b"99999999999", b"CSTR")]
+    with Recorder(tmp_path / "log") as recorder:
+        for number, frame in enumerate(frames):
+            recorder.append(frame, number)
+    with Portal("a", **told) as a:
+        every = a.subscribe_regex("nav")
+        a.wait_released(10)
+        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=0")
+        assert [every.recv(timeout=20) for _ in frames] == [publication_of(frame) for frame in frames]
+        _, err = play.communicate(timeout=20)
+    assert play.returncode == 0
+    assert "5 publications played" in err
+
+
+def test_two_loggers_do_not_share_a_file(tmp_path: Path, told: dict[str, Any]) -> None:
+    first = start("log", str(tmp_path / "log"), f"--socket-name={told['socket_name']}")
+    try:
+        until((tmp_path / "log").exists)
+        second = start("log", str(tmp_path / "log"), f"--socket-name={told['socket_name']}")
+        _, err = second.communicate(timeout=20)
+        assert second.returncode == 2
+        assert "another process records into it" in err
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(20) == 0
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_who_reads_no_more_is_no_error(tmp_path: Path, told: dict[str, Any]) -> None:
+    sniff = start("sniff", f"--socket-name={told['socket_name']}", "--log-level=error")
+    assert sniff.stdout is not None
+    try:
+        with Portal("a", **told) as a:
+            a.wait_released(10)
+
+            def said() -> bool:
+                a.publish("g", "x")
+                return sniff.poll() is not None
+
+            sniff.stdout.close()
+            sniff.stdout = None
+            until(said)
+        _, err = sniff.communicate(timeout=20)
+        assert err == ""
+    finally:
+        sniff.kill()
+        sniff.communicate()

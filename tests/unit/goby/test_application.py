@@ -16,6 +16,7 @@ import pytest
 import omq
 from omq.goby import Application, Daemon, Portal
 from omq.goby.protobuf import (
+    HEALTH__FAILED,
     GobyDaemonConfig,
     HealthRequest,
     ProcessHealth,
@@ -188,3 +189,103 @@ def test_a_command_line_that_does_not_fit_is_said(
         Echo.main(arguments)
     assert ended.value.code == status
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"interprocess": 3}, "interprocess=3: must be a table"),
+        ({"app": "x"}, "app='x': must be a table"),
+        ({"app": {"name": ""}}, "app.name=''"),
+        ({"app": {"name": 3}}, "app.name=3"),
+        ({"interprocess": {"platfrm": "x"}}, "platfrm"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_named(config: dict[str, Any], text: str) -> None:
+    with pytest.raises(omq.UsageError, match=text):
+        Echo(config)
+
+
+@pytest.mark.parametrize("answer", [("bogus", None), KeyError("bogus"), None])
+def test_a_program_that_cannot_say_how_it_is_has_failed_and_goes_on(told: dict[str, Any], answer: Any) -> None:
+    class Ill(Echo):
+        def health(self) -> tuple[str, str | None]:
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer  # type: ignore[no-any-return]
+
+    with Portal("a", **told) as a:
+        healths, out = a.subscribe("goby::health::response", ProcessHealth), a.subscribe("out", str)
+        a.wait_released(10)
+        ill = Ill(**told)
+        thread, status = run(ill)
+        try:
+            until(lambda: getattr(ill, "turns", 0) > 0)
+            a.publish("goby::health::request", HealthRequest())
+            health = next(one for one in healths if one.name == "Ill")  # the gobyd answers, too
+            assert health.main.state == HEALTH__FAILED
+            a.publish("in", "still here")
+            assert out.recv(timeout=10) == "STILL HERE"
+        finally:
+            ill.quit()
+            thread.join(10)
+        assert status == [0]
+
+
+WAITS = """
+import omq.goby, sys
+class W(omq.goby.Application): ...
+print("looks", flush=True)
+sys.exit(W(socket_name=sys.argv[1], manager_timeout=60).run())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_that_looks_for_its_gobyd_ends_by_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITS, str(tmp_path / "g")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "looks\n"
+        until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 1, "its sockets are there")
+        process.send_signal(number)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+HANGS = """
+import omq.goby, sys, time
+class H(omq.goby.Application):
+    frequency = 10
+    def loop(self):
+        print("hangs", flush=True)
+        while True:
+            time.sleep(1)
+sys.exit(H(socket_name=sys.argv[1]).run())
+"""
+
+
+def test_the_second_signal_does_not_wait_for_the_orderly_end(told: dict[str, Any]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGS, str(told["socket_name"])],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hangs\n"
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()

@@ -163,3 +163,51 @@ def test_an_inbox_is_bounded_and_drops_what_nobody_takes() -> None:
     assert inbox.accept(items, 4) == 5  # type: ignore[arg-type]
     inbox.ended = True
     assert inbox.accept(items, 0) == 5, "what comes after the end is nobody's"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_publication_without_a_nul_is_passed_over_also_where_its_identifier_is_known(known: bool) -> None:
+    dispatcher, got = Dispatcher(), []
+    dispatcher.add(chat(got.append))
+    if known:
+        dispatcher.sort([CHAT])
+    dispatcher.sort([CHAT[: CHAT.index(b"\0")]])
+    assert got == ["msg0"] * known
+    assert dispatcher.malformations.count == 1
+
+
+def test_long_identifiers_are_not_remembered() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.add(RegexHandler("nothing", ".*", None))
+    for number in range(100):
+        dispatcher.sort([b"/%d%s/CSTR/CSTR/1/a/\0" % (number, b"g" * 100_000)])
+    assert sum(map(len, dispatcher._routes)) < 100_000
+
+
+def test_what_ends_calls_no_callback_any_more() -> None:
+    dispatcher, got = Dispatcher(), []
+
+    def end(text: str) -> None:
+        got.append(text)
+        dispatcher.ended = True
+
+    dispatcher.add(chat(end))
+    assert dispatcher.sort([CHAT] * 5) == {}
+    assert got == ["msg0"]
+
+
+@pytest.mark.parametrize(("faults", "raised"), [(Exception, True), (BaseException, False)])
+def test_what_ends_a_program_is_raised_where_somebody_waits_for_it(faults: type[BaseException], raised: bool) -> None:
+    dispatcher, got = Dispatcher(faults), []
+
+    def leave(text: str) -> None:
+        raise SystemExit(3)
+
+    dispatcher.add(chat(leave))
+    dispatcher.add(chat(got.append))
+    if raised:
+        with pytest.raises(SystemExit):
+            dispatcher.sort([CHAT])
+    else:
+        dispatcher.sort([CHAT])
+        assert got == ["msg0"]

@@ -164,3 +164,18 @@ def test_it_says_on_request_who_is_missing() -> None:
 def test_required_names_are_taken_once() -> None:
     assert Hold(["a", "b", "a"]).required == ("a", "b")
     assert Hold([]).released
+
+
+def test_a_process_that_is_silent_no_longer_speaks_for_its_name() -> None:
+    """A second process has used the name for a moment: the first one, which is still there, is heard again."""
+    hold = Hold(["nav", "log"])
+    hold.registered("nav", 1, 0.0)
+    assert hold.heard("nav", 1, True, 0.1)
+    hold.registered("nav", 2, 0.2)
+    assert not hold.heard("nav", 1, True, 0.3), "the other one may live"
+    assert hold.missing(0.4) == ["nav", "log"]
+    assert hold.heard("nav", 2, False, 0.9)
+    assert not hold.heard("nav", 1, True, 1.8), "it lives"
+    assert hold.heard("nav", 1, True, 2.0)
+    assert hold.missing(2.0) == ["log"]
+    assert not hold.heard("nav", 2, True, 2.1), "now it is the first one's"

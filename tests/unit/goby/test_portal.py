@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -88,7 +91,7 @@ def test_late_subscriptions_beside_a_stream_cost_nothing_of_it(told: dict[str, A
 
         def subscribe() -> None:
             number = 0
-            while not done.is_set():
+            while not done.wait(0.001):
                 number += 1
                 a.subscribe(f"late{number}", str).close()
 
@@ -554,3 +557,155 @@ def test_many_to_many_below_the_mark(tmp_path: Path, count: int) -> None:
             sent += window // 20
             until(lambda: all(each == 20 * sent for each in got), lambda: got, 40)  # noqa: B023
         assert wrong == []
+
+
+@pytest.mark.parametrize("fault", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_a_callback_that_would_end_the_program_ends_no_subscription(told: dict[str, Any], fault: BaseException) -> None:
+    def leave(text: str) -> None:
+        raise fault
+
+    with Portal("a", **told) as a:
+        a.subscribe("stop", str, leave)
+        texts = a.subscribe("x", str)
+        a.wait_released(10)
+        a.publish("stop", "now")
+        a.publish("x", "after")
+        assert texts.recv(timeout=10) == "after"
+
+
+def test_close_waits_for_one_callback_and_not_for_those_behind_it(told: dict[str, Any]) -> None:
+    begun, go_on, called = threading.Event(), threading.Event(), []
+
+    def slow(text: str) -> None:
+        called.append(text)
+        begun.set()
+        go_on.wait(20)
+
+    with Portal("b", **told) as b:
+        a = Portal("a", **told)
+        a.subscribe("x", str, slow)
+        b.wait_released(10)
+        a.wait_released(10)
+        for number in range(100):
+            b.publish("x", str(number))
+        assert begun.wait(10)
+        closing = threading.Thread(target=a.close)
+        closing.start()
+        until(lambda: a.closed)
+        go_on.set()
+        closing.join(10)
+        assert not closing.is_alive()
+        assert called == ["0"]
+
+
+@pytest.mark.parametrize("module", [None, twin], ids=["blocking", "asyncio"])
+def test_a_callback_that_would_have_to_be_awaited_is_refused(told: dict[str, Any], module: Any) -> None:
+    async def heard(text: str) -> None: ...
+
+    async def run() -> None:
+        async with twin.Portal("a", **told) as a:
+            with pytest.raises(omq.UsageError, match="callback=heard: is a coroutine function"):
+                a.subscribe("x", str, heard)
+            with pytest.raises(omq.UsageError, match="callback=heard"):
+                a.subscribe_regex(callback=heard)
+
+    if module is twin:
+        asyncio.run(run())
+    else:
+        with Portal("a", **told) as a, pytest.raises(omq.UsageError, match="callback=heard"):
+            a.subscribe("x", str, heard)
+
+
+def test_a_forked_child_is_told(told: dict[str, Any]) -> None:
+    with Portal("a", **told) as a:
+        texts = a.subscribe("x", str)
+        a.wait_released(10)
+        child = os.fork()
+        if not child:
+            try:
+                texts.recv(timeout=0.1)
+            except omq.StateError as error:
+                os._exit(0 if "behind a fork" in str(error) else 1)
+            except BaseException:
+                os._exit(2)
+            os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_passing_process_of_the_same_name_does_not_keep_the_hold(tmp_path: Path) -> None:
+    told = {"socket_name": tmp_path / "g"}
+    passing = f"import omq.goby; omq.goby.Portal('nav', socket_name={str(tmp_path / 'g')!r}).close()"
+    with (
+        Daemon(**told, required_clients=["nav", "logger"]) as daemon,  # type: ignore[arg-type]
+        Portal("nav", **told) as nav,  # type: ignore[arg-type]
+    ):
+        nav.ready()
+        until(lambda: daemon.missing == ["logger"])
+        subprocess.run([sys.executable, "-c", passing], check=True, timeout=20)
+        with Portal("logger", **told) as logger:  # type: ignore[arg-type]
+            logger.ready()
+            nav.wait_released(10)
+
+
+def test_a_twin_that_is_cancelled_leaves_nothing_behind(told: dict[str, Any]) -> None:
+    async def life(number: int) -> None:
+        async with twin.Portal(f"p{number}", **told) as portal:
+            portal.ready()
+            await portal.wait_released(5)
+
+    async def run() -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(60):
+            task = asyncio.create_task(life(number))
+            await asyncio.sleep(number % 20 * 0.0005)
+            task.cancel()
+            await asyncio.wait([task])
+        loop = asyncio.get_running_loop()
+
+        def is_over() -> bool:
+            return len(asyncio.all_tasks(loop)) == 1 and len(os.listdir("/proc/self/fd")) <= before + 4
+
+        await asyncio.to_thread(until, is_over)
+
+    asyncio.run(run())
+
+
+def test_a_twins_close_that_is_cancelled_is_waited_for_by_the_next(told: dict[str, Any]) -> None:
+    async def run() -> None:
+        for number in range(20):
+            portal = twin.Portal(f"p{number}", **told)
+            await portal.start()
+            closing = asyncio.create_task(portal.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            await portal.close()
+            assert portal.closed
+            assert portal._pub.closed
+            assert portal._sub.closed
+            assert all(task.done() for task in portal._tasks)
+
+    asyncio.run(run())
+
+
+def test_a_twins_daemon_that_is_cancelled_serves_no_more(tmp_path: Path) -> None:
+    async def life() -> None:
+        async with twin.Daemon(socket_name=tmp_path / "g"):
+            await asyncio.sleep(60)
+
+    async def run() -> None:
+        for number in range(10):
+            task = asyncio.create_task(life())
+            await asyncio.sleep(number * 0.002)
+            task.cancel()
+            await asyncio.wait([task])
+            # What is cancelled in its own beginning ends behind it.
+            async with asyncio.timeout(20):
+                while True:
+                    try:
+                        async with twin.Daemon(socket_name=tmp_path / "g"):
+                            break
+                    except omq.BindError:
+                        await asyncio.sleep(0.01)
+
+    asyncio.run(run())

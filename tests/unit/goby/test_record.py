@@ -65,14 +65,40 @@ def test_a_byte_that_changes_ends_it_there(tmp_path: Path) -> None:
         assert damage is not None
 
 
-def test_a_damaged_end_is_cut_off_and_gone_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_end_is_set_aside_and_gone_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = recorded(tmp_path / "log")
+    torn = struct.pack("<IIQ", 99, 0, 0) + b"half"
     with path.open("ab") as file:
-        file.write(struct.pack("<IIQ", 99, 0, 0) + b"half")
+        file.write(torn)
     with Recorder(path) as recorder:
         recorder.append(FRAMES[0], 2000)
-    assert "cut off" in caplog.text
+    assert f"{path}.damaged now" in caplog.text
     assert read(path) == ([*WHOLE, (2000, FRAMES[0])], None)
+    assert (tmp_path / "log.damaged").read_bytes() == torn
+
+
+def test_what_is_good_behind_damage_is_not_lost(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "log")
+    whole = path.read_bytes()
+    spoilt = bytearray(whole)
+    spoilt[len(MAGIC) + 20] ^= 0xFF
+    path.write_bytes(spoilt)
+    (tmp_path / "log.damaged").write_bytes(b"of another time")
+    Recorder(path).close()
+    assert read(path) == ([], None)
+    assert (tmp_path / "log.damaged").read_bytes() == b"of another time"
+    assert (tmp_path / "log.damaged.1").read_bytes() == spoilt[len(MAGIC) :]
+
+
+def test_one_at_a_time_records_into_a_file(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "log") as recorder:
+        recorder.append(*reversed(WHOLE[0]))
+        with pytest.raises(UsageError, match="another process records into it"):
+            Recorder(tmp_path / "log")
+        assert (tmp_path / "log").exists()
+    with Recorder(tmp_path / "log") as recorder:
+        recorder.append(*reversed(WHOLE[1]))
+    assert read(tmp_path / "log") == (WHOLE[:2], None)
 
 
 @pytest.mark.parametrize("content", [b"", b"omq", b"something else\n", b"\x7fELF" + bytes(100)])
