@@ -39,6 +39,7 @@ class ClusterPlayer:
         self._chance = random.Random(seed)
         self._nodes = nodes
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._seeds: dict[str, int] = {}  # of each client that lives
         self._lives = 0
         self._may_wipe = True
         #: When something was wrong, in microseconds of the wall's clock.
@@ -72,7 +73,8 @@ class ClusterPlayer:
 
     def _begin(self, name: str, journal: Path, job: dict[str, Any]) -> None:
         self._lives += 1
-        job |= {"journal": str(journal), "seed": self._seed * 1000 + self._lives}
+        self._seeds[name] = self._seed * 1000 + self._lives
+        job |= {"journal": str(journal), "seed": self._seeds[name]}
         command = [sys.executable, "-m", "tests.fault.pzq_client", json.dumps(job)]
         self._processes[name] = subprocess.Popen(command, cwd=ROOT)
 
@@ -133,9 +135,10 @@ class ClusterPlayer:
     def rest(self) -> None:
         """Ends the producers, and waits until nothing is left: what was done by then is done for good."""
         for number in range(PRODUCERS):
-            process = self._processes.pop(f"producer {number}")
-            journal = self._directory / f"producer{number}"
-            until(lambda journal=journal: read(journal)[-1][0] != "b", bound=BOUND)  # type: ignore[misc]
+            name, journal = f"producer {number}", self._directory / f"producer{number}"
+            process = self._processes.pop(name)
+            begun = ["b", self._seeds[name]]  # not by one that was killed before
+            until(lambda journal=journal, begun=begun: begun in read(journal), bound=BOUND)  # type: ignore[misc]
             process.send_signal(signal.SIGTERM)
             assert process.wait(BOUND) == 0
         whole(self._nodes)
