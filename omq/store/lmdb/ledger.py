@@ -161,9 +161,8 @@ class Ledger:
         self._swept.clear()
         grown = {}
         for topic in self.touched:
-            if topic.last != topic.state.last:
+            if topic.commit():
                 grown[topic.id] = topic.last
-            topic.state = topic.now()
         self._transaction = None
         return grown
 
