@@ -90,6 +90,7 @@ class Ledger:
         self.appended = 0  # records, in the transaction at work
         self.appended_bytes = 0
         self.duplicates = 0
+        self._settling: set[Topic] = set()  # of which the transaction at work has settled something
         self._reserve = reserve
         self._elsewhere = elsewhere
         self._producers = Producers()
@@ -133,6 +134,7 @@ class Ledger:
         self._now = self._clock.now()
         self._wall = wall()
         self.touched.clear()
+        self._settling.clear()
         self.appended = self.appended_bytes = self.duplicates = 0
 
     def apply(self, write: Write) -> None:
@@ -149,7 +151,7 @@ class Ledger:
             left = self._retain(topic, left)
             key = topic_key(b"n", topic.id)
             self._transaction.put(key, sealed(key, THREE.pack(topic.first, topic.last, topic.bytes)))
-            if topic.settled is not None:
+            if topic in self._settling and topic.settled is not None:
                 acknowledged.store(self._transaction, topic.id, topic.settled)
         if self._deleted and left > 0:
             self._sweep(left)
@@ -347,8 +349,10 @@ class Ledger:
     # Consumers
 
     def _settled(self, topic: Topic) -> Settled:
+        """What is settled, to be changed."""
         if topic.settled is None:
             topic.settled = acknowledged.load(self._transaction, topic.id)
+        self._settling.add(topic)
         return topic.settled
 
     def _settle(self, write: Settle) -> None:
@@ -471,7 +475,8 @@ class Ledger:
         topic.first = first
         while topic.jumped and topic.jumped[0][1] < first:
             self._transaction.delete(TOPIC_NUMBER.pack(b"j", topic.id, topic.jumped.pop(0)[0]))
-        if topic.delivery == "round_robin" and topic.first > 1:
+        known = topic.settled
+        if topic.delivery == "round_robin" and topic.first > 1 and (known is None or known.watermark < topic.first - 1):
             settled = self._settled(topic)
             settled.add(settled.watermark + 1, topic.first - 1)
         return left
