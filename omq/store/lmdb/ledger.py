@@ -72,6 +72,7 @@ class Ledger:
         touched: The topics that the transaction at work has changed.
         behind: There is more to be deleted.
         unclean: There may be more to be forgotten of what is old.
+        early: The transaction at work appends to an async topic, which is acknowledged before it is committed.
         owing: Topics of which acknowledged appends found no space: nothing may take their ids.
     """
 
@@ -90,6 +91,7 @@ class Ledger:
         self.appended = 0  # records, in the transaction at work
         self.appended_bytes = 0
         self.duplicates = 0
+        self.early = False
         self._settling: set[Topic] = set()  # of which the transaction at work has settled something
         self._reserve = reserve
         self._elsewhere = elsewhere
@@ -136,6 +138,7 @@ class Ledger:
         self.touched.clear()
         self._settling.clear()
         self.appended = self.appended_bytes = self.duplicates = 0
+        self.early = False
 
     def apply(self, write: Write) -> None:
         """Does one write. What raises `StoreError` has changed nothing."""
@@ -227,6 +230,8 @@ class Ledger:
     def _append(self, write: Append) -> None:
         topic = self._topic(write.topic_id)
         write.duplicate = False
+        if topic.persistence == "async":
+            self.early = True
         if not (write.producer and write.sequence):
             write.timestamp = self._wall
             write.first = self._grow(topic, write.records, write.count)
