@@ -240,7 +240,7 @@ class AsyncDevice:
                 queue, outlet = self._by_id[id]
                 queue.grown(last)
                 if outlet is not None:
-                    outlet.wake()
+                    outlet.grown()
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
         """Makes a call after some seconds, unless the device has ended by then."""

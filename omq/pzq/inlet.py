@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol
 
 import omq.asyncio as omq
@@ -133,6 +134,7 @@ class Inlet:
         self._serving.cancel()
         await asyncio.gather(self._serving, return_exceptions=True)
         self._flush()
+        self._journal.flush()
 
     async def close(self) -> None:
         """Sends what is to be sent, and ends. Idempotent."""
@@ -177,6 +179,7 @@ class Inlet:
             while batch:
                 self._take(batch.pop())
                 if self._journal.waiting > MAX_WAITING:
+                    self._journal.flush()
                     self._room = asyncio.get_running_loop().create_future()
                     await self._room
             self._flush()
@@ -232,22 +235,16 @@ class Inlet:
             self._bodies = []
 
     def _flush(self, producer: bytes = b"", sequence: int = 0) -> None:
-        """What was gathered goes to the store."""
+        """What was gathered goes to the journal, which is flushed before the turn is given away."""
         if not self._asked:
             return
         self._encode()
         records = self._records[0] if len(self._records) == 1 else b"".join(self._records)
         asked, size = self._asked, self._size
         self._records, self._asked, self._size = [], [], 0
-        length = len(records)
-
-        def stored(write: Append) -> None:
-            self._journal.waiting -= length
-            self.relieve()
-            self._stored(write, asked, size)
-
-        self._journal.waiting += length
-        self._journal.submit(Append(self._topic, records, len(asked), producer, sequence), stored)
+        self._journal.waiting += len(records)
+        write = Append(self._topic, records, len(asked), producer, sequence)
+        self._journal.add(write, partial(self._stored, asked, size))
 
     def relieve(self) -> None:
         """Less waits for the store than before."""
@@ -258,7 +255,9 @@ class Inlet:
 
     # ------------------------------------------------------------------ back
 
-    def _stored(self, write: Append, asked: list[Asked], size: int) -> None:
+    def _stored(self, asked: list[Asked], size: int, write: Append) -> None:
+        self._journal.waiting -= len(write.records)
+        self.relieve()
         if write.error is not None:
             self.counts["refused"] += len(asked)
             why = _in_words(write.error)
@@ -278,8 +277,10 @@ class Inlet:
     def accept(self, asked: list[Asked], text: bytes | None = None) -> None:
         """Tells producers that their messages are stored, and what is to be said of it."""
         tail = (STORED, b"") if text is None else (STORED, b"", text)
-        with suppress(ClosedError):
-            at_once(self._socket.send_many([(peer, id, *tail) for peer, id in asked]))
+        try:
+            at_once(self._socket.send_many([(*one, *tail) for one in asked]))
+        except ClosedError:
+            pass
 
     def _answer(self, asked: Asked, why: str) -> None:
         """Refuses a message."""

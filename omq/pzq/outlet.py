@@ -391,8 +391,13 @@ class Outlet:
 
     # ------------------------------------------------------------------ out
 
+    def grown(self) -> None:
+        """Messages have come. All else that `wake` is for has come with a call of its own."""
+        if self.consumers:
+            self.wake()
+
     def wake(self) -> None:
-        """There may be something to deliver."""
+        """There may be something to deliver, or to be kept."""
         if not self._woken and not self._ending:
             self._woken = True
             self._loop.call_soon(self._pump)
@@ -431,11 +436,12 @@ class Outlet:
                 out.append((consumer.identity, flight.key, sent, timeout, b"", *flight.parts))
         if len(flights) == PORTION:
             self.wake()
-        try:
-            at_once(self._socket.send_many(out))
-        except ClosedError:
-            self._ending = True
-        self.counts["delivered"] += len(flights)
+        if out:
+            try:
+                at_once(self._socket.send_many(out))
+            except ClosedError:
+                self._ending = True
+            self.counts["delivered"] += len(out)
         self._save()
 
     def _take(self, most: int) -> list[Flight]:

@@ -54,6 +54,7 @@ class Journal:
         self._called = False
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
+        self._attends = False  # the loop looks at the news next, without being called
         self._bell: SimpleQueue[None] = SimpleQueue()  # rung for a loop that lingers
         self._lingers = False
 
@@ -88,10 +89,14 @@ class Journal:
 
     def submit(self, write: Write, done: Callable[[Any], None]) -> None:
         """Submits a write at the end of this turn; *done* gets it back in the loop, with its result or its error."""
-        write.context = done
-        self._outstanding += 1
         if not self._out:
             self._loop.call_soon(self.flush)
+        self.add(write, done)
+
+    def add(self, write: Write, done: Callable[[Any], None]) -> None:
+        """The same for who flushes before he gives the turn away: nothing else does."""
+        write.context = done
+        self._outstanding += 1
         self._out.append(write)
 
     def flush(self) -> None:
@@ -117,13 +122,13 @@ class Journal:
         out = self._out
         if out and self._outstanding == len(out):
             self._out = []
-            self._lingers = True
+            self._attends = True
             try:
                 done = self.store.write_at_once(out)
             except StoreError:
                 done = False  # `flush` says so
             finally:
-                self._lingers = False
+                self._attends = False
             if done:
                 self._arrived()
                 return
@@ -143,14 +148,14 @@ class Journal:
             return
         while not self._bell.empty():  # rung for one that had seen it already
             self._bell.get()
-        self._lingers = True
+        self._lingers = self._attends = True
         try:
             if not self._news:
                 with suppress(Empty):
                     self._bell.get(timeout=seconds)
         finally:
-            self._lingers = False
-        if self._news:  # what has come while `_lingers` was true is called for by nobody else
+            self._lingers = self._attends = False
+        if self._news:  # what has come while `_attends` was true is called for by nobody else
             self._arrived()
 
     async def do(self, write: _Write) -> _Write:
@@ -184,8 +189,9 @@ class Journal:
         self._call()
 
     def _call(self) -> None:
-        if self._lingers:
-            self._bell.put(None)
+        if self._attends:
+            if self._lingers:
+                self._bell.put(None)
             return
         # The loop takes the mark away before it looks at the news, so none is left behind.
         if self._called:

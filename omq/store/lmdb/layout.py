@@ -39,6 +39,8 @@ THREE: Final = struct.Struct(">QQQ")
 STAGE: Final = struct.Struct(">QIQQ")  # number, topic, made, highest sequence
 CHECKSUM: Final = struct.Struct(">I")
 
+#: What a block's checksum covers: key, kind, when, header.
+_SUMMED: Final = struct.Struct(f">{TOPIC_NUMBER.size}sBQ{HEADER_SIZE}s")
 #: A block: kind, checksum of key, kind and what follows, when by the store's clock, header; then what the kind says.
 BLOCK: Final = struct.Struct(f">BIQ{HEADER_SIZE}s")
 _COVERED: Final = 5  # where that begins
@@ -72,7 +74,7 @@ def after(prefix: bytes) -> bytes:
 
 def sealed(key: bytes, value: bytes) -> bytes:
     """A value with its checksum behind it."""
-    return value + CHECKSUM.pack(crc32c(value, crc32c(key)))
+    return value + CHECKSUM.pack(crc32c(key + value))
 
 
 def opened(key: bytes, value: bytes | memoryview) -> bytes:
@@ -86,8 +88,7 @@ def opened(key: bytes, value: bytes | memoryview) -> bytes:
 
 def block_prefix(key: bytes, header: bytes, kind: int, when: int) -> bytes:
     """What stands before the records of a block, or before the key of the piece that holds them."""
-    covered = NUMBER.pack(when) + header
-    return BLOCK.pack(kind, crc32c(covered, crc32c(bytes([kind]), crc32c(key))), when, header)
+    return BLOCK.pack(kind, crc32c(_SUMMED.pack(key, kind, when, header)), when, header)
 
 
 def block_header(key: bytes, value: bytes | memoryview) -> tuple[int, int, bytes]:

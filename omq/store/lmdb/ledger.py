@@ -72,6 +72,7 @@ class Ledger:
         touched: The topics that the transaction at work has changed.
         behind: There is more to be deleted.
         unclean: There may be more to be forgotten of what is old.
+        early: The transaction at work appends to an async topic, which is acknowledged before it is committed.
         owing: Topics of which acknowledged appends found no space: nothing may take their ids.
     """
 
@@ -90,6 +91,8 @@ class Ledger:
         self.appended = 0  # records, in the transaction at work
         self.appended_bytes = 0
         self.duplicates = 0
+        self.early = False
+        self._settling: set[Topic] = set()  # of which the transaction at work has settled something
         self._reserve = reserve
         self._elsewhere = elsewhere
         self._producers = Producers()
@@ -133,7 +136,9 @@ class Ledger:
         self._now = self._clock.now()
         self._wall = wall()
         self.touched.clear()
+        self._settling.clear()
         self.appended = self.appended_bytes = self.duplicates = 0
+        self.early = False
 
     def apply(self, write: Write) -> None:
         """Does one write. What raises `StoreError` has changed nothing."""
@@ -149,7 +154,7 @@ class Ledger:
             left = self._retain(topic, left)
             key = topic_key(b"n", topic.id)
             self._transaction.put(key, sealed(key, THREE.pack(topic.first, topic.last, topic.bytes)))
-            if topic.settled is not None:
+            if topic in self._settling and topic.settled is not None:
                 acknowledged.store(self._transaction, topic.id, topic.settled)
         if self._deleted and left > 0:
             self._sweep(left)
@@ -161,9 +166,8 @@ class Ledger:
         self._swept.clear()
         grown = {}
         for topic in self.touched:
-            if topic.last != topic.state.last:
+            if topic.commit():
                 grown[topic.id] = topic.last
-            topic.state = topic.now()
         self._transaction = None
         return grown
 
@@ -226,6 +230,8 @@ class Ledger:
     def _append(self, write: Append) -> None:
         topic = self._topic(write.topic_id)
         write.duplicate = False
+        if topic.persistence == "async":
+            self.early = True
         if not (write.producer and write.sequence):
             write.timestamp = self._wall
             write.first = self._grow(topic, write.records, write.count)
@@ -348,8 +354,10 @@ class Ledger:
     # Consumers
 
     def _settled(self, topic: Topic) -> Settled:
+        """What is settled, to be changed."""
         if topic.settled is None:
             topic.settled = acknowledged.load(self._transaction, topic.id)
+        self._settling.add(topic)
         return topic.settled
 
     def _settle(self, write: Settle) -> None:
@@ -472,7 +480,8 @@ class Ledger:
         topic.first = first
         while topic.jumped and topic.jumped[0][1] < first:
             self._transaction.delete(TOPIC_NUMBER.pack(b"j", topic.id, topic.jumped.pop(0)[0]))
-        if topic.delivery == "round_robin" and topic.first > 1:
+        known = topic.settled
+        if topic.delivery == "round_robin" and topic.first > 1 and (known is None or known.watermark < topic.first - 1):
             settled = self._settled(topic)
             settled.add(settled.watermark + 1, topic.first - 1)
         return left

@@ -55,6 +55,8 @@ log = logging.getLogger("omq.store")
 DEAD_LETTERS: Final = b"\0dead letters of "  # the producer, as which a topic appends to its dead letters elsewhere
 #: What is simply handed back.
 PLAIN: Final = frozenset({Append, Settle, SetPosition, DropPosition, Stage, Trim})
+#: What needs nothing of elsewhere.
+AT_ONCE: Final = frozenset({Append, Settle})
 ANOTHER: Final = (
     "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing, and ids "
     "go on behind it"
@@ -311,13 +313,9 @@ class Store:
 
     def _done(self, writes: list[Write]) -> None:
         """Called by each writer: sorts out what is the store's own, or has to go on elsewhere."""
-        rest = [write for write in writes if not self._take(write)] if self._special(writes) else writes
+        rest = writes if PLAIN.issuperset(map(type, writes)) else [write for write in writes if not self._take(write)]
         if rest:
             self._notify(rest)
-
-    @staticmethod
-    def _special(writes: list[Write]) -> bool:
-        return any(type(write) not in PLAIN for write in writes)
 
     def _take(self, write: Write) -> bool:
         """Whether a write is not to be handed back, or not yet."""
@@ -462,7 +460,10 @@ class Store:
         with self._submitting:
             if self._closed:
                 raise StoreClosed("the store is closed")
-            return all(self._writer_of(write) is writer for write in writes) and writer.write_at_once(writes)
+            for write in writes:
+                if type(write) not in AT_ONCE or self._where.get(write.topic_id) is not writer:  # type: ignore[attr-defined]
+                    return False
+            return writer.write_at_once(writes)
 
     def _writer_of(self, write: Write) -> Writer | None:
         """The writer that a write is for; `None`: the store itself."""

@@ -19,7 +19,7 @@ class Oldest(NamedTuple):
 
 
 class Topic:
-    """A topic of one environment. Only its writer changes it; others read `state`, which is replaced as a whole.
+    """A topic of one environment. Only its writer changes it; others read `state`, which changes as a whole.
 
     Attributes:
         first: The oldest id that is kept, in the transaction at work.
@@ -30,10 +30,10 @@ class Topic:
         open: Records that are not yet put.
         oldest: The oldest block; `None`: not known, or there is none.
         settled: What is acknowledged; `None`: not read yet.
-        state: As it is committed.
     """
 
     __slots__ = (
+        "_committed",
         "bytes",
         "delivery",
         "first",
@@ -47,7 +47,6 @@ class Topic:
         "reserved",
         "settings",
         "settled",
-        "state",
     )
 
     def __init__(
@@ -66,25 +65,23 @@ class Topic:
         self.open: OpenBlock | None = None
         self.oldest: Oldest | None = None
         self.settled: Settled | None = None
-        self.state = self.now()
+        self._committed: tuple[int, int, int, tuple[tuple[int, int], ...]] = (1, 0, 0, ())
 
     def stand(self, first: int, last: int, size: int, jumped: list[tuple[int, int]]) -> None:
         """Sets where it stands, as it is committed."""
         self.first, self.last, self.bytes, self.jumped = first, last, size, jumped
         self.open = self.oldest = None
         self.settled = None
-        self.state = self.now()
+        self.commit()
 
-    def now(self) -> TopicState:
-        """As it is in the transaction at work."""
-        return TopicState(
-            self.id,
-            self.name,
-            self.delivery,
-            self.persistence,
-            self.settings,
-            self.first,
-            self.last,
-            self.bytes,
-            tuple(self.jumped),
-        )
+    def commit(self) -> bool:
+        """What the transaction at work made of it is committed; whether ids were given."""
+        before = self._committed[1]
+        self._committed = self.first, self.last, self.bytes, tuple(self.jumped)
+        return self.last != before
+
+    @property
+    def state(self) -> TopicState:
+        """As it is committed."""
+        # Made when it is asked for, which is much less often than something is committed.
+        return TopicState(self.id, self.name, self.delivery, self.persistence, self.settings, *self._committed)

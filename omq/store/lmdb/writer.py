@@ -14,7 +14,7 @@ from typing import Final
 import lmdb
 
 from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull, bare
-from omq.store.interface import Append, Appended, Notify, Settle, Stage, Stats, Write
+from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
 from omq.store.internal import Clean, Owed, Retain
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.ledger import Ledger
@@ -30,8 +30,6 @@ OWED_AGAIN: Final = 0.1  # seconds until what found no space is tried again
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
 #: What takes space, and fails alone where there is none.
 GROWING: Final = (Append, Stage)
-#: What needs nothing of elsewhere.
-AT_ONCE: Final = (Append, Settle)
 
 
 class Latency:
@@ -123,8 +121,6 @@ class Writer:
 
     def write_at_once(self, group: list[Write]) -> bool:
         """Writes a group in the calling thread, if nothing is written or waits just now; whether it has."""
-        if any(type(write) not in AT_ONCE for write in group):
-            return False
         if not self._turn.acquire(blocking=False):
             return False
         try:
@@ -244,7 +240,7 @@ class Writer:
 
     def _try(self, group: list[Write]) -> None:
         """Writes a group in one transaction; where this raises, nothing of it is done."""
-        ledger = self.ledger
+        ledger, strong = self.ledger, self.strong
         transaction = self.environment.begin()
         try:
             ledger.begin(transaction)
@@ -255,18 +251,18 @@ class Writer:
                 except StoreError as error:
                     write.error = bare(error)
             ledger.finish()
-            if not self.strong and not self.owed:
-                self._done(self._early(group))
-            if self.strong:
+            if strong:
                 self.environment.look_at_place()
-            began = time.perf_counter()
+                began = time.perf_counter()
+            elif ledger.early and not self.owed:
+                self._done(self._early(group))
             transaction.commit()
         except BaseException:
             with contextlib.suppress(lmdb.Error):
                 transaction.abort()
             self._forget()
             raise
-        if self.strong:
+        if strong:
             seconds = time.perf_counter() - began
             self.latency.note(seconds)
             if ledger.appended_bytes <= GROUP_BYTES:
@@ -276,9 +272,11 @@ class Writer:
         self.appended_bytes += ledger.appended_bytes
         self.duplicates += ledger.duplicates
         grown = ledger.committed()
-        if not self.strong:
+        left = [write for write in group if not write.done]
+        if len(left) < len(group) and not strong:
             self._owe([write for write in group if write.done and isinstance(write.error, StoreFull)])
-        self._done([write for write in group if not write.done])
+        if left:
+            self._done(left)
         if grown:
             try:
                 self._appended(grown)

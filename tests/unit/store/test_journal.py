@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
@@ -100,6 +101,25 @@ async def test_what_is_flushed_at_once_is_done_before_the_call_ends(tmp_path: Pa
     await journal.close()
     assert grown == sorted(grown)
     assert dict(grown) == {1: 55, 2: 55}
+
+
+async def test_a_loop_that_is_told_at_once_is_told_in_no_other_way(tmp_path: Path) -> None:
+    journal = Journal(lambda grown: None, logging.getLogger("omq.test"), "test")
+    await journal.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
+    topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
+    done: list[Append] = []
+    for _ in range(10):
+        journal.add(Append(topic, encode([b"body"]), 1), done.append)
+        journal.flush_at_once(10)
+    assert [write.first for write in done] == list(range(1, 11))
+    assert not journal._news
+    assert journal._bell.empty()
+    journal.add(Append(topic, encode([b"body"]), 1), done.append)
+    await asyncio.sleep(0.05)
+    assert len(done) == 10  # nobody has flushed
+    journal.flush()
+    await journal.close()
+    assert [write.first for write in done] == list(range(1, 12))
 
 
 def test_a_write_at_once_is_refused_where_it_would_wait(tmp_path: Path) -> None:
