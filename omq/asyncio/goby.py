@@ -27,6 +27,7 @@ from omq.goby.daemon import Daemon as BlockingDaemon
 from omq.goby.dispatch import Handler, Inbox, Item, Received, does_not_parse
 from omq.goby.errors import BufferFull, GobyError, Malformed
 from omq.goby.identifier import Group
+from omq.goby.outbox import Closing
 from omq.goby.portal_base import BATCH, LINGER, LOOK, NEWS, PATIENCE, PortalBase
 from omq.goby.scheme import Scheme, SchemeId
 from omq.goby.session import (
@@ -198,6 +199,9 @@ class Portal(PortalBase[Subscription]):
     `unsubscribe` never wait, and need not be awaited; callbacks are called in the loop.
     """
 
+    # A callback is no coroutine: what cancels one does not mean the task that calls it.
+    _faults = (Exception, asyncio.CancelledError, GeneratorExit)
+
     def _set_up(self) -> None:
         self._session.wake = self._wake
         self._pub: omq.Socket
@@ -313,11 +317,13 @@ class Portal(PortalBase[Subscription]):
                 if not self._outbox.put(frame):
                     await self._pub.send(frame)
                 return
+            except Closing:
+                await self._await(lambda: not self._outbox.closing)
             except BufferFull:
                 if not self._session.released:
                     raise
-            # What waits does so for a moment, since something was subscribed to.
-            await self._await(self._session.behind(rounds))
+                # What waits does so for a moment, since something was subscribed to.
+                await self._await(self._session.behind(rounds))
             if self._closed:
                 raise self._closed_error()
 
@@ -333,7 +339,7 @@ class Portal(PortalBase[Subscription]):
         mark = self._outbox.kept
         try:
             async with asyncio.timeout(timeout):
-                await self._await(lambda: self._outbox.left >= mark or not self._session.released)
+                await self._await(lambda: self._outbox.left >= mark or not self._session.rounds)
         except TimeoutError:
             raise SendTimeout(self._session.not_left(timeout)) from None
         await self._pub.flush(end and max(end - time.monotonic(), 0))

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -136,13 +136,13 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
         with Recorder(file) as recorder:
             found = portal.subscribe_regex(group, type_, scheme or None)
             portal.ready()
+            flushed = time.monotonic()
             while not ended.is_set() and (end is None or time.monotonic() < end):
-                try:
-                    publication = found.recv(timeout=LOOK)
-                except Timeout:
+                with suppress(Timeout):
+                    recorder.append(frame_of(found.recv(timeout=LOOK)), time.time_ns())
+                if time.monotonic() - flushed >= LOOK:  # what a killed logger may lose
                     recorder.flush()
-                    continue
-                recorder.append(frame_of(publication), time.time_ns())
+                    flushed = time.monotonic()
             while True:  # what has come by now
                 try:
                     recorder.append(frame_of(found.recv(timeout=0)), time.time_ns())

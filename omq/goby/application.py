@@ -92,7 +92,7 @@ class Application:
         self._callbacks: dict[Handler, Callable[[Any], object]] = {}
         self._inbox = BlockingInbox(0)
         self._quit = threading.Event()
-        self._connecting = False
+        self._connecting = self._ran = False
         self._status = 0
 
     def _read(self, config: Config) -> Any:
@@ -173,8 +173,11 @@ class Application:
 
         Raises:
             ConnectError: No manager has answered in time.
+            UsageError: It has run already.
         """
-        assert self.name is not None
+        if self._ran:
+            raise UsageError(f"{self.name} has run already: make another one")
+        self._ran = True
         restore = self._take_signals()
         try:
             with self._connected() as self.portal:

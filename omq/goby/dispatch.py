@@ -145,7 +145,7 @@ class Handler:
         identifier: Identifier,
         payload: bytes,
         malformations: Malformations,
-        faults: type[BaseException] = Exception,
+        faults: tuple[type[BaseException], ...] = (Exception,),
     ) -> None:
         """Gives a publication to the callback; what it raises is logged, and the portal lives on.
 
@@ -257,7 +257,7 @@ class Dispatcher:
         ended: No callback is called any more.
     """
 
-    def __init__(self, faults: type[BaseException] = Exception) -> None:
+    def __init__(self, faults: tuple[type[BaseException], ...] = (Exception,)) -> None:
         self.malformations = Malformations()
         self.ended = False
         self._faults = faults

@@ -65,6 +65,8 @@ class Hold:
         speaker, last = self._speakers.get(name, (pid, now))
         if speaker != pid and now - last <= SILENCE:
             return False
+        if speaker != pid:
+            self._ready.pop(name, None)  # that was the other one's word
         self._speakers[name] = pid, now
         if ready or name in self._ready:
             self._ready[name] = now

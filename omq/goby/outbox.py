@@ -13,6 +13,10 @@ LIMIT: Final = 10_000  # publications
 LIMIT_BYTES: Final = 64 << 20
 
 
+class Closing(Exception):
+    """The outbox opens in a moment; see `Outbox`."""
+
+
 class Outbox:
     """Keeps publications in their order while they are held. Threads may share it.
 
@@ -24,6 +28,7 @@ class Outbox:
             by `hold`.
         kept: Publications that were ever kept.
         left: Those of them that have been sent.
+        closing: The last ones are on their way, and it opens behind them: none is kept, and none may overtake them.
 
     Raises:
         UsageError: The limit does not fit.
@@ -32,7 +37,7 @@ class Outbox:
     def __init__(self, limit: int) -> None:
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise UsageError(f"buffer={limit!r}: must be a whole number, 1 or more")
-        self.open = False
+        self.open = self.closing = False
         self.limit = limit
         self.kept = self.left = 0
         self._frames: deque[bytes] = deque()
@@ -51,10 +56,13 @@ class Outbox:
 
         Raises:
             BufferFull: As many as may wait do so already. One may, whatever its size.
+            Closing: It may neither be kept nor be sent now.
         """
         with self._lock:
             if self.open:
                 return False
+            if self.closing:
+                raise Closing
             if len(self._frames) >= self.limit or (self._frames and self._bytes + len(frame) > LIMIT_BYTES):
                 raise BufferFull(
                     f"{len(self._frames)} publications ({self._bytes} bytes) wait for the release of the hold: no more "
@@ -75,16 +83,23 @@ class Outbox:
             if self._free is not None:
                 self._free -= count
             self.open = not taken and self._free is None
+            # Else one who publishes all the time would have it never open.
+            self.closing = bool(taken) and not self._frames and self._free is None
             return taken
 
     def hold(self) -> None:
         """Publications wait again: those that come from now on do so until `let_go` is called."""
         with self._lock:
-            self.open = False
+            self.open = self.closing = False
             if self._free is None:
                 self._free = len(self._frames)
 
-    def let_go(self) -> None:
-        """All may leave that wait now, and that come before the next `hold`."""
+    def let_go(self) -> int:
+        """All may leave that wait now, and that come before the next `hold`.
+
+        Returns:
+            What `left` will be at least once those have left that wait now.
+        """
         with self._lock:
             self._free = None
+            return self.kept

@@ -15,6 +15,7 @@ from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout, UsageE
 from omq.event import EventKind
 from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
 from omq.goby.errors import BufferFull
+from omq.goby.outbox import Closing
 from omq.goby.portal_base import BATCH, LINGER, LOOK, NEWS, PATIENCE, PortalBase
 from omq.goby.scheme import SchemeId
 from omq.goby.session import (
@@ -187,7 +188,7 @@ class Portal(PortalBase[Subscription]):
         ConnectError: No manager has answered in time.
     """
 
-    _faults = BaseException  # nobody waits for the thread that calls them
+    _faults = (BaseException,)  # nobody waits for the thread that calls them
 
     def _set_up(self) -> None:
         self._session.wake = self._wake
@@ -245,11 +246,13 @@ class Portal(PortalBase[Subscription]):
                 if not self._outbox.put(frame):
                     self._pub.send(frame)
                 return
+            except Closing:
+                self._await(lambda: not self._outbox.closing, None)
             except BufferFull:
                 if not self._session.released:
                     raise
-            # What waits does so for a moment, since something was subscribed to.
-            self._await(self._session.behind(rounds), None)
+                # What waits does so for a moment, since something was subscribed to.
+                self._await(self._session.behind(rounds), None)
 
     def _await(self, true: Callable[[], bool], timeout: float | None) -> bool:
         """Waits until something is true, or the portal is closed; gives whether that is so in time."""
@@ -268,7 +271,7 @@ class Portal(PortalBase[Subscription]):
         """
         end = None if timeout is None else time.monotonic() + timeout
         mark = self._outbox.kept
-        if not self._await(lambda: self._outbox.left >= mark or not self._session.released, timeout):
+        if not self._await(lambda: self._outbox.left >= mark or not self._session.rounds, timeout):
             raise SendTimeout(self._session.not_left(timeout))
         self._pub.flush(end and max(end - time.monotonic(), 0))
 
@@ -333,7 +336,7 @@ class Portal(PortalBase[Subscription]):
 
     def close(self) -> None:
         """Ends; what was published leaves first, if the hold is released within a second. Idempotent."""
-        if self._threads and not self._closed and threading.current_thread() not in self._threads:
+        if self._threads and not self._closed and threading.current_thread() is not self._threads[-1]:
             mark = self._outbox.kept
             self._await(lambda: self._outbox.left >= mark, LINGER)
         with self._changing:

@@ -41,7 +41,7 @@ def check_callback(callback: Callable[[Any], object] | None) -> None:
 class PortalBase(Generic[_Subscription]):
     """A client of a Goby bus, without what waits."""
 
-    _faults: ClassVar[type[BaseException]] = Exception  # what callbacks may raise without harm
+    _faults: ClassVar[tuple[type[BaseException], ...]] = (Exception,)  # what callbacks may raise without harm
 
     def __init__(
         self,

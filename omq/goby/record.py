@@ -89,10 +89,14 @@ class Recorder:
         self._file.seek(before.good)
         if before.damage is not None:
             aside = _beside(path)
-            with aside.open("xb") as file:
-                shutil.copyfileobj(self._file, file)
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                with aside.open("xb") as file:
+                    shutil.copyfileobj(self._file, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                aside.unlink(missing_ok=True)
+                raise OSError(error.errno, f"{error.strerror}, where damage is to be set aside", str(aside)) from None
             log.warning("%s: %s: what is there from then on is in %s now", path, before.damage, aside)
             self._file.seek(before.good)
         self._file.truncate()

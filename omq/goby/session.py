@@ -9,7 +9,8 @@ until its own publisher has been told of that: then whatever was subscribed befo
 portal does so once before it says that it is ready: what it has subscribed to is then on its way to every publisher,
 before anybody hears of the release. And it does so once more when it hears of the release, before it publishes: the
 word comes to its publisher behind all that others have subscribed to. Whatever it subscribes to later holds its
-publications up for the same time, about a millisecond: who subscribes to an answer, and then asks, gets it.
+publications up for the same time, about a millisecond: who subscribes to an answer, and then asks, gets it where the
+answerer hears of both in their order, which two connections do not promise.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ PROMPT: Final = 0.02  # seconds between two requests out of turn
 CHUNK: Final = 200  # publications that were held and leave at once
 CHUNK_PAUSE: Final = 0.002  # seconds between them: no bound of ZeroMQ's on the way is to be reached
 ROUTES: Final = 4096  # identifiers that are remembered
+DEAF: Final = 5.0  # seconds after which a router that passes no subscriptions on is tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class Session:
         dispatcher: The subscriptions.
         outbox: The publications that wait.
         released: Whether the hold is over, and what it kept has left.
-        rounds: How often all that might leave has done so.
+        rounds: How often something has left, and all that had waited when it was let go.
         sockets: Where it is connected; `None` before the manager has told.
         wake: Called when the life is to go on; the twin's.
 
@@ -173,7 +175,7 @@ class Session:
         manager_timeout: float,
         buffer: int | None,
         schemes: Iterable[Scheme],
-        faults: type[BaseException] = Exception,
+        faults: tuple[type[BaseException], ...] = (Exception,),
     ) -> None:
         if not isinstance(name, str) or not name:
             raise UsageError(f"name={name!r}: a client's name is a text that is not empty")
@@ -197,7 +199,7 @@ class Session:
         self._prompted = False
         self._heard = 0.0  # when the manager last answered
         self._words = 0
-        self._deaf = False  # whether the router does not pass subscriptions on
+        self._deaf = float("-inf")  # until when the router is taken for one that does not pass subscriptions on
         self._routes: dict[tuple[str | int, type, int], Route] = {}
         codec = Codec("PROTOBUF", "goby.zeromq.protobuf.ManagerResponse", bytes, read_response)
         self._answers = TypeHandler(MANAGER_RESPONSE, codec, callback=self._answered)
@@ -292,7 +294,7 @@ class Session:
         return f"{self.bus.manager}: the hold was not released within {timeout:g} s{who}"
 
     def behind(self, rounds: int) -> Callable[[], bool]:
-        """Whether something has left since so many rounds, or nothing will: the router is lost."""
+        """Whether something has left since so many rounds, or nothing will for a while: the router is lost."""
         return lambda: self.rounds != rounds or not self.released
 
     def not_left(self, timeout: float | None) -> str:
@@ -349,19 +351,24 @@ class Session:
             Whether the router is still there.
         """
         while not self.outbox.open:
-            self.outbox.let_go()
+            mark = self.outbox.let_go()
             if not (yield from self._barrier()):
                 if not (yield Send([])):
                     return False
                 log.warning("%s: the router passes no subscriptions on: what is published now may be lost", self.name)
-                self._deaf = True
-            while frames := self.outbox.take(CHUNK):
+                self._deaf = time.monotonic() + DEAF
+            while True:
+                frames = self.outbox.take(CHUNK)
+                if self.outbox.left >= mark:
+                    self.released = True
+                    self.rounds += 1
+                    yield Tell(True)
+                if not frames:
+                    break
                 if not (yield Send(frames)):
                     return False
-                yield Pause(CHUNK_PAUSE)
-            self.released = True
-            self.rounds += 1
-            yield Tell(True)
+                if len(frames) == CHUNK:
+                    yield Pause(CHUNK_PAUSE)
         return True
 
     def _go_to(self, sockets: Sockets) -> Life:
@@ -396,7 +403,7 @@ class Session:
     def _find_again(self) -> Life:
         """Asks the manager once more: it may have been started again, and have other ports."""
         said = float("-inf")
-        self._deaf = False
+        self._deaf = float("-inf")
         while True:
             reply = yield Ask(self.bus.manager, ask_sockets(self.name, self.pid), SILENT)
             try:
@@ -413,7 +420,7 @@ class Session:
 
     def _barrier(self) -> Generator[Step, Any, bool]:
         """Waits until all that was subscribed before is in force; see the module. Gives whether it is."""
-        if self._deaf:
+        if time.monotonic() < self._deaf:
             return True
         self._words += 1
         word = f"/omq::goby::_word/{self.name.replace('/', '_')}/{self.pid}/{id(self):x}/{self._words}/".encode()
@@ -421,7 +428,7 @@ class Session:
         passed = yield AwaitSubscribed(word, BARRIER / 2)
         if not passed and (yield AwaitSubscribed(b"", 0)):
             # No proxy, but something that takes all from publishers, and passes no subscription on.
-            self._deaf = passed = True
+            self._deaf, passed = time.monotonic() + DEAF, True
         passed = passed or (yield AwaitSubscribed(word, BARRIER / 2))
         yield Subscribe(word, wanted=False)
         return bool(passed)

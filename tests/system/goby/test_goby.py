@@ -229,3 +229,23 @@ def test_who_reads_no_more_is_no_error(tmp_path: Path, told: dict[str, Any]) -> 
     finally:
         sniff.kill()
         sniff.communicate()
+
+
+def test_a_logger_that_is_killed_in_steady_traffic_loses_a_moment(tmp_path: Path, told: dict[str, Any]) -> None:
+    logger = start("log", str(tmp_path / "log"), f"--socket-name={told['socket_name']}")
+    try:
+        until((tmp_path / "log").exists)
+        with Portal("a", **told) as a:
+            a.wait_released(10)
+
+            def recorded_some() -> bool:
+                a.publish("nav", "x")
+                time.sleep(0.02)  # so often that the logger never has to wait for long
+                return (tmp_path / "log").stat().st_size > 200
+
+            until(recorded_some, bound=10)
+    finally:
+        logger.kill()
+        logger.communicate()
+    with Recording(tmp_path / "log") as recording:
+        assert list(recording)

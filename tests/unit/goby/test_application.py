@@ -289,3 +289,14 @@ def test_the_second_signal_does_not_wait_for_the_orderly_end(told: dict[str, Any
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_program_runs_once(told: dict[str, Any]) -> None:
+    echo = Echo(**told)
+    thread, status = run(echo)
+    until(lambda: getattr(echo, "turns", 0) > 0)
+    echo.quit(3)
+    thread.join(10)
+    assert status == [3]
+    with pytest.raises(omq.UsageError, match="has run already"):
+        echo.run()

@@ -196,8 +196,10 @@ def test_what_ends_calls_no_callback_any_more() -> None:
     assert got == ["msg0"]
 
 
-@pytest.mark.parametrize(("faults", "raised"), [(Exception, True), (BaseException, False)])
-def test_what_ends_a_program_is_raised_where_somebody_waits_for_it(faults: type[BaseException], raised: bool) -> None:
+@pytest.mark.parametrize(("faults", "raised"), [((Exception,), True), ((BaseException,), False)])
+def test_what_ends_a_program_is_raised_where_somebody_waits_for_it(
+    faults: tuple[type[BaseException], ...], raised: bool
+) -> None:
     dispatcher, got = Dispatcher(faults), []
 
     def leave(text: str) -> None:

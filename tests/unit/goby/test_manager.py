@@ -179,3 +179,12 @@ def test_a_process_that_is_silent_no_longer_speaks_for_its_name() -> None:
     assert hold.heard("nav", 1, True, 2.0)
     assert hold.missing(2.0) == ["log"]
     assert not hold.heard("nav", 2, True, 2.1), "now it is the first one's"
+
+
+def test_who_takes_over_a_name_is_not_ready_since_the_one_before_was() -> None:
+    hold = Hold(["nav"])
+    hold.registered("nav", 1, 0.0)
+    hold.registered("nav", 2, 0.1)
+    assert hold.heard("nav", 2, True, 0.2)
+    assert hold.heard("nav", 1, False, 2.2)
+    assert hold.missing(2.2) == ["nav"]

@@ -598,6 +598,110 @@ def test_close_waits_for_one_callback_and_not_for_those_behind_it(told: dict[str
         assert called == ["0"]
 
 
+def test_who_publishes_all_the_time_is_released(bus: Make) -> None:
+    told = bus(required_clients=["a"]).told
+    done, heard, sent = threading.Event(), [], 0
+    with Portal("b", **told) as b, Portal("a", **told) as a:
+        b.subscribe("n", dict, lambda message: heard.append(message["n"]))
+
+        def publish() -> None:
+            nonlocal sent
+            while not done.wait(0.0002):
+                a.publish("n", {"n": sent})
+                sent += 1
+
+        publishing = threading.Thread(target=publish)
+        publishing.start()
+        try:
+            until(lambda: sent > 100)
+            b.ready()
+            a.ready()
+            a.wait_released(5)
+            for number in range(5):
+                a.subscribe(f"late{number}", str)
+                a.flush(5)
+                until(lambda: a.waiting == 0, bound=5)
+        finally:
+            done.set()
+            publishing.join()
+        until(lambda: len(heard) == sent)
+        assert heard == list(range(sent))
+
+
+def test_who_publishes_all_the_time_is_released_in_the_twin(told: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with twin.Portal("a", **told) as a:
+            heard = a.subscribe("n", dict)
+
+            async def publish(pause: float) -> None:
+                for number in range(1_000_000):
+                    await a.publish("n", {"n": number})
+                    await asyncio.sleep(pause)
+
+            publishing = [asyncio.create_task(publish(pause)) for pause in (0, 0.0003, 0.001)]
+            await a.wait_released(5)
+            for number in range(5):
+                a.subscribe(f"late{number}", str)
+                await a.flush(5)
+            for task in publishing:
+                task.cancel()
+            await asyncio.wait(publishing)
+            assert (await heard.recv(timeout=5)) == {"n": 0}
+
+    asyncio.run(run())
+
+
+def test_what_is_published_before_close_in_a_callback_leaves(told: dict[str, Any]) -> None:
+    with Portal("w", **told) as w:
+        got = w.subscribe("out", str)
+        c = Portal("c", **told)
+
+        def leave(text: str) -> None:
+            c.subscribe("later", str)
+            c.publish("out", "last words")
+            c.close()
+
+        c.subscribe("go", str, leave)
+        w.wait_released(10)
+        c.wait_released(10)
+        w.publish("go", "x")
+        assert got.recv(timeout=5) == "last words"
+        until(lambda: c.closed)
+        c.close()
+
+
+def test_flush_says_so_while_the_router_is_lost(bus: Make) -> None:
+    first = bus()
+    with Portal("a", **first.told) as a:
+        a.wait_released(10)
+        first.daemon.close()
+        until(lambda: not a.released)
+        a.publish("x", "waits")
+        with pytest.raises(omq.SendTimeout, match="1 publications"):
+            a.flush(0.2)
+        bus()
+        a.flush(20)
+        assert a.waiting == 0
+
+
+@pytest.mark.parametrize("fault", [asyncio.CancelledError, GeneratorExit, ValueError])
+def test_what_a_callback_of_the_twin_raises_harms_nobody(told: dict[str, Any], fault: type[BaseException]) -> None:
+    async def run() -> None:
+        async with twin.Portal("a", **told) as a:
+
+            def fail(text: str) -> None:
+                raise fault
+
+            a.subscribe("x", str, fail)
+            texts = a.subscribe("x", str)
+            await a.wait_released(10)
+            for text in ("one", "two"):
+                await a.publish("x", text)
+                assert await texts.recv(timeout=5) == text
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("module", [None, twin], ids=["blocking", "asyncio"])
 def test_a_callback_that_would_have_to_be_awaited_is_refused(told: dict[str, Any], module: Any) -> None:
     async def heard(text: str) -> None: ...

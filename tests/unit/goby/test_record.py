@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,17 @@ def test_what_is_no_recording_is_left_alone(tmp_path: Path, content: bytes) -> N
     else:
         Recorder(tmp_path / "file").close()
         assert read(tmp_path / "file") == ([], None)
+
+
+def test_what_finds_no_room_aside_leaves_all_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    path = recorded(tmp_path / "log")
+    with path.open("ab") as file:
+        file.write(b"torn")
+    before = path.read_bytes()
+    monkeypatch.setattr("omq.goby.record.shutil.copyfileobj", full)
+    with pytest.raises(OSError, match=r"set aside.*log\.damaged"):
+        Recorder(path)
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("log", before)]

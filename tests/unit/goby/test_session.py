@@ -9,7 +9,7 @@ import pytest
 
 from omq.errors import ConnectError, UsageError
 from omq.goby import BufferFull
-from omq.goby.outbox import Outbox
+from omq.goby.outbox import Closing, Outbox
 from omq.goby.protobuf import ManagerRequest, ManagerResponse, Socket
 from omq.goby.session import (
     Ask,
@@ -355,6 +355,50 @@ def test_the_outbox_is_bounded() -> None:
     assert outbox.put(bytes(65 << 20)), "one may, whatever its size"
     outbox.take(1)
     assert (outbox.kept, outbox.left) == (4, 3), "it is on its way"
-    assert outbox.put(b"d")
+    with pytest.raises(Closing):
+        outbox.put(b"d")
+    outbox.hold()
+    assert outbox.put(b"d"), "it does not open after all"
     with pytest.raises(BufferFull, match="bytes"):
         outbox.put(bytes(64 << 20))
+
+
+def test_who_publishes_all_the_time_keeps_nothing_closed() -> None:
+    one = session()
+    kept = [b"/g/%d" % number for number in range(450)]
+    for frame in kept:
+        assert one.outbox.put(frame)
+    world = World(one)
+    life = one.live()
+    step, sent, refused = next(life), list(kept), 0
+    while not isinstance(step, AwaitLoss):
+        if isinstance(step, Send) and step.frames and step.frames[0] in sent:
+            try:
+                assert one.outbox.put(b"/g/more%d" % len(sent))
+                sent.append(b"/g/more%d" % len(sent))
+            except Closing:
+                refused += 1
+        world.steps.append(step)
+        step = life.send(world.do(step))
+    assert one.outbox.open
+    assert one.released
+    assert world.published == sent
+    assert refused == 1, "nothing overtakes the last ones, and nothing is kept behind them"
+
+
+def test_a_router_that_passes_no_subscriptions_on_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("omq.goby.session.time.monotonic", lambda: now)
+    one = session()
+    world = World(one, deaf=True)
+    life = one.live()
+    world.run(life, AwaitLoss)
+    for later, asked in ((1.0, False), (100.0, True)):
+        now += later
+        world.steps.clear()
+        one.subscribed()
+        step = life.send(False)
+        while not isinstance(step, AwaitLoss):
+            world.steps.append(step)
+            step = life.send(world.do(step))
+        assert bool(world.of(AwaitSubscribed)) == asked
