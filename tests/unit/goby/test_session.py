@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -41,6 +41,9 @@ def reply(publish: str = "/s.xsub", subscribe: str = "/s.xpub") -> bytes:
     return response.SerializeToString()
 
 
+_S = TypeVar("_S", bound=Step)
+
+
 class World:
     """Does the steps of a life: a router that passes all on, and a manager that answers."""
 
@@ -58,12 +61,16 @@ class World:
     def run(self, life: Life, until: type[Step] | None = None) -> None:
         """Does steps until one of a kind is to be done, or the life ends."""
         try:
-            step = next(life)
-            while until is None or not isinstance(step, until):
-                self.steps.append(step)
-                step = life.send(self.do(step))
+            self.go_on(life, next(life), until)
         except StopIteration:
             assert until is None
+
+    def go_on(self, life: Life, step: Step, until: type[_S] | None) -> _S:
+        """The same from a step that is not done yet; gives the one that is to be done."""
+        while until is None or not isinstance(step, until):
+            self.steps.append(step)
+            step = life.send(self.do(step))
+        return step
 
     def do(self, step: Step) -> Any:
         match step:
@@ -149,8 +156,7 @@ def test_ready_is_said_at_once() -> None:
     world.run(life, AwaitNews)
     one.ready()
     step = life.send(None)
-    while not isinstance(step, Send):
-        step = life.send(world.do(step))
+    step = world.go_on(life, step, Send)
     assert ManagerRequest.FromString(step.frames[0].partition(b"\0")[2]).ready
 
 
@@ -187,8 +193,7 @@ def test_a_router_that_is_lost_before_what_was_kept_leaves_costs_nothing() -> No
         step = life.send(world.do(step))
     assert world.published == []
     world.deaf, world.connected = False, True
-    while not isinstance(step, AwaitLoss):
-        step = life.send(world.do(step))
+    step = world.go_on(life, step, AwaitLoss)
     assert world.published == [b"/g/"]
 
 
@@ -203,9 +208,7 @@ def test_a_router_that_is_lost_is_found_again_with_other_sockets() -> None:
     step = life.send(True)
     assert not one.outbox.open, "publications wait again"
     one.outbox.put(b"/g/meanwhile")
-    while not isinstance(step, AwaitLoss):
-        world.steps.append(step)
-        step = life.send(world.do(step))
+    world.go_on(life, step, AwaitLoss)
     assert [step.released for step in world.of(Tell)] == [False, True]
     assert world.of(Connect)[0].sockets.publish == "ipc:///other.xsub"
     assert world.published == [b"/g/meanwhile"]
@@ -225,12 +228,10 @@ def test_a_router_that_is_lost_while_what_was_kept_leaves_costs_what_is_under_wa
     assert not one.outbox.open
     world.connected = False
     lost = len(world.published)
-    while not isinstance(step, Tell):
-        step = life.send(world.do(step))
+    step = world.go_on(life, step, Tell)
     assert not step.released
     world.connected = True
-    while not isinstance(step, AwaitLoss):
-        step = life.send(world.do(step))
+    step = world.go_on(life, step, AwaitLoss)
     assert one.outbox.open
     assert world.published == [b"/g/%d" % number for number in range(450)], "the rest waited for the next one"
     assert lost == 200
@@ -281,14 +282,12 @@ def test_a_router_may_be_lost_while_a_late_subscription_is_on_its_way() -> None:
     one.outbox.put(b"/g/")
     world.deaf, world.everything, world.connected = True, False, False
     step = life.send(False)
-    while not isinstance(step, Tell):
-        step = life.send(world.do(step))
+    step = world.go_on(life, step, Tell)
     assert not step.released
     assert not one.released
     assert world.published == []
     world.deaf, world.connected = False, True
-    while not isinstance(step, AwaitLoss):
-        step = life.send(world.do(step))
+    step = world.go_on(life, step, AwaitLoss)
     assert step.first
     assert world.published == [b"/g/"]
 
@@ -301,9 +300,7 @@ def test_a_manager_that_is_the_same_again_needs_no_other_connections() -> None:
     world.run(life, AwaitLoss)
     world.steps.clear()
     step = life.send(True)
-    while not isinstance(step, AwaitLoss):
-        world.steps.append(step)
-        step = life.send(world.do(step))
+    world.go_on(life, step, AwaitLoss)
     assert world.of(Connect) == []
     assert len(world.of(Ask)) == 1
 
@@ -398,7 +395,5 @@ def test_a_router_that_passes_no_subscriptions_on_is_tried_again(monkeypatch: py
         world.steps.clear()
         one.subscribed()
         step = life.send(False)
-        while not isinstance(step, AwaitLoss):
-            world.steps.append(step)
-            step = life.send(world.do(step))
+        world.go_on(life, step, AwaitLoss)
         assert bool(world.of(AwaitSubscribed)) == asked
