@@ -212,6 +212,10 @@ class Socket(SocketBase, SyncCore):
         if not self._io.run(self._engine.flush, timeout):
             raise self._not_flushed(timeout)
 
+    def _look(self) -> None:
+        """Handles what the kernel has for this socket just now, subscriptions among it, in the calling thread."""
+        self.dispatch()
+
     def _begin(self) -> None:
         """A socket belongs to the context's thread from its first use on."""
         self._context.check()

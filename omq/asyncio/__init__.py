@@ -204,6 +204,10 @@ class Socket(SocketBase, AsyncCore):
         if not await self._engine.flush(timeout):
             raise self._not_flushed(timeout)
 
+    def _look(self) -> None:
+        """Handles what the kernel has for this socket just now, subscriptions among it."""
+        self._engine.driver.poller.dispatch()
+
     async def _wait(self, reached: Any, what: str, timeout: float | None) -> None:
         timeout = patience(timeout)
         self._begin()

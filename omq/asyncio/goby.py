@@ -420,7 +420,9 @@ class Portal(PortalBase[Subscription]):
         sort = self._session.dispatcher.sort
         while not self._closed:
             try:
-                for inbox, items in sort(await self._sub.recv_many(BATCH)).items():
+                publications = await self._sub.recv_many(BATCH)
+                self._pub._look()  # see `Session`: who asks has subscribed to the answer before
+                for inbox, items in sort(publications).items():
                     assert isinstance(inbox, AsyncInbox)
                     await inbox.put(items)
             except ClosedError:

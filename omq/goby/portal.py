@@ -378,7 +378,9 @@ class Portal(PortalBase[Subscription]):
         sort = self._session.dispatcher.sort
         while not self._closed:
             try:
-                for inbox, items in sort(self._sub.recv_many(BATCH)).items():
+                publications = self._sub.recv_many(BATCH)
+                self._pub._look()  # see `Session`: who asks has subscribed to the answer before
+                for inbox, items in sort(publications).items():
                     assert isinstance(inbox, BlockingInbox)
                     inbox.put(items)
             except ClosedError:

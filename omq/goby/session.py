@@ -9,8 +9,10 @@ until its own publisher has been told of that: then whatever was subscribed befo
 portal does so once before it says that it is ready: what it has subscribed to is then on its way to every publisher,
 before anybody hears of the release. And it does so once more when it hears of the release, before it publishes: the
 word comes to its publisher behind all that others have subscribed to. Whatever it subscribes to later holds its
-publications up for the same time, about a millisecond: who subscribes to an answer, and then asks, gets it where the
-answerer hears of both in their order, which two connections do not promise.
+publications up for the same time, about a millisecond: who subscribes to an answer, and then asks, gets it. The router
+has sent the subscription on before it gets the question; and where the question has arrived, so has the subscription,
+on one host, but by another connection: so a portal hears what its publisher has been told before it gives away what it
+has received.
 """
 
 from __future__ import annotations

@@ -80,6 +80,50 @@ def test_an_answer_that_was_subscribed_to_late_comes(bus: Make) -> None:
             heard.close()
 
 
+def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants_it(told: dict[str, Any]) -> None:
+    """The question comes by one connection, and that the answer is wanted by another one, which nobody reads."""
+    own = omq.Context()
+    with own, Portal("asks", **told) as asks, Portal("answers", context=own, **told) as answers:
+        answers.subscribe("ask", str, lambda text: answers.publish(f"answer{text}", text))
+        asks.wait_released(10)
+        answers.wait_released(10)
+        for number in range(20):
+            rest, woken = threading.Event(), threading.Event()
+            sleeper = threading.Thread(target=own.io_thread.run, args=(lambda: (woken.set(), rest.wait(10)),))  # noqa: B023
+            sleeper.start()
+            try:
+                assert woken.wait(10)
+                heard = asks.subscribe(f"answer{number}", str)
+                asks.publish("ask", str(number))
+                assert heard.recv(timeout=5) == str(number)
+            finally:
+                rest.set()
+                sleeper.join()
+
+
+def test_and_from_a_twin_whose_loop_was_busy(told: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with twin.Portal("answers", **told) as answers:
+            questions = answers.subscribe("ask", str)
+            await answers.wait_released(10)
+            with await asyncio.to_thread(lambda: Portal("asks", **told)) as asks:
+                await asyncio.to_thread(asks.wait_released, 10)
+
+                async def answer() -> None:
+                    async for text in questions:
+                        await answers.publish(f"answer{text}", text)
+
+                answering = asyncio.create_task(answer())
+                for number in range(20):
+                    heard = asks.subscribe(f"answer{number}", str)
+                    asks.publish("ask", str(number))
+                    asks.flush(10)  # the loop stands still meanwhile
+                    assert await asyncio.to_thread(heard.recv, timeout=5) == str(number)
+                answering.cancel()
+
+    asyncio.run(run())
+
+
 def test_late_subscriptions_beside_a_stream_cost_nothing_of_it(told: dict[str, Any]) -> None:
     count = 5000
     with Portal("a", buffer=50, **told) as a, Portal("b", **told) as b:
