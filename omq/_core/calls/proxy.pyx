@@ -84,12 +84,15 @@ cdef class ProxyCore:
 
     cdef bint _round(self) except -1:
         """Obeys what the control socket says, and forwards a turn's worth each way; whether there may be more to do."""
-        if self._control is not None and self._control.has_message():
+        cdef bint obeyed = self._control is not None and self._control.has_message()
+        cdef bint moved = False
+        if obeyed:
             self._obey()
-            return True
         if self._state == PROXY_DRAINS:
-            return self._drain()
-        return self._state == PROXY_RUNS and self._move() > 0
+            moved = self._drain()
+        elif self._state == PROXY_RUNS:  # also beside commands that never cease
+            moved = self._move() > 0
+        return obeyed or moved
 
     cdef Py_ssize_t _move(self) except -1:
         """Forwards a turn's worth each way; returns how many messages, or 1 if messages were only dropped."""
@@ -218,7 +221,7 @@ cdef class ProxyCore:
         cdef Py_ssize_t waiting = 0
         for passage in (self._forth, self._back):
             if passage is not None:
-                waiting += passage.source.waiting() + (passage._owed is not None)
+                waiting += passage.source.waiting()
         return waiting
 
 

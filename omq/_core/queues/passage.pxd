@@ -8,8 +8,8 @@ cdef class Passage:
     cdef RecvQueue source
     cdef SendQueue target
     cdef SendQueue capture           # gets a copy of each message; None: nobody does
-    cdef object _owed                # a message that the capture has no room for, forwarded already; None: there is none
     cdef bint _by_turns              # one of the two takes, or sends, one message at a time (REQ, REP)
+    cdef bint _echoes                # both are one such socket: it sends only after it has taken
     cdef bint _plain                 # nothing looks at single messages: they may pass in runs
     cdef Part *_parts                # those of the message under way; owned
     cdef Py_ssize_t _room            # entries of _parts
@@ -22,5 +22,5 @@ cdef class Passage:
     cdef Py_ssize_t _move_run(self) except -1
     cdef Py_ssize_t _view(self) except -1
     cdef int _grow(self, Py_ssize_t count) except -1
+    cdef bint _has_room(self) except -1
     cdef Py_ssize_t _pass(self, Py_ssize_t count) except -1
-    cdef bint _settle(self) except -1

@@ -32,6 +32,9 @@ cdef class Passage:
         self._by_turns = isinstance(source, (ReplyRecvQueue, RequestRecvQueue)) or isinstance(
             target, (ReplySendQueue, RequestSendQueue)
         )
+        self._echoes = (isinstance(target, ReplySendQueue) and (<ReplySendQueue>target)._recv_queue is source) or (
+            isinstance(target, RequestSendQueue) and (<RequestSendQueue>target)._recv_queue is source
+        )
         self._plain = (
             capture is None
             and not self._by_turns
@@ -52,22 +55,18 @@ cdef class Passage:
         cdef Py_ssize_t moved = 0
         cdef Py_ssize_t passed, count
         cdef long long bytes_before = self.bytes_in
-        if self._owed is not None and not self._settle():
-            return 0
         while moved < TURN_MESSAGES and self.bytes_in - bytes_before < TURN_BYTES:
             if self._plain:
                 passed = self._move_run()
                 if passed:
                     moved += passed
                     continue
-            elif (self._by_turns and not self.target.can_put()) or (self.capture is not None and not self.capture.can_put()):
+            elif not self._has_room():
                 break
             count = self._view()
             if count == 0 or not self._pass(count):
                 break
             moved += 1
-            if self._owed is not None:
-                break
         if self._large:
             self._large.clear()
         return moved
@@ -111,41 +110,51 @@ cdef class Passage:
                 fill_part(part, <bytes>self._large[len(self._large) - 1])
         return count
 
+    cdef bint _has_room(self) except -1:
+        """Whether the next message may be given away.
+
+        Most targets say so when they are given it. The capture is asked first, so that no message is forwarded without
+        its copy, and none has to be remembered: what remembered it would end with the proxy.
+        """
+        if self._echoes:
+            # A REP that has taken a request can reply. A REQ that has taken a reply is left with the question of room.
+            if isinstance(self.target, RequestSendQueue) and not RoundRobin.can_put(<RoundRobin>self.target):
+                return False
+        elif self._by_turns and not self.target.can_put():
+            return False
+        return self.capture is None or self.capture.can_put()
+
     cdef Py_ssize_t _pass(self, Py_ssize_t count) except -1:
         """Gives the target, and the capture, the message whose parts were found; 0: there is no room."""
         cdef Py_ssize_t i
         cdef Py_ssize_t size = 0
         cdef bint sent = True
+        cdef object taken = None
+        for i in range(count):
+            size += self._parts[i].size
+        if self._echoes:
+            taken = hold(self._parts, count)  # it keeps the parts where they are
+            self.source.drop(size)
         try:
             if self.target.single_part and count > 1:
                 sent = False
             elif not self.target.put(self._parts, count):
-                return 0
+                if taken is None:
+                    return 0
+                sent = False
         except (StateError, UnroutableError):
             # A ROUTER is to send what names no peer of its own (RFC 28): there is nobody who could be told.
             sent = False
-        for i in range(count):
-            size += self._parts[i].size
-        if self.capture is not None and not self.capture.put(self._parts, count):
-            self._owed = hold(self._parts, count)
-        self.source.drop(size)
-        self.messages_in += 1
-        self.bytes_in += size
-        if sent:
-            self.messages_out += 1
-            self.bytes_out += size
+        try:
+            if self.capture is not None:
+                self.capture.put(self._parts, count)  # it has room: that was asked before
+        finally:
+            # Whatever becomes of the copy, the message has left: it must not leave twice.
+            if taken is None:
+                self.source.drop(size)
+            self.messages_in += 1
+            self.bytes_in += size
+            if sent:
+                self.messages_out += 1
+                self.bytes_out += size
         return 1
-
-    cdef bint _settle(self) except -1:
-        """Gives the capture the message that it had no room for; whether it has it now."""
-        cdef Py_ssize_t i, count
-        message = self._owed if type(self._owed) is tuple else (self._owed,)
-        count = len(<tuple>message)
-        if count > self._room:
-            self._grow(count)
-        for i in range(count):
-            fill_part(self._parts + i, <bytes>(<tuple>message)[i])
-        if not self.capture.put(self._parts, count):
-            return False
-        self._owed = None
-        return True

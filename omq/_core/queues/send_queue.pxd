@@ -38,6 +38,7 @@ cdef class RoundRobin(SendQueue):
     cdef bint _immediate
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _pump(self) except -1
+    cdef Peer _choose(self)
     cdef bint _has_open(self) except -1
     cdef bint _has_room(self) noexcept
     cdef int given(self, Peer peer) except -1

@@ -1,5 +1,6 @@
 """Send queues: which peers a message goes to, by socket type."""
 
+cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_GET_ITEM
 from libc.stdlib cimport free, malloc, realloc
@@ -117,27 +118,34 @@ cdef class RoundRobin(SendQueue):
             del messages[:done]
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Peer peer = self._choose()
+        if peer is None:
+            return self._enqueue(parts, count)
+        self._next += 1
+        peer.send(parts, count)
+        self.given(peer)
+        return 1
+
+    @cython.final
+    cdef Peer _choose(self):
+        """The peer that the next message goes to, with room for it; None: there is none, and the message waits."""
         cdef Peer peer
-        while True:
-            if Py_SIZE(self.queue) or not self._open:
-                return self._enqueue(parts, count)
+        while Py_SIZE(self.queue) == 0 and self._open:
             if self._next >= len(self._open):
                 self._next = 0
             peer = <Peer>self._open[self._next]
             if not peer.writable:
                 # The only peer is blocked; or it is a pipe that the other side has closed, and the news is on its way.
                 if len(self._open) == 1:
-                    return self._enqueue(parts, count)
+                    return None
                 self._open.remove(peer)
                 continue
             if self.hwm and peer.pending() >= self.hwm:
                 peer.flush()
                 if not peer.writable:
                     continue
-            self._next += 1
-            peer.send(parts, count)
-            self.given(peer)
-            return 1
+            return peer
+        return None
 
     cdef bint put_quickly(self, const Part *part) except -1:
         # With several peers each message has its own turn.
@@ -175,7 +183,8 @@ cdef class RoundRobin(SendQueue):
         return self.hwm == 0 or self._conflate or len(self.queue) + self.parked < self.hwm
 
     cdef bint can_put(self) except -1:
-        return self._has_open() or self._has_room()
+        # What fills a peer to the mark is written first, as `put` does: only then it shows whether there is room.
+        return self._choose() is not None or self._has_room()
 
     cdef bint _has_open(self) except -1:
         """Whether a peer can be written."""

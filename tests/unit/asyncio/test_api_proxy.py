@@ -176,6 +176,105 @@ async def test_a_cancelled_proxy_loses_nothing_and_another_may_follow(make):
     await asyncio.wait(tasks)
 
 
+async def test_a_rep_at_both_ends_replies_with_the_request(make):
+    echo = make(omq.REP, bind=TCP)
+    proxy = Steered(make, echo, echo)
+    clients = [make(omq.REQ, connect=echo.endpoints[0]) for _ in range(3)]
+    for request in ([b"hello"], [b"several", b"", b"parts"], [b"large", os.urandom(100_000)]):
+        for client in clients:
+            await client.send_multipart(request)
+        for client in clients:
+            assert await client.recv_multipart(timeout=5) == request
+    assert (await proxy.figures()).back_out == 9
+    await proxy.end()
+
+
+async def test_a_req_at_both_ends_asks_what_it_was_answered(make):
+    req = make(omq.REQ, bind=TCP)
+    rep = make(omq.REP, connect=req.endpoints[0])
+    await req.send(b"0")
+    proxy = Steered(make, req, req)
+    for number in range(50):
+        assert await rep.recv(timeout=5) == b"%d" % number
+        await rep.send(b"%d" % (number + 1))
+    await proxy.end()
+
+
+async def test_messages_pass_beside_commands_that_never_cease(make):
+    """All of them wait when the proxy begins, the last one ends it, and the messages were not kept till after that."""
+    front, back = make(omq.PULL, bind="inproc://front"), make(omq.PUSH, bind="inproc://back")
+    control = make(omq.PULL, bind="inproc://control", recv_hwm=0)
+    sender, receiver = make(omq.PUSH, connect="inproc://front"), make(omq.PULL, connect="inproc://back")
+    steer = make(omq.PUSH, connect="inproc://control", send_hwm=0)
+    for one in (front, back, control):
+        await one.wait_connected(timeout=5)
+    for number in range(10):
+        await sender.send(b"%d" % number)
+    for command in [*[b"RESUME"] * 500, b"KILL"]:
+        await steer.send(command)
+    await asyncio.wait_for(omq.proxy(front, back, control=control), 5)
+    for number in range(10):
+        assert await receiver.recv(timeout=5) == b"%d" % number
+
+
+@pytest.mark.parametrize(
+    ("kind", "spy", "options"),
+    [
+        (omq.PUSH, omq.PULL, {}),
+        (omq.DEALER, omq.DEALER, {}),
+        (omq.PAIR, omq.PAIR, {}),
+        (omq.XPUB, omq.SUB, {"xpub_nodrop": True}),
+    ],
+    ids=lambda param: getattr(param, "__name__", ""),
+)
+@pytest.mark.parametrize("end", ["cancel", "KILL", "TERMINATE", "close"])
+async def test_no_copy_is_lost_and_none_is_made_twice_however_it_ends(make, end, kind, spy, options):
+    """It ends while the capture has no room."""
+    front, back = make(omq.PULL, bind=TCP), make(omq.PUSH, bind=TCP)
+    capture = make(kind, bind=TCP, send_hwm=1, **options)
+    subscribed = {"subscribe": b""} if spy is omq.SUB else {}
+    watcher = make(spy, connect=capture.endpoints[0], recv_hwm=1, **subscribed)
+    await capture.wait_connected(timeout=5)
+    receiver = make(omq.PULL, connect=back.endpoints[0])
+    sender, sent = make(omq.PUSH, connect=front.endpoints[0]), 0
+
+    async def send():
+        nonlocal sent
+        for number in range(300):
+            await sender.send(b"%d:" % number + bytes(50_000))
+            sent += 1
+
+    async def take(socket):
+        return [int((await socket.recv(timeout=10)).split(b":")[0]) for _ in range(300)]
+
+    sending = asyncio.create_task(send())
+    for _ in range(2):
+        control = make(omq.PAIR, bind=TCP)
+        steer = make(omq.PAIR, connect=control.endpoints[0])
+        task = asyncio.create_task(omq.proxy(front, back, capture=capture, control=control))
+        before = 0
+        while before != sent or not before:
+            before = sent
+            await asyncio.sleep(0.1)
+        if end == "cancel":
+            task.cancel()
+        elif end == "close":
+            await control.close()
+        else:
+            await steer.send(end.encode())
+        with contextlib.suppress(asyncio.CancelledError, omq.ClosedError):
+            await asyncio.wait_for(task, 5)
+    task = asyncio.create_task(omq.proxy(front, back, capture=capture))
+    forwarded, captured = await asyncio.gather(take(receiver), take(watcher))
+    assert forwarded == captured == list(range(300))
+    for one in (receiver, watcher):
+        with pytest.raises(omq.ReceiveTimeout):
+            await one.recv(timeout=0.05)
+    for each in (task, sending):
+        each.cancel()
+    await asyncio.wait([task, sending])
+
+
 async def test_closing_and_terminating_end_it(make):
     proxy = Steered(make, make(omq.PULL, bind=TCP), make(omq.PUSH, bind=TCP))
     await asyncio.sleep(0.01)

@@ -309,6 +309,75 @@ def test_one_socket_at_both_ends_sends_back_what_it_receives(make, proxied):
     assert (proxy.figures().front_in, proxy.figures().back_out) == (300, 300)
 
 
+#: A request of each shape, as a REQ sends it.
+REQUESTS = [
+    [b"hello"],
+    [b""],
+    [b"several", b"", b"parts"],
+    [b"large", os.urandom(100_000)],
+    [b"%d" % n for n in range(40)],
+]
+
+
+@pytest.mark.parametrize("spied_on", [False, True], ids=["", "capture"])
+def test_a_rep_at_both_ends_replies_with_the_request(make, proxied, spied_on):
+    """libzmq's test_proxy_single_socket. It sends only what it has taken before."""
+    echo = make(omq.REP, bind=TCP)
+    capture = make(omq.PUSH, bind=TCP) if spied_on else None
+    proxy = proxied(echo, echo, capture=capture)
+    clients = [make(omq.REQ, connect=proxy.front_end) for _ in range(3)]
+    for request in REQUESTS:
+        for client in clients:
+            client.send_multipart(request)
+        for client in clients:
+            assert client.recv_multipart(timeout=BOUND) == request
+    found = proxy.figures()
+    assert (found.front_in, found.back_out) == (3 * len(REQUESTS), 3 * len(REQUESTS))
+    assert found.front_bytes_in == found.back_bytes_out == 3 * sum(len(part) for parts in REQUESTS for part in parts)
+    if capture is not None:
+        watcher = make(omq.PULL, connect=capture.endpoints[0])
+        seen = [watcher.recv_multipart(timeout=BOUND) for _ in range(3 * len(REQUESTS))]
+        assert seen == [request for request in REQUESTS for _ in clients]
+
+
+def test_a_rep_at_both_ends_keeps_the_envelope_and_outlives_who_asked(make, proxied):
+    echo = make(omq.REP, bind=TCP)
+    proxy = proxied(echo, echo)
+    for turn in range(20):
+        with make(omq.DEALER, connect=proxy.front_end, linger=0) as gone:
+            gone.send_multipart([b"", b"nobody waits for it"])
+        client = make(omq.DEALER, connect=proxy.front_end)
+        client.send(b"without a delimiter")
+        client.send_multipart([b"one", b"two", b"", b"%d" % turn])
+        assert client.recv_multipart(timeout=BOUND) == [b"one", b"two", b"", b"%d" % turn]
+        client.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"req_relaxed": True}, {"req_relaxed": True, "req_correlate": True}], ids=str)
+def test_a_req_at_both_ends_asks_what_it_was_answered(make, proxied, options):
+    req = make(omq.REQ, bind=TCP, **options)
+    rep = make(omq.REP, connect=req.endpoints[0])
+    req.wait_connected(timeout=BOUND)
+    req.send(b"0")
+    proxied(req, req)
+    for number in range(100):
+        assert rep.recv_multipart(timeout=BOUND)[-1] == b"%d" % number
+        rep.send_multipart([b"more", b"%d" % (number + 1)])
+
+
+def test_a_rep_at_both_ends_that_is_killed_owes_nobody_a_reply(make, proxied):
+    echo = make(omq.REP, bind=TCP)
+    client = make(omq.REQ, connect=echo.endpoints[0])
+    for turn in range(20):
+        proxy = proxied(echo, echo)
+        client.send(b"%d" % turn)
+        assert client.recv(timeout=BOUND) == b"%d" % turn
+        proxy.tell(b"KILL")
+        proxy.ends()
+    client.send(b"by hand")
+    assert echo.recv(timeout=BOUND) == b"by hand"
+
+
 @pytest.mark.parametrize(
     ("kind", "spy"), [(omq.PUB, omq.SUB), (omq.PUSH, omq.PULL), (omq.DEALER, omq.DEALER), (omq.PAIR, omq.PAIR)], ids=str
 )

@@ -133,6 +133,31 @@ def test_who_cannot_be_answered_is_not(make, proxied):
     proxy.ends()
 
 
+@pytest.mark.parametrize("paused", [False, True], ids=["", "paused"])
+@pytest.mark.parametrize(
+    ("own", "others"), [(omq.PAIR, omq.PAIR), (omq.PULL, omq.PUSH), (omq.SUB, omq.PUB), (omq.REP, omq.DEALER)], ids=str
+)
+def test_messages_pass_beside_commands_that_never_cease(make, own, others, paused):
+    """All of them wait when the proxy begins, the last one ends it, and the messages were not kept till after that."""
+    front, back = make(omq.PULL, bind="inproc://front"), make(omq.PUSH, bind="inproc://back")
+    control = make(own, bind="inproc://control", recv_hwm=0, **({"subscribe": b""} if own is omq.SUB else {}))
+    steer = make(others, connect="inproc://control", send_hwm=0)
+    sender, receiver = make(omq.PUSH, connect="inproc://front"), make(omq.PULL, connect="inproc://back")
+    for one in (front, back, control, sender, receiver, steer):
+        one.wait_connected(timeout=BOUND)
+    if others is omq.PUB:
+        steer.wait_subscribed(timeout=BOUND)
+    for number in range(10):
+        sender.send(b"%d" % number)
+    commands = [b"PAUSE" if paused else b"RESUME", *[b"no command"] * 500, b"KILL"]
+    for command in commands:
+        steer.send_multipart([b"", command] if own is omq.REP else [command], timeout=BOUND)
+    omq.proxy(front, back, control=control)
+    if paused:
+        receiver = front
+    assert [receiver.recv(timeout=BOUND) for _ in range(10)] == [b"%d" % number for number in range(10)]
+
+
 @steered_by_each
 def test_what_was_received_before_terminate_is_forwarded(make, proxied, kinds):
     proxy = proxied(omq.PULL, make(omq.PUSH, bind=TCP, send_hwm=100_000), kinds=kinds)
