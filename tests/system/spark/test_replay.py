@@ -172,9 +172,9 @@ def test_a_killed_owner_fails_the_query_that_asks_for_it(spark: Any, feed: Feede
 
     frame = stream(spark, socket="PULL", connect=url, triggerSeconds=0.5, maxRowsPerTrigger=1000, failOnDataLoss="true")
     query = started(frame, sink)
-    with pytest.raises(
-        Exception, match=r"has died; lost are about 0 messages of microbatch 1, and \d+ that had.*failOnDataLoss=true"
-    ):
+    # Whether the owner had set the next microbatch apart by then is chance: of that it had none, or a whole one.
+    told = r"has died; lost are about (0|1000) messages of microbatch 1, and \d+ that had.*failOnDataLoss=true"
+    with pytest.raises(Exception, match=told):
         query.awaitTermination(60)
 
 
