@@ -102,7 +102,7 @@ class LeaderCore:
         """The I/O thread begins to do what `_attend` asked for, and may be asked again."""
 
     def dispatch(self) -> None:
-        """Handles events while no caller sleeps in the epoll set; on the I/O thread."""
+        """Handles events while no caller sleeps in the epoll set; mostly on the I/O thread."""
 
     def flush_turn(self) -> None:
         """Gives what waits in the queue to peers that have become free; on the I/O thread."""

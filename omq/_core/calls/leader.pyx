@@ -358,7 +358,7 @@ cdef class LeaderCore:
         return self._leader is not None
 
     def dispatch(self):
-        """Handles events while no caller sleeps in the epoll set; on the I/O thread."""
+        """Handles events while no caller sleeps in the epoll set; mostly on the I/O thread."""
         cdef long long begun = now_ns()
         self.lock.acquire()
         try:

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from omq.goby import Daemon
+from omq.goby.protobuf import TerminateRequest
+
+#: Messages of each kind that has a scheme.
+MESSAGES: list[Any] = ["text", "", "ü", {"a": [1, None, {"b": 1.5}]}, {}, TerminateRequest(target_pid=7)]
 
 
 class Bus:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -17,14 +15,12 @@ import pytest
 
 import omq
 import omq.asyncio.goby as twin
-from omq.goby import BufferFull, Daemon, Group, Portal, Scheme
-from omq.goby.protobuf import ManagerRequest, TerminateRequest, TerminateResult
-from tests.unit.goby.conftest import Make
+from omq.goby import Daemon, Group, Portal, Scheme
+from omq.goby.protobuf import ManagerRequest, TerminateResult
+from tests.unit.goby.conftest import MESSAGES, Make
 from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
-
-MESSAGES: list[Any] = ["text", "", "ü", {"a": [1, None, {"b": 1.5}]}, {}, TerminateRequest(target_pid=7)]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=repr)
@@ -58,100 +54,6 @@ def test_bytes_and_schemes_of_ones_own(told: dict[str, Any]) -> None:
         assert reports.recv(timeout=10) == b"\0\1\0"
         assert lists.recv(timeout=10) == [1, 2]
         assert raw.recv(timeout=10) == b"[1, 2]"
-
-
-def test_an_answer_that_was_subscribed_to_late_comes(bus: Make) -> None:
-    """Subscribed to, then asked for: on the one hand the portal's own word, on the other hand another portal's."""
-    told = bus().told
-    with Portal("asks", **told) as asks, Portal("answers", **told) as answers:
-        answers.subscribe("ask", str, lambda text: answers.publish(f"answer{text}", text))
-        answers.ready()
-        asks.ready()
-        answers.wait_released(10)
-        asks.wait_released(10)
-        for number in range(200):
-            text = str(number)
-            heard, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
-            assert asks.released, "it is no hold"
-            asks.publish(f"mine{text}", text)
-            asks.publish("ask", text)
-            assert mine.recv(timeout=5) == text
-            assert heard.recv(timeout=5) == text
-            heard.close()
-
-
-def test_an_answer_comes_from_a_portal_whose_publisher_is_slow_to_hear_who_wants_it(told: dict[str, Any]) -> None:
-    """The question comes by one connection, and that the answer is wanted by another one, which nobody reads."""
-    own = omq.Context()
-    with own, Portal("asks", **told) as asks, Portal("answers", context=own, **told) as answers:
-        answers.subscribe("ask", str, lambda text: answers.publish(f"answer{text}", text))
-        asks.wait_released(10)
-        answers.wait_released(10)
-        for number in range(20):
-            rest, woken = threading.Event(), threading.Event()
-            sleeper = threading.Thread(target=own.io_thread.run, args=(lambda: (woken.set(), rest.wait(10)),))  # noqa: B023
-            sleeper.start()
-            try:
-                assert woken.wait(10)
-                heard = asks.subscribe(f"answer{number}", str)
-                asks.publish("ask", str(number))
-                assert heard.recv(timeout=5) == str(number)
-            finally:
-                rest.set()
-                sleeper.join()
-
-
-def test_and_from_a_twin_whose_loop_was_busy(told: dict[str, Any]) -> None:
-    async def run() -> None:
-        async with twin.Portal("answers", **told) as answers:
-            questions = answers.subscribe("ask", str)
-            await answers.wait_released(10)
-            with await asyncio.to_thread(lambda: Portal("asks", **told)) as asks:
-                await asyncio.to_thread(asks.wait_released, 10)
-
-                async def answer() -> None:
-                    async for text in questions:
-                        await answers.publish(f"answer{text}", text)
-
-                answering = asyncio.create_task(answer())
-                for number in range(20):
-                    heard = asks.subscribe(f"answer{number}", str)
-                    asks.publish("ask", str(number))
-                    asks.flush(10)  # the loop stands still meanwhile
-                    assert await asyncio.to_thread(heard.recv, timeout=5) == str(number)
-                answering.cancel()
-
-    asyncio.run(run())
-
-
-def test_late_subscriptions_beside_a_stream_cost_nothing_of_it(told: dict[str, Any]) -> None:
-    count = 5000
-    with Portal("a", buffer=50, **told) as a, Portal("b", **told) as b:
-        stream: list[int] = []
-        b.subscribe("n", dict, lambda message: stream.append(message["n"]))
-        a.wait_released(10)
-        b.wait_released(10)
-        done = threading.Event()
-
-        def subscribe() -> None:
-            number = 0
-            while not done.wait(0.001):
-                number += 1
-                a.subscribe(f"late{number}", str).close()
-
-        other = threading.Thread(target=subscribe)
-        other.start()
-        try:
-            for start in range(0, count, 500):
-                for number in range(start, start + 500):
-                    a.publish("n", {"n": number})
-                a.flush(10)
-                assert a.waiting == 0
-                until(lambda start=start: len(stream) >= start + 500)  # type: ignore[misc]
-        finally:
-            done.set()
-            other.join()
-        assert stream == list(range(count))
 
 
 def test_groups_with_numbers_and_expressions(told: dict[str, Any]) -> None:
@@ -245,38 +147,6 @@ def test_what_cannot_be_read_is_passed_over(told: dict[str, Any], caplog: pytest
         assert "passed over" in caplog.text
         a.publish("g", "it lives on")
         assert texts.recv(timeout=10) == "it lives on"
-
-
-def test_the_buffer_is_bounded(bus: Make) -> None:
-    made = bus(required_clients=["a"])
-    with Portal("a", buffer=100, **made.told) as a:
-        texts = a.subscribe("g", str)
-        for number in range(100):
-            a.publish("g", f"{number}")
-        with pytest.raises(BufferFull, match="buffer=100"):
-            a.publish("g", "more")
-        assert a.waiting == 100
-        a.ready()
-        assert [texts.recv(timeout=10) for _ in range(100)] == [f"{number}" for number in range(100)]
-        a.wait_released(10)
-        a.publish("g", "more")
-        assert texts.recv(timeout=10) == "more"
-
-
-def test_the_hold_says_who_is_missing(bus: Make) -> None:
-    made = bus(required_clients=["a", "b"])
-    with Portal("a", **made.told) as a:
-        a.ready()
-        until(lambda: a.missing() == ["b"])
-        with pytest.raises(omq.Timeout, match="it waits for b"):
-            a.wait_released(0.05)
-        assert not a.released
-        with Portal("b", **made.told) as b:
-            b.ready()
-            a.wait_released(10)
-            b.wait_released(10)
-        assert a.released
-        assert a.missing() == []
 
 
 def test_threads_share_a_portal(told: dict[str, Any]) -> None:
@@ -408,21 +278,6 @@ def test_a_gobyd_that_is_started_again_is_found(bus: Make) -> None:
         a.publish("g", "unheard")
 
 
-def test_a_gobyd_may_be_started_again_during_the_hold(bus: Make) -> None:
-    made = bus(required_clients=["a", "b"])
-    with Portal("a", **made.told) as a:
-        texts = a.subscribe("g", str)
-        a.publish("g", "kept")
-        a.ready()
-        until(lambda: made.daemon.missing == ["b"])
-        made.daemon.close()
-        made = bus(required_clients=["a", "b"])
-        until(lambda: made.daemon.missing == ["b"])
-        with Portal("b", **made.told) as b:
-            b.ready()
-            assert texts.recv(timeout=10) == "kept"
-
-
 def test_it_closes_while_no_gobyd_is_there(bus: Make, caplog: pytest.LogCaptureFixture) -> None:
     made = bus()
     with Portal("a", **made.told) as a:
@@ -453,116 +308,6 @@ def test_a_gobyd_is_started_once(tmp_path: Path) -> None:
     for given in ({"required_clients": [""]}, {"health_interval": 0}, {"port": 70000}):
         with pytest.raises(omq.UsageError, match=next(iter(given))):
             Daemon(**given)  # type: ignore[arg-type]
-
-
-def test_the_twin_does_the_same(bus: Make) -> None:
-    async def main() -> None:
-        made = await asyncio.to_thread(bus, required_clients=["a", "b"])
-        b = twin.Portal("b", **made.told)
-        texts = b.subscribe("g", str)  # before it is connected
-        called: list[Any] = []
-        b.subscribe("g", dict, called.append)
-        async with twin.Portal("a", **made.told) as a, b:
-            every = await a.subscribe_regex("g")
-            for message in MESSAGES:
-                await a.publish("g", message)
-            a.ready()
-            with pytest.raises(omq.Timeout, match="it waits for b"):
-                await b.wait_released(0.2)
-            await b.ready()
-            assert [await texts.recv(timeout=10) for _ in range(3)] == MESSAGES[:3]
-            await a.wait_released(10)
-            assert [(await anext(every)).type for _ in MESSAGES][-1] == "goby.middleware.protobuf.TerminateRequest"
-            assert called == MESSAGES[3:5]
-            with pytest.raises(omq.ReceiveTimeout):
-                await texts.recv(timeout=0)
-            with pytest.raises(ValueError, match="group"):
-                await a.publish("a/b", "x")
-            waiting = asyncio.create_task(texts.recv())
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await a.publish("g", "after a call that was cancelled")
-            assert await texts.recv(timeout=10) == "after a call that was cancelled"
-            await b.unsubscribe("g", str)
-            assert [text async for text in texts] == []
-            assert await a.missing() == []
-        with pytest.raises(omq.ClosedError):
-            await a.publish("g", "x")
-        with pytest.raises(omq.ClosedError):
-            a.subscribe("g", str)
-
-    asyncio.run(main())
-
-
-def test_an_answer_that_was_subscribed_to_late_comes_to_the_twin(told: dict[str, Any]) -> None:
-    async def run() -> None:
-        async with twin.Portal("asks", **told) as asks, twin.Portal("answers", **told) as answers:
-            questions = answers.subscribe("ask", str)
-            answers.ready()
-            asks.ready()
-            await asks.wait_released(10)
-            await answers.wait_released(10)
-
-            async def answer() -> None:
-                async for text in questions:
-                    await answers.publish(f"answer{text}", text)
-
-            answering = asyncio.create_task(answer())
-            for number in range(200):
-                text = str(number)
-                heard, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
-                assert asks.released
-                await asks.publish(f"mine{text}", text)
-                await asks.publish("ask", text)
-                await asks.flush(10)
-                assert asks.waiting == 0
-                assert await mine.recv(timeout=5) == text
-                assert await heard.recv(timeout=5) == text
-            answering.cancel()
-
-    asyncio.run(run())
-
-
-def test_the_twin_connects_with_its_first_call(told: dict[str, Any]) -> None:
-    async def main() -> None:
-        portal = twin.Portal("a", **told)
-        texts = portal.subscribe("g", str)
-        await portal.publish("g", "before it was connected")
-        assert await texts.recv(timeout=10) == "before it was connected"
-        await portal.flush(5)
-        await portal.close()
-        await portal.close()
-
-    asyncio.run(main())
-
-
-def test_the_twin_finds_a_gobyd_that_is_started_again(bus: Make) -> None:
-    async def main() -> None:
-        made = await asyncio.to_thread(bus)
-        async with twin.Portal("a", **made.told) as a, twin.Portal("b", **made.told) as b:
-            texts = b.subscribe("g", str)
-            await a.wait_released(10)
-            await b.wait_released(10)
-            await asyncio.to_thread(made.daemon.close)
-            await asyncio.to_thread(until, lambda: not a.released and not b.released)
-            for number in range(100):
-                await a.publish("g", f"{number}")
-            await asyncio.to_thread(bus)
-            assert [await texts.recv(timeout=10) for _ in range(100)] == [f"{number}" for number in range(100)]
-
-    asyncio.run(main())
-
-
-def test_the_twin_has_a_daemon(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with twin.Daemon(socket_name=tmp_path / "g", required_clients=["a"]) as daemon:
-            assert daemon.missing == ["a"]
-            async with twin.Portal("a", socket_name=tmp_path / "g") as a:
-                a.ready()
-                await a.wait_released(10)
-            assert daemon.missing == []
-
-    asyncio.run(main())
 
 
 @pytest.mark.timeout(240)
@@ -642,59 +387,6 @@ def test_close_waits_for_one_callback_and_not_for_those_behind_it(told: dict[str
         assert called == ["0"]
 
 
-def test_who_publishes_all_the_time_is_released(bus: Make) -> None:
-    told = bus(required_clients=["a"]).told
-    done, heard, sent = threading.Event(), [], 0
-    with Portal("b", **told) as b, Portal("a", **told) as a:
-        b.subscribe("n", dict, lambda message: heard.append(message["n"]))
-
-        def publish() -> None:
-            nonlocal sent
-            while not done.wait(0.0002):
-                a.publish("n", {"n": sent})
-                sent += 1
-
-        publishing = threading.Thread(target=publish)
-        publishing.start()
-        try:
-            until(lambda: sent > 100)
-            b.ready()
-            a.ready()
-            a.wait_released(5)
-            for number in range(5):
-                a.subscribe(f"late{number}", str)
-                a.flush(5)
-                until(lambda: a.waiting == 0, bound=5)
-        finally:
-            done.set()
-            publishing.join()
-        until(lambda: len(heard) == sent)
-        assert heard == list(range(sent))
-
-
-def test_who_publishes_all_the_time_is_released_in_the_twin(told: dict[str, Any]) -> None:
-    async def run() -> None:
-        async with twin.Portal("a", **told) as a:
-            heard = a.subscribe("n", dict)
-
-            async def publish(pause: float) -> None:
-                for number in range(1_000_000):
-                    await a.publish("n", {"n": number})
-                    await asyncio.sleep(pause)
-
-            publishing = [asyncio.create_task(publish(pause)) for pause in (0, 0.0003, 0.001)]
-            await a.wait_released(5)
-            for number in range(5):
-                a.subscribe(f"late{number}", str)
-                await a.flush(5)
-            for task in publishing:
-                task.cancel()
-            await asyncio.wait(publishing)
-            assert (await heard.recv(timeout=5)) == {"n": 0}
-
-    asyncio.run(run())
-
-
 def test_what_is_published_before_close_in_a_callback_leaves(told: dict[str, Any]) -> None:
     with Portal("w", **told) as w:
         got = w.subscribe("out", str)
@@ -726,24 +418,6 @@ def test_flush_says_so_while_the_router_is_lost(bus: Make) -> None:
         bus()
         a.flush(20)
         assert a.waiting == 0
-
-
-@pytest.mark.parametrize("fault", [asyncio.CancelledError, GeneratorExit, ValueError])
-def test_what_a_callback_of_the_twin_raises_harms_nobody(told: dict[str, Any], fault: type[BaseException]) -> None:
-    async def run() -> None:
-        async with twin.Portal("a", **told) as a:
-
-            def fail(text: str) -> None:
-                raise fault
-
-            a.subscribe("x", str, fail)
-            texts = a.subscribe("x", str)
-            await a.wait_released(10)
-            for text in ("one", "two"):
-                await a.publish("x", text)
-                assert await texts.recv(timeout=5) == text
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("module", [None, twin], ids=["blocking", "asyncio"])
@@ -778,82 +452,3 @@ def test_a_forked_child_is_told(told: dict[str, Any]) -> None:
                 os._exit(2)
             os._exit(3)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_a_passing_process_of_the_same_name_does_not_keep_the_hold(tmp_path: Path) -> None:
-    told = {"socket_name": tmp_path / "g"}
-    passing = f"import omq.goby; omq.goby.Portal('nav', socket_name={str(tmp_path / 'g')!r}).close()"
-    with (
-        Daemon(**told, required_clients=["nav", "logger"]) as daemon,  # type: ignore[arg-type]
-        Portal("nav", **told) as nav,  # type: ignore[arg-type]
-    ):
-        nav.ready()
-        until(lambda: daemon.missing == ["logger"])
-        subprocess.run([sys.executable, "-c", passing], check=True, timeout=20)
-        with Portal("logger", **told) as logger:  # type: ignore[arg-type]
-            logger.ready()
-            nav.wait_released(10)
-
-
-def test_a_twin_that_is_cancelled_leaves_nothing_behind(told: dict[str, Any]) -> None:
-    async def life(number: int) -> None:
-        async with twin.Portal(f"p{number}", **told) as portal:
-            portal.ready()
-            await portal.wait_released(5)
-
-    async def run() -> None:
-        before = len(os.listdir("/proc/self/fd"))
-        for number in range(60):
-            task = asyncio.create_task(life(number))
-            await asyncio.sleep(number % 20 * 0.0005)
-            task.cancel()
-            await asyncio.wait([task])
-        loop = asyncio.get_running_loop()
-
-        def is_over() -> bool:
-            return len(asyncio.all_tasks(loop)) == 1 and len(os.listdir("/proc/self/fd")) <= before + 4
-
-        await asyncio.to_thread(until, is_over)
-
-    asyncio.run(run())
-
-
-def test_a_twins_close_that_is_cancelled_is_waited_for_by_the_next(told: dict[str, Any]) -> None:
-    async def run() -> None:
-        for number in range(20):
-            portal = twin.Portal(f"p{number}", **told)
-            await portal.start()
-            closing = asyncio.create_task(portal.close())
-            await asyncio.sleep(0)
-            closing.cancel()
-            await asyncio.wait([closing])
-            await portal.close()
-            assert portal.closed
-            assert portal._pub.closed
-            assert portal._sub.closed
-            assert all(task.done() for task in portal._tasks)
-
-    asyncio.run(run())
-
-
-def test_a_twins_daemon_that_is_cancelled_serves_no_more(tmp_path: Path) -> None:
-    async def life() -> None:
-        async with twin.Daemon(socket_name=tmp_path / "g"):
-            await asyncio.sleep(60)
-
-    async def run() -> None:
-        for number in range(10):
-            task = asyncio.create_task(life())
-            await asyncio.sleep(number * 0.002)
-            task.cancel()
-            await asyncio.wait([task])
-            # What is cancelled in its own beginning ends behind it.
-            async with asyncio.timeout(20):
-                while True:
-                    try:
-                        async with twin.Daemon(socket_name=tmp_path / "g"):
-                            break
-                    except omq.BindError:
-                        await asyncio.sleep(0.01)
-
-    asyncio.run(run())

@@ -1,0 +1,256 @@
+"""The asyncio twin of portals and of the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import omq
+import omq.asyncio.goby as twin
+from omq.goby import Portal
+from tests.unit.goby.conftest import MESSAGES, Make
+from tests.waits import until
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_and_from_a_twin_whose_loop_was_busy(told: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with twin.Portal("answers", **told) as answers:
+            questions = answers.subscribe("ask", str)
+            await answers.wait_released(10)
+            with await asyncio.to_thread(lambda: Portal("asks", **told)) as asks:
+                await asyncio.to_thread(asks.wait_released, 10)
+
+                async def answer() -> None:
+                    async for text in questions:
+                        await answers.publish(f"answer{text}", text)
+
+                answering = asyncio.create_task(answer())
+                for number in range(20):
+                    heard = asks.subscribe(f"answer{number}", str)
+                    asks.publish("ask", str(number))
+                    asks.flush(10)  # the loop stands still meanwhile
+                    assert await asyncio.to_thread(heard.recv, timeout=5) == str(number)
+                answering.cancel()
+
+    asyncio.run(run())
+
+
+def test_the_twin_does_the_same(bus: Make) -> None:
+    async def main() -> None:
+        made = await asyncio.to_thread(bus, required_clients=["a", "b"])
+        b = twin.Portal("b", **made.told)
+        texts = b.subscribe("g", str)  # before it is connected
+        called: list[Any] = []
+        b.subscribe("g", dict, called.append)
+        async with twin.Portal("a", **made.told) as a, b:
+            every = await a.subscribe_regex("g")
+            for message in MESSAGES:
+                await a.publish("g", message)
+            a.ready()
+            with pytest.raises(omq.Timeout, match="it waits for b"):
+                await b.wait_released(0.2)
+            await b.ready()
+            assert [await texts.recv(timeout=10) for _ in range(3)] == MESSAGES[:3]
+            await a.wait_released(10)
+            assert [(await anext(every)).type for _ in MESSAGES][-1] == "goby.middleware.protobuf.TerminateRequest"
+            assert called == MESSAGES[3:5]
+            with pytest.raises(omq.ReceiveTimeout):
+                await texts.recv(timeout=0)
+            with pytest.raises(ValueError, match="group"):
+                await a.publish("a/b", "x")
+            waiting = asyncio.create_task(texts.recv())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await a.publish("g", "after a call that was cancelled")
+            assert await texts.recv(timeout=10) == "after a call that was cancelled"
+            await b.unsubscribe("g", str)
+            assert [text async for text in texts] == []
+            assert await a.missing() == []
+        with pytest.raises(omq.ClosedError):
+            await a.publish("g", "x")
+        with pytest.raises(omq.ClosedError):
+            a.subscribe("g", str)
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_was_subscribed_to_late_comes_to_the_twin(told: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with twin.Portal("asks", **told) as asks, twin.Portal("answers", **told) as answers:
+            questions = answers.subscribe("ask", str)
+            answers.ready()
+            asks.ready()
+            await asks.wait_released(10)
+            await answers.wait_released(10)
+
+            async def answer() -> None:
+                async for text in questions:
+                    await answers.publish(f"answer{text}", text)
+
+            answering = asyncio.create_task(answer())
+            for number in range(200):
+                text = str(number)
+                heard, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
+                assert asks.released
+                await asks.publish(f"mine{text}", text)
+                await asks.publish("ask", text)
+                await asks.flush(10)
+                assert asks.waiting == 0
+                assert await mine.recv(timeout=5) == text
+                assert await heard.recv(timeout=5) == text
+            answering.cancel()
+
+    asyncio.run(run())
+
+
+def test_the_twin_connects_with_its_first_call(told: dict[str, Any]) -> None:
+    async def main() -> None:
+        portal = twin.Portal("a", **told)
+        texts = portal.subscribe("g", str)
+        await portal.publish("g", "before it was connected")
+        assert await texts.recv(timeout=10) == "before it was connected"
+        await portal.flush(5)
+        await portal.close()
+        await portal.close()
+
+    asyncio.run(main())
+
+
+def test_the_twin_finds_a_gobyd_that_is_started_again(bus: Make) -> None:
+    async def main() -> None:
+        made = await asyncio.to_thread(bus)
+        async with twin.Portal("a", **made.told) as a, twin.Portal("b", **made.told) as b:
+            texts = b.subscribe("g", str)
+            await a.wait_released(10)
+            await b.wait_released(10)
+            await asyncio.to_thread(made.daemon.close)
+            await asyncio.to_thread(until, lambda: not a.released and not b.released)
+            for number in range(100):
+                await a.publish("g", f"{number}")
+            await asyncio.to_thread(bus)
+            assert [await texts.recv(timeout=10) for _ in range(100)] == [f"{number}" for number in range(100)]
+
+    asyncio.run(main())
+
+
+def test_the_twin_has_a_daemon(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with twin.Daemon(socket_name=tmp_path / "g", required_clients=["a"]) as daemon:
+            assert daemon.missing == ["a"]
+            async with twin.Portal("a", socket_name=tmp_path / "g") as a:
+                a.ready()
+                await a.wait_released(10)
+            assert daemon.missing == []
+
+    asyncio.run(main())
+
+
+def test_who_publishes_all_the_time_is_released_in_the_twin(told: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with twin.Portal("a", **told) as a:
+            heard = a.subscribe("n", dict)
+
+            async def publish(pause: float) -> None:
+                for number in range(1_000_000):
+                    await a.publish("n", {"n": number})
+                    await asyncio.sleep(pause)
+
+            publishing = [asyncio.create_task(publish(pause)) for pause in (0, 0.0003, 0.001)]
+            await a.wait_released(5)
+            for number in range(5):
+                a.subscribe(f"late{number}", str)
+                await a.flush(5)
+            for task in publishing:
+                task.cancel()
+            await asyncio.wait(publishing)
+            assert (await heard.recv(timeout=5)) == {"n": 0}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fault", [asyncio.CancelledError, GeneratorExit, ValueError])
+def test_what_a_callback_of_the_twin_raises_harms_nobody(told: dict[str, Any], fault: type[BaseException]) -> None:
+    async def run() -> None:
+        async with twin.Portal("a", **told) as a:
+
+            def fail(text: str) -> None:
+                raise fault
+
+            a.subscribe("x", str, fail)
+            texts = a.subscribe("x", str)
+            await a.wait_released(10)
+            for text in ("one", "two"):
+                await a.publish("x", text)
+                assert await texts.recv(timeout=5) == text
+
+    asyncio.run(run())
+
+
+def test_a_twin_that_is_cancelled_leaves_nothing_behind(told: dict[str, Any]) -> None:
+    async def life(number: int) -> None:
+        async with twin.Portal(f"p{number}", **told) as portal:
+            portal.ready()
+            await portal.wait_released(5)
+
+    async def run() -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(60):
+            task = asyncio.create_task(life(number))
+            await asyncio.sleep(number % 20 * 0.0005)
+            task.cancel()
+            await asyncio.wait([task])
+        loop = asyncio.get_running_loop()
+
+        def is_over() -> bool:
+            return len(asyncio.all_tasks(loop)) == 1 and len(os.listdir("/proc/self/fd")) <= before + 4
+
+        await asyncio.to_thread(until, is_over)
+
+    asyncio.run(run())
+
+
+def test_a_twins_close_that_is_cancelled_is_waited_for_by_the_next(told: dict[str, Any]) -> None:
+    async def run() -> None:
+        for number in range(20):
+            portal = twin.Portal(f"p{number}", **told)
+            await portal.start()
+            closing = asyncio.create_task(portal.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            await portal.close()
+            assert portal.closed
+            assert portal._pub.closed
+            assert portal._sub.closed
+            assert all(task.done() for task in portal._tasks)
+
+    asyncio.run(run())
+
+
+def test_a_twins_daemon_that_is_cancelled_serves_no_more(tmp_path: Path) -> None:
+    async def life() -> None:
+        async with twin.Daemon(socket_name=tmp_path / "g"):
+            await asyncio.sleep(60)
+
+    async def run() -> None:
+        for number in range(10):
+            task = asyncio.create_task(life())
+            await asyncio.sleep(number * 0.002)
+            task.cancel()
+            await asyncio.wait([task])
+            # What is cancelled in its own beginning ends behind it.
+            async with asyncio.timeout(20):
+                while True:
+                    try:
+                        async with twin.Daemon(socket_name=tmp_path / "g"):
+                            break
+                    except omq.BindError:
+                        await asyncio.sleep(0.01)
+
+    asyncio.run(run())
