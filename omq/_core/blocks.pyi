@@ -88,14 +88,19 @@ def check(records: Buffer, limit: int = MAX_BODY) -> int:
         ValueError: A record is not one; the text names it by its index.
     """
 
-def named(records: bytes, names: list[str]) -> bytes:
+def named(records: bytes, head: bytes, first: int, count: int) -> bytes:
     """Records with one part more: a name each, which stands before the others.
 
     A record of one part has no key; the key of one of several says where each part ends (32 bits each, little-endian).
 
+    Args:
+        records: The records.
+        head: What all names begin with.
+        first: The number of the first one, as 12 hexadecimal digits its name's end; those behind it count up.
+        count: How many records there are.
+
     Raises:
-        ValueError: A record is damaged, is none of these, or there are not so many as names.
-        TypeError: The names are no list of `str`.
+        ValueError: A record is damaged, is none of these, or there are not so many.
     """
 
 def damaged(records: Buffer, count: int) -> list[tuple[int, int]]:

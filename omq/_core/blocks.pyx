@@ -59,6 +59,9 @@ FASTEST = "instruction" if omq_crc_choose() else "table"
 
 cdef enum:
     VERSION = 1
+    DIGITS = 12  # hexadecimal ones, at the end of a name
+
+cdef const char *HEX = b"0123456789abcdef"
 
 #: What is wrong with a record, by number; 0: nothing.
 cdef tuple FAULTS = (
@@ -438,33 +441,33 @@ def check(records, size_t limit=MAX_BODY):
     return count
 
 
-def named(bytes records not None, list names not None):
+def named(bytes records not None, bytes head not None, uint64_t first, size_t count):
     cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef size_t left = PyBytes_GET_SIZE(records)
     cdef const uint8_t *at = begin
-    cdef const char *name
     cdef uint8_t *out
+    cdef uint8_t *name
     cdef Record record
-    cdef Py_ssize_t i, length, count = PyList_GET_SIZE(names)
-    cdef size_t ends, j, whole
-    cdef size_t size = 0
+    cdef size_t shared = PyBytes_GET_SIZE(head)
+    cdef size_t length = shared + DIGITS
+    cdef size_t i, j, ends, whole
+    cdef size_t most = MAX_BODY
+    cdef uint64_t number
     cdef uint32_t end
     cdef int fault
-    for i in range(count):
-        if type(<object>PyList_GET_ITEM(names, i)) is not str:
-            raise TypeError("names are a list of str")
-        name = PyUnicode_AsUTF8AndSize(<object>PyList_GET_ITEM(names, i), &length)
-        size += length
+    if count > left // PREFIX:
+        raise ValueError(f"there are fewer records than {count}")
     # A record of one part grows most: by its name, the sizes of two parts, and the size of these.
-    made = PyBytes_FromStringAndSize(NULL, left + size + 12 * <size_t>count)
+    made = PyBytes_FromStringAndSize(NULL, left + (length + 12) * count)
     out = <uint8_t *>PyBytes_AS_STRING(made)
     for i in range(count):
         fault = parse(at, left, &record)
+        if fault == WELL and record.body_size > most:
+            fault = LARGE
         if fault != WELL:
             complain(fault, i)
         if record.headers_size or record.key_size & 3:
             raise ValueError(f"record {i}: its key is not where its parts end")
-        name = PyUnicode_AsUTF8AndSize(<object>PyList_GET_ITEM(names, i), &length)
         ends = record.key_size if record.key_size else 4
         whole = PREFIX + 4 + 4 + ends + length + record.body_size
         if whole > 0xFFFF_FFFF:
@@ -482,8 +485,12 @@ def named(bytes records not None, list names not None):
         else:
             end += <uint32_t>record.body_size
             memcpy(out + PREFIX + 8, &end, 4)
-        memcpy(out + PREFIX + 8 + ends, name, length)
-        memcpy(out + PREFIX + 8 + ends + length, record.body, record.body_size)
+        name = out + PREFIX + 8 + ends
+        memcpy(name, PyBytes_AS_STRING(head), shared)
+        number = first + i
+        for j in range(<size_t>DIGITS):
+            name[length - 1 - j] = <uint8_t>HEX[(number >> (4 * j)) & 15]
+        memcpy(name + length, record.body, record.body_size)
         omq_put32(out + 4, omq_crc(0, out + 8, whole - 8))
         out += whole
         at += record.whole

@@ -29,6 +29,7 @@ from omq.pzq.cluster.possession import Possession, Statement
 from omq.pzq.cluster_file import ClusterFile, Kept
 from omq.pzq.errors import Malformed
 from omq.pzq.inlet import Asked, Inlet
+from omq.pzq.keys import KeyMap, Keys, Numbered
 from omq.pzq.queue import AGAIN, Queue, Replicas
 from omq.pzq.run import Run, read_replicas, run_of
 from omq.pzq.settings import Settings
@@ -80,12 +81,12 @@ class Member:
         self._kind = kind
         self._later = later
         self._talk = Talk(settings, self._heard, self._acked)
-        self._keys: dict[int, dict[int, str]] = {}  # by topic and number
+        self._keys: dict[int, Numbered] = {}  # by topic
         self._queues: dict[int, Queue] = {}  # by topic
         self._targets: dict[str, Replicas] = {}  # where replicas go, by owner
         self._tombs: dict[str, tuple[int, int]] = {}  # topic and number of what was acknowledged in an owner's place
-        self._storing: dict[str, list[_Answers]] = {}  # replicas that are with the store
-        self._asked: dict[str, tuple[list[str], list[Asked]]] = {}  # what producers wait for, by the first key
+        self._storing: KeyMap[_Waiting] = KeyMap()  # replicas that are with the store
+        self._asked: dict[str, tuple[Keys, list[Asked]]] = {}  # what producers wait for, by the first key
         self._asked_singly: dict[str, list[Asked]] = {}  # likewise, where answers part or a producer asks again
         self._fresh: Run | None = None  # messages that are at hand
         self._left: dict[str, list[str]] = {}  # keys of what consumers are done with, by owner, not told yet
@@ -149,15 +150,16 @@ class Member:
     def _index(self) -> None:
         """Notes which messages are where, and has the queues tell what is done."""
         store = self._journal.store
-        held: dict[str, dict[str, int]] = {}
-        mine: dict[str, int] = {}
+        held: dict[str, list[tuple[Keys, int]]] = {}
+        mine: list[tuple[Keys, int]] = []
         for queue in (*self._own, *self.queues):
             owner = queue.owner if isinstance(queue, Replicas) else self._settings.name
             self._queues[queue.id] = queue
-            found = {id: key.decode(errors="replace") for id, key in queue.live()}
-            self._keys[queue.id] = found
-            places = held.setdefault(owner, {}) if isinstance(queue, Replicas) else mine
-            places.update({key: _place(queue, id) for id, key in found.items()})
+            numbered = self._keys[queue.id] = Numbered()
+            places = held.setdefault(owner, []) if isinstance(queue, Replicas) else mine
+            for id, keys in queue.live():
+                numbered.note(id, keys)
+                places.append((keys, _place(queue, id)))
             queue.tell(self._teller(queue, owner))
             queue.may = self._may(owner)
         tombs: list[tuple[str, str]] = []
@@ -253,7 +255,7 @@ class Member:
         keys = self._keys[queue.id]
 
         def left(id: int) -> None:
-            key = keys.pop(id, None)
+            key = keys.take(id)
             if key is not None:
                 if not self._left:
                     asyncio.get_running_loop().call_soon(self._tell_left)
@@ -288,7 +290,7 @@ class Member:
                 self._await_expiry(now)
             return
         keys = run_of(queue.keys, write.timestamp, write.first, write.count)
-        self._keys[queue.id].update(enumerate(keys, write.first))
+        self._keys[queue.id].note(write.first, keys)
         self._asked[keys[0]] = keys, asked
         self._fresh = Run(keys, write.records, False)
         self._node.produced(keys, _place(queue, write.first), now)
@@ -340,10 +342,9 @@ class Member:
         answers = _Answers(answer)
         for run in runs:
             wanted = self._node.wanted(origin, run.keys)
-            if not self._storing.keys().isdisjoint(wanted):
-                for key in wanted:
-                    if key in self._storing:
-                        answers.join(self._storing[key])
+            if stored := self._storing.find(wanted):
+                for _, waiting in stored:
+                    answers.join(waiting)
                 wanted = [key for key in wanted if key not in self._storing]
             if wanted:
                 self._store(origin, run if len(wanted) == len(run.keys) else run.some(set(wanted)), answers)
@@ -351,24 +352,23 @@ class Member:
 
     def _store(self, origin: str, run: Run, answers: _Answers) -> None:
         queue, keys, records = self._targets[origin], run.keys, run.records
-        waiting: list[_Answers] = []
+        waiting = _Waiting()
         answers.join(waiting)
-        self._storing.update(dict.fromkeys(keys, waiting))
+        self._storing.put(keys, waiting)
         self._journal.waiting += len(records)
 
         def stored(write: Append) -> None:
             self._journal.waiting -= len(records)
             self._inlet.relieve()
-            for key in keys:
-                del self._storing[key]
+            self._storing.take(keys)
             if write.error is None:
-                self._keys[queue.id].update(enumerate(keys, write.first))
+                self._keys[queue.id].note(write.first, keys)
                 self._node.stored(origin, keys, _place(queue, write.first))
                 self._act()
             elif isinstance(write.error, StoreFull) and len(keys) > 1:
                 # Where not all of them have room, half may: the others are asked about again.
                 self._store(origin, run.some(set(keys[: len(keys) // 2])), answers)
-            for each in waiting:
+            for each in waiting.answers:
                 each.one("" if write.error is None else f"not stored: {write.error}")
 
         self._journal.submit(Append(queue.id, records, len(keys)), stored)
@@ -405,7 +405,7 @@ class Member:
                 *(peer, timeout * 1e6, self._settings.timeout * 1e6),
             )
 
-    def _acked(self, peer: str, keys: list[str]) -> None:
+    def _acked(self, peer: str, keys: Sequence[str]) -> None:
         self._node.replicated(peer, keys, clock())
         self._act()
 
@@ -454,7 +454,7 @@ class Member:
                     for key in keys:
                         self._talk.say(b"REMOVE", key.encode())
                 else:
-                    self._talk.say(b"REMOVES", json.dumps(keys).encode())
+                    self._talk.say(b"REMOVES", json.dumps(list(keys)).encode())
             case Check(key, owner):
                 self._talk.say(b"CHECK", key.encode(), owner.encode())
             case Replica(peer, origin, keys):
@@ -463,7 +463,7 @@ class Member:
                 for place in places.values():
                     queue = self._queues[place >> _SHIFT]
                     id = place & _NUMBER
-                    if self._keys[queue.id].pop(id, None) is not None:  # else a consumer was done with it in this turn
+                    if self._keys[queue.id].take(id) is not None:  # else a consumer was done with it in this turn
                         queue.discard(id)
                         settled.add(queue)
             case Entomb(origin, key):
@@ -575,6 +575,13 @@ def _read_json(frame: bytes) -> Any:
         raise ValueError("it is too deep") from None
 
 
+class _Waiting:
+    """Who waits for replicas that are with the store."""
+
+    def __init__(self) -> None:
+        self.answers: list[_Answers] = []
+
+
 class _Answers:
     """Answers a node once all its replicas are stored, or with the first reason why one is not.
 
@@ -587,10 +594,10 @@ class _Answers:
         self._left = 1
         self._why = ""
 
-    def join(self, waiting: list[_Answers]) -> None:
+    def join(self, waiting: _Waiting) -> None:
         """Waits for something more."""
         self._left += 1
-        waiting.append(self)
+        waiting.answers.append(self)
 
     def one(self, why: str) -> None:
         """One thing that was waited for is over."""

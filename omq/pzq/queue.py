@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from omq._core import blocks
+from omq.pzq.keys import Keys
 from omq.pzq.run import Run, run_of
 from omq.pzq.wire import key_format, keys_of, pack, unpack
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
@@ -69,9 +70,12 @@ class Queue:
 
     Attributes:
         keys: What keys of its messages are made with (see `key_of`).
+        named: Its messages have their keys with them.
         dead_lettered: Messages that have become dead letters.
         damaged: Messages that could not be read, and were passed over.
     """
+
+    named = False
 
     def __init__(
         self,
@@ -379,29 +383,33 @@ class Queue:
 
     # ------------------------------------------------------------------ what a cluster asks
 
-    def live(self) -> Iterator[tuple[int, bytes]]:
-        """Number and key of each message that is stored and not settled."""
-        for id, key, _ in self.messages():
-            yield id, key
+    def live(self) -> Iterator[tuple[int, Keys]]:
+        """What is stored and not settled: the number of a message, its key, and those of the ones behind it."""
+        for header, records in self._read_live():
+            first, count, when, _ = blocks.read_header(header)
+            yield first, self._keys(first, count, when, header, records)
+
+    def _keys(self, first: int, count: int, when: int, header: bytes, records: memoryview) -> Keys:
+        return run_of(self.keys, when, first, count)
 
     def runs(self, ids: Iterable[int]) -> Iterator[Run]:
         """Messages by their numbers, those that follow each other together; what cannot be read is left out."""
         for first, last in _ranges(ids):
             for header, records in self._read_blocks(first, last):
                 begin, count, when, _ = blocks.read_header(header)
-                yield self._run(begin, count, when, header, bytes(records))
-
-    def _run(self, first: int, count: int, when: int, header: bytes, records: bytes) -> Run:
-        return Run(run_of(self.keys, when, first, count), records, False)
+                yield Run(self._keys(begin, count, when, header, records), bytes(records), self.named)
 
     def messages(self) -> Iterator[tuple[int, bytes, list[bytes]]]:
-        """The same, with the parts of each."""
+        """Number, key and parts of each message that is stored and not settled."""
+        for header, records in self._read_live():
+            for id, key, parts, _ in self._messages(header, records):
+                yield id, key, parts
+
+    def _read_live(self) -> Iterator[tuple[bytes, memoryview]]:
         settled = self._journal.store.settled(self.id)
         state = self._journal.store.topic(self.id)
         for first, last in list(settled.missing(max(settled.watermark + 1, state.first), state.last + 1)):
-            for header, records in self._read_blocks(first, last):
-                for id, key, parts, _ in self._messages(header, records):
-                    yield id, key, parts
+            yield from self._read_blocks(first, last)
 
     def _read_blocks(self, first: int, last: int) -> Iterator[tuple[bytes, memoryview]]:
         """Blocks and parts of such, while they are looked at; what is damaged is left out."""
@@ -434,6 +442,7 @@ class Replicas(Queue):
     """
 
     owner: str = ""
+    named = True
 
     def bury_like(self, queue: Queue) -> None:
         """Has messages become dead letters as those of another queue do."""
@@ -457,9 +466,8 @@ class Replicas(Queue):
             key, *rest = parts
             yield id, key, rest, size - len(key)
 
-    def _run(self, first: int, count: int, when: int, header: bytes, records: bytes) -> Run:
-        messages: list[blocks.Message] = blocks.decode(header, records, "")
-        return Run([unpack(message.body, message.key)[0].decode() for message in messages], records, True)
+    def _keys(self, first: int, count: int, when: int, header: bytes, records: memoryview) -> Keys:
+        return Keys.of([key.decode(errors="replace") for _, key, _, _ in self._messages(header, records)])
 
 
 def _ranges(ids: Iterable[int]) -> list[tuple[int, int]]:

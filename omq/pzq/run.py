@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from omq._core import blocks
 from omq.pzq.errors import Malformed
+from omq.pzq.keys import KeyRun, Keys
 from omq.pzq.wire import MAX_BODY, MAX_KEY, REPLICAS, key_of, pack, shown, unpack
 
 
@@ -21,7 +22,7 @@ class Run(NamedTuple):
             only the first is sent.
     """
 
-    keys: list[str]
+    keys: Keys
     records: bytes | memoryview
     named: bool
 
@@ -33,19 +34,18 @@ class Run(NamedTuple):
         """Those that have one of these keys."""
         picked = [(number, key) for number, key in enumerate(self.keys) if key in keys]
         records = b"".join(blocks.slice(self.records, number, number + 1) for number, _ in picked)
-        return Run([key for _, key in picked], records, self.named)
+        return Run(Keys.of([key for _, key in picked]), records, self.named)
 
 
 _HEAD: Final = re.compile(rb"([0-9]{1,20}\|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3})([0-9a-f]{12}) ([0-9]{1,9})")
 
 
-def run_of(how: bytes, when: int, first: int, count: int) -> list[str]:
+def run_of(how: bytes, when: int, first: int, count: int) -> Keys:
     """The keys of messages with consecutive numbers that were stored at once (see `key_of`)."""
     if first >> 48 != first + count - 1 >> 48:
-        return [key_of(how, when, number).decode() for number in range(first, first + count)]
-    head = key_of(how, when, first)[:-12].decode()
-    begin = first & 0xFFFFFFFFFFFF
-    return [f"{head}{number:012x}" for number in range(begin, begin + count)]
+        return Keys.of([key_of(how, when, number).decode() for number in range(first, first + count)])
+    head, begin = key_of(how, when, first)[:-12].decode(), first & 0xFFFFFFFFFFFF
+    return Keys([KeyRun(head, begin, begin + count)])
 
 
 def read_replicas(frames: list[bytes]) -> list[Run]:
@@ -67,7 +67,7 @@ def read_replicas(frames: list[bytes]) -> list[Run]:
         raise Malformed("this is no replica: a key, REPLICA:, headers, an empty frame and a body")
     if not (1 <= len(frames[1]) <= MAX_KEY and frames[1].isascii()) or sum(map(len, parts)) > MAX_BODY:
         raise Malformed("this is no replica: its key or its body does not fit")
-    return [Run([frames[1].decode()], pack([frames[1], *parts]), True)]
+    return [Run(Keys.of([frames[1].decode()]), pack([frames[1], *parts]), True)]
 
 
 def read_run(head: bytes, records: bytes) -> Run:
@@ -87,16 +87,14 @@ def read_run(head: bytes, records: bytes) -> Run:
                 raise Malformed("a key does not fit")
             if len(set(keys)) < len(keys):
                 raise Malformed("a key is there twice")
-            return Run(keys, records, True)
+            return Run(Keys.of(keys), records, True)
         found = _HEAD.fullmatch(head)
         if found is None:
             raise Malformed(f"{shown(head)} is no first key with how many there are")
-        text, begin, count = found[1].decode(), int(found[2], 16), int(found[3])
+        begin, count = int(found[2], 16), int(found[3])
         if not count >= 1 or begin + count > 1 << 48:
             raise Malformed(f"{shown(head)} says a number that cannot be")
-        if count != blocks.check(records):  # before there is a key for each
-            raise Malformed(f"{shown(head)} says another number than there are")
-        keys = [f"{text}{number:012x}" for number in range(begin, begin + count)]
-        return Run(keys, blocks.named(records, keys), True)
+        named = blocks.named(records, found[1], begin, count)
+        return Run(Keys([KeyRun(found[1].decode(), begin, begin + count)]), named, True)
     except (ValueError, struct.error) as wrong:
         raise Malformed(f"the replicas are damaged: {wrong}") from None

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from omq._core import blocks
 from omq.errors import ClosedError
 from omq.event import Event, EventKind
 from omq.pzq.at_once import at_once
+from omq.pzq.keys import Keys
 from omq.pzq.run import Run
 from omq.pzq.settings import Settings
 from omq.pzq.watch import Watch
@@ -61,7 +62,7 @@ class Talk:
     """
 
     def __init__(
-        self, settings: Settings, heard: Callable[[list[bytes]], None], acked: Callable[[str, list[str]], None]
+        self, settings: Settings, heard: Callable[[list[bytes]], None], acked: Callable[[str, Sequence[str]], None]
     ) -> None:
         self._settings = settings
         self._heard = heard
@@ -71,7 +72,7 @@ class Talk:
         self._replicas: dict[str, deque[_Replicas]] = {peer: deque() for peer in settings.peers}
         self._number = 0  # of the last message with replicas
         #: What was sent together and when, by the id of the message.
-        self._unanswered: dict[str, dict[bytes, tuple[float, list[list[str]]]]] = {peer: {} for peer in settings.peers}
+        self._unanswered: dict[str, dict[bytes, tuple[float, list[Keys]]]] = {peer: {} for peer in settings.peers}
         self._answered: dict[str, asyncio.Event] = {}
         self._waiting = dict.fromkeys(settings.peers, 0)  # bytes of them
         self._wanted: dict[str, asyncio.Event] = {}
@@ -199,7 +200,7 @@ class Talk:
             self._waiting[peer] -= one.size
             return one.frames
         origin, size = waiting[0].origin, 0
-        keys: list[list[str]] = []
+        keys: list[Keys] = []
         frames: list[bytes] = []
         while waiting and waiting[0].origin == origin and not waiting[0].frames:
             run = waiting[0].run

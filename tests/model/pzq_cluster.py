@@ -9,6 +9,7 @@ once.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, Tell
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.possession import Possession
+from omq.pzq.keys import Keys
 
 NAMES = ("a", "b", "c")
 TIMEOUT = 4.0
@@ -27,8 +29,13 @@ KINDS = ("crash", "wipe", "stop", *LINKS)
 Event = tuple[str, ...]
 
 
+def key_in(store: str, number: int) -> str:
+    """A key as nodes make them: those of one store count up, so that a node keeps them as a run."""
+    return f"1|{store:0>8}-0000-8000-8000-{number:012x}"
+
+
 def is_of(store: str, key: str) -> bool:
-    return key.partition("/")[0] == store
+    return key[2:10] == f"{store:0>8}"
 
 
 class Broken(AssertionError):
@@ -48,7 +55,7 @@ class Machine:
     life: int = 0
     node: Node | None = None
     stopped: bool = False
-    storing: list[tuple[str, str, list[str], list[str]]] = field(default_factory=list)  # replicas that have come
+    storing: list[tuple[str, str, Keys, Sequence[str]]] = field(default_factory=list)  # replicas that have come
     told: set[str] = field(default_factory=set)  # what this run has heard is done with
 
     def begin(self, now: float) -> None:
@@ -66,8 +73,8 @@ class Machine:
         )
         self.node = Node(possession, replicas=1, patience=0.5, is_mine=partial(is_of, self.store))
         self.node.load(
-            self.own,
-            {owner: dict(keys) for owner, keys in self.held.items()},
+            [([key], place) for key, place in self.own.items()],
+            {owner: [([key], place) for key, place in keys.items()] for owner, keys in self.held.items()},
             [(owner, key) for key, owner in self.tombs.items()],
         )
         self.records = dict(possession.records) if self.records is not None else None
@@ -149,7 +156,7 @@ class Cluster:
             self.faults += 1
         if kind == "produce":
             assert machine.node is not None
-            key = f"{machine.store}/{self.left}"
+            key = key_in(machine.store, self.left)
             self.left -= 1
             machine.own[key] = 0
             machine.node.produced([key], 0, self.now)
@@ -307,11 +314,11 @@ class Cluster:
                     machine.storing.append((sender, origin, keys, wanted))
                 else:
                     self.store(machine, sender, origin, keys, wanted)
-            case list():
+            case Keys() | list():
                 node.replicated(sender, action, self.now)
         self.carry(machine)
 
-    def store(self, machine: Machine, sender: str, origin: str, keys: list[str], wanted: list[str]) -> None:
+    def store(self, machine: Machine, sender: str, origin: str, keys: Keys, wanted: Sequence[str]) -> None:
         assert machine.node is not None
         held = machine.held.setdefault(origin, {})
         if new := [key for key in wanted if key not in held]:  # else they were with the store already
@@ -363,7 +370,7 @@ class Cluster:
                 raise Broken(f"{machine.name} remembers {machine.tombs} for ever")
             if not machine.node.possession.delivers(machine.name, self.now):
                 raise Broken(f"{machine.name} does not get back what is its own")
-            if list(machine.node.own) != list(machine.own) or machine.node.holds() != {
+            if sorted(machine.node.own) != sorted(machine.own) or machine.node.holds() != {
                 owner: len(keys) for owner, keys in machine.held.items() if keys
             }:
                 raise Broken(f"{machine.name} does not know what it has")

@@ -11,7 +11,9 @@ from itertools import permutations
 
 import pytest
 
-from tests.model.pzq_cluster import HEALING, KINDS, Broken, Cluster, Event
+from tests.model.pzq_cluster import HEALING, KINDS, Broken, Cluster, Event, key_in
+
+KEY = key_in("a0", 1)
 
 #: Of a beginning: the faults that have happened, and how far its ways go in the usual run.
 FAULTS = {"produced": 0, "taken_over": 1, "returning": 1}
@@ -78,15 +80,15 @@ def test_a_message_passes_through_a_whole_cluster() -> None:
     cluster = Cluster()
     cluster.happen(("produce",))
     cluster.round()
-    assert cluster.acked == {"a0/1"}
+    assert cluster.acked == {KEY}
     assert [machine.name for machine in cluster.machines.values() if cluster.deliverable(machine)] == ["a"]
-    cluster.happen(("consume", "a", "a", "a0/1"))
+    cluster.happen(("consume", "a", "a", KEY))
     cluster.check_healing()
 
 
 def test_a_dead_owners_message_is_delivered_by_the_first_that_holds_it() -> None:
     cluster = taken_over()
-    cluster.happen(("consume", "b", "a", "a0/1"))
+    cluster.happen(("consume", "b", "a", KEY))
     cluster.happen(("return", "a"))
     cluster.check_healing()
 
@@ -105,7 +107,7 @@ def test_a_minority_does_nothing() -> None:
 
 def test_an_owner_gets_its_queue_back_only_once_it_knows_what_was_acknowledged() -> None:
     cluster = taken_over()
-    cluster.happen(("consume", "b", "a", "a0/1"))
+    cluster.happen(("consume", "b", "a", KEY))
     cluster.links["b", "a"] = "thin"  # what was acknowledged does not come through, the rest does
     cluster.happen(("return", "a"))
     for _ in range(12):
@@ -133,7 +135,7 @@ def test_what_is_acknowledged_while_a_replica_is_being_stored() -> None:
     cluster = Cluster(kinds=(*KINDS, "lazy"))
     cluster.happen(("lazy", "a", "b"))
     cluster.happen(("produce",))
-    cluster.happen(("consume", "a", "a", "a0/1"))
+    cluster.happen(("consume", "a", "a", KEY))
     cluster.happen(("crash", "a"))
     for _ in range(8):
         cluster.round()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from omq._core import blocks
 from omq.pzq.errors import Malformed
+from omq.pzq.keys import Keys
 from omq.pzq.run import Run, read_run, run_of
 from omq.pzq.wire import key_format, key_of, pack, unpack
 
@@ -19,6 +20,19 @@ FIRSTS = st.one_of(st.integers(1, 2**61), st.integers(2**48 - 8, 2**48 + 2))
 def records_of(messages: list[list[bytes]]) -> bytes:
     """As a device stores them."""
     return b"".join(blocks.encode(parts) if len(parts) == 1 else pack(parts) for parts in messages)
+
+
+def named(records: bytes, keys: Keys) -> bytes:
+    """The same with their keys, as a node has them that keeps replicas."""
+    if len(keys.runs) == 1:
+        ((head, first, end),) = keys.runs
+        return blocks.named(records, head.encode(), first, end - first)
+    found, at = [], 0
+    for head, first, end in keys.runs:
+        some = bytes(blocks.slice(records, at, at + end - first))
+        found.append(blocks.named(some, head.encode(), first, end - first))
+        at += end - first
+    return b"".join(found)
 
 
 def read(run: Run) -> list[tuple[str, list[bytes]]]:
@@ -37,23 +51,23 @@ def test_a_run_arrives_as_it_was(messages: list[list[bytes]], first: int, when: 
     assert keys == [key_of(HOW, when, first + number).decode() for number in range(len(messages))]
     expected = list(zip(keys, messages, strict=True))
     records = records_of(messages)
-    named = Run(keys, blocks.named(records, keys), True)
-    assert read(named) == read(read_run(named.head(), bytes(named.records))) == expected
+    whole = Run(keys, named(records, keys), True)
+    assert read(whole) == read(read_run(whole.head(), bytes(whole.records))) == expected
     if first >> 48 == first + len(messages) >> 48:
         assert read(read_run(Run(keys, records, False).head(), records)) == expected
     some = data.draw(st.sets(st.sampled_from(keys)))
-    assert read(named.some(some)) == [one for one in expected if one[0] in some]
+    assert read(whole.some(some)) == [one for one in expected if one[0] in some]
 
 
 @settings(deadline=None)
 @given(MESSAGES, st.booleans(), st.data())
-def test_a_damaged_run_is_refused(messages: list[list[bytes]], named: bool, data: st.DataObject) -> None:
+def test_a_damaged_run_is_refused(messages: list[list[bytes]], has_keys: bool, data: st.DataObject) -> None:
     run = Run(run_of(HOW, 1, 1, len(messages)), records_of(messages), False)
-    if named:
-        run = Run(run.keys, blocks.named(bytes(run.records), run.keys), True)
+    if has_keys:
+        run = Run(run.keys, named(bytes(run.records), run.keys), True)
     broken = bytearray(run.records)
     broken[data.draw(st.integers(0, len(broken) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Malformed):
         read_run(run.head(), bytes(broken))
     with pytest.raises(ValueError, match=r"."):
-        blocks.named(bytes(broken), run.keys)
+        named(bytes(broken), run.keys)

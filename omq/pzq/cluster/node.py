@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from omq.pzq.cluster.actions import (
 )
 from omq.pzq.cluster.possession import Possession
 from omq.pzq.cluster.waiting import Waiting
+from omq.pzq.keys import KeyMap, Keys, Places, Recent
 
 #: Keys that are asked about at once, and messages that are on their way to a peer again.
 WINDOW: Final = 256
@@ -30,6 +31,8 @@ REMEMBERED: Final = 65_536
 MAX_KEY: Final = 255
 #: Timeouts after which replicas are asked about again.
 ROUND: Final = 2.0
+
+Stored = Iterable[tuple[Sequence[str], int]]  # keys, and where the first message is: the others are behind it
 
 
 class Node:
@@ -53,13 +56,13 @@ class Node:
         self.possession = possession
         self.name = possession.name
         self.actions: list[Action] = []
-        self.own: dict[str, int] = {}
-        self.held: dict[str, dict[str, int]] = {}
+        self.own = Places()
+        self.held: dict[str, Places] = {}
         self.tombs: dict[str, str] = {}
         self._replicas = replicas
         self._patience = patience
         self._is_mine = is_mine
-        self._removed: dict[str, None] = {}
+        self._removed = Recent(REMEMBERED)
         #: Messages of this node that a peer is not known to have.
         self._missing: dict[str, dict[str, None]] = {peer: {} for peer in possession.peers}
         #: Replicas that the possessor is not known to have, by owner; and who that is.
@@ -75,10 +78,14 @@ class Node:
         #: What producers wait for.
         self._waiting = Waiting()
 
-    def load(self, own: dict[str, int], held: dict[str, dict[str, int]], tombs: Iterable[tuple[str, str]]) -> None:
+    def load(self, own: Stored, held: Mapping[str, Stored], tombs: Iterable[tuple[str, str]]) -> None:
         """Takes what the store has."""
-        self.own = dict(own)
-        self.held = {owner: dict(places) for owner, places in held.items()}
+        for keys, place in own:
+            self.own.note(keys, place)
+        for owner, stored in held.items():
+            places = self.held[owner] = Places()
+            for keys, place in stored:
+                places.note(keys, place)
         peers = self.possession.peers
         self.tombs = {key: owner for owner, key in tombs}
         self._unaware = {peer: dict.fromkeys(self.tombs) for peer in peers}
@@ -91,9 +98,11 @@ class Node:
 
     def places(self, origin: str, keys: Iterable[str]) -> list[int]:
         """Where messages are, as far as they are here."""
-        own, held = self.own if origin == self.name else {}, self.held.get(origin, {})
-        found = (own.get(key, held.get(key)) for key in keys)
-        return [place for place in found if place is not None]
+        keys = Keys.of(keys)
+        found = self.own.places(keys) if origin == self.name else []
+        if origin in self.held and len(found) < len(keys):
+            found += self.held[origin].places(keys)
+        return found
 
     def holds(self) -> dict[str, int]:
         """How many replicas it has, by owner."""
@@ -111,7 +120,8 @@ class Node:
 
     def produced(self, keys: Sequence[str], place: int, now: float) -> None:
         """Messages of producers are stored, the first of them at *place*, the others behind it."""
-        self.own.update(zip(keys, range(place, place + len(keys)), strict=True))
+        keys = Keys.of(keys)
+        self.own.note(keys, place)
         if not self._replicas:
             self.actions.append(Answer(keys, True))
             return
@@ -150,30 +160,37 @@ class Node:
         self._asked[peer].update(dict.fromkeys(keys, now))
         self.actions.append(Replica(peer, origin, keys))
 
-    def wanted(self, origin: str, keys: list[str]) -> list[str]:
+    def wanted(self, origin: str, keys: Sequence[str]) -> Sequence[str]:
         """Which replicas of those that have come are to be stored; the others are answered as if they were."""
-        known: list[dict[str, Any]] = [self._removed, self.tombs, self.held.get(origin, {})]
+        keys = Keys.of(keys)
+        known: list[KeyMap[Any] | Recent] = [self._removed, *filter(None, [self.held.get(origin)])]
         if origin == self.name:
             known.append(self.own)
-        if not all(some.keys().isdisjoint(keys) for some in known if some):
-            keys = [key for key in keys if not any(key in some for some in known)]
-        return [key for key in keys if not self._is_mine(key)] if origin == self.name else keys
+        if self.tombs or any(some.find(keys) for some in known):
+            keys = Keys.of([key for key in keys if key not in self.tombs and not any(key in some for some in known)])
+        return Keys.of([key for key in keys if not self._is_mine(key)]) if origin == self.name else keys
 
     def stored(self, origin: str, keys: Sequence[str], place: int) -> None:
         """Replicas are stored, the first of them at *place*, the others behind it."""
-        self.held.setdefault(origin, {}).update(zip(keys, range(place, place + len(keys)), strict=True))
+        keys = Keys.of(keys)
+        if origin not in self.held:
+            self.held[origin] = Places()
+        self.held[origin].note(keys, place)
         if origin == self.name and self._replicas:
             for missing in self._missing.values():
                 missing.update(dict.fromkeys(keys))
         # Consumers may have been done with some of them while the store was at it.
-        if late := [key for key in keys if key in self._removed or key in self.tombs]:
+        if late := [key for run, _ in self._removed.find(keys) for key in run.texts()]:
+            self._done_with(late)
+        if self.tombs and (late := [key for key in keys if key in self.tombs]):
             self._done_with(late)
 
     def replicated(self, peer: str, keys: Sequence[str], now: float) -> None:
         """A peer has acknowledged replicas."""
         flying, asked = self._flying[peer], self._asked[peer]
-        if keys[0] in flying and flying[keys[0]][0] == keys:
-            del flying[keys[0]]
+        first = keys[0]
+        if first in flying and flying[first][0] == keys:
+            del flying[first]
             new = keys
         else:
             missing = self._missing[peer]
@@ -205,16 +222,16 @@ class Node:
 
     def consumed(self, origin: str, keys: Sequence[str]) -> None:
         """Consumers are done with messages: the store notes that by itself."""
-        held = self.held.get(origin, {})
-        own = self.own if origin == self.name else {}
-        mine = [key for key in keys if own.pop(key, None) is not None]
-        if len(mine) < len(keys):
-            for key in dict.fromkeys(keys):
-                if held.pop(key, None) is not None:
+        keys = Keys.of(keys)
+        if origin == self.name:
+            self.own.take(keys)
+        if origin in self.held:
+            for run, _ in self.held[origin].take(keys):
+                for key in run.texts():
                     self._entomb(origin, key, self._unaware)
         if origin == self.name:
             self._drop_own(keys)
-        self._remember(keys)
+        self._removed.add(keys)
         self.actions.append(Remove(keys))
 
     def _entomb(self, origin: str, key: str, unaware: Iterable[str]) -> None:
@@ -232,27 +249,21 @@ class Node:
         if dropped := self._waiting.drop(keys):
             self.actions.append(Answer(dropped, True))  # they need no replica any more
 
-    def _remember(self, keys: Iterable[str]) -> None:
-        removed = self._removed
-        removed.update(dict.fromkeys(keys))
-        if (excess := len(removed) - REMEMBERED) > 0:
-            for key in list(islice(removed, excess)):
-                del removed[key]
-
     def _done_with(self, keys: Sequence[str]) -> None:
         """Somebody says that messages are done with."""
-        if mine := _taken(self.own, keys):
+        keys = Keys.of(keys)
+        if mine := self.own.take_places(keys):
             self._drop_own(list(mine))
             self.actions.append(Settle(self.name, mine))
         for owner, held in self.held.items():
-            if gone := _taken(held, keys):
+            if gone := held.take_places(keys):
                 self.actions.append(Settle(owner, gone))
                 if owner == self.name:
                     self._drop_own(list(gone))
             if unsure := self._unsure.get(owner):
                 for key in keys:
                     unsure.pop(key, None)
-        self._remember(keys)
+        self._removed.add(keys)
 
     # ------------------------------------------------------------------ what comes
 
@@ -340,7 +351,7 @@ class Node:
         if mine := [key for key in gone if key in self.own]:
             self.actions.append(Remove(mine))
         self._done_with(gone)
-        held, own = self.held.get(origin, {}), self.own if origin == self.name else {}
+        held, own = self.held.get(origin, ()), self.own if origin == self.name else ()
         if wanted := [key for key in lists["want"] if key in held or key in own]:
             self._send(sender, origin, wanted, now)
         self._push(sender, now)
@@ -451,8 +462,3 @@ def _key(text: Any) -> str:
     if not isinstance(text, str) or not text.isascii() or len(text) > MAX_KEY:
         raise ValueError(f"{str(text)[:40]!r} is no key")
     return text
-
-
-def _taken(places: dict[str, int], keys: Iterable[str]) -> dict[str, int]:
-    """Takes keys out, as far as they are there."""
-    return {key: place for key in keys if (place := places.pop(key, None)) is not None}

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count
+
+from omq.pzq.keys import KeyMap, KeyRun, Keys
 
 
 class _Batch:
@@ -12,44 +16,55 @@ class _Batch:
         keys: Which.
         having: Who has them all.
         until: When the time of their producers is up.
+        waits: They were not taken out.
     """
 
-    __slots__ = ("having", "keys", "until")
+    __slots__ = ("having", "keys", "until", "waits")
 
-    def __init__(self, keys: Sequence[str], having: set[str], until: float) -> None:
+    def __init__(self, keys: Keys, having: set[str], until: float) -> None:
         self.keys = keys
         self.having = having
         self.until = until
+        self.waits = True
 
 
 class Waiting:
     """Messages come in batches, and are mostly acknowledged in the same ones; a batch is split where they are not."""
 
     def __init__(self) -> None:
-        self._batches: dict[str, _Batch] = {}  # by key, those that come first with the first key
+        self._batches: KeyMap[_Batch] = KeyMap()
         self._ready: dict[_Batch, None] = {}  # to be looked at: somebody else has them than before
+        self._times: list[tuple[float, int, _Batch]] = []  # a heap; the first of them waits
+        self._serial = count()
 
     def __contains__(self, key: str) -> bool:
         return key in self._batches
 
     def __iter__(self) -> Iterator[tuple[str, frozenset[str], float]]:
         """Each message, who has it, and until when its producer waits."""
-        for key, batch in self._batches.items():
-            yield key, frozenset(batch.having), batch.until
+        for run, batch in self._batches.runs():
+            for key in run.texts():
+                yield key, frozenset(batch.having), batch.until
 
     def until(self) -> float | None:
         """When the time of the first producer is up."""
-        return next((batch.until for batch in self._batches.values()), None)
+        return self._times[0][0] if self._times else None
 
     def add(self, keys: Sequence[str], until: float, having: Iterable[str] = ()) -> None:
-        """Messages wait from now on; their time is up no sooner than that of all before."""
-        batch = _Batch(keys, set(having), until)
-        self._batches.update(dict.fromkeys(keys, batch))
+        """Messages wait from now on."""
+        batch = self._put(Keys.of(keys), set(having), until)
         if batch.having:
             self._ready[batch] = None
 
+    def _put(self, keys: Keys, having: set[str], until: float) -> _Batch:
+        batch = _Batch(keys, having, until)
+        self._batches.put(keys, batch)
+        heappush(self._times, (until, next(self._serial), batch))
+        return batch
+
     def has(self, peer: str, keys: Sequence[str]) -> bool:
         """A peer has messages; whether any of them waits for that."""
+        keys = Keys.of(keys)
         whole = self._batches.get(keys[0])
         if whole is not None and whole.keys == keys:
             if peer in whole.having:
@@ -59,12 +74,12 @@ class Waiting:
             return True
         found = [(batch, group) for batch, group in self._grouped(keys) if peer not in batch.having]
         for batch, group in found:
-            mine = batch if len(group) == len(batch.keys) else self._split(batch, group)
+            mine = self._split(batch, group)
             mine.having.add(peer)
             self._ready[mine] = None
         return bool(found)
 
-    def enough(self, replicas: int) -> Iterator[Sequence[str]]:
+    def enough(self, replicas: int) -> Iterator[Keys]:
         """Takes out the messages that so many peers have."""
         ready, self._ready = self._ready, {}
         for batch in ready:
@@ -72,42 +87,40 @@ class Waiting:
                 self._take(batch)
                 yield batch.keys
 
-    def expired(self, now: float) -> Iterator[Sequence[str]]:
+    def expired(self, now: float) -> Iterator[Keys]:
         """Takes out the messages whose producers waited long enough."""
-        while self._batches:
-            batch = next(iter(self._batches.values()))
-            if batch.until > now:
-                break
+        while self._times and self._times[0][0] <= now:
+            batch = self._times[0][2]
             self._take(batch)
             yield batch.keys
 
     def drop(self, keys: Iterable[str]) -> list[str]:
         """Takes out these messages; those that have waited."""
         dropped: list[str] = []
-        if not self._batches:
-            return dropped
         for batch, group in self._grouped(keys):
-            self._take(batch if len(group) == len(batch.keys) else self._split(batch, group))
+            self._take(self._split(batch, group))
             dropped += group
         return dropped
 
-    def _grouped(self, keys: Iterable[str]) -> list[tuple[_Batch, list[str]]]:
-        groups: dict[_Batch, dict[str, None]] = {}
-        for key in keys:
-            if (batch := self._batches.get(key)) is not None:
-                groups.setdefault(batch, {})[key] = None
-        return [(batch, list(group)) for batch, group in groups.items()]
+    def _grouped(self, keys: Iterable[str]) -> list[tuple[_Batch, Keys]]:
+        groups: dict[_Batch, list[KeyRun]] = {}
+        for run, batch in self._batches.find(keys):
+            groups.setdefault(batch, []).append(run)
+        return [(batch, Keys(runs)) for batch, runs in groups.items()]
 
-    def _split(self, batch: _Batch, keys: list[str]) -> _Batch:
-        """Makes another batch of some messages of a batch."""
-        mine = _Batch(keys, set(batch.having), batch.until)
-        self._batches.update(dict.fromkeys(keys, mine))
+    def _split(self, batch: _Batch, keys: Keys) -> _Batch:
+        """Makes another batch of some messages of a batch; where they are all of them, it is the same."""
+        if len(keys) == len(batch.keys):
+            return batch
+        mine = self._put(keys, set(batch.having), batch.until)
         if batch in self._ready:
             self._ready[mine] = None
-        batch.keys = [key for key in batch.keys if self._batches[key] is batch]
+        batch.keys = Keys([run for run, its in self._batches.find(batch.keys) if its is batch])
         return mine
 
     def _take(self, batch: _Batch) -> None:
         self._ready.pop(batch, None)
-        for key in batch.keys:
-            del self._batches[key]
+        self._batches.take(batch.keys)
+        batch.waits = False
+        while self._times and not self._times[0][2].waits:
+            heappop(self._times)

@@ -124,7 +124,7 @@ def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
 
 def test_an_owner_tells_what_it_has_what_it_wants_and_what_is_done_with() -> None:
     one = node("b", "c")
-    one.load({"a0/1": 1}, {}, [])
+    one.load([(["a0/1"], 1)], {}, [])
     hear(one, "b")
     done(one)
     one.hear("ASK", {"from": "b", "to": "a", "origin": "a", "keys": ["a0/1", "a0/2", "old/3"]}, 1.0)
@@ -134,7 +134,7 @@ def test_an_owner_tells_what_it_has_what_it_wants_and_what_is_done_with() -> Non
 
 def test_a_peer_of_the_originals_kind_is_sent_bodies_and_asked_key_by_key() -> None:
     one = node("b", "c")
-    one.load({"a0/1": 1}, {"b": {"b0/1": 2}}, [])
+    one.load([(["a0/1"], 1)], {"b": [(["b0/1"], 2)]}, [])
     one.hear_keep_alive("b", None, 1.0)
     one.tick(1.5)
     assert done(one, Replica, Check, Tell) == [Replica("b", "a", ["a0/1"]), Check("b0/1", "b")]

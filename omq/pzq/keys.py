@@ -1,0 +1,361 @@
+"""Keys of messages, and what belongs to them. Keys of messages that were stored together count up, and cost as one."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
+
+V = TypeVar("V")
+
+#: A key as nodes of omq make them (see `omq.pzq.wire.key_format`): what messages that were stored together have in
+#: common, and a number.
+_COUNTED: Final = re.compile(r"([0-9]{1,20}\|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3})([0-9a-f]{12})", re.ASCII)
+_ALONE: Final = -1  # in place of a number: the head is the key
+
+
+class KeyRun(NamedTuple):
+    """Keys of one head whose numbers follow each other.
+
+    Attributes:
+        head: What they begin with.
+        first: The number of the first one; -1 for a key that has none, and is its own head.
+        end: The number behind the last one.
+    """
+
+    head: str
+    first: int
+    end: int
+
+    def texts(self) -> list[str]:
+        """The keys."""
+        head, first, end = self
+        if first == _ALONE:
+            return [_text(head, number) for number in range(first, end)]
+        return [f"{head}{number:012x}" for number in range(first, end)]
+
+
+class Keys(Sequence[str]):
+    """Keys of some messages, in the order of these. They are spelt out when somebody looks at them.
+
+    Args:
+        runs: The keys.
+    """
+
+    __slots__ = ("_count", "runs")
+
+    def __init__(self, runs: Sequence[KeyRun]) -> None:
+        self.runs = runs
+        self._count = sum([end - first for _, first, end in runs])
+
+    @classmethod
+    def of(cls, keys: Iterable[str]) -> Keys:
+        """The same keys; those that are `Keys` as they are."""
+        if isinstance(keys, Keys):
+            return keys
+        runs: list[KeyRun] = []
+        head, first, end = "", 0, 0
+        following: str | None = None
+        for key in keys:
+            if key == following:
+                end += 1
+            else:
+                if first < end:
+                    runs.append(KeyRun(head, first, end))
+                head, first = _split(key)
+                end = first + 1
+            following = f"{head}{end:012x}" if first >= 0 else None
+        if first < end:
+            runs.append(KeyRun(head, first, end))
+        return cls(runs)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[str]:
+        for run in self.runs:
+            yield from run.texts()
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        at = index if index >= 0 else self._count + index
+        for head, first, end in self.runs:
+            if 0 <= at < end - first:
+                return _text(head, first + at)
+            at -= end - first
+        raise IndexError(index)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Keys):
+            return self.runs == other.runs or (self._count == other._count and list(self) == list(other))
+        return list(self) == other if isinstance(other, list) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # two of them are one where their keys are, which may be many
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+def _split(key: str) -> tuple[str, int]:
+    """A key's head and number."""
+    found = _COUNTED.fullmatch(key)
+    return (key, _ALONE) if found is None else (found[1], int(found[2], 16))
+
+
+def _text(head: str, number: int) -> str:
+    """The key of a head and a number."""
+    return head if number == _ALONE else f"{head}{number:012x}"
+
+
+class _Span(Generic[V]):
+    __slots__ = ("end", "first", "value")
+
+    def __init__(self, first: int, end: int, value: V) -> None:
+        self.first = first
+        self.end = end
+        self.value = value
+
+
+_first: Final = attrgetter("first")
+
+
+class Spans(Generic[V]):
+    """What belongs to numbers; those that follow each other and have the same cost no more than one."""
+
+    __slots__ = ("_spans",)
+
+    def __init__(self) -> None:
+        self._spans: list[_Span[V]] = []  # ascending; none overlaps another one
+
+    def __iter__(self) -> Iterator[tuple[int, int, V]]:
+        """The first number of each span, the one behind its last, and what belongs to them."""
+        for span in self._spans:
+            yield span.first, span.end, span.value
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    def _before(self, number: int) -> int:
+        """Where a number is, or else would be inserted behind; -1: before all."""
+        spans = self._spans
+        if len(spans) == 1:
+            return 0 if spans[0].first <= number else -1
+        if spans and spans[-1].first <= number:
+            return len(spans) - 1
+        return bisect_right(spans, number, key=_first) - 1
+
+    def get(self, number: int) -> V | None:
+        """What belongs to a number, or nothing."""
+        at = self._before(number)
+        if at >= 0 and number < (span := self._spans[at]).end:
+            return span.value
+        return None
+
+    def find(self, first: int, end: int) -> list[tuple[int, int, V]]:
+        """What belongs to some numbers, as far as they are there."""
+        found: list[tuple[int, int, V]] = []
+        at = max(self._before(first), 0)
+        while at < len(self._spans) and (span := self._spans[at]).first < end:
+            if span.end > first:
+                found.append((max(span.first, first), min(span.end, end), span.value))
+            at += 1
+        return found
+
+    def put(self, first: int, end: int, value: V) -> None:
+        """Notes what belongs to numbers that are not there yet."""
+        at = self._before(first)
+        if at >= 0 and (span := self._spans[at]).end == first and span.value == value:
+            span.end = end
+        else:
+            self._spans.insert(at + 1, _Span(first, end, value))
+
+    def take(self, first: int, end: int) -> list[tuple[int, int, V]]:
+        """Takes some numbers out, as far as they are there."""
+        spans, taken = self._spans, self.find(first, end)
+        for begin, stop, value in taken:
+            at = self._before(begin)
+            span = spans[at]
+            if begin > span.first:
+                if stop < span.end:
+                    spans.insert(at + 1, _Span(stop, span.end, value))
+                span.end = begin
+            elif stop < span.end:
+                span.first = stop
+            else:
+                del spans[at]
+        return taken
+
+
+class KeyMap(Generic[V]):
+    """What belongs to keys, in the order in which their heads came; keys of one run cost no more than one key."""
+
+    __slots__ = ("_count", "_heads")
+
+    def __init__(self) -> None:
+        self._heads: dict[str, Spans[V]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, key: str) -> bool:
+        head, number = _split(key)
+        spans = self._heads.get(head)
+        return spans is not None and bool(spans.find(number, number + 1))
+
+    def __iter__(self) -> Iterator[str]:
+        for run, _ in self.runs():
+            yield from run.texts()
+
+    def runs(self) -> Iterator[tuple[KeyRun, V]]:
+        """Keys, and what belongs to each of them."""
+        for head, spans in self._heads.items():
+            for first, end, value in spans:
+                yield KeyRun(head, first, end), value
+
+    def get(self, key: str) -> V | None:
+        """What belongs to a key, or nothing."""
+        head, number = _split(key)
+        spans = self._heads.get(head)
+        return None if spans is None else spans.get(number)
+
+    def find(self, keys: Iterable[str]) -> list[tuple[KeyRun, V]]:
+        """What belongs to some keys, as far as they are there."""
+        found: list[tuple[KeyRun, V]] = []
+        if self._heads:
+            for head, first, end in Keys.of(keys).runs:
+                if (spans := self._heads.get(head)) is not None:
+                    found += [(KeyRun(head, begin, stop), value) for begin, stop, value in spans.find(first, end)]
+        return found
+
+    def put(self, keys: Iterable[str], value: V) -> None:
+        """Notes what belongs to keys, in place of what did."""
+        for run in Keys.of(keys).runs:
+            self.put_run(run, value)
+
+    def put_run(self, run: KeyRun, value: V) -> None:
+        """The same for keys of one run."""
+        head, first, end = run
+        spans = self._heads.get(head)
+        if spans is None:
+            spans = self._heads[head] = Spans()
+        elif taken := spans.take(first, end):
+            self._count -= sum([stop - begin for begin, stop, _ in taken])
+        spans.put(first, end, value)
+        self._count += end - first
+
+    def take(self, keys: Iterable[str]) -> list[tuple[KeyRun, V]]:
+        """Takes keys out, as far as they are there; what belonged to them."""
+        taken: list[tuple[KeyRun, V]] = []
+        if not self._heads:
+            return taken
+        for head, first, end in Keys.of(keys).runs:
+            spans = self._heads.get(head)
+            if spans is None:
+                continue
+            for begin, stop, value in spans.take(first, end):
+                taken.append((KeyRun(head, begin, stop), value))
+                self._count -= stop - begin
+            if not spans:
+                del self._heads[head]
+        return taken
+
+
+class Places(KeyMap[int]):
+    """Where messages are, by key: those of one run lie behind each other."""
+
+    # What belongs to a run is the place of its number 0, which need not be there.
+
+    __slots__ = ()
+
+    def note(self, keys: Iterable[str], place: int) -> None:
+        """Messages are stored, the first of them at *place*, the others behind it."""
+        for run in Keys.of(keys).runs:
+            self.put_run(run, place - run.first)
+            place += run.end - run.first
+
+    def places(self, keys: Iterable[str]) -> list[int]:
+        """Where messages are, as far as they are here."""
+        return [place for run, base in self.find(keys) for place in range(base + run.first, base + run.end)]
+
+    def take_places(self, keys: Iterable[str]) -> dict[str, int]:
+        """Takes messages out, as far as they are here; where each one is."""
+        return {
+            key: place
+            for run, base in self.take(keys)
+            for key, place in zip(run.texts(), range(base + run.first, base + run.end), strict=True)
+        }
+
+
+class Numbered:
+    """Keys of messages by the numbers that these have in a topic."""
+
+    __slots__ = ("_spans",)
+
+    def __init__(self) -> None:
+        # What belongs to a span: the head of its keys, and how much their numbers are above those of the messages.
+        self._spans: Spans[tuple[str, int]] = Spans()
+
+    def note(self, number: int, keys: Iterable[str]) -> None:
+        """Messages are stored, the first of them as *number*, the others behind it."""
+        for head, first, end in Keys.of(keys).runs:
+            self._spans.put(number, number + end - first, (head, first - number))
+            number += end - first
+
+    def get(self, number: int) -> str | None:
+        """The key of a message, or nothing."""
+        found = self._spans.get(number)
+        return None if found is None else _text(found[0], found[1] + number)
+
+    def take(self, number: int) -> str | None:
+        """Takes a message out; its key, or nothing."""
+        for _, _, (head, above) in self._spans.take(number, number + 1):
+            return _text(head, above + number)
+        return None
+
+
+class Recent:
+    """The keys that came last.
+
+    Args:
+        most: How many.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._keys: KeyMap[None] = KeyMap()
+        self._order: OrderedDict[KeyRun, None] = OrderedDict()  # some of these may be gone again
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def find(self, keys: Iterable[str]) -> list[tuple[KeyRun, Any]]:
+        """Those of some keys that are among them."""
+        return self._keys.find(keys)
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Keys have come."""
+        for run in Keys.of(keys).runs:
+            self._keys.put_run(run, None)
+            self._order[run] = None
+        while (over := len(self._keys) - self._most) > 0 or len(self._order) > self._most:
+            (head, first, end), _ = self._order.popitem(last=False)
+            cut = min(end, first + over) if over > 0 else end
+            self._keys.take(Keys([KeyRun(head, first, cut)]))
+            if cut < end:
+                left = KeyRun(head, cut, end)
+                self._order[left] = None
+                self._order.move_to_end(left, last=False)

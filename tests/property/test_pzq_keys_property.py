@@ -1,0 +1,117 @@
+"""Keys that are kept as runs, beside a dict that has them one by one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from omq.pzq.keys import KeyMap, Keys, Numbered, Places, Recent
+
+HEADS = [f"{when}|0123abcd-4567-8007-{number:04x}-" for when in (17, 170) for number in (0x8000, 0xBFFF)]
+RUNS = st.builds(
+    lambda head, first, count: [f"{head}{number:012x}" for number in range(first, first + count)],
+    st.sampled_from(HEADS),
+    st.integers(0, 20),
+    st.integers(1, 8),
+)
+#: Those that look like runs and are none among them: a head alone, too few digits, capitals, another alphabet's digits.
+ODD = st.sampled_from(["", "x", HEADS[0], HEADS[0] + "1", HEADS[0] + "00000000000A", "\u0661" + HEADS[0][1:]])
+KEYS = st.lists(st.one_of(RUNS, ODD.map(lambda key: [key])), min_size=1, max_size=4).map(
+    lambda groups: list(dict.fromkeys(key for group in groups for key in group))
+)
+
+
+class Beside(RuleBasedStateMachine):
+    """Whatever is done, both have the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.expected = Places(), dict[str, int]()
+        self.owners, self.owned = KeyMap[object](), dict[str, object]()
+        self.numbered, self.named, self.next = Numbered(), dict[int, str](), 1
+        self.recent, self.last = Recent(12), dict[str, None]()
+
+    @rule(keys=KEYS, place=st.integers(0, 40))
+    def note(self, keys: list[str], place: int) -> None:
+        self.places.note(keys, place)
+        self.expected.update(zip(keys, range(place, place + len(keys)), strict=True))
+
+    @rule(keys=KEYS)
+    def take_places(self, keys: list[str]) -> None:
+        found = {key: self.expected.pop(key) for key in keys if key in self.expected}
+        assert self.places.places(keys) == list(found.values())
+        assert self.places.take_places(keys) == found
+
+    @rule(keys=KEYS)
+    def put(self, keys: list[str]) -> None:
+        owner = object()
+        self.owners.put(keys, owner)
+        self.owned.update(dict.fromkeys(keys, owner))
+
+    @rule(keys=KEYS)
+    def take(self, keys: list[str]) -> None:
+        found = [(key, self.owned.pop(key)) for key in keys if key in self.owned]
+        assert [(key, owner) for run, owner in self.owners.find(keys) for key in run.texts()] == found
+        assert [(key, owner) for run, owner in self.owners.take(keys) for key in run.texts()] == found
+
+    @rule(keys=KEYS)
+    def count(self, keys: list[str]) -> None:
+        self.numbered.note(self.next, keys)
+        self.named.update(enumerate(keys, self.next))
+        self.next += len(keys)
+
+    @rule(number=st.integers(1, 60))
+    def leave(self, number: int) -> None:
+        assert self.numbered.get(number) == self.named.get(number)
+        assert self.numbered.take(number) == self.named.pop(number, None)
+
+    @rule(keys=KEYS)
+    def come(self, keys: list[str]) -> None:
+        keys = [key for key in keys if key not in self.last]
+        self.recent.add(keys)
+        self.last.update(dict.fromkeys(keys))
+        while len(self.last) > 12:
+            del self.last[next(iter(self.last))]
+
+    @invariant()
+    def both_have_the_same(self) -> None:
+        assert len(self.places) == len(self.expected)
+        assert sorted(self.places) == sorted(self.expected)
+        assert all(key in self.places for key in self.expected)
+        assert {key: self.owners.get(key) for key in self.owned} == self.owned
+        assert len(self.owners) == len(self.owned)
+        assert sorted(self.recent) == sorted(self.last)
+
+
+TestBeside = pytest.mark.timeout(120)(Beside.TestCase)
+
+
+@pytest.mark.parametrize("keys", [["x"], [], [HEADS[0] + "00000000000a", HEADS[0] + "00000000000b", "x", "x"]])
+def test_keys_are_a_sequence_of_texts(keys: list[str]) -> None:
+    found = Keys.of(iter(keys))
+    assert found == keys
+    assert list(found) == keys
+    assert len(found) == len(keys)
+    assert [found[at] for at in range(-len(keys), len(keys))] == keys * 2
+    assert found[1:] == keys[1:]
+    assert Keys.of(found) is found
+    with pytest.raises(IndexError):
+        found[len(keys)]
+
+
+def test_keys_that_count_up_are_one_run_and_cost_as_one() -> None:
+    keys = [f"{HEADS[0]}{number:012x}" for number in range(10_000)]
+    places = Places()
+    places.note(keys[:5_000], 7)
+    places.note(keys[5_000:], 5_007)
+    assert len(list(places.runs())) == 1
+    places.take(keys[1:9_999])
+    assert places.take_places(keys) == {keys[0]: 7, keys[9_999]: 10_006}
+
+
+def test_the_same_keys_again_and_again_do_not_gather() -> None:
+    recent = Recent(4)
+    for number in range(100):
+        recent.add([f"{HEADS[0]}{number % 2:012x}", f"{HEADS[0]}{number % 3:012x}"])
+    assert len(recent._order) <= 5
