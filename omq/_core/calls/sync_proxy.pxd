@@ -24,6 +24,7 @@ cdef class SyncProxy(ProxyCore):
     cdef bint _lucky                 # the last wait was short
     cdef long long _nap              # nanoseconds that the next sleep of the main thread has at most
     cdef long long _breath           # when other threads were let in last, in nanoseconds on the monotonic clock
+    cdef long long _heeded           # likewise, when signal handlers were run last
     cdef long long _looked           # likewise, when the descriptors were looked at last
     cdef bint _armed                 # the sleep is under way: the threads inside the epoll sets are counted
     cdef int _hold(self) except -1

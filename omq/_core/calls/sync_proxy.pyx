@@ -272,6 +272,7 @@ cdef class SyncProxy(ProxyCore):
         """Runs signal handlers, which may call the sockets, and may take long: others lead meanwhile."""
         if PyThread_get_thread_ident() != (<LeaderCore>self._cores[0])._fork_guard._main:
             return 0
+        self._heeded = now_ns()
         self._hold()
         try:
             self._leave_lead()
@@ -324,7 +325,8 @@ cdef class SyncProxy(ProxyCore):
             raise OSError(failure, os.strerror(failure))
         if found > 0:
             self._nap = FIRST_NAP_NS
-        else:
+        # A signal interrupts nothing while messages are forwarded, nor while this thread waits for the GIL.
+        if found <= 0 or now_ns() - self._heeded > BREATH_NS:
             self._heed_signals()
         return 0
 

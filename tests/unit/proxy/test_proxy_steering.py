@@ -444,6 +444,42 @@ def test_ctrl_c(make, crew, busy):
             process.kill()
 
 
+COMPUTES = """
+import threading
+threading.Thread(target=lambda: [sum(range(20_000)) for _ in iter(int, 1)], daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("before", ["", COMPUTES], ids=["alone", "beside a thread that computes"])
+@pytest.mark.parametrize("rate", [500, 3000])
+def test_ctrl_c_beside_a_stream_that_leaves_time_to_sleep(make, crew, rate, before):
+    """A signal that comes while the proxy works, or waits for the GIL, interrupts no sleep: there comes a message."""
+    over = threading.Event()
+    with subprocess.Popen([sys.executable, "-c", before + PROGRAM], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            front, back = process.stdout.readline().split()
+            sender, receiver = make(omq.PUSH, connect=front), make(omq.PULL, connect=back)
+            sink = Sink(crew, receiver)
+
+            def stream():
+                number = 0
+                while not over.wait(1 / rate):
+                    with contextlib.suppress(omq.SendTimeout):
+                        sender.send(b"%010d" % number, timeout=0.05)
+                        number += 1
+
+            crew(stream)
+            until(lambda: sink.got > rate // 10, "a stream")
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "interrupted\n"
+            assert time.monotonic() - began < 1
+        finally:
+            over.set()
+            process.kill()
+        sink.stop()
+
+
 def test_signal_handlers_run_meanwhile_and_may_use_other_sockets(make, proxied):
     """In the main thread: the handler ends the proxy through its control socket."""
     control = make(omq.PAIR, bind=TCP)
