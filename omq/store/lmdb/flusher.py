@@ -1,4 +1,4 @@
-"""Syncs the weak environment every second, so that not more than that is lost with the power.
+"""Syncs the weak environment every second or sooner, so that not more than that is lost with the power.
 
 LMDB without sync promises nothing after a loss of power: pages may have reached the disk in any order. So the last
 state that was synced as a whole is kept: a read transaction holds its pages, which are not used again meanwhile, and
@@ -34,6 +34,9 @@ SLOT: Final = 4096  # bytes of each of the two places in the file
 ROW: Final = struct.Struct(f">QI{LOOKED_AT}s")  # transaction, checksum, meta page
 CLEAN_EVERY: Final = 3600.0  # seconds
 TICK: Final = 1.0
+#: Commits after which it does not wait for its time: pages that they have freed are held meanwhile, LMDB's list of them
+#: is read and written with each commit, and large values find no room between them. A small commit frees five or so.
+COMMITS: Final = 2000
 TRIES: Final = 1000  # after so many the writer was not in between by chance
 
 
@@ -56,7 +59,9 @@ class Flusher:
         self._tick = tick
         self._failed = failed
         self._broken = False
-        self._end = threading.Event()
+        self._call = threading.Event()  # not to wait any longer
+        self._ended = False
+        self._commits = 0  # since the last sync began
         self._environment: Environment | None = None
         self._latency = Latency()
         self._lock = threading.Lock()
@@ -82,8 +87,15 @@ class Flusher:
 
     def stop(self) -> None:
         """Ends the thread."""
-        self._end.set()
+        self._ended = True
+        self._call.set()
         self._thread.join()
+
+    def committed(self) -> None:
+        """Something is; called by who writes."""
+        self._commits += 1
+        if self._commits == COMMITS:
+            self._call.set()
 
     def finish(self) -> bool:
         """Syncs once more, when nobody writes any longer; whether all is on the disk."""
@@ -93,9 +105,13 @@ class Flusher:
 
     def _run(self) -> None:
         flushed = ticked = cleaned = time.monotonic()
-        while not self._end.wait(max(0.0, min(flushed + self._interval, ticked + TICK) - time.monotonic())):
+        while True:
+            self._call.wait(max(0.0, min(flushed + self._interval, ticked + TICK) - time.monotonic()))
+            self._call.clear()
+            if self._ended:
+                break
             now = time.monotonic()
-            if now >= flushed + self._interval:
+            if now >= flushed + self._interval or self._commits >= COMMITS:
                 self.flush()
                 flushed = now
             if now >= ticked + TICK:
@@ -109,6 +125,7 @@ class Flusher:
         with self._lock:
             if self._broken or self._environment is None:
                 return
+            self._commits = 0
             try:
                 self._flush(self._environment)
             except lmdb.ReadersFullError as error:

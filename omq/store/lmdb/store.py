@@ -200,6 +200,7 @@ class Store:
             strong=name == "strong",
             notify=self._done,
             appended=self._appended,
+            committed=(lambda: None) if name == "strong" else self._flusher.committed,
             failed=self._fail,
         )
 

@@ -69,6 +69,7 @@ class Writer:
         strong: Commits wait for the disk.
         notify: Gets what is done.
         appended: Gets what has grown.
+        committed: Is told of each commit.
         failed: Is told once, when the environment takes no more writes.
 
     Attributes:
@@ -89,6 +90,7 @@ class Writer:
         strong: bool,
         notify: Notify,
         appended: Appended,
+        committed: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self.environment = environment
@@ -102,6 +104,7 @@ class Writer:
         self.strong = strong
         self._notify = notify
         self._appended = appended
+        self._committed = committed
         self._failed = failed
         self._queue: SimpleQueue[Write | None] = SimpleQueue()
         self._ended = False  # nothing more is taken
@@ -268,6 +271,7 @@ class Writer:
             if ledger.appended_bytes <= GROUP_BYTES:
                 self._group_bytes = min(LARGEST_GROUP, int(GROUP_BYTES * max(1.0, seconds / QUICK_SYNC)))
         self.commits += 1
+        self._committed()
         self.appended += ledger.appended
         self.appended_bytes += ledger.appended_bytes
         self.duplicates += ledger.duplicates
