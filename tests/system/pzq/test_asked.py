@@ -1,0 +1,70 @@
+"""A producer that waits for each answer: the device looks for its next request before it sleeps."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+
+from tests.system.pzq.raw import asked, raw
+from tests.system.pzq.test_command import device
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def processor_time(pid: int) -> float:
+    """Seconds that a process has computed for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_it_sleeps_once_nobody_asks_any_more_or_asks_now_and_then(tmp_path: Path) -> None:
+    with (
+        device(tmp_path, f"--database={tmp_path / 'data'}") as (process, where),
+        raw(zmq.DEALER, where["receive"]) as producer,
+    ):
+        for pause in (None, 0.002):
+            for number in range(500):
+                assert asked(producer, b"%d" % number, b"", b"body") == [b"%d" % number, b"1", b""]
+            before, began = processor_time(process.pid), time.monotonic()
+            while time.monotonic() - began < 1:
+                if pause is None:
+                    time.sleep(0.1)
+                else:
+                    time.sleep(pause)
+                    assert asked(producer, b"id", b"", b"body") == [b"id", b"1", b""]
+            assert processor_time(process.pid) - before < 0.4
+
+
+def test_consumers_are_served_beside_producers_that_ask_without_a_pause(tmp_path: Path) -> None:
+    with (
+        device(tmp_path, f"--database={tmp_path / 'data'}") as (_, where),
+        raw(zmq.DEALER, where["receive"]) as producer,
+        raw(zmq.ROUTER, where["send"]) as consumer,
+    ):
+        taken: list[bytes] = []
+
+        def consume() -> None:
+            while len(taken) < 2000:
+                frames = consumer.recv_multipart()
+                taken.append(frames[-1])
+                consumer.send_multipart([frames[0], frames[1], b"1"])
+
+        thread = threading.Thread(target=consume, daemon=True)
+        thread.start()
+        worst = 0.0
+        for number in range(2000):
+            assert asked(producer, b"id", b"", b"%d" % number) == [b"id", b"1", b""]
+            if number % 100 == 99:
+                began = time.monotonic()
+                while len(taken) < number - 50:
+                    time.sleep(0.001)
+                    assert time.monotonic() - began < 10
+                worst = max(worst, time.monotonic() - began)
+        thread.join(10)
+        assert taken == [b"%d" % number for number in range(2000)]
+        assert worst < 1
