@@ -22,13 +22,13 @@ from typing import Any, Self
 
 import omq.asyncio as omq
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError, Timeout, UsageError
-from omq.event import EventKind
+from omq.event import Event
 from omq.goby.daemon import Daemon as BlockingDaemon
 from omq.goby.dispatch import Handler, Inbox, Item, Received, does_not_parse
 from omq.goby.errors import BufferFull, GobyError, Malformed
 from omq.goby.identifier import Group
 from omq.goby.outbox import Closing
-from omq.goby.portal_base import BATCH, LINGER, LOOK, NEWS, PATIENCE, PortalBase
+from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NEWS, PATIENCE, PortalBase
 from omq.goby.scheme import Scheme, SchemeId
 from omq.goby.session import (
     Ask,
@@ -42,6 +42,7 @@ from omq.goby.session import (
     Step,
     Subscribe,
     Tell,
+    Where,
 )
 
 __all__ = [
@@ -126,6 +127,19 @@ class AsyncInbox(Inbox):
             if not waiter.done():
                 waiter.set_result(None)
         del self._filled[: len(self.items)]
+
+
+class Losses(omq.Monitor):
+    """Tells when a connection of either socket is over."""
+
+    def __init__(self, pub: omq.Socket, sub: omq.Socket) -> None:
+        super().__init__(sub._may_monitor(), LIMIT, sub)
+        pub._may_monitor().reporter.add(self)
+
+    def put(self, event: Event) -> None:
+        """Takes an event in, if it is a loss, or news."""
+        if event.kind in LOSSES:
+            super().put(event)
 
 
 class Subscription(_Done):
@@ -414,7 +428,7 @@ class Portal(PortalBase[Subscription]):
     def _wake(self) -> None:
         self._news.set()
         if self._at is not None:
-            self._monitor.put(NEWS)
+            self._losses.put(NEWS)
 
     async def _read(self) -> None:
         sort = self._session.dispatcher.sort
@@ -474,14 +488,18 @@ class Portal(PortalBase[Subscription]):
                     async with asyncio.timeout(timeout):
                         await self._news.wait()
                 self._news.clear()
-            case AwaitLoss(first):
-                return await self._await_loss(first)
+            case Where():
+                return self._where()
+            case AwaitLoss(at):
+                return await self._await_loss(at)
             case Send(frames):
                 for frame in frames:
                     await self._pub.send(frame)
-                with suppress(Timeout):
+                try:
                     await self._pub.flush(LINGER)
-                return bool(self._pub.peers)
+                except Timeout:
+                    return False
+                return True
             case Pause(seconds):
                 await asyncio.sleep(seconds)
             case Tell():
@@ -500,7 +518,7 @@ class Portal(PortalBase[Subscription]):
         if self._at is None:
             self._pub = omq.PUB(self._context, linger=LINGER, send_hwm=send_hwm, **self._options)
             self._sub = omq.SUB(self._context, linger=0, recv_hwm=recv_hwm, **self._options)
-            self._monitor = self._sub.monitor()
+            self._losses = Losses(self._pub, self._sub)
             for prefix in self._session.dispatcher.wanted:
                 self._sub.subscribe(prefix)
             for handler in self._session.dispatcher.handlers:
@@ -515,18 +533,18 @@ class Portal(PortalBase[Subscription]):
                 socket.disconnect(at[number])
             socket.connect(self._at[number])
 
-    async def _await_loss(self, first: bool) -> bool:
+    def _where(self) -> object:
+        """By which connections the router is reached; see `Where`."""
+        found = self._pub.peers, self._sub.peers
+        return tuple(peer.since for peers in found for peer in peers) if all(found) else None
+
+    async def _await_loss(self, at: object) -> bool:
         """Waits until the router is lost, or publications are held; see `AwaitLoss`."""
-        while first and self._monitor.take() is not None:
-            pass
-        while self._sub.peers and self._pub.peers:
+        while self._where() == at:
             if not self._outbox.open:
                 return False
-            try:
-                if (await self._monitor.recv(timeout=LOOK)).kind is EventKind.DISCONNECTED:
-                    return True
-            except ReceiveTimeout:
-                pass
+            with suppress(ReceiveTimeout):
+                await self._losses.recv(timeout=LOOK)
         return True
 
 

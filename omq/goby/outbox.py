@@ -87,6 +87,11 @@ class Outbox:
             self.closing = bool(taken) and not self._frames and self._free is None
             return taken
 
+    def stall(self) -> None:
+        """The last ones take longer to leave: publications are kept behind them."""
+        with self._lock:
+            self.closing = False
+
     def hold(self) -> None:
         """Publications wait again: those that come from now on do so until `let_go` is called."""
         with self._lock:

@@ -12,11 +12,11 @@ from typing import Any, Self
 
 import omq
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout, UsageError
-from omq.event import EventKind
+from omq.event import Event
 from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
 from omq.goby.errors import BufferFull
 from omq.goby.outbox import Closing
-from omq.goby.portal_base import BATCH, LINGER, LOOK, NEWS, PATIENCE, PortalBase
+from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NEWS, PATIENCE, PortalBase
 from omq.goby.scheme import SchemeId
 from omq.goby.session import (
     Ask,
@@ -30,7 +30,9 @@ from omq.goby.session import (
     Step,
     Subscribe,
     Tell,
+    Where,
 )
+from omq.monitor import Monitor
 
 __all__ = ["Portal", "Subscription"]
 
@@ -87,6 +89,19 @@ class BlockingInbox(Inbox):
             self.ended = True
             self._filled.notify_all()
             self._emptied.notify_all()
+
+
+class Losses(Monitor):
+    """Tells when a connection of either socket is over."""
+
+    def __init__(self, pub: omq.Socket, sub: omq.Socket) -> None:
+        super().__init__(sub._may_monitor(), LIMIT)
+        pub._may_monitor().reporter.add(self)
+
+    def put(self, event: Event) -> None:
+        """Takes an event in, if it is a loss, or news."""
+        if event.kind in LOSSES:
+            super().put(event)
 
 
 class Subscription:
@@ -372,7 +387,7 @@ class Portal(PortalBase[Subscription]):
 
     def _wake(self) -> None:
         self._news.set()
-        self._monitor.put(NEWS)
+        self._losses.put(NEWS)
 
     def _read(self) -> None:
         sort = self._session.dispatcher.sort
@@ -435,14 +450,18 @@ class Portal(PortalBase[Subscription]):
             case AwaitNews(timeout):
                 self._news.wait(timeout)
                 self._news.clear()
-            case AwaitLoss(first):
-                return self._await_loss(first)
+            case Where():
+                return self._where()
+            case AwaitLoss(at):
+                return self._await_loss(at)
             case Send(frames):
                 for frame in frames:
                     self._pub.send(frame)
-                with suppress(Timeout):
+                try:
                     self._pub.flush(LINGER)
-                return bool(self._pub.peers)
+                except Timeout:
+                    return False
+                return True
             case Pause(seconds):
                 self._ending.wait(seconds)
             case Tell():
@@ -468,7 +487,7 @@ class Portal(PortalBase[Subscription]):
             if not hasattr(self, "_pub"):
                 self._pub = omq.PUB(self._context, linger=LINGER, send_hwm=send_hwm, **self._options)
                 self._sub = omq.SUB(self._context, linger=0, recv_hwm=recv_hwm, **self._options)
-                self._monitor = self._sub.monitor()
+                self._losses = Losses(self._pub, self._sub)
             else:
                 self._pub.set_options(send_hwm=send_hwm)
                 self._sub.set_options(recv_hwm=recv_hwm)
@@ -478,16 +497,16 @@ class Portal(PortalBase[Subscription]):
                     socket.disconnect(at[number])
                 socket.connect(self._at[number])
 
-    def _await_loss(self, first: bool) -> bool:
+    def _where(self) -> object:
+        """By which connections the router is reached; see `Where`."""
+        found = self._pub.peers, self._sub.peers
+        return tuple(peer.since for peers in found for peer in peers) if all(found) else None
+
+    def _await_loss(self, at: object) -> bool:
         """Waits until the router is lost, or publications are held; see `AwaitLoss`."""
-        while first and self._monitor.take() is not None:
-            pass
-        while self._sub.peers and self._pub.peers:
+        while self._where() == at:
             if not self._outbox.open:
                 return False
-            try:
-                if self._monitor.recv(timeout=LOOK).kind is EventKind.DISCONNECTED:
-                    return True
-            except ReceiveTimeout:
-                pass
+            with suppress(ReceiveTimeout):
+                self._losses.recv(timeout=LOOK)
         return True

@@ -20,11 +20,13 @@ from omq.goby.wire import PLATFORM, PORT, Bus
 PATIENCE: Final = 0.1  # seconds that the portal waits for a reader whose inbox is full
 BATCH: Final = 1024  # publications that are taken at once
 LINGER: Final = 1.0  # seconds that publications have to leave when the portal closes
+LIMIT: Final = 100  # losses that wait: one is enough to look
 LOOK: Final = 1.0  # seconds between two looks whether the publisher is connected
 RECONNECT: Final = 0.05  # seconds between two attempts to connect
 
-# What wakes a portal that waits for events of its sockets: none of theirs.
+# What wakes a portal that waits for the loss of a connection: none of its sockets' events.
 NEWS: Final = Event(kind=EventKind.MISSED, time=0.0, reason="something was subscribed to")
+LOSSES: Final = frozenset({EventKind.DISCONNECTED, EventKind.MONITOR_STOPPED, NEWS.kind})  # nothing else wakes it
 
 _Subscription = TypeVar("_Subscription")
 

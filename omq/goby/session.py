@@ -105,18 +105,20 @@ class AwaitNews:
 
 
 @dataclass(frozen=True, slots=True)
+class Where:
+    """Gives by which connections the router is reached: others, if one was lost and found again; `None` if one is."""
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitLoss:
-    """Wait until a socket has lost its connection, or the outbox is held; gives whether a connection is lost.
+    """Wait until the router is no longer reached by these connections, or the outbox is held; gives which of both."""
 
-    One that both sockets have lost and found again before the first of such waits is none.
-    """
-
-    first: bool
+    at: object
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Publish; gives whether the publisher is connected afterwards."""
+    """Publish; gives whether it has left in time."""
 
     frames: list[bytes]
 
@@ -135,7 +137,7 @@ class Tell:
     released: bool
 
 
-Step = Ask | Connect | Subscribe | Listen | AwaitSubscribed | AwaitNews | AwaitLoss | Send | Pause | Tell
+Step = Ask | Connect | Subscribe | Listen | AwaitSubscribed | AwaitNews | Where | AwaitLoss | Send | Pause | Tell
 Life = Generator[Step, Any, None]
 
 
@@ -331,13 +333,9 @@ class Session:
         """Waits for the release, publishes what was held, and begins anew whenever the router is lost."""
         settle = SETTLE
         while True:
-            yield from self._wait_for_release()
-            yield Pause(settle)
-            if (yield from self._open()):
-                log.debug("%s: released", self.name)
-                lost = yield AwaitLoss(first=True)
-                while not lost and (yield from self._open()):
-                    lost = yield AwaitLoss(first=False)
+            at = yield from self._wait_for_release(settle)
+            while (yield from self._open(at)) and not (yield AwaitLoss(at)):
+                pass
             self.outbox.hold()
             self._hold = True
             self.released = False
@@ -346,20 +344,21 @@ class Session:
             yield from self._find_again()
             settle = RETURN
 
-    def _open(self) -> Generator[Step, Any, bool]:
+    def _open(self, at: object) -> Generator[Step, Any, bool]:
         """Publishes what waits, once all is in force that was subscribed to before, and goes on until nothing waits.
 
+        Args:
+            at: The connections by which the release was heard. By others nothing leaves: it may be another router.
+
         Returns:
-            Whether the router is still there.
+            Whether they are still there.
         """
         while not self.outbox.open:
             mark = self.outbox.let_go()
-            if not (yield from self._barrier()):
-                if not (yield Send([])):
-                    return False
+            if not (yield from self._barrier()) and (yield Where()) == at:
                 log.warning("%s: the router passes no subscriptions on: what is published now may be lost", self.name)
                 self._deaf = time.monotonic() + DEAF
-            while True:
+            while (yield Where()) == at:
                 frames = self.outbox.take(CHUNK)
                 if self.outbox.left >= mark:
                     self.released = True
@@ -367,10 +366,16 @@ class Session:
                     yield Tell(True)
                 if not frames:
                     break
-                if not (yield Send(frames)):
-                    return False
+                left = yield Send(frames)
+                while not left and (yield Where()) == at:
+                    # The router stalls: with more the publisher would reach its bound, and drop.
+                    self.outbox.stall()
+                    yield Tell(self.released)
+                    left = yield Send([])
                 if len(frames) == CHUNK:
                     yield Pause(CHUNK_PAUSE)
+            else:
+                return False
         return True
 
     def _go_to(self, sockets: Sockets) -> Life:
@@ -379,7 +384,13 @@ class Session:
         if changed:
             yield Connect(sockets)
 
-    def _wait_for_release(self) -> Life:
+    def _wait_for_release(self, settle: float) -> Generator[Step, Any, object]:
+        """Asks until the hold is released, and gives subscriptions of others a moment.
+
+        Returns:
+            The connections by which it was heard: the release is that of the router at their ends.
+        """
+        first = at = None
         yield Listen(self._answers)
         said = self._ready
         # Behind it the manager is heard: what it has subscribed to is in force, too.
@@ -390,6 +401,8 @@ class Session:
             if ready and not said:
                 yield from self._barrier()
                 said = True
+            at = yield Where()
+            first = first or at
             yield Send([ask_hold(self.name, self.pid, threading.get_ident(), ready)])
             end = time.monotonic() + PERIOD
             while self._hold and self._ready == ready and (left := end - time.monotonic()) > 0:
@@ -400,7 +413,11 @@ class Session:
             if self._hold and time.monotonic() - self._heard > SILENT:
                 yield from self._find_again()
                 self._heard = time.monotonic()
+            if not self._hold and (at is None or (yield Where()) != at):
+                self._hold = True  # who has released it may be gone
         yield Listen(self._answers, wanted=False)
+        yield Pause(settle if at == first else RETURN)
+        return at
 
     def _find_again(self) -> Life:
         """Asks the manager once more: it may have been started again, and have other ports."""

@@ -25,6 +25,7 @@ from omq.goby.session import (
     Step,
     Subscribe,
     Tell,
+    Where,
 )
 from omq.goby.wire import REQUESTS, Bus
 
@@ -55,7 +56,8 @@ class World:
         self.answers = iter(holds)
         self.deaf = deaf
         self.everything = True  # whether a deaf router has subscribed to everything
-        self.connected = True
+        self.at: object = "a router"  # by which connections it is reached; `None`: by none
+        self.stalls = 0  # calls after which a stalled router goes on
         self.reply: bytes | None = reply()
 
     def run(self, life: Life, until: type[Step] | None = None) -> None:
@@ -84,7 +86,12 @@ class World:
                         self.answer(ManagerRequest.FromString(frame.partition(b"\0")[2]))
                     else:
                         self.published.append(frame)
-                return self.connected
+                self.stalls -= 1
+                return self.stalls < 0
+            case Where():
+                return self.at
+            case AwaitLoss(at):
+                return at != self.at
         return None
 
     def answer(self, request: ManagerRequest) -> None:
@@ -186,13 +193,13 @@ def test_a_router_that_is_lost_before_what_was_kept_leaves_costs_nothing() -> No
     one = session()
     one.outbox.put(b"/g/")
     world = World(one, deaf=True)
-    world.everything = world.connected = False
+    world.everything, world.at = False, None
     life = one.live()
     step = next(life)
     while len(world.requests) < 2:
         step = life.send(world.do(step))
     assert world.published == []
-    world.deaf, world.connected = False, True
+    world.deaf, world.at = False, "a router"
     step = world.go_on(life, step, AwaitLoss)
     assert world.published == [b"/g/"]
 
@@ -226,11 +233,11 @@ def test_a_router_that_is_lost_while_what_was_kept_leaves_costs_what_is_under_wa
     while not world.published:
         step = life.send(world.do(step))
     assert not one.outbox.open
-    world.connected = False
+    world.at = None
     lost = len(world.published)
     step = world.go_on(life, step, Tell)
     assert not step.released
-    world.connected = True
+    world.at = "another router"
     step = world.go_on(life, step, AwaitLoss)
     assert one.outbox.open
     assert world.published == [b"/g/%d" % number for number in range(450)], "the rest waited for the next one"
@@ -263,7 +270,6 @@ def test_what_is_published_behind_a_late_subscription_leaves_once_that_is_in_for
         world.steps.append(step)
         step = life.send(world.do(step))
     assert world.published == [b"/g/a", b"/g/b", b"/g/c"]
-    assert not step.first
     assert one.outbox.open
     assert one.released
     assert len(world.of(AwaitSubscribed)) == 2
@@ -280,16 +286,92 @@ def test_a_router_may_be_lost_while_a_late_subscription_is_on_its_way() -> None:
     world.steps.clear()
     one.subscribed()
     one.outbox.put(b"/g/")
-    world.deaf, world.everything, world.connected = True, False, False
+    world.deaf, world.everything, world.at = True, False, None
     step = life.send(False)
     step = world.go_on(life, step, Tell)
     assert not step.released
     assert not one.released
     assert world.published == []
-    world.deaf, world.connected = False, True
+    world.deaf, world.at = False, "another router"
     step = world.go_on(life, step, AwaitLoss)
-    assert step.first
+    assert step.at == "another router"
     assert world.published == [b"/g/"]
+
+
+def test_a_router_that_is_lost_and_found_while_a_late_subscription_is_on_its_way_gets_nothing_unasked() -> None:
+    one = session()
+    world = World(one)
+    world.run(one.connect())
+    life = one.live()
+    world.run(life, AwaitLoss)
+    asked = len(world.requests)
+    one.subscribed()
+    one.outbox.put(b"/g/")
+    step = world.go_on(life, life.send(False), AwaitSubscribed)
+    world.at = "another router"  # the word passes there
+    world.answers = iter([True, False])
+    step = world.go_on(life, step, Tell)
+    assert not step.released
+    assert world.published == [], "others have not found it yet"
+    world.steps.clear()
+    world.go_on(life, step, AwaitLoss)
+    assert len(world.requests) == asked + 2, "its hold is asked for"
+    assert max(step.seconds for step in world.of(Pause)) >= 0.5
+    assert world.published == [b"/g/"]
+
+
+@pytest.mark.parametrize("moment", [Pause, AwaitSubscribed, Tell])
+def test_a_router_that_is_lost_between_the_release_and_the_first_wait_for_that_is_noticed(moment: type[Step]) -> None:
+    one = session()
+    world = World(one)
+    world.run(one.connect())
+    life = one.live()
+    step = next(life)
+    while one._hold or not isinstance(step, moment):
+        step = life.send(world.do(step))
+    world.at = "another router"
+    world.answers = iter([True] * 100)
+    one.outbox.put(b"/g/")
+    step = world.go_on(life, step, AwaitNews)
+    assert one._hold, "the hold of the next one"
+    assert not one.released
+    assert world.published == []
+
+
+def test_a_release_of_a_router_that_is_lost_meanwhile_is_none() -> None:
+    one = session()
+    world = World(one, holds=[False, True, False])
+    life = one.live()
+    step = world.go_on(life, next(life), Send)
+    found = world.do(step)
+    assert not one._hold
+    world.at = "another router"
+    world.go_on(life, life.send(found), AwaitLoss)
+    assert len(world.requests) == 3
+    assert max(step.seconds for step in world.of(Pause)) >= 0.5, "others find it, too"
+
+
+def test_a_router_that_stalls_is_given_no_more_until_it_goes_on() -> None:
+    one = session()
+    for number in range(450):
+        one.outbox.put(b"/g/%d" % number)
+    world = World(one)
+    life = one.live()
+    step = next(life)
+    while not (isinstance(step, Send) and step.frames == [b"/g/%d" % number for number in range(400, 450)]):
+        step = life.send(world.do(step))
+    with pytest.raises(Closing):
+        one.outbox.put(b"/g/450")
+    world.stalls = 5
+    step = life.send(world.do(step))
+    for _ in range(8):
+        assert len(world.published) == 450
+        assert not one.outbox.open
+        step = life.send(world.do(step))
+    assert one.outbox.put(b"/g/450"), "nobody is kept waiting"
+    world.go_on(life, step, AwaitLoss)
+    assert world.published == [b"/g/%d" % number for number in range(451)]
+    assert one.outbox.open
 
 
 def test_a_manager_that_is_the_same_again_needs_no_other_connections() -> None:

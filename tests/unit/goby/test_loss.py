@@ -1,0 +1,105 @@
+"""A router that stalls, or is lost, and what its portals make of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import omq
+import omq.asyncio.goby as twin
+from omq.goby import Daemon, Portal
+from tests.unit.goby.conftest import Make
+from tests.waits import until
+
+pytestmark = pytest.mark.timeout(60)
+
+MANY = 3000  # publications, more than the marks have room for
+
+
+@contextmanager
+def stalled(daemon: Daemon) -> Iterator[None]:
+    """Has a gobyd's router stand still."""
+    assert daemon._router is not None
+    daemon._router._xpub.set_options(send_hwm=0)  # all that has come meanwhile leaves at once
+    daemon._router._control.send(b"PAUSE")
+    try:
+        yield
+    finally:
+        daemon._router._control.send(b"RESUME")
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has portals wait less long for a router that stalls."""
+    monkeypatch.setattr("omq.goby.session.BARRIER", 0.05)
+    monkeypatch.setattr("omq.goby.portal.LINGER", 0.02)
+    monkeypatch.setattr(twin, "LINGER", 0.02)
+
+
+def test_a_router_that_stalls_while_what_waits_leaves_costs_nothing(tmp_path: Path, hasty: None) -> None:
+    heard: list[int] = []
+    with Daemon(socket_name=tmp_path / "g") as daemon, Portal("b", socket_name=tmp_path / "g") as b:
+        b.subscribe("n", str, lambda text: heard.append(int(text.split()[0])))
+        b.wait_released(10)
+        with Portal("a", socket_name=tmp_path / "g") as a:
+            a.wait_released(10)
+            with stalled(daemon):
+                a.subscribe("late", str)
+                for number in range(MANY):
+                    a.publish("n", f"{number} {'x' * 10_000}")
+                with pytest.raises(omq.SendTimeout):
+                    a.flush(1.0)
+            a.flush(30)
+            until(lambda: len(heard) == MANY, lambda: len(heard))
+    assert heard == list(range(MANY))
+
+
+def test_and_nothing_of_the_twin(tmp_path: Path, hasty: None) -> None:
+    heard: list[int] = []
+
+    async def run(daemon: Daemon) -> None:
+        async with twin.Portal("a", socket_name=tmp_path / "g") as a:
+            await a.wait_released(10)
+            with stalled(daemon):
+                a.subscribe("late", str)
+                for number in range(MANY):
+                    await a.publish("n", f"{number} {'x' * 10_000}")
+                with pytest.raises(omq.SendTimeout):
+                    await a.flush(1.0)
+            await a.flush(30)
+
+    with Daemon(socket_name=tmp_path / "g") as daemon, Portal("b", socket_name=tmp_path / "g") as b:
+        b.subscribe("n", str, lambda text: heard.append(int(text.split()[0])))
+        b.wait_released(10)
+        asyncio.run(run(daemon))
+        until(lambda: len(heard) == MANY, lambda: len(heard))
+    assert heard == list(range(MANY))
+
+
+def test_a_publisher_that_alone_is_cut_off_is_noticed(bus: Make) -> None:
+    with Portal("a", **bus().told) as a:
+        a.wait_released(10)
+        assert a._at is not None
+        a._pub.disconnect(a._at[0])
+        a._pub.connect(a._at[0])
+        until(lambda: not a.released, bound=5)
+        a.wait_released(10)
+
+
+def test_and_that_of_the_twin(bus: Make) -> None:
+    told = bus().told
+
+    async def run() -> None:
+        async with twin.Portal("a", **told) as a:
+            await a.wait_released(10)
+            assert a._at is not None
+            a._pub.disconnect(a._at[0])
+            a._pub.connect(a._at[0])
+            await asyncio.to_thread(until, lambda: not a.released, bound=5)
+            await a.wait_released(10)
+
+    asyncio.run(run())
