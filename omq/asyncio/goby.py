@@ -28,7 +28,7 @@ from omq.goby.dispatch import Handler, Inbox, Item, Received, does_not_parse
 from omq.goby.errors import BufferFull, GobyError, Malformed
 from omq.goby.identifier import Group
 from omq.goby.outbox import Closing
-from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NEWS, PATIENCE, PortalBase
+from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NAMING, NEWS, PATIENCE, PortalBase
 from omq.goby.scheme import Scheme, SchemeId
 from omq.goby.session import (
     Ask,
@@ -213,8 +213,8 @@ class Portal(PortalBase[Subscription]):
     `unsubscribe` never wait, and need not be awaited; callbacks are called in the loop.
     """
 
-    # A callback is no coroutine: what cancels one does not mean the task that calls it.
-    _faults = (Exception, asyncio.CancelledError, GeneratorExit)
+    # They end the loop, as anywhere in it. A callback is no coroutine: what cancels one means no task.
+    _raised = (SystemExit, KeyboardInterrupt)
 
     def _set_up(self) -> None:
         self._session.wake = self._wake
@@ -409,7 +409,7 @@ class Portal(PortalBase[Subscription]):
             async with asyncio.timeout(timeout):
                 await self._await(lambda: self._session.released)
         except TimeoutError:
-            raise Timeout(self._session.not_released(timeout, await self.missing())) from None
+            raise Timeout(self._session.not_released(timeout, await self.missing(timeout=NAMING))) from None
         if self._closed:
             raise self._closed_error()
 

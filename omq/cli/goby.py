@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("omq.goby")
 LOOK: Final = 0.2  # seconds between two looks whether it is to end
+#: Groups in which programs are told to end, or asked how they are: to say it once more would end those of now.
+SPOKEN: Final = ("goby::terminate", "goby::health")
 CHUNK: Final = 200  # publications that are replayed as fast as can be, before a moment of rest
 REST: Final = 0.002  # seconds
 SHOWN: Final = 160  # characters of a payload
@@ -163,7 +165,10 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
 )
 @on_a_bus("omq_goby_play")
 def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: float, **options: Any) -> None:
-    """Publish what FILE holds once more, with the timing that it had."""
+    """Publish what FILE holds once more, with the timing that it had.
+
+    What asks programs to end or how they are (`goby::terminate`, `goby::health`) is left out, unless --group has it.
+    """
     ended = until_signal()
     with portal_of(options) as portal:
         from omq.goby.dispatch import RegexHandler
@@ -178,10 +183,24 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
                     portal.wait_released(LOOK)
                 except Timeout:
                     pass
-            count = replay(portal, recording, wanted.fits, speed, ended)
+            spoken = tuple(prefix for prefix in SPOKEN if prefix not in group)
+            left_out = 0
+
+            def fits(identifier: Any) -> bool:
+                nonlocal left_out
+                if not wanted.fits(identifier):
+                    return False
+                if str(identifier.group).startswith(spoken):
+                    left_out += 1
+                    return False
+                return True
+
+            count = replay(portal, recording, fits, speed, ended)
             portal.flush(10)
             if recording.damage is not None:
                 LOG.warning("%s: %s: nothing behind it is played", file, recording.damage)
+            if left_out:
+                LOG.info("%s: %d of goby::terminate and goby::health are left out: --group has none", file, left_out)
         LOG.info("%s: %d publications played", file, count)
 
 

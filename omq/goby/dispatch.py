@@ -145,7 +145,7 @@ class Handler:
         identifier: Identifier,
         payload: bytes,
         malformations: Malformations,
-        faults: tuple[type[BaseException], ...] = (Exception,),
+        raised: tuple[type[BaseException], ...] = (),
     ) -> None:
         """Gives a publication to the callback; what it raises is logged, and the portal lives on.
 
@@ -153,7 +153,7 @@ class Handler:
             identifier: The publication's.
             payload: The publication's.
             malformations: Where it counts if it does not parse.
-            faults: What is logged; all else is raised.
+            raised: What is not logged, but raised.
         """
         assert self.callback is not None
         try:
@@ -163,7 +163,9 @@ class Handler:
             return
         try:
             self.callback(message)
-        except faults:
+        except raised:
+            raise
+        except BaseException:
             self.errors += 1
             log.exception("a callback for /%s/%s/%s has failed", identifier.group, identifier.scheme, identifier.type)
 
@@ -233,7 +235,7 @@ class RegexHandler(Handler):
 
 def _compiled(name: str, pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(pattern)
+        return re.compile(pattern, re.DOTALL)  # a group may have a line feed, too
     except (re.error, TypeError) as error:
         raise UsageError(f"{name}={pattern!r}: is no regular expression: {error}") from None
 
@@ -250,17 +252,17 @@ class Dispatcher:
     """A portal's subscriptions. One ZeroMQ subscription stands for all handlers of an identifier.
 
     Args:
-        faults: What callbacks may raise without harm: all, in a thread of the portal's, where nobody waits for it.
+        raised: What callbacks may raise to end more than themselves. All else is logged, and harms nobody.
 
     Attributes:
         malformations: Publications that could not be read.
         ended: No callback is called any more.
     """
 
-    def __init__(self, faults: tuple[type[BaseException], ...] = (Exception,)) -> None:
+    def __init__(self, raised: tuple[type[BaseException], ...] = ()) -> None:
         self.malformations = Malformations()
         self.ended = False
-        self._faults = faults
+        self._raised = raised
         self._lock = threading.RLock()
         self._exact: dict[bytes, list[TypeHandler]] = {}
         self._patterns: list[RegexHandler] = []
@@ -344,7 +346,7 @@ class Dispatcher:
                     if inbox is None:
                         if self.ended:
                             return {}
-                        handler.call(identifier, payload, self.malformations, self._faults)
+                        handler.call(identifier, payload, self.malformations, self._raised)
                     elif inbox in found:
                         found[inbox].append((handler, identifier, payload))
                     else:

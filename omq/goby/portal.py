@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import omq
-from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout, UsageError
+from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError, Timeout, UsageError
 from omq.event import Event
 from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
 from omq.goby.errors import BufferFull
 from omq.goby.outbox import Closing
-from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NEWS, PATIENCE, PortalBase
+from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NAMING, NEWS, PATIENCE, PortalBase
 from omq.goby.scheme import SchemeId
 from omq.goby.session import (
     Ask,
@@ -203,8 +203,6 @@ class Portal(PortalBase[Subscription]):
         ConnectError: No manager has answered in time.
     """
 
-    _faults = (BaseException,)  # nobody waits for the thread that calls them
-
     def _set_up(self) -> None:
         self._session.wake = self._wake
         self._pub: omq.Socket
@@ -262,7 +260,8 @@ class Portal(PortalBase[Subscription]):
                     self._pub.send(frame)
                 return
             except Closing:
-                self._await(lambda: not self._outbox.closing, None)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed or not self._outbox.closing)
             except BufferFull:
                 if not self._session.released:
                     raise
@@ -270,9 +269,21 @@ class Portal(PortalBase[Subscription]):
                 self._await(self._session.behind(rounds), None)
 
     def _await(self, true: Callable[[], bool], timeout: float | None) -> bool:
-        """Waits until something is true, or the portal is closed; gives whether that is so in time."""
+        """Waits until something is true, or the portal is closed; gives whether that is so in time.
+
+        The thread that calls callbacks is the one that hears of a release: it waits for none.
+        """
+        reads = bool(self._threads) and threading.current_thread() is self._threads[0]
         with self._changed:
-            return self._changed.wait_for(lambda: self._closed or true(), timeout)
+            self._changed.wait_for(lambda: self._closed or true() or (reads and not self._session.released), timeout)
+            return self._closed or true()
+
+    def _refuse_callback(self, what: str) -> None:
+        """Raises where a callback would wait for what its own thread has to hear."""
+        if self._threads and threading.current_thread() is self._threads[0] and not self._session.released:
+            raise StateError(
+                f"{self.name}: the hold is not released, and a callback cannot {what}: its thread hears of the release"
+            )
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until what was published after the release has left this process.
@@ -282,11 +293,13 @@ class Portal(PortalBase[Subscription]):
 
         Raises:
             SendTimeout: Something has not left in time; nothing is lost.
+            StateError: A callback has called it, and the hold is not released.
             ClosedError: The portal is closed.
         """
         end = None if timeout is None else time.monotonic() + timeout
         mark = self._outbox.kept
         if not self._await(lambda: self._outbox.left >= mark or not self._session.rounds, timeout):
+            self._refuse_callback("flush what it keeps")
             raise SendTimeout(self._session.not_left(timeout))
         self._pub.flush(end and max(end - time.monotonic(), 0))
 
@@ -331,13 +344,15 @@ class Portal(PortalBase[Subscription]):
 
         Raises:
             Timeout: It was not released in time; the text says who is missing, where omq's gobyd holds.
+            StateError: A callback has called it: it cannot wait for what its own thread has to hear.
             ClosedError: The portal is closed.
         """
         if self._await(lambda: self._session.released, timeout):
             if self._closed:
                 raise self._closed_error()
             return
-        raise Timeout(self._session.not_released(timeout, self.missing()))
+        self._refuse_callback("wait for that")
+        raise Timeout(self._session.not_released(timeout, self.missing(timeout=NAMING)))
 
     def missing(self, *, timeout: float = 1.0) -> list[str]:
         """The required clients that the hold waits for, as omq's gobyd tells them; other managers do not.

@@ -21,6 +21,7 @@ PATIENCE: Final = 0.1  # seconds that the portal waits for a reader whose inbox 
 BATCH: Final = 1024  # publications that are taken at once
 LINGER: Final = 1.0  # seconds that publications have to leave when the portal closes
 LIMIT: Final = 100  # losses that wait: one is enough to look
+NAMING: Final = 0.2  # seconds that the manager has to say who is missing, behind a limit that is over
 LOOK: Final = 1.0  # seconds between two looks whether the publisher is connected
 RECONNECT: Final = 0.05  # seconds between two attempts to connect
 
@@ -43,7 +44,7 @@ def check_callback(callback: Callable[[Any], object] | None) -> None:
 class PortalBase(Generic[_Subscription]):
     """A client of a Goby bus, without what waits."""
 
-    _faults: ClassVar[tuple[type[BaseException], ...]] = (Exception,)  # what callbacks may raise without harm
+    _raised: ClassVar[tuple[type[BaseException], ...]] = ()  # what callbacks may raise to end more than themselves
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class PortalBase(Generic[_Subscription]):
     ) -> None:
         base = None if socket_name is None else os.fspath(socket_name)
         bus = Bus(platform, transport, base, address, port)
-        self._session = Session(name, bus, manager_timeout, buffer, schemes, self._faults)
+        self._session = Session(name, bus, manager_timeout, buffer, schemes, self._raised)
         self._outbox = self._session.outbox
         self._context = context
         self._options: dict[str, Any] = {"reconnect_interval": RECONNECT, "ipv6": transport == "tcp"}

@@ -15,6 +15,7 @@ import shutil
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self
@@ -62,7 +63,7 @@ class Recorder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        path = Path(path)
+        self._path = path = Path(path)
         self.count = 0
         self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
         try:
@@ -109,17 +110,28 @@ class Recorder:
             time: When it came: nanoseconds since 1970.
         """
         stamp = _TIME.pack(time)
-        self._file.write(_HEAD.pack(len(frame), zlib.crc32(frame, zlib.crc32(stamp)), time))
-        self._file.write(frame)
+        with self._naming():
+            # One write: what is killed leaves no head without its publication, unless that is larger than the buffer.
+            self._file.write(_HEAD.pack(len(frame), zlib.crc32(frame, zlib.crc32(stamp)), time) + frame)
         self.count += 1
 
     def flush(self) -> None:
         """Gives the system what was written."""
-        self._file.flush()
+        with self._naming():
+            self._file.flush()
 
     def close(self) -> None:
         """Ends. Idempotent."""
-        self._file.close()
+        with self._naming():
+            self._file.close()
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Errors say which file it is."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from None
 
     def __enter__(self) -> Self:
         return self

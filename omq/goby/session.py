@@ -158,7 +158,7 @@ class Session:
         manager_timeout: Seconds that the manager has to answer at first.
         buffer: Publications that may wait for the release.
         schemes: Marshalling schemes of one's own.
-        faults: What callbacks may raise without harm; see `Dispatcher`.
+        raised: What callbacks may raise to end more than themselves; see `Dispatcher`.
 
     Attributes:
         dispatcher: The subscriptions.
@@ -179,7 +179,7 @@ class Session:
         manager_timeout: float,
         buffer: int | None,
         schemes: Iterable[Scheme],
-        faults: tuple[type[BaseException], ...] = (Exception,),
+        raised: tuple[type[BaseException], ...] = (),
     ) -> None:
         if not isinstance(name, str) or not name:
             raise UsageError(f"name={name!r}: a client's name is a text that is not empty")
@@ -190,7 +190,7 @@ class Session:
         self.name = name
         self.bus = bus
         self.pid = os.getpid()
-        self.dispatcher = Dispatcher(faults)
+        self.dispatcher = Dispatcher(raised)
         self.outbox = Outbox(LIMIT if buffer is None else buffer)
         self.schemes = Schemes(schemes)
         self.released = False

@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "omq"
 
 #: From top to bottom. The key is the first name below `omq` ("" is the package itself).
 LAYERS = {
+    "start": {"__main__"},
     "face": {"cli", "zmq", "spark"},
     "system": {"broker", "pzq", "goby"},
     "serving": {"serving"},

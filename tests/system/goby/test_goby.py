@@ -99,6 +99,27 @@ def test_a_recording_is_played_with_its_timing(
     assert least * 0.9 <= took <= most
 
 
+@pytest.mark.parametrize(("group", "played"), [(".*", 1), ("goby::terminate::.*|nav", 2)])
+def test_what_ended_programs_then_ends_none_now(tmp_path: Path, told: dict[str, Any], group: str, played: int) -> None:
+    with Recorder(tmp_path / "log") as recorder:
+        head = b"/goby::terminate::request/PROTOBUF/goby.middleware.protobuf.TerminateRequest/1/a/\0"
+        recorder.append(head + TerminateRequest(target_pid=1).SerializeToString(), 1)
+        recorder.append(b"/goby::health::response/CSTR/CSTR/1/a/\0old\0", 2)
+        recorder.append(b"/nav/CSTR/CSTR/1/a/\0new\0", 3)
+    with Portal("a", **told) as a:
+        every = a.subscribe_regex("goby::.*|nav")
+        a.wait_released(10)
+        play = start(
+            "play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=0", "--group", group
+        )
+        got = [every.recv(timeout=20) for _ in range(played)]
+        _, err = play.communicate(timeout=20)
+    assert play.returncode == 0, err
+    assert f"{played} publications played" in err
+    assert ("left out" in err) == (group == ".*")
+    assert [one.group for one in got] == ["goby::terminate::request", "nav"][-played:]
+
+
 def test_what_is_damaged_is_played_as_far_as_it_is_good(tmp_path: Path, told: dict[str, Any]) -> None:
     recorded(tmp_path / "log", 0, count=1000)
     whole = (tmp_path / "log").read_bytes()

@@ -196,11 +196,18 @@ def test_what_ends_calls_no_callback_any_more() -> None:
     assert got == ["msg0"]
 
 
-@pytest.mark.parametrize(("faults", "raised"), [((Exception,), True), ((BaseException,), False)])
+def test_a_pattern_fits_a_group_of_two_lines() -> None:
+    dispatcher, got = Dispatcher(), []
+    dispatcher.add(RegexHandler(".*", ".*", None, callback=got.append))
+    dispatcher.sort([b"/two\nlines/CSTR/CSTR/1/a/\0text\0"])
+    assert [one.group for one in got] == ["two\nlines"]
+
+
+@pytest.mark.parametrize(("through", "raised"), [((SystemExit, KeyboardInterrupt), True), ((), False)])
 def test_what_ends_a_program_is_raised_where_somebody_waits_for_it(
-    faults: tuple[type[BaseException], ...], raised: bool
+    through: tuple[type[BaseException], ...], raised: bool
 ) -> None:
-    dispatcher, got = Dispatcher(faults), []
+    dispatcher, got = Dispatcher(through), []
 
     def leave(text: str) -> None:
         raise SystemExit(3)

@@ -103,3 +103,30 @@ def test_and_that_of_the_twin(bus: Make) -> None:
             await a.wait_released(10)
 
     asyncio.run(run())
+
+
+def test_a_callback_is_refused_to_wait_for_what_its_own_thread_has_to_hear(bus: Make) -> None:
+    first = bus()
+    refused: list[str] = []
+    with Portal("a", **first.told) as a:
+
+        def wait(text: str) -> None:
+            first.daemon.close()
+            until(lambda: not a.released)
+            a.publish("kept", "text")
+            for call in (a.wait_released, a.flush):
+                try:
+                    call()
+                except omq.StateError as error:
+                    refused.append(str(error).rpartition(": its")[0])
+
+        a.subscribe("x", str, wait)
+        kept = a.subscribe("kept", str)
+        a.wait_released(10)
+        a.publish("x", "text")
+        until(lambda: len(refused) == 2)
+        bus()
+        a.wait_released(10)
+        assert kept.recv(timeout=10) == "text"
+    told = "a: the hold is not released, and a callback cannot"
+    assert refused == [f"{told} wait for that", f"{told} flush what it keeps"]

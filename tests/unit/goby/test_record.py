@@ -35,6 +35,30 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read(recorded(tmp_path / "log")) == (WHOLE, None)
 
 
+def test_a_full_disk_is_said_with_the_file(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "log")
+    recorder.close()
+    recorder._path = Path("/dev/full")
+    with (
+        open("/dev/full", "wb", buffering=0) as recorder._file,  # type: ignore[assignment]
+        pytest.raises(OSError, match="No space left on device: '/dev/full'"),
+    ):
+        recorder.append(FRAMES[0], 1)
+
+
+def test_a_logger_that_is_killed_leaves_whole_records(tmp_path: Path) -> None:
+    """Whenever the buffer is written, there is no head in the file without its publication."""
+    path = tmp_path / "log"
+    written = set()
+    with Recorder(path) as recorder:
+        for number in range(2000):
+            recorder.append(FRAMES[0], number)
+            if size := path.stat().st_size:
+                written.add(size)
+                assert read(path)[1] is None
+    assert len(written) > 2
+
+
 def test_publications_are_the_same_again() -> None:
     publication = publication_of(FRAMES[0])
     assert publication == ("chat", "CSTR", "CSTR", b"msg0\0")

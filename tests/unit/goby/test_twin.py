@@ -174,7 +174,7 @@ def test_who_publishes_all_the_time_is_released_in_the_twin(told: dict[str, Any]
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("fault", [asyncio.CancelledError, GeneratorExit, ValueError])
+@pytest.mark.parametrize("fault", [asyncio.CancelledError, GeneratorExit, ValueError, BaseException])
 def test_what_a_callback_of_the_twin_raises_harms_nobody(told: dict[str, Any], fault: type[BaseException]) -> None:
     async def run() -> None:
         async with twin.Portal("a", **told) as a:
