@@ -105,7 +105,10 @@ def portal_of(options: dict[str, Any]) -> Iterator[Portal]:
 
 
 def until_signal() -> threading.Event:
-    """An event that SIGTERM or SIGINT sets; the second one does not wait for the orderly end."""
+    """An event that SIGTERM or SIGINT sets; the second one does not wait for the orderly end.
+
+    It is asked for once the portal is there: while the manager is looked for, the first signal ends the program.
+    """
     ended = threading.Event()
 
     def end(_: int, __: object) -> None:
@@ -130,9 +133,9 @@ def goby() -> None:
 @on_a_bus("omq_goby_log")
 def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: float | None, **options: Any) -> None:
     """Record what is published into FILE, until SIGTERM or SIGINT comes. A FILE that is there is gone on with."""
-    ended = until_signal()
     end = None if seconds is None else time.monotonic() + seconds
     with portal_of(options) as portal:
+        ended = until_signal()
         from omq.goby.record import Recorder, frame_of
 
         with Recorder(file) as recorder:
@@ -169,8 +172,8 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
 
     What asks programs to end or how they are (`goby::terminate`, `goby::health`) is left out, unless --group has it.
     """
-    ended = until_signal()
     with portal_of(options) as portal:
+        ended = until_signal()
         from omq.goby.dispatch import RegexHandler
         from omq.goby.record import Recording
         from omq.goby.scheme import Schemes
@@ -265,7 +268,6 @@ def sniff(
     **options: Any,
 ) -> None:
     """Print what is published, a line each: the time, who publishes what to which group, and the payload."""
-    ended = until_signal()
     for module in modules:
         try:
             importlib.import_module(module)
@@ -273,6 +275,7 @@ def sniff(
             raise click.BadParameter(f"{module!r}: {fault}", param_hint="--import") from None
     end = None if seconds is None else time.monotonic() + seconds
     with portal_of(options) as portal:
+        ended = until_signal()
         found = portal.subscribe_regex(group, type_, scheme or None)
         portal.ready()
         seen = 0

@@ -252,7 +252,7 @@ class Portal(PortalBase[Subscription]):
 
     def _keep(self, frame: bytes) -> None:
         while True:
-            if self._closed:
+            if self._closed or self._ends:
                 raise self._closed_error()
             rounds = self._session.rounds
             try:
@@ -366,6 +366,7 @@ class Portal(PortalBase[Subscription]):
 
     def close(self) -> None:
         """Ends; what was published leaves first, if the hold is released within a second. Idempotent."""
+        self._ends = True
         if self._threads and not self._closed and threading.current_thread() is not self._threads[-1]:
             mark = self._outbox.kept
             self._await(lambda: self._outbox.left >= mark, LINGER)

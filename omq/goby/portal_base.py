@@ -68,6 +68,7 @@ class PortalBase(Generic[_Subscription]):
         self._options: dict[str, Any] = {"reconnect_interval": RECONNECT, "ipv6": transport == "tcp"}
         self._changing = threading.RLock()  # what the socket has subscribed to
         self._closed = False
+        self._ends = False  # whether it is being closed: what leaves does so, and nothing more is kept
         self._set_up()
 
     def _set_up(self) -> None:

@@ -303,10 +303,9 @@ class Session:
 
     def not_left(self, timeout: float | None) -> str:
         """What is raised where publications have not left in time."""
-        return (
-            f"{self.outbox.kept - self.outbox.left} publications have not left within {timeout} s: they wait until what"
-            " was subscribed to before them is in force"
-        )
+        what = "what was subscribed to before them is in force" if self.released else "the router is found again"
+        count = self.outbox.kept - self.outbox.left
+        return f"{count} publications have not left within {timeout:g} s: they wait until {what}"
 
     # ------------------------------------------------------------------ what it does by itself
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -199,6 +200,27 @@ def test_it_ends_by_a_signal_while_it_is_held(tmp_path: Path) -> None:
         finally:
             play.kill()
             play.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("name", ["log", "play", "sniff"])
+def test_it_ends_by_a_signal_while_it_looks_for_the_manager(tmp_path: Path, name: str, number: signal.Signals) -> None:
+    file = [] if name == "sniff" else [str(tmp_path / "log")]
+    recorded(tmp_path / "log", 0)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{tmp_path}/g.manager")
+        listener.listen()
+        listener.settimeout(20)
+        looking = start(name, *file, f"--socket-name={tmp_path}/g", "--manager-timeout=50")
+        try:
+            with listener.accept()[0] as silent:
+                assert silent.recv(10)
+                looking.send_signal(number)
+                assert looking.wait(10) == (-number if number == signal.SIGTERM else 1)
+        finally:
+            looking.kill()
+            output, errors = looking.communicate()
+    assert "Traceback" not in output + errors
 
 
 def test_what_this_program_would_not_publish_is_played_as_it_was(tmp_path: Path, told: dict[str, Any]) -> None:

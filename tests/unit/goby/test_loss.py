@@ -37,7 +37,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has portals wait less long for a router that stalls."""
     monkeypatch.setattr("omq.goby.session.BARRIER", 0.05)
     monkeypatch.setattr("omq.goby.portal.LINGER", 0.02)
-    monkeypatch.setattr(twin, "LINGER", 0.02)
+    monkeypatch.setattr("omq.asyncio.goby.portal.LINGER", 0.02)
 
 
 def test_a_router_that_stalls_while_what_waits_leaves_costs_nothing(tmp_path: Path, hasty: None) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import omq
 import omq.asyncio.goby as twin
-from omq.goby import Portal
+from omq.goby import Daemon, Portal
 from tests.unit.goby.conftest import MESSAGES, Make
 from tests.waits import until
 
@@ -231,6 +231,73 @@ def test_a_twins_close_that_is_cancelled_is_waited_for_by_the_next(told: dict[st
             assert all(task.done() for task in portal._tasks)
 
     asyncio.run(run())
+
+
+def test_a_twins_end_keeps_nothing_more(bus: Make, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        made = bus()
+        async with twin.Portal("a", **made.told) as a:
+            await a.wait_released(10)
+            await asyncio.to_thread(made.daemon.close)
+            await asyncio.to_thread(until, lambda: not a.released)
+            await a.publish("g", "kept")
+            closing = asyncio.create_task(a.close())
+            await asyncio.sleep(0)
+            with pytest.raises(omq.ClosedError):
+                await a.publish("g", "too late")
+            await closing
+
+    asyncio.run(run())
+    assert "1 publications that were held are dropped" in caplog.text
+
+
+def test_a_twin_in_another_loop_says_so_and_closes_there_once_its_own_has_ended(told: dict[str, Any]) -> None:
+    async def begin() -> twin.Portal:
+        portal = twin.Portal("a", **told)
+        await portal.wait_released(10)
+        return portal
+
+    async def elsewhere(portal: twin.Portal, text: str, *, closes: bool) -> None:
+        calls = [
+            portal.start,
+            portal.wait_released,
+            portal.flush,
+            lambda: asyncio.to_thread(portal.subscribe, "g", str),
+        ]
+        for call in calls if closes else [*calls, portal.close]:
+            with pytest.raises(omq.StateError, match=text):
+                await call()
+        if closes:
+            await portal.close()
+            assert portal.closed
+            assert portal._pub.closed
+            assert portal._sub.closed
+
+    async def live() -> None:
+        portal = await begin()
+        await asyncio.to_thread(lambda: asyncio.run(elsewhere(portal, "another event loop", closes=False)))
+        await portal.close()
+
+    asyncio.run(live())
+    portal = asyncio.run(begin())
+    asyncio.run(elsewhere(portal, "event loop that has ended", closes=True))
+    asyncio.run(portal.close())
+
+
+def test_a_twin_that_found_nobody_may_look_in_another_loop(tmp_path: Path) -> None:
+    portal = twin.Portal("a", socket_name=tmp_path / "g", manager_timeout=0.1)
+
+    async def look() -> None:
+        heard = portal.subscribe("g", str)
+        await portal.wait_released(10)
+        await portal.publish("g", "text")
+        assert await heard.recv(timeout=10) == "text"
+        await portal.close()
+
+    with pytest.raises(omq.ConnectError):
+        asyncio.run(look())
+    with Daemon(socket_name=tmp_path / "g"):
+        asyncio.run(look())
 
 
 def test_a_twins_daemon_that_is_cancelled_serves_no_more(tmp_path: Path) -> None:

@@ -1,14 +1,4 @@
-"""The asyncio twin of `omq.goby`: the same daemon and portal, whose calls are awaited.
-
-import omq.asyncio.goby
-
-async with omq.asyncio.goby.Daemon(platform="auv"), omq.asyncio.goby.Portal("chat", platform="auv") as portal:
-    said = portal.subscribe("chat", str)
-    await portal.wait_released(timeout=5)
-    await portal.publish("chat", "hello")
-    async for text in said:
-        print(text)
-"""
+"""The asyncio twin of the portal."""
 
 from __future__ import annotations
 
@@ -23,13 +13,11 @@ from typing import Any, Self
 import omq.asyncio as omq
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError, Timeout, UsageError
 from omq.event import Event
-from omq.goby.daemon import Daemon as BlockingDaemon
-from omq.goby.dispatch import Handler, Inbox, Item, Received, does_not_parse
-from omq.goby.errors import BufferFull, GobyError, Malformed
-from omq.goby.identifier import Group
+from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
+from omq.goby.errors import BufferFull
 from omq.goby.outbox import Closing
 from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NAMING, NEWS, PATIENCE, PortalBase
-from omq.goby.scheme import Scheme, SchemeId
+from omq.goby.scheme import SchemeId
 from omq.goby.session import (
     Ask,
     AwaitLoss,
@@ -45,17 +33,7 @@ from omq.goby.session import (
     Where,
 )
 
-__all__ = [
-    "BufferFull",
-    "Daemon",
-    "GobyError",
-    "Group",
-    "Malformed",
-    "Portal",
-    "Received",
-    "Scheme",
-    "Subscription",
-]
+__all__ = ["Portal", "Subscription"]
 
 log = logging.getLogger("omq.goby")
 
@@ -235,12 +213,14 @@ class Portal(PortalBase[Subscription]):
 
         Raises:
             ConnectError: No manager has answered in time.
+            StateError: It has been started in another event loop.
             ClosedError: The portal is closed.
         """
-        if self._tasks and not self._closed:
-            return
         if self._closed:
             raise self._closed_error()
+        if self._tasks:
+            self._check_loop()
+            return
         if self._starting is None:
             self._loop = asyncio.get_running_loop()
             self._starting = self._loop.create_task(self._start())
@@ -255,9 +235,18 @@ class Portal(PortalBase[Subscription]):
             await self._do_all(self._session.connect())
         except BaseException:
             await self._drop()
+            self._loop = None
             raise
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._read()), loop.create_task(self._live())]
+
+    def _check_loop(self) -> None:
+        """Raises `StateError` where its tasks do not run: in another event loop, or in none."""
+        if self._loop is None or self._loop is _running():
+            return
+        if self._loop.is_closed():
+            raise StateError(f"{self!r} belongs to an event loop that has ended: make another portal")
+        raise StateError(f"{self!r} belongs to another event loop, or there is none here")
 
     async def _drop(self) -> None:
         for socket in (getattr(self, "_sub", None), getattr(self, "_pub", None)):
@@ -267,11 +256,21 @@ class Portal(PortalBase[Subscription]):
     async def close(self) -> None:
         """Ends; what was published leaves first, if the hold is released within a second. Idempotent.
 
-        A call that is cancelled goes on in the background; another one waits for that.
+        A call that is cancelled goes on in the background; another one waits for that. Behind the end of the event
+        loop that the portal belongs to it may be called in another one, and nothing leaves any more.
+
+        Raises:
+            StateError: It belongs to another event loop, which has not ended.
         """
-        if self._closing is None:
+        if self._closing is not None and self._closing.done():
+            return
+        ended = self._loop is not None and self._loop.is_closed()
+        if not ended:
+            self._check_loop()
+        self._ends = True
+        if self._closing is None or ended:
             mine = asyncio.current_task() in self._tasks
-            self._closing = asyncio.get_running_loop().create_task(self._close(linger=not mine))
+            self._closing = asyncio.get_running_loop().create_task(self._close(linger=not (mine or ended)))
         await asyncio.shield(self._closing)
 
     async def _close(self, *, linger: bool) -> None:
@@ -288,7 +287,7 @@ class Portal(PortalBase[Subscription]):
             if isinstance(handler.inbox, AsyncInbox):
                 handler.inbox.end()
         self._changed.set()
-        tasks = [task for task in (self._starting, *self._tasks) if task is not None]
+        tasks = [task for task in (self._starting, *self._tasks) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -326,6 +325,8 @@ class Portal(PortalBase[Subscription]):
             return
         await self.start()
         while True:
+            if self._closed or self._ends:
+                raise self._closed_error()
             rounds = self._session.rounds
             try:
                 if not self._outbox.put(frame):
@@ -338,8 +339,6 @@ class Portal(PortalBase[Subscription]):
                     raise
                 # What waits does so for a moment, since something was subscribed to.
                 await self._await(self._session.behind(rounds))
-            if self._closed:
-                raise self._closed_error()
 
     async def flush(self, timeout: float | None = None) -> None:
         """Waits until what was published after the release has left; see `omq.goby.Portal.flush`.
@@ -373,8 +372,7 @@ class Portal(PortalBase[Subscription]):
     def _add(self, handler: Handler) -> Subscription:
         if self._closed:
             raise self._closed_error()
-        if self._loop is not None and self._loop is not _running():
-            raise StateError(f"{self!r} belongs to another event loop, or there is none here")
+        self._check_loop()
         prefix = self._session.dispatcher.add(handler)
         if prefix is not None and self._at is not None:
             self._sub.subscribe(prefix)
@@ -553,57 +551,3 @@ def _running() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-class Daemon:
-    """The manager and the router of a bus, in threads of their own; see `omq.goby.Daemon`, whose arguments these are.
-
-    Attributes:
-        endpoints: Where clients find it, once it is started: `manager`, `publish`, `subscribe`.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        self._daemon = BlockingDaemon(**options)
-        self.endpoints = self._daemon.endpoints
-        self._starting: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def missing(self) -> list[str]:
-        """The required clients that are not ready; none once the hold is released."""
-        return self._daemon.missing
-
-    async def start(self, *, ready: bool = True) -> None:
-        """Serves; `async with` does it; see `omq.goby.Daemon.start`."""
-        if self._starting is None or self._starting.done():
-            starting = asyncio.to_thread(self._daemon.start, ready=ready)
-            self._starting = asyncio.get_running_loop().create_task(starting)
-        await asyncio.shield(self._starting)
-
-    def ready(self) -> None:
-        """It is ready itself, which every client waits for."""
-        self._daemon.ready()
-
-    async def close(self) -> None:
-        """Ends. Idempotent. A call that is cancelled goes on in the background; another one waits for that."""
-        if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._closing)
-
-    async def _close(self) -> None:
-        if self._starting is not None:
-            await asyncio.gather(self._starting, return_exceptions=True)
-        await asyncio.to_thread(self._daemon.close)
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except asyncio.CancelledError:
-            await self.close()  # nobody will
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

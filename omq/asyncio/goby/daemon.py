@@ -1,0 +1,65 @@
+"""The asyncio twin of the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+from omq.goby.daemon import Daemon as BlockingDaemon
+
+__all__ = ["Daemon"]
+
+
+class Daemon:
+    """The manager and the router of a bus, in threads of their own; see `omq.goby.Daemon`, whose arguments these are.
+
+    Attributes:
+        endpoints: Where clients find it, once it is started: `manager`, `publish`, `subscribe`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._daemon = BlockingDaemon(**options)
+        self.endpoints = self._daemon.endpoints
+        self._starting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def missing(self) -> list[str]:
+        """The required clients that are not ready; none once the hold is released."""
+        return self._daemon.missing
+
+    async def start(self, *, ready: bool = True) -> None:
+        """Serves; `async with` does it; see `omq.goby.Daemon.start`."""
+        if self._starting is None or self._starting.done():
+            starting = asyncio.to_thread(self._daemon.start, ready=ready)
+            self._starting = asyncio.get_running_loop().create_task(starting)
+        await asyncio.shield(self._starting)
+
+    def ready(self) -> None:
+        """It is ready itself, which every client waits for."""
+        self._daemon.ready()
+
+    async def close(self) -> None:
+        """Ends. Idempotent. A call that is cancelled goes on in the background; another one waits for that."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self._starting is not None:
+            await asyncio.gather(self._starting, return_exceptions=True)
+        await asyncio.to_thread(self._daemon.close)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except asyncio.CancelledError:
+            await self.close()  # nobody will
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
