@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter, deque
 from contextlib import suppress
+from heapq import heappop, heappush
 from typing import Any, Final
 
 import omq.asyncio as omq
@@ -111,7 +112,7 @@ class Outlet:
 
     Attributes:
         bytes: Bytes of bodies that consumers have.
-        held: The messages that they have, by key, in the order of their deadlines, about.
+        held: The messages that they have, by key, in the order of their deadlines, but for those that got a longer one.
         consumers: Who is connected, by what the socket calls them.
         counts: What has happened: `delivered`, `redelivered`, `acknowledged`, `returned`, `expired`, `refused`.
     """
@@ -131,6 +132,7 @@ class Outlet:
         self._limit = inflight_size
         self._turn: deque[Consumer] = deque()
         self._late: deque[Consumer] = deque()  # who lets messages expire gets some if there is nobody else
+        self._longer: list[tuple[float, bytes]] = []  # a heap of the keys of those, and of some that have ended
         self._expired: dict[bytes, Flight] = {}  # whose time is up, and that nobody else has got yet
         self._leaving: dict[bytes, int] = {}  # batches since the connection was over
         self._woken = False
@@ -346,13 +348,8 @@ class Outlet:
     def _reap(self) -> None:
         """Takes back what was not acknowledged in time."""
         now = time.monotonic()
-        over: list[Flight] = []
-        for flight in self.held.values():
-            if flight.deadline > now:
-                break
-            over.append(flight)
         expired = 0
-        for flight in over:
+        for flight in self._over(now):
             consumer = flight.holder
             assert consumer is not None
             # Who says how many it takes ahead answers them one after the other: it has not come to this one yet.
@@ -360,6 +357,7 @@ class Outlet:
                 del self.held[flight.key]
                 flight.deadline = consumer.answered + self._timeout
                 self.held[flight.key] = flight
+                heappush(self._longer, (flight.deadline, flight.key))
                 continue
             expired += 1
             self._take_back(flight)
@@ -378,6 +376,21 @@ class Outlet:
                 consumer.move(self._turn, 1)
         self._reaper = self._loop.call_later(self._reaper_frequency, self._reap)
         self.wake()
+
+    def _over(self, now: float) -> list[Flight]:
+        """Whose time is up."""
+        over: dict[bytes, Flight] = {}
+        while self._longer and self._longer[0][0] <= now:
+            deadline, key = heappop(self._longer)
+            longer = self.held.get(key)
+            if longer is not None and longer.deadline == deadline:
+                over[key] = longer
+        for flight in self.held.values():
+            if flight.deadline > now:
+                # Behind it are such as were delivered later, and those of the heap, whose time comes sooner.
+                break
+            over[flight.key] = flight
+        return list(over.values())
 
     def _look(self) -> None:
         """Looks which of those that are late read what they are sent: it would else be sent to them again and again."""

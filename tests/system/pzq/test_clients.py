@@ -149,6 +149,29 @@ def test_a_slow_consumer_does_each_message_once(make: Make, count: int, work: fl
     assert done == [b"%d" % number for number in range(count)]
 
 
+def test_a_longer_time_ends_in_time_beside_what_another_has(make: Make) -> None:
+    """What the second consumer gets later has until later, and stands before what the first one got more time for."""
+    device = make(ack_timeout=2_000_000)
+    send = device.endpoints["send"]
+    with (
+        Producer(device.endpoints["receive"]) as producer,
+        Consumer(send, prefetch=2) as first,
+        Consumer(send) as second,
+    ):
+        producer.send_many([b"a", b"a", b"a", b"a"])
+        mine = [first.recv(timeout=5), first.recv(timeout=5)]
+        for delivery in (second.recv(timeout=5), second.recv(timeout=5)):
+            delivery.ack()
+        time.sleep(0.6)
+        answered = time.monotonic()
+        mine[0].ack()
+        time.sleep(1.2)
+        producer.send(b"later")
+        while (delivery := second.recv(timeout=10)).key != mine[1].key:
+            assert delivery.body == b"later"  # it is held
+        assert time.monotonic() - answered < 2.8
+
+
 def test_a_message_that_a_busy_consumer_has_passed_comes_again_in_time(make: Make) -> None:
     device = make(ack_timeout=300_000)
     with Producer(device.endpoints["receive"]) as producer, Consumer(device.endpoints["send"]) as consumer:
