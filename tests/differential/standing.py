@@ -115,6 +115,24 @@ class Standing:
         for dial in self.dials:
             if dial.peer is None and not dial.spent:
                 dial.peer = self.bound.get(dial.place)
+                if dial.peer is not None:
+                    self._push_out(dial)
+
+    def _push_out(self, heir: _Dial) -> None:
+        """Whose identity a new peer takes is connected no more; over tcp it dials again, and takes it back."""
+        assert heir.peer is not None
+        identity = self.program.options(heir.seat).get("identity")
+        if not identity or not self.program.options(heir.peer).get("router_handover"):
+            return
+        for dial in self.dials:
+            same = dial is not heir and dial.peer == heir.peer
+            if (
+                same
+                and self.program.transport == "inproc"
+                and self.program.options(dial.seat).get("identity") == identity
+            ):
+                self.parted |= {dial.seat, heir.peer}
+                dial.peer, dial.spent = None, True
 
 
 def standing(program: Program, steps: int) -> Standing:
