@@ -121,16 +121,12 @@ class Standing:
     def _push_out(self, heir: _Dial) -> None:
         """Whose identity a new peer takes is connected no more; over tcp it dials again, and takes it back."""
         assert heir.peer is not None
-        identity = self.program.options(heir.seat).get("identity")
-        if not identity or not self.program.options(heir.peer).get("router_handover"):
+        options = self.program.options
+        identity = options(heir.seat).get("identity")
+        if self.program.transport != "inproc" or not identity or not options(heir.peer).get("router_handover"):
             return
         for dial in self.dials:
-            same = dial is not heir and dial.peer == heir.peer
-            if (
-                same
-                and self.program.transport == "inproc"
-                and self.program.options(dial.seat).get("identity") == identity
-            ):
+            if dial is not heir and dial.peer == heir.peer and options(dial.seat).get("identity") == identity:
                 self.parted |= {dial.seat, heir.peer}
                 dial.peer, dial.spent = None, True
 
