@@ -67,10 +67,10 @@ cdef Outlook outlook(int fd, long long *holds) noexcept nogil:
     return CROWDED if <long long>memory[RMEM] * SHARE > memory[RCVBUF] else CLEAR
 
 
-cdef bint has_unread(int fd) noexcept nogil:
-    """Whether the kernel has bytes that we have not read."""
+cdef int unread_bytes(int fd) noexcept nogil:
+    """How many bytes the kernel has that we have not read."""
     cdef int waiting = 0
-    return ioctl(fd, FIONREAD, &waiting) == 0 and waiting > 0
+    return waiting if ioctl(fd, FIONREAD, &waiting) == 0 else 0
 
 
 @cython.final

@@ -43,8 +43,8 @@ from omq._core.link.command_backlog cimport (
     LOOKS,
     Outlook,
     CommandBacklog,
-    has_unread,
     outlook,
+    unread_bytes,
 )
 
 cdef enum:
@@ -514,7 +514,7 @@ cdef class Connection(Receiver):
     @property
     def unheard(self):
         """Whether the peer has sent something that we have not read, or that nobody would read now."""
-        return self._stopped or self.fd < 0 or has_unread(self.fd)
+        return self._stopped or self.fd < 0 or unread_bytes(self.fd) > 0
 
     @property
     def held_up(self):
@@ -543,21 +543,21 @@ cdef class Connection(Receiver):
         """
         cdef CommandBacklog waiting = self._backlog
         cdef Outlook found
+        cdef int unread
         if waiting is None or self.lost or self._broken or self.fd < 0:
             return False
         waiting.asked = False
-        if self._stopped:
-            return False
         found = outlook(self.fd, &waiting.room)
+        unread = unread_bytes(self.fd)
         if found == ENDED:
             self._backlog = None
         elif found == CROWDED:
             waiting.looks = 0  # when all of it has been read, the session is asked again
-        elif waiting.looks >= LOOKS or (waiting.seen == self.bytes_in and not has_unread(self.fd)):
+        elif waiting.looks >= LOOKS or (waiting.seen == self.bytes_in + unread and (self._stopped or not unread)):
             self._release()
         else:
             waiting.looks += 1
-            waiting.seen = self.bytes_in
+            waiting.seen = self.bytes_in + unread
             waiting.asked = True
             return True
         return False
@@ -583,14 +583,17 @@ cdef class Connection(Receiver):
         waiting.add(frames)
         if waiting.size > HELD_BYTES:
             return self._release()
-        return self._ask_session() if not self._stopped else 0
+        return self._ask_session()
 
     cdef int _ask_session(self) except -1:
-        """Asks the session to look in a moment: by then everything that the peer's kernel still has will have come."""
+        """Asks the session to look in a moment: by then everything that the peer's kernel still has will have come.
+
+        So it does while nobody reads, too, as long as our kernel has room.
+        """
         cdef CommandBacklog waiting = self._backlog
         if not waiting.asked:
             waiting.asked = True
-            waiting.seen = self.bytes_in
+            waiting.seen = self.bytes_in + unread_bytes(self.fd)
             self._poller.call_back(self.session.on_restrained, None)
         return 0
 

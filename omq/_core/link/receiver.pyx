@@ -21,7 +21,7 @@ from omq._core.wire.frame_reader cimport (
     Scan,
     FrameReader,
 )
-from omq._core.link.command_backlog cimport can_reset
+from omq._core.link.command_backlog cimport CROWDED, can_reset, outlook
 from omq._core.link.flusher cimport Flusher
 from omq._core.link.ping_responder cimport PingResponder
 from omq._core.link.poller cimport Poller
@@ -214,7 +214,8 @@ cdef class Receiver(Peer):
         elif over:
             self._lose(reason)
         elif self._full() and not self._stopped and self.recv_queue is not None:
-            self._stopped = self._behind = True
+            self._stopped = True
+            self._behind = self._behind or not caught_up
             self._read_on(False)
             self.recv_queue.paused(self)
         if not over:
@@ -403,8 +404,12 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int refill(self) except -1:
+        cdef long long holds
         if self.lost:
             return 0
+        # What had no room in our kernel meanwhile waits in the peer's.
+        if not self._behind and self._resets and outlook(self.fd, &holds) == CROWDED:
+            self._behind = True
         # Read at once: while the peer is ahead this saves the way through the event loop.
         self._stopped = False
         self._read()

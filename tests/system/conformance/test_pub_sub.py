@@ -74,6 +74,24 @@ def test_xpub_welcome_message(twin, endpoint):
     assert sub.recv(timeout=BOUND) == b"W"
 
 
+@pytest.mark.parametrize("kind", ["SUB", "XSUB"])
+def test_a_subscriber_at_its_mark_is_heard(twin, endpoint, kind):
+    """What waits for its user must not keep from the publisher what it wants: libzmq tells it at once."""
+    xpub, join = xpub_of(twin, endpoint, xpub_welcome_message=b"W")
+    sub = join(kind, recv_hwm=1)
+    change = {"SUB": (sub.subscribe, sub.unsubscribe)} if kind == "SUB" else {}
+    ask, end = change.get(kind, (lambda prefix: sub.send(b"\1" + prefix), lambda prefix: sub.send(b"\0" + prefix)))
+    ask(b"W")
+    assert told(xpub, 1) == [b"\1W"]
+    until(lambda: sub.poll(0))  # the welcome: one message is its mark
+    xpub.send(b"W: one more")
+    for number in range(3):
+        ask(b"%d" % number)
+        assert told(xpub, 1) == [b"\1%d" % number]
+    end(b"1")
+    assert told(xpub, 1) == [b"\0" + b"1"]
+
+
 def test_pub_invert_matching(twin, endpoint):
     pub = twin("PUB", bind=endpoint, invert_matching=True)
     sub = twin("SUB", connect=pub.endpoints[0], invert_matching=True, subscribe=b"X")

@@ -63,6 +63,14 @@ class Tcp(Driven):
         self.cut = ONE[sent % len(ONE) :] if sent % len(ONE) else b""
         return sent // len(ONE)
 
+    def heard_now(self):
+        """The same, of a peer whose calls wait."""
+        self.theirs.setblocking(False)
+        try:
+            return self.heard()
+        finally:
+            self.theirs.settimeout(10)
+
     def heard(self):
         """What the peer has received, if anything."""
         try:
@@ -76,6 +84,21 @@ async def test_they_leave_at_once_while_our_kernel_has_room():
         core.peer.control(command(b"SUBSCRIBE", b"a"))
         assert await core.read(core.theirs, 13) == command(b"SUBSCRIBE", b"a")
         assert core.session.told == 0
+
+
+async def test_they_leave_while_nobody_reads_if_our_kernel_has_room_for_a_moment():
+    with Tcp() as core:
+        core.peer.pause()
+        core.theirs.sendall(ONE)
+        core.peer.control(command(b"SUBSCRIBE", b"a"))
+        assert core.heard_now() == b""
+        assert core.session.told == 1
+        core.theirs.sendall(ONE)  # it is still speaking
+        await asyncio.sleep(0.01)
+        assert core.peer.look_again()
+        assert core.heard_now() == b""
+        assert not core.peer.look_again()
+        assert await core.read(core.theirs, 13) == command(b"SUBSCRIBE", b"a")
 
 
 async def test_they_wait_until_everything_is_read_and_keep_their_order():
