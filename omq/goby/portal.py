@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import omq
-from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError, Timeout, UsageError
+from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout, UsageError
 from omq.event import Event
-from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
+from omq.goby.dispatch import Dispatcher, Handler, Inbox, Item, does_not_parse
 from omq.goby.errors import BufferFull
 from omq.goby.outbox import Closing
 from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NAMING, NEWS, PATIENCE, PortalBase
@@ -24,7 +24,7 @@ from omq.goby.session import (
     AwaitNews,
     AwaitSubscribed,
     Connect,
-    Listen,
+    Hear,
     Pause,
     Send,
     Step,
@@ -209,6 +209,8 @@ class Portal(PortalBase[Subscription]):
         self._sub: omq.Socket
         self._at: tuple[str, str] | None = None
         self._asking: omq.Socket | None = None
+        self._answers: omq.Socket | None = None
+        self._hearer: threading.Thread | None = None
         self._news = threading.Event()
         self._ending = threading.Event()
         self._changed = threading.Condition()  # whether it is released, or closed
@@ -218,10 +220,13 @@ class Portal(PortalBase[Subscription]):
         except BaseException:
             self.close()
             raise
-        for run in (self._read, self._live):
-            thread = threading.Thread(target=run, name=f"omq goby {self.name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        for run in (lambda: self._read(self._sub, self._session.dispatcher), self._live):
+            self._threads.append(self._thread(run))
+
+    def _thread(self, run: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=run, name=f"omq goby {self.name}", daemon=True)
+        thread.start()
+        return thread
 
     # ------------------------------------------------------------------ publications
 
@@ -269,21 +274,9 @@ class Portal(PortalBase[Subscription]):
                 self._await(self._session.behind(rounds), None)
 
     def _await(self, true: Callable[[], bool], timeout: float | None) -> bool:
-        """Waits until something is true, or the portal is closed; gives whether that is so in time.
-
-        The thread that calls callbacks is the one that hears of a release: it waits for none.
-        """
-        reads = bool(self._threads) and threading.current_thread() is self._threads[0]
+        """Waits until something is true, or the portal is closed; gives whether that is so in time."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or true() or (reads and not self._session.released), timeout)
-            return self._closed or true()
-
-    def _refuse_callback(self, what: str) -> None:
-        """Raises where a callback would wait for what its own thread has to hear."""
-        if self._threads and threading.current_thread() is self._threads[0] and not self._session.released:
-            raise StateError(
-                f"{self.name}: the hold is not released, and a callback cannot {what}: its thread hears of the release"
-            )
+            return self._changed.wait_for(lambda: self._closed or true(), timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until what was published after the release has left this process.
@@ -293,13 +286,11 @@ class Portal(PortalBase[Subscription]):
 
         Raises:
             SendTimeout: Something has not left in time; nothing is lost.
-            StateError: A callback has called it, and the hold is not released.
             ClosedError: The portal is closed.
         """
         end = None if timeout is None else time.monotonic() + timeout
         mark = self._outbox.kept
         if not self._await(lambda: self._outbox.left >= mark or not self._session.rounds, timeout):
-            self._refuse_callback("flush what it keeps")
             raise SendTimeout(self._session.not_left(timeout))
         self._pub.flush(end and max(end - time.monotonic(), 0))
 
@@ -344,14 +335,12 @@ class Portal(PortalBase[Subscription]):
 
         Raises:
             Timeout: It was not released in time; the text says who is missing, where omq's gobyd holds.
-            StateError: A callback has called it: it cannot wait for what its own thread has to hear.
             ClosedError: The portal is closed.
         """
         if self._await(lambda: self._session.released, timeout):
             if self._closed:
                 raise self._closed_error()
             return
-        self._refuse_callback("wait for that")
         raise Timeout(self._session.not_released(timeout, self.missing(timeout=NAMING)))
 
     def missing(self, *, timeout: float = 1.0) -> list[str]:
@@ -379,7 +368,7 @@ class Portal(PortalBase[Subscription]):
         self._outbox.hold()
         self._ending.set()
         self._news.set()
-        for socket in (self._asking, getattr(self, "_sub", None), getattr(self, "_pub", None)):
+        for socket in (self._asking, self._answers, getattr(self, "_sub", None), getattr(self, "_pub", None)):
             if socket is not None:
                 socket.close()
         with self._changed:
@@ -387,8 +376,8 @@ class Portal(PortalBase[Subscription]):
         for handler in self._session.dispatcher.handlers:
             if isinstance(handler.inbox, BlockingInbox):
                 handler.inbox.end()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
+        for thread in (*self._threads, self._hearer):
+            if thread is not None and thread is not threading.current_thread():
                 thread.join()
 
     def __enter__(self) -> Self:
@@ -405,11 +394,11 @@ class Portal(PortalBase[Subscription]):
         self._news.set()
         self._losses.put(NEWS)
 
-    def _read(self) -> None:
-        sort = self._session.dispatcher.sort
+    def _read(self, sub: omq.Socket, dispatcher: Dispatcher) -> None:
+        sort = dispatcher.sort
         while not self._closed:
             try:
-                publications = self._sub.recv_many(BATCH)
+                publications = sub.recv_many(BATCH)
                 self._pub._look()  # see `Session`: who asks has subscribed to the answer before
                 for inbox, items in sort(publications).items():
                     assert isinstance(inbox, BlockingInbox)
@@ -450,13 +439,11 @@ class Portal(PortalBase[Subscription]):
                 return self._ask(step)
             case Connect(sockets):
                 self._connect(sockets.publish, sockets.subscribe, sockets.send_hwm, sockets.recv_hwm)
-            case Subscribe(prefix, wanted):
-                (self._sub.subscribe if wanted else self._sub.unsubscribe)(prefix)
-            case Listen(handler, wanted):
-                if wanted:
-                    self._add(handler)
-                else:
-                    self._remove(handler)
+            case Hear(answers):
+                self._hear(answers)
+            case Subscribe(prefix, wanted, hearing):
+                sub = self._sub if not hearing or self._answers is None else self._answers
+                (sub.subscribe if wanted else sub.unsubscribe)(prefix)
             case AwaitSubscribed(prefix, timeout):
                 try:
                     self._pub.wait_subscribed(prefix, timeout=timeout)
@@ -512,6 +499,21 @@ class Portal(PortalBase[Subscription]):
                 if at is not None:
                     socket.disconnect(at[number])
                 socket.connect(self._at[number])
+
+    def _hear(self, answers: Dispatcher | None) -> None:
+        if self._answers is not None and self._hearer is not None:
+            self._answers.close()
+            self._hearer.join()
+            self._answers = None
+        if answers is None:
+            return
+        with self._changing:
+            if self._closed or self._at is None:
+                raise self._closed_error()
+            self._answers = sub = omq.SUB(
+                self._context, connect=self._at[1], subscribe=answers.wanted, linger=0, **self._options
+            )
+        self._hearer = self._thread(lambda: self._read(sub, answers))
 
     def _where(self) -> object:
         """By which connections the router is reached; see `Where`."""

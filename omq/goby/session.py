@@ -13,6 +13,10 @@ publications up for the same time, about a millisecond: who subscribes to an ans
 has sent the subscription on before it gets the question; and where the question has arrived, so has the subscription,
 on one host, but by another connection: so a portal hears what its publisher has been told before it gives away what it
 has received.
+
+Whose hold is released? The manager's answers come by a connection of their own, which is made anew whenever another
+router is found: what a gobyd has said that is gone by now, and nobody has heard yet, releases no other's hold. And a
+callback that takes long, or itself waits for the release, keeps nobody from hearing of it.
 """
 
 from __future__ import annotations
@@ -23,10 +27,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from omq.errors import ConnectError, StateError, UsageError
-from omq.goby.dispatch import Dispatcher, Handler, Inbox, RegexHandler, TypeHandler
+from omq.goby.dispatch import Dispatcher, Inbox, RegexHandler, TypeHandler
 from omq.goby.errors import Malformed
 from omq.goby.identifier import MANAGER_RESPONSE, checked_group, head_of
 from omq.goby.outbox import LIMIT, Outbox
@@ -74,19 +79,22 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
-    """Subscribe to, or no longer to, a word."""
+class Hear:
+    """Hear the manager's answers by a connection of their own, a new one, and no more by the one before.
 
-    prefix: bytes
-    wanted: bool = True
+    `None`: hear none.
+    """
+
+    answers: Dispatcher | None
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
-    """Begin, or end, a subscription of the portal's own."""
+class Subscribe:
+    """Subscribe to, or no longer to, a word; by the connection of all publications, or by that of the answers."""
 
-    handler: Handler
+    prefix: bytes
     wanted: bool = True
+    hearing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +145,7 @@ class Tell:
     released: bool
 
 
-Step = Ask | Connect | Subscribe | Listen | AwaitSubscribed | AwaitNews | Where | AwaitLoss | Send | Pause | Tell
+Step = Ask | Connect | Hear | Subscribe | AwaitSubscribed | AwaitNews | Where | AwaitLoss | Send | Pause | Tell
 Life = Generator[Step, Any, None]
 
 
@@ -205,8 +213,7 @@ class Session:
         self._words = 0
         self._deaf = float("-inf")  # until when the router is taken for one that does not pass subscriptions on
         self._routes: dict[tuple[str | int, type, int], Route] = {}
-        codec = Codec("PROTOBUF", "goby.zeromq.protobuf.ManagerResponse", bytes, read_response)
-        self._answers = TypeHandler(MANAGER_RESPONSE, codec, callback=self._answered)
+        self._hearing = 0  # how often the manager was heard anew
 
     @property
     def recv_hwm(self) -> int:
@@ -390,18 +397,19 @@ class Session:
             The connections by which it was heard: the release is that of the router at their ends.
         """
         first = at = None
-        yield Listen(self._answers)
-        said = self._ready
-        # Behind it the manager is heard: what it has subscribed to is in force, too.
-        yield from self._barrier()
+        said = False
         self._heard = prompted = time.monotonic()
         while self._hold:
             ready = self._ready
+            if at is None or (yield Where()) != at:
+                said = ready
+                at = yield from self._hear()
+                first = first or at
+                if at is not None:
+                    self._heard = time.monotonic()
             if ready and not said:
                 yield from self._barrier()
                 said = True
-            at = yield Where()
-            first = first or at
             yield Send([ask_hold(self.name, self.pid, threading.get_ident(), ready)])
             end = time.monotonic() + PERIOD
             while self._hold and self._ready == ready and (left := end - time.monotonic()) > 0:
@@ -414,8 +422,28 @@ class Session:
                 self._heard = time.monotonic()
             if not self._hold and (at is None or (yield Where()) != at):
                 self._hold = True  # who has released it may be gone
-        yield Listen(self._answers, wanted=False)
+        yield Hear(None)
         yield Pause(settle if at == first else RETURN)
+        return at
+
+    def _hear(self) -> Generator[Step, Any, object]:
+        """Hears the manager by a new connection: an answer of a gobyd that is gone is none of the next one's.
+
+        Nor do the answers wait behind other publications, for callbacks that take long.
+
+        Returns:
+            The connections by which the router is reached. Those of the answers came after them.
+        """
+        yield from self._barrier()
+        at = yield Where()
+        self._hearing += 1
+        answers = Dispatcher()
+        answers.malformations = self.dispatcher.malformations
+        codec = Codec("PROTOBUF", "goby.zeromq.protobuf.ManagerResponse", bytes, read_response)
+        answers.add(TypeHandler(MANAGER_RESPONSE, codec, callback=partial(self._answered, self._hearing)))
+        yield Hear(answers)
+        self._hold = True
+        yield from self._barrier(hearing=True)
         return at
 
     def _find_again(self) -> Life:
@@ -436,24 +464,33 @@ class Session:
                 said = time.monotonic()
                 log.warning("%s: the manager at %s: %s", self.name, self.bus.manager, fault)
 
-    def _barrier(self) -> Generator[Step, Any, bool]:
-        """Waits until all that was subscribed before is in force; see the module. Gives whether it is."""
+    def _barrier(self, *, hearing: bool = False) -> Generator[Step, Any, bool]:
+        """Waits until all that was subscribed before is in force; see the module. Gives whether it is.
+
+        Args:
+            hearing: By the connection of the answers.
+        """
         if time.monotonic() < self._deaf:
             return True
         self._words += 1
         word = f"/omq::goby::_word/{self.name.replace('/', '_')}/{self.pid}/{id(self):x}/{self._words}/".encode()
-        yield Subscribe(word)
+        yield Subscribe(word, hearing=hearing)
         passed = yield AwaitSubscribed(word, BARRIER / 2)
         if not passed and (yield AwaitSubscribed(b"", 0)):
             # No proxy, but something that takes all from publishers, and passes no subscription on.
             self._deaf, passed = time.monotonic() + DEAF, True
         passed = passed or (yield AwaitSubscribed(word, BARRIER / 2))
-        yield Subscribe(word, wanted=False)
+        yield Subscribe(word, wanted=False, hearing=hearing)
         return bool(passed)
 
-    def _answered(self, response: ManagerResponse) -> None:
-        """A manager has answered somebody; only who is meant takes it."""
-        if response.request != PROVIDE_HOLD_STATE:
+    def _answered(self, hearing: int, response: ManagerResponse) -> None:
+        """A manager has answered somebody; only who is meant takes it.
+
+        Args:
+            hearing: By which connection it has come; see `_hear`.
+            response: The answer.
+        """
+        if response.request != PROVIDE_HOLD_STATE or hearing != self._hearing:
             return
         self._heard = time.monotonic()
         if response.client_name == self.name and response.client_pid == self.pid:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import omq.asyncio as omq
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError, Timeout, UsageError
 from omq.event import Event
-from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
+from omq.goby.dispatch import Dispatcher, Handler, Inbox, Item, does_not_parse
 from omq.goby.errors import BufferFull
 from omq.goby.outbox import Closing
 from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NAMING, NEWS, PATIENCE, PortalBase
@@ -24,7 +24,7 @@ from omq.goby.session import (
     AwaitNews,
     AwaitSubscribed,
     Connect,
-    Listen,
+    Hear,
     Pause,
     Send,
     Step,
@@ -199,6 +199,8 @@ class Portal(PortalBase[Subscription]):
         self._pub: omq.Socket
         self._sub: omq.Socket
         self._at: tuple[str, str] | None = None
+        self._answers: omq.Socket | None = None
+        self._hearer: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -238,7 +240,8 @@ class Portal(PortalBase[Subscription]):
             self._loop = None
             raise
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._read()), loop.create_task(self._live())]
+        reading = loop.create_task(self._read(self._sub, self._session.dispatcher))
+        self._tasks = [reading, loop.create_task(self._live())]
 
     def _check_loop(self) -> None:
         """Raises `StateError` where its tasks do not run: in another event loop, or in none."""
@@ -249,7 +252,7 @@ class Portal(PortalBase[Subscription]):
         raise StateError(f"{self!r} belongs to another event loop, or there is none here")
 
     async def _drop(self) -> None:
-        for socket in (getattr(self, "_sub", None), getattr(self, "_pub", None)):
+        for socket in (self._answers, getattr(self, "_sub", None), getattr(self, "_pub", None)):
             if socket is not None:
                 await socket.close()
 
@@ -287,7 +290,7 @@ class Portal(PortalBase[Subscription]):
             if isinstance(handler.inbox, AsyncInbox):
                 handler.inbox.end()
         self._changed.set()
-        tasks = [task for task in (self._starting, *self._tasks) if task is not None and not task.done()]
+        tasks = [task for task in (self._starting, *self._tasks, self._hearer) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -428,11 +431,11 @@ class Portal(PortalBase[Subscription]):
         if self._at is not None:
             self._losses.put(NEWS)
 
-    async def _read(self) -> None:
-        sort = self._session.dispatcher.sort
+    async def _read(self, sub: omq.Socket, dispatcher: Dispatcher) -> None:
+        sort = dispatcher.sort
         while not self._closed:
             try:
-                publications = await self._sub.recv_many(BATCH)
+                publications = await sub.recv_many(BATCH)
                 self._pub._look()  # see `Session`: who asks has subscribed to the answer before
                 for inbox, items in sort(publications).items():
                     assert isinstance(inbox, AsyncInbox)
@@ -468,13 +471,11 @@ class Portal(PortalBase[Subscription]):
                 return await self._ask(step)
             case Connect(sockets):
                 self._connect(sockets.publish, sockets.subscribe, sockets.send_hwm, sockets.recv_hwm)
-            case Subscribe(prefix, wanted):
-                (self._sub.subscribe if wanted else self._sub.unsubscribe)(prefix)
-            case Listen(handler, wanted):
-                if wanted:
-                    self._add(handler)
-                else:
-                    self._remove(handler)
+            case Hear(answers):
+                await self._hear(answers)
+            case Subscribe(prefix, wanted, hearing):
+                sub = self._sub if not hearing or self._answers is None else self._answers
+                (sub.subscribe if wanted else sub.unsubscribe)(prefix)
             case AwaitSubscribed(prefix, timeout):
                 try:
                     await self._pub.wait_subscribed(prefix, timeout=timeout)
@@ -530,6 +531,17 @@ class Portal(PortalBase[Subscription]):
             if at is not None:
                 socket.disconnect(at[number])
             socket.connect(self._at[number])
+
+    async def _hear(self, answers: Dispatcher | None) -> None:
+        if self._answers is not None and self._hearer is not None:
+            await self._answers.close()
+            await self._hearer
+            self._answers = None
+        if answers is not None and self._at is not None:
+            self._answers = omq.SUB(
+                self._context, connect=self._at[1], subscribe=answers.wanted, linger=0, **self._options
+            )
+            self._hearer = asyncio.get_running_loop().create_task(self._read(self._answers, answers))
 
     def _where(self) -> object:
         """By which connections the router is reached; see `Where`."""

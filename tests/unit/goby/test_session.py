@@ -9,6 +9,7 @@ import pytest
 
 from omq.errors import ConnectError, UsageError
 from omq.goby import BufferFull
+from omq.goby.dispatch import Dispatcher
 from omq.goby.outbox import Closing, Outbox
 from omq.goby.protobuf import ManagerRequest, ManagerResponse, Socket
 from omq.goby.session import (
@@ -17,8 +18,8 @@ from omq.goby.session import (
     AwaitNews,
     AwaitSubscribed,
     Connect,
+    Hear,
     Life,
-    Listen,
     Pause,
     Send,
     Session,
@@ -27,7 +28,7 @@ from omq.goby.session import (
     Tell,
     Where,
 )
-from omq.goby.wire import REQUESTS, Bus
+from omq.goby.wire import REQUESTS, RESPONSES, Bus
 
 
 def session(**options: Any) -> Session:
@@ -59,6 +60,7 @@ class World:
         self.at: object = "a router"  # by which connections it is reached; `None`: by none
         self.stalls = 0  # calls after which a stalled router goes on
         self.reply: bytes | None = reply()
+        self.hears: Dispatcher | None = None  # where the manager's answers go
 
     def run(self, life: Life, until: type[Step] | None = None) -> None:
         """Does steps until one of a kind is to be done, or the life ends."""
@@ -90,6 +92,8 @@ class World:
                 return self.stalls < 0
             case Where():
                 return self.at
+            case Hear(answers):
+                self.hears = answers
             case AwaitLoss(at):
                 return at != self.at
         return None
@@ -98,7 +102,13 @@ class World:
         self.requests.append(request)
         hold = next(self.answers, False)
         response = ManagerResponse(request=2, client_name="nav", client_pid=request.client_pid, hold=hold)
-        self.session._answered(response)
+        self.say(response)
+
+    def say(self, response: ManagerResponse, heard_by: Dispatcher | None = None) -> None:
+        """The manager says something; it is heard by the connection of the answers, or by an older one."""
+        to = heard_by or self.hears
+        assert to is not None
+        to.sort([RESPONSES + b"1/a/\0" + response.SerializeToString()])
 
     def of(self, kind: type[Step]) -> list[Any]:
         return [step for step in self.steps if isinstance(step, kind)]
@@ -136,8 +146,8 @@ def test_what_was_kept_leaves_in_its_order_after_the_release() -> None:
     assert not one.outbox.put(b"late"), "nothing is kept any more"
     assert len(world.requests) == 3
     assert [step.released for step in world.of(Tell)] == [True]
-    first, last = world.of(Listen)
-    assert (first.wanted, last.wanted, first.handler) == (True, False, last.handler)
+    first, last = world.of(Hear)
+    assert (first.answers is None, last.answers) == (False, None)
 
 
 def test_its_own_word_stands_before_ready_and_before_what_it_publishes() -> None:
@@ -149,11 +159,13 @@ def test_its_own_word_stands_before_ready_and_before_what_it_publishes() -> None
     words = [index for index, step in enumerate(world.steps) if isinstance(step, Subscribe) and step.wanted]
     sent = [index for index, step in enumerate(world.steps) if isinstance(step, Send)]
     assert [request.ready for request in world.requests] == [True, True]
-    assert words[0] < sent[0] < sent[1] < words[1] < sent[2]
-    for index in words:
+    assert words[1] < sent[0] < sent[1] < words[2] < sent[2]
+    said = [step for step in world.steps if isinstance(step, Subscribe) and step.wanted]
+    assert [word.hearing for word in said] == [False, True, False]
+    for index, word in zip(words, said, strict=True):
         assert isinstance(world.steps[index + 1], AwaitSubscribed)
-        assert world.steps[index + 2] == Subscribe(world.steps[index].prefix, wanted=False)  # type: ignore[union-attr]
-    assert len({world.steps[index].prefix for index in words}) == 2, "each word is another one"  # type: ignore[union-attr]
+        assert world.steps[index + 2] == Subscribe(word.prefix, wanted=False, hearing=word.hearing)
+    assert len({word.prefix for word in said}) == 3, "each word is another one"
 
 
 def test_ready_is_said_at_once() -> None:
@@ -173,7 +185,7 @@ def test_an_answer_to_somebody_else_only_has_it_ask() -> None:
     life = one.live()
     world.run(life, AwaitNews)
     for name, pid in (("nav", one.pid + 1), ("other", one.pid)):
-        one._answered(ManagerResponse(request=2, client_name=name, client_pid=pid, hold=False))
+        world.say(ManagerResponse(request=2, client_name=name, client_pid=pid, hold=False))
     assert one._hold
     assert one._prompted
 
@@ -349,6 +361,23 @@ def test_a_release_of_a_router_that_is_lost_meanwhile_is_none() -> None:
     world.go_on(life, life.send(found), AwaitLoss)
     assert len(world.requests) == 3
     assert max(step.seconds for step in world.of(Pause)) >= 0.5, "others find it, too"
+
+
+def test_a_release_that_is_heard_late_is_none_of_the_next_router() -> None:
+    one = session()
+    world = World(one, holds=[True] * 100)
+    life = one.live()
+    step = world.go_on(life, next(life), AwaitNews)
+    before = world.hears
+    world.at = "another router"
+    step = world.go_on(life, life.send(None), Hear)
+    world.say(ManagerResponse(request=2, client_name="nav", client_pid=one.pid, hold=False), before)
+    step = world.go_on(life, step, AwaitNews)
+    assert world.hears is not before
+    world.say(ManagerResponse(request=2, client_name="nav", client_pid=one.pid, hold=False), before)
+    assert one._hold
+    world.say(ManagerResponse(request=2, client_name="nav", client_pid=one.pid, hold=False))
+    assert not one._hold
 
 
 def test_a_router_that_stalls_is_given_no_more_until_it_goes_on() -> None:
