@@ -247,7 +247,7 @@ class Member:
         return self._node.replicas(), len(self._settings.peers) + 1, living + 1
 
     def _may(self, owner: str) -> Callable[[], bool]:
-        return lambda: self._node.possession.delivers(owner, clock())
+        return lambda: self._node.delivers(owner, clock())
 
     # ------------------------------------------------------------------ messages
 
@@ -363,7 +363,7 @@ class Member:
             self._storing.take(keys)
             if write.error is None:
                 self._keys[queue.id].note(write.first, keys)
-                self._node.stored(origin, keys, _place(queue, write.first))
+                self._node.stored(origin, keys, _place(queue, write.first), clock())
                 self._act()
             elif isinstance(write.error, StoreFull) and len(keys) > 1:
                 # Where not all of them have room, half may: the others are asked about again.

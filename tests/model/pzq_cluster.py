@@ -38,6 +38,10 @@ def is_of(store: str, key: str) -> bool:
     return key[2:10] == f"{store:0>8}"
 
 
+def key_owner(key: str) -> str:
+    return key[2:10].lstrip("0")[0]
+
+
 class Broken(AssertionError):
     """A promise is."""
 
@@ -57,10 +61,12 @@ class Machine:
     stopped: bool = False
     storing: list[tuple[str, str, Keys, Sequence[str]]] = field(default_factory=list)  # replicas that have come
     told: set[str] = field(default_factory=set)  # what this run has heard is done with
+    #: Its claims of this run, by owner: the record, and who knew then of which messages that they are done with.
+    claims: dict[str, tuple[Any, frozenset[tuple[str, str]]]] = field(default_factory=dict)
 
     def begin(self, now: float) -> None:
         self.life += 1
-        self.storing, self.told = [], set()
+        self.storing, self.told, self.claims = [], set(), {}
         possession = Possession(
             self.name,
             [name for name in NAMES if name != self.name],
@@ -107,6 +113,8 @@ class Cluster:
         self.lost = 0  # disks, since all was whole again
         self.faults = 0
         self.whole = 0  # rounds for which nothing was wrong
+        self.knowing: frozenset[tuple[str, str]] = frozenset()  # who knew a round ago what consumers are done with
+        self.apart: dict[frozenset[str], float] = {}  # when two nodes that run did not hear all of each other last
         for machine in self.machines.values():
             machine.begin(self.now)
         for _ in range(3):
@@ -204,7 +212,7 @@ class Cluster:
         if not machine.runs:
             return []
         assert machine.node is not None
-        delivers = machine.node.possession.delivers
+        delivers = machine.node.delivers
         found = [(machine.name, key) for key in machine.own] if delivers(machine.name, self.now) else []
         for owner, keys in machine.held.items():
             if delivers(owner, self.now):
@@ -241,6 +249,7 @@ class Cluster:
                 for _, key in self.deliverable(machine):
                     if key in machine.told:
                         raise Broken(f"{machine.name} was told that {key} is done with, and delivers it")
+        self.check_knowledge()
         if self.links or not all(machine.runs for machine in self.machines.values()):
             self.whole = 0
         else:
@@ -323,7 +332,7 @@ class Cluster:
         held = machine.held.setdefault(origin, {})
         if new := [key for key in wanted if key not in held]:  # else they were with the store already
             held.update(dict.fromkeys(new, 0))
-            machine.node.stored(origin, new, 0)
+            machine.node.stored(origin, new, 0, self.now)
         self.send(machine.name, sender, (machine.name, keys))
         self.carry(machine)
 
@@ -339,6 +348,43 @@ class Cluster:
             ]
             if len(who) > 1:
                 raise Broken(f"{who} deliver what is {owner}'s")
+
+    def check_knowledge(self) -> None:
+        """Nobody delivers what a node that it hears knew to be done with, when the one claimed the queue.
+
+        A node that has lost its disk may: it gets back what was its own from whom it hears first.
+        """
+        for sender, to in self.links:
+            self.apart[frozenset((sender, to))] = self.now
+        for machine in self.machines.values():
+            if machine.stopped:
+                self.apart.update({frozenset((machine.name, name)): self.now for name in NAMES})
+        self.apart = {pair: when for pair, when in self.apart.items() if self.now - when < 3}
+        knew, nodes = self.knowing, {one.name: one.node for one in self.machines.values() if one.runs and one.node}
+        self.knowing = frozenset(
+            (name, key)
+            for name, node in nodes.items()
+            for key in self.consumed
+            if node._view(key_owner(key), key) == "gone"
+        )
+        for name, node in nodes.items():
+            machine = self.machines[name]
+            for owner in NAMES:
+                record = node.possession.record(owner)
+                if record[1] != name:
+                    machine.claims.pop(owner, None)
+                elif owner not in machine.claims or machine.claims[owner][0] != record:
+                    machine.claims[owner] = record, knew
+            for owner, key in self.deliverable(machine):
+                for other in nodes:
+                    if (
+                        (other, key) in machine.claims[owner][1] & self.knowing
+                        and frozenset((name, other)) not in self.apart
+                        and other != name
+                        and not self.lost
+                        and node.possession.alive(other, self.now)
+                    ):
+                        raise Broken(f"{other} knows that {key} is done with, and {name} delivers it")
 
     def check_return(self) -> None:
         """What was consumed does not come back to a cluster that is whole, however it came to be so."""
@@ -402,6 +448,7 @@ class Cluster:
                     sorted((owner, list(keys)) for owner, keys in machine.held.items() if keys),
                     sorted(machine.tombs.items()),
                     machine.stopped,
+                    sorted((owner, sorted(knew)) for owner, (_, knew) in machine.claims.items()),
                     told,
                 )
             )
@@ -419,6 +466,7 @@ class Cluster:
                 self.wiped,
                 self.lost and (self.lost, min(self.whole, HEALING)),
                 self.faults,
+                sorted((sorted(pair), self.now - when) for pair, when in self.apart.items()),
             )
         ).encode()
 
@@ -464,6 +512,11 @@ def _of_node(node: Node, now: float) -> Any:
         asked,
         [(key, sorted(having), until - now) for key, having, until in node._waiting],
         sorted(node.tombs),
+        [
+            (owner, peer, list(doubt.keys), _ago(now, doubt.since) if doubt.keys else 0)
+            for owner, doubts in node._doubts._doubts.items()
+            for peer, doubt in doubts.items()
+        ],
         [(peer, list(keys)) for peer, keys in node._unaware.items()],
     )
 

@@ -143,6 +143,20 @@ def test_what_is_acknowledged_while_a_replica_is_being_stored() -> None:
     cluster.check_healing()
 
 
+@pytest.mark.parametrize("link", ["", "slow", "twice"])
+@pytest.mark.parametrize("away", "bc")
+def test_what_was_acknowledged_while_a_node_was_away_is_not_delivered_by_it(away: str, link: str) -> None:
+    cluster = missing(away)
+    cluster.happen(("crash", "a"))
+    cluster.happen(("return", away))
+    if link:
+        cluster.happen((link, "c" if away == "b" else "b", away))
+    for _ in range(12):
+        cluster.round()
+        assert not cluster.deliverable(cluster.machines[away])
+    cluster.check_healing()
+
+
 @pytest.mark.parametrize("order", [*permutations("abc")])
 def test_nodes_that_lose_their_disks_one_after_another(order: tuple[str, ...]) -> None:
     cluster = produced()
@@ -171,6 +185,18 @@ def produced() -> Cluster:
     cluster = Cluster()
     cluster.happen(("produce",))
     cluster.round()
+    return cluster
+
+
+def missing(away: str = "b") -> Cluster:
+    """A node has died with a message, which was acknowledged to its owner then."""
+    cluster = produced()
+    cluster.happen(("crash", away))
+    for _ in range(8):
+        cluster.round()
+    cluster.happen(("consume", "a", "a", KEY))
+    for _ in range(8):
+        cluster.round()
     return cluster
 
 

@@ -19,6 +19,7 @@ from omq.pzq.cluster.actions import (
     Settle,
     Tell,
 )
+from omq.pzq.cluster.doubts import Doubts
 from omq.pzq.cluster.possession import Possession
 from omq.pzq.cluster.waiting import Waiting
 from omq.pzq.keys import KeyMap, Keys, Places, Recent
@@ -69,6 +70,8 @@ class Node:
         self._unsure: dict[str, dict[str, None]] = {}
         self._sure_of: dict[str, tuple[str, int, str]] = {}
         self._round: dict[str, float] = {}
+        #: Replicas that this node delivers in their owner's place once others have said what they know of them.
+        self._doubts = Doubts(possession)
         #: Own messages on their way to a peer as they were stored, by the first key; and since when.
         self._flying: dict[str, dict[str, tuple[Sequence[str], float]]] = {peer: {} for peer in possession.peers}
         #: What of `tombs` a peer has not confirmed to know.
@@ -115,6 +118,10 @@ class Node:
     def waits(self) -> float | None:
         """When the time of the first waiting producer is up."""
         return self._waiting.until()
+
+    def delivers(self, owner: str, now: float) -> bool:
+        """Whether this node may give messages of a queue to consumers."""
+        return self.possession.delivers(owner, now) and self._doubts.settled(owner, now)
 
     # ------------------------------------------------------------------ messages
 
@@ -170,12 +177,13 @@ class Node:
             keys = Keys.of([key for key in keys if key not in self.tombs and not any(key in some for some in known)])
         return Keys.of([key for key in keys if not self._is_mine(key)]) if origin == self.name else keys
 
-    def stored(self, origin: str, keys: Sequence[str], place: int) -> None:
+    def stored(self, origin: str, keys: Sequence[str], place: int, now: float) -> None:
         """Replicas are stored, the first of them at *place*, the others behind it."""
         keys = Keys.of(keys)
         if origin not in self.held:
             self.held[origin] = Places()
         self.held[origin].note(keys, place)
+        self._doubts.add(origin, keys, now)
         if origin == self.name and self._replicas:
             for missing in self._missing.values():
                 missing.update(dict.fromkeys(keys))
@@ -231,6 +239,7 @@ class Node:
                     self._entomb(origin, key, self._unaware)
         if origin == self.name:
             self._drop_own(keys)
+        self._doubts.drop(keys)
         self._removed.add(keys)
         self.actions.append(Remove(keys))
 
@@ -263,6 +272,7 @@ class Node:
             if unsure := self._unsure.get(owner):
                 for key in keys:
                     unsure.pop(key, None)
+        self._doubts.drop(keys)
         self._removed.add(keys)
 
     # ------------------------------------------------------------------ what comes
@@ -339,7 +349,11 @@ class Node:
 
     def _hear_told(self, sender: str, origin: str, lists: dict[str, list[str]], now: float) -> None:
         asked = self._asked[sender]
-        if lists["have"]:
+        told = [key for keys in lists.values() for key in keys]
+        if compares := self._doubts.answered(origin, sender, told, now) and origin != self.name:
+            for key in (*lists["have"], *lists["want"]):
+                asked.pop(key, None)
+        elif lists["have"]:
             self.replicated(sender, lists["have"], now)
         gone: list[str] = []
         for key in lists["gone"]:
@@ -352,7 +366,7 @@ class Node:
             self.actions.append(Remove(mine))
         self._done_with(gone)
         held, own = self.held.get(origin, ()), self.own if origin == self.name else ()
-        if wanted := [key for key in lists["want"] if key in held or key in own]:
+        if not compares and (wanted := [key for key in lists["want"] if key in held or key in own]):
             self._send(sender, origin, wanted, now)
         self._push(sender, now)
         self._consider(now)
@@ -386,6 +400,10 @@ class Node:
         if self.possession.consider(now, self.holds(), self._is_settled):
             self.actions.append(Keep(was))
             self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
+        for owner in self.possession.nodes:
+            held = [self.own] if owner == self.name else []
+            for peer in self._doubts.look(owner, [*held, *filter(None, [self.held.get(owner)])], now):
+                self._push(peer, now)
 
     def _is_settled(self, owner: str) -> bool:
         return not any(self.tombs[key] == owner for key in self._unaware[owner])
@@ -416,10 +434,11 @@ class Node:
             return
         asked, legacy = self._asked[peer], possession.peers[peer].legacy
         again = now - possession.timeout / 4
-        lists = [(self.name, self._missing[peer])]
+        lists: list[tuple[str, Iterable[str]]] = [(self.name, self._missing[peer])]
         for owner, unsure in self._unsure.items():
             if possession.record(owner)[1] == peer:
                 lists.append((owner, unsure))
+        lists += self._doubts.of(peer)
         for origin, keys in lists:
             due = [key for key in islice(keys, WINDOW) if asked.get(key, -1e9) < again]
             if due and legacy:

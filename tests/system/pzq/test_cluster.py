@@ -76,6 +76,32 @@ def test_a_killed_owners_messages_are_delivered_by_one_and_do_not_come_back(tmp_
         empty(nodes)
 
 
+def test_a_node_that_was_away_delivers_nothing_that_was_acknowledged_meanwhile(tmp_path: Path) -> None:
+    count = 3000  # more than are asked about at a time
+    with cluster(tmp_path, "--replicas", "2") as nodes:
+        produce(nodes[0], *bodies(count))
+        until(lambda: all(node.figures()["replicas"] == count for node in nodes[1:]), "both others have all")
+        nodes[1].kill()
+        assert consume(nodes[0], count - 10) == bodies(count)[:-10]
+        until(lambda: nodes[2].figures()["replicas"] == 10, "the third one knows what is done with")
+        nodes[0].kill()
+        nodes[1].start()
+        with Consumer(nodes[1].send) as one, Consumer(nodes[2].send) as other:
+            found: list[bytes] = []
+            while len(found) < 10:
+                for consumer in one, other:
+                    with suppress(ReceiveTimeout):
+                        delivery = consumer.recv(timeout=0.1)
+                        found.append(delivery.body)
+                        delivery.ack()
+            assert sorted(found) == sorted(bodies(count)[-10:])
+        assert nothing(nodes[1], 0.5)
+        assert nothing(nodes[2], 0.5)
+        nodes[0].start()
+        whole(nodes)
+        empty(nodes)
+
+
 def test_a_stopped_owner_delivers_nothing_once_it_goes_on(tmp_path: Path) -> None:
     with cluster(tmp_path, "--replicas", "1") as nodes:
         produce(nodes[0], *bodies(20))

@@ -96,7 +96,7 @@ def test_a_consumed_message_needs_no_replica() -> None:
 def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
     one = node("b", "c")
     hear(one, "b", "c")
-    one.stored("b", ["b0/1"], 1)
+    one.stored("b", ["b0/1"], 1, 1.0)
     done(one)
     one.consumed("b", ["b0/1"])
     assert done(one, Entomb, Remove) == [Entomb("b", "b0/1"), Remove(["b0/1"])]
@@ -112,7 +112,7 @@ def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
 
 def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
     one = node("b", "c")
-    one.stored("b", ["b0/1"], 1)
+    one.stored("b", ["b0/1"], 1, 1.0)
     hear(one, "b")
     one.tick(2.0)
     (asked,) = done(one, Tell)
@@ -159,7 +159,7 @@ def test_a_lease_ends_before_others_may_take_over() -> None:
 def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
     one = node("b", "c")
     hear(one, "b", "c", now=20.0, holds={"b": 1})
-    one.stored("b", ["b0/1"], 1)
+    one.stored("b", ["b0/1"], 1, 1.0)
     one.possession.records["b"] = (1, "a")
     one.tombs["b0/0"] = "b"
     one._unaware["b"]["b0/0"] = None
@@ -168,6 +168,72 @@ def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
     assert not one.possession.delivers("b", 21.0)
     one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": ["b0/0"]}, 21.0)
     assert one.possession.record("b") == (2, "b")
+
+
+def possessing(*peers: str, now: float = 30.0) -> Node:
+    """Node `a`, which has the queue of `c`, dead by now, and replicas of it; *peers* support it."""
+    one = node("b", "c", "d", "e")
+    one.load([], {"c": [(["c0/1", "c0/2"], 1)]}, [])
+    one.possession.records["c"] = (1, "a")
+    said = 0
+    for number in (2, 3):
+        for peer in peers:
+            hear(one, peer, now=now, number=number, records={"c": [1, "a"]}, heard={"a": [1, said]}, holds={"c": 0})
+        one.tick(now)
+        said = [tell.state["number"] for tell in one.actions if isinstance(tell, KeepAlive)][-1]
+    for peer in peers:
+        hear(one, peer, now=now, number=4, records={"c": [1, "a"]}, heard={"a": [1, said]}, holds={"c": 0})
+    assert one.possession.delivers("c", now)
+    return one
+
+
+def test_the_living_are_asked_what_they_know_before_a_dead_owners_messages_are_delivered() -> None:
+    one = possessing("b", "d")
+    asked = {tell.body["to"]: tell.body["keys"] for tell in done(one, Tell)}
+    assert asked == {"b": ["c0/1", "c0/2"], "d": ["c0/1", "c0/2"]}
+    assert not one.delivers("c", 30.0)
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "c", "have": ["c0/1"], "want": ["c0/2"]}, 31.0)
+    assert not done(one, Replica)  # they are kept where the owner sent them
+    one.hear("TOLD", {"from": "d", "to": "a", "origin": "c", "have": ["c0/1"]}, 31.0)
+    assert not one.delivers("c", 31.0)
+    one.hear("TOLD", {"from": "d", "to": "a", "origin": "c", "gone": ["c0/2"]}, 31.0)
+    assert done(one, Settle) == [Settle("c", {"c0/2": 2})]
+    assert one.delivers("c", 31.0)
+
+
+def test_a_replica_that_comes_meanwhile_is_asked_about_as_well() -> None:
+    one = possessing("b", "d")
+    for peer in "b", "d":
+        one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": ["c0/1", "c0/2"]}, 31.0)
+    assert one.delivers("c", 31.0)
+    one.stored("c", ["c0/3"], 3, 31.0)
+    assert not one.delivers("c", 31.0)
+    one.consumed("c", ["c0/3"])
+    assert one.delivers("c", 31.0)
+
+
+def test_who_says_nothing_of_a_dead_owners_messages_is_not_waited_for() -> None:
+    one = possessing("b", "d")
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "c", "have": ["c0/1", "c0/2"]}, 31.0)
+    done(one)
+    for now in 36.0, 41.0:
+        assert not one.delivers("c", now)
+        for peer in "b", "d":
+            hear(one, peer, now=now, number=int(now), records={"c": [1, "a"]}, holds={"c": 0})
+        one.tick(now)
+        assert {tell.body["to"] for tell in done(one, Tell)} == {"d"}  # which may know after all
+    assert one._doubts.settled("c", 41.0)
+
+
+def test_a_peer_that_has_started_anew_is_asked_anew() -> None:
+    one = possessing("b", "d")
+    for peer in "b", "d":
+        one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": ["c0/1", "c0/2"]}, 31.0)
+    done(one)
+    hear(one, "b", now=32.0, number=1, life=2)
+    one.tick(32.0)
+    assert [tell.body["keys"] for tell in done(one, Tell)] == [["c0/1", "c0/2"]]
+    assert not one._doubts.settled("c", 32.0)
 
 
 @pytest.mark.parametrize("told", [{}, {"life": "x"}, state(1, records={"a": 1}), state(1, heard=[]), state(1 << 63)])
@@ -181,7 +247,7 @@ def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:
     hear(one, "b")
     assert one.wanted("b", ["b0/1", "b0/2"]) == ["b0/1", "b0/2"]
     one.hear_remove(["b0/2"])
-    one.stored("b", ["b0/1", "b0/2"], 5)
+    one.stored("b", ["b0/1", "b0/2"], 5, 1.0)
     assert done(one, Settle) == [Settle("b", {"b0/2": 6})]
     assert one.holds() == {"b": 1}
 
@@ -189,7 +255,7 @@ def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:
 def test_what_an_owner_has_got_back_is_replicated_again() -> None:
     one = node("b", "c")
     hear(one, "b", "c")
-    one.stored("a", ["old/1"], 1)
+    one.stored("a", ["old/1"], 1, 1.0)
     one.tick(2.0)
     asked = done(one, Tell)
     assert {(tell.kind, tell.body["to"], *tell.body["keys"]) for tell in asked} == {
@@ -265,7 +331,7 @@ def test_an_owner_of_the_originals_kind_delivers_once_it_is_heard() -> None:
     one = node("b", "c")
     hear(one, "b", now=1.0)
     one.hear_keep_alive("c", None, 1.0)
-    one.stored("c", ["c0/1", "c0/2"], 1)
+    one.stored("c", ["c0/1", "c0/2"], 1, 1.0)
     hear(one, "b", now=12.0, number=2)
     one.tick(12.0)
     said = done(one, KeepAlive)[-1].state["number"]
@@ -285,7 +351,7 @@ def test_an_owner_of_the_originals_kind_delivers_once_it_is_heard() -> None:
 
 def test_what_cannot_be_kept_is_taken_back() -> None:
     one = node("b", "c")
-    one.stored("c", ["c0/1"], 1)
+    one.stored("c", ["c0/1"], 1, 1.0)
     hear(one, "b", now=12.0)
     one.tick(12.0)
     kept = done(one, Keep)

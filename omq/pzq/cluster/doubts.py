@@ -1,0 +1,111 @@
+"""What a node compares with the others before it delivers messages in their owner's place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from omq.pzq.cluster.possession import Possession, Record
+from omq.pzq.keys import KeyMap
+
+
+class _Doubt:
+    """What of one owner's messages one peer was not heard about.
+
+    Attributes:
+        claim: By which record this node has the queue.
+        life: Which run of the peer is asked.
+        keys: The messages.
+        since: When the peer was asked, or has answered last.
+    """
+
+    __slots__ = ("claim", "keys", "life", "since")
+
+    def __init__(self, claim: Record, life: int, keys: KeyMap[None], now: float) -> None:
+        self.claim = claim
+        self.life = life
+        self.keys = keys
+        self.since = now
+
+
+class Doubts:
+    """Replicas of whom a peer may know that they are done with.
+
+    A node that was away, or that a REMOVE did not reach, has replicas of what consumers are done with. The owner would
+    tell it so, but is silent where this node has its queue. So it asks all that live, each about all, and delivers once
+    they have answered. One that says nothing for a timeout is not waited for; it is asked on.
+
+    Args:
+        possession: Who possesses which queue.
+    """
+
+    def __init__(self, possession: Possession) -> None:
+        self._possession = possession
+        self._doubts: dict[str, dict[str, _Doubt]] = {}  # by owner and peer
+
+    def look(self, owner: str, held: Sequence[KeyMap[int]], now: float) -> list[str]:
+        """Begins what is to be compared, and ends what is not any more; the peers that are to be asked.
+
+        Args:
+            owner: Whose queue it is.
+            held: What this node has of it.
+            now: The time.
+        """
+        possession = self._possession
+        claim = possession.record(owner)
+        if claim[1] != possession.name or claim == (0, owner):
+            self._doubts.pop(owner, None)
+            return []
+        doubts, begun = self._doubts.setdefault(owner, {}), []
+        for peer, known in possession.peers.items():
+            if known.legacy or not possession.alive(peer, now):
+                doubts.pop(peer, None)  # meanwhile it may learn of something: it is asked anew
+                continue
+            doubt = doubts.get(peer)
+            if doubt is None or doubt.claim != claim or doubt.life != known.life:
+                keys: KeyMap[None] = KeyMap()
+                for places in held:
+                    for run, _ in places.runs():
+                        keys.put_run(run, None)
+                doubts[peer] = _Doubt(claim, known.life, keys, now)
+                begun.append(peer)
+        return begun
+
+    def add(self, owner: str, keys: Iterable[str], now: float) -> None:
+        """More replicas have come."""
+        for doubt in self._doubts.get(owner, {}).values():
+            if not doubt.keys:
+                doubt.since = now
+            doubt.keys.put(keys, None)
+
+    def drop(self, keys: Iterable[str]) -> None:
+        """Messages are done with."""
+        for doubts in self._doubts.values():
+            for doubt in doubts.values():
+                doubt.keys.take(keys)
+
+    def answered(self, owner: str, peer: str, keys: Iterable[str], now: float) -> bool:
+        """A peer was heard about messages; whether this node has the queue, and so asks for itself."""
+        doubt = self._doubts.get(owner, {}).get(peer)
+        if doubt is not None and doubt.keys.take(keys):
+            doubt.since = now
+        return doubt is not None
+
+    def of(self, peer: str) -> Iterator[tuple[str, KeyMap[None]]]:
+        """What a peer is to be asked about, by owner."""
+        for owner, doubts in self._doubts.items():
+            if (doubt := doubts.get(peer)) is not None and doubt.keys:
+                yield owner, doubt.keys
+
+    def settled(self, owner: str, now: float) -> bool:
+        """Whether the messages of an owner may be delivered here."""
+        possession, doubts = self._possession, self._doubts.get(owner, {})
+        if possession.record(owner) == (0, owner):
+            return True  # nobody else had it ever
+        for peer in possession.living(now):
+            doubt = doubts.get(peer)
+            if doubt is None:
+                if not possession.peers[peer].legacy:
+                    return False
+            elif doubt.keys and now - doubt.since <= possession.timeout:
+                return False
+        return True
