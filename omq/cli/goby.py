@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("omq.goby")
 LOOK: Final = 0.2  # seconds between two looks whether it is to end
 #: Groups in which programs are told to end, or asked how they are: to say it once more would end those of now.
-SPOKEN: Final = ("goby::terminate", "goby::health")
+SPOKEN: Final = ("goby::terminate::", "goby::health::")
+LEAVING: Final = 10.0  # seconds that what is played has to leave
 CHUNK: Final = 200  # publications that are replayed as fast as can be, before a moment of rest
 REST: Final = 0.002  # seconds
 SHOWN: Final = 160  # characters of a payload
@@ -170,7 +171,8 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
 def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: float, **options: Any) -> None:
     """Publish what FILE holds once more, with the timing that it had.
 
-    What asks programs to end or how they are (`goby::terminate`, `goby::health`) is left out, unless --group has it.
+    What asks programs to end or how they are (`goby::terminate`, `goby::health`) is left out, unless --group speaks of
+    `goby`.
     """
     with portal_of(options) as portal:
         ended = until_signal()
@@ -186,7 +188,7 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
                     portal.wait_released(LOOK)
                 except Timeout:
                     pass
-            spoken = tuple(prefix for prefix in SPOKEN if prefix not in group)
+            spoken = () if "goby" in group else SPOKEN
             left_out = 0
 
             def fits(identifier: Any) -> bool:
@@ -199,11 +201,11 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
                 return True
 
             count = replay(portal, recording, fits, speed, ended)
-            portal.flush(10)
+            leave(portal, ended)
             if recording.damage is not None:
                 LOG.warning("%s: %s: nothing behind it is played", file, recording.damage)
             if left_out:
-                LOG.info("%s: %d of goby::terminate and goby::health are left out: --group has none", file, left_out)
+                LOG.info("%s: %d of goby::terminate and goby::health are left out: see --help", file, left_out)
         LOG.info("%s: %d publications played", file, count)
 
 
@@ -235,7 +237,7 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
             if left > LATE and ended.wait(left):
                 break
         elif count % CHUNK == CHUNK - 1:
-            portal.flush(10)
+            leave(portal, ended)
             if ended.wait(REST):
                 break
         if ended.is_set():
@@ -244,6 +246,27 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
         portal._send(head_of(identifier.group, identifier.scheme, identifier.type, pid, thread) + payload)
         count += 1
     return count
+
+
+def leave(portal: Portal, ended: threading.Event) -> None:
+    """Waits until what was published has left, which it does not while no gobyd runs.
+
+    Args:
+        portal: Whose publications.
+        ended: Set when it is to end early: it waits no longer then.
+
+    Raises:
+        SendTimeout: It has not.
+    """
+    until = time.monotonic() + LEAVING
+    while True:
+        try:
+            portal.flush(LOOK)
+        except Timeout:
+            if ended.is_set() or time.monotonic() >= until:
+                raise
+        else:
+            return
 
 
 @goby.command()

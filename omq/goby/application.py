@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 from google.protobuf.message import Message
 
-from omq.errors import OmqError, UsageError
+from omq.errors import OmqError, StateError, UsageError
 from omq.goby.config import read_message, read_toml
 from omq.goby.dispatch import Handler, RegexHandler, TypeHandler, does_not_parse
 from omq.goby.health import (
@@ -37,6 +38,8 @@ log = logging.getLogger("omq.goby")
 
 _HELD: Final = 0.02  # seconds between two looks whether the hold is released
 _LOOK: Final = 0.2  # seconds between two looks whether a signal has come: the system may give it to another thread
+
+_OPTIONS: Final = frozenset(inspect.signature(Portal).parameters) - {"name"}
 
 Config = dict[str, Any] | Message | str | os.PathLike[str] | None
 
@@ -84,11 +87,15 @@ class Application:
         self.config: Any = self._read(config)
         found = _Common(self.config)
         self.name = name or found.name or self.name or type(self).__name__
-        self.frequency = float(self.frequency if found.frequency is None else found.frequency)
-        if not 0 <= self.frequency < 1e6:
-            raise UsageError(f"frequency={self.frequency!r}: must be calls a second, 0 or more")
-        self.portal: Portal
+        frequency = self.frequency if found.frequency is None else found.frequency
+        if isinstance(frequency, bool) or not isinstance(frequency, int | float) or not 0 <= frequency < 1e6:
+            raise UsageError(f"frequency={frequency!r}: must be calls a second, 0 or more, less than 1e6")
+        self.frequency = float(frequency)
+        for option in portal:
+            if option not in _OPTIONS:
+                raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {option!r}")
         self._options = {**found.portal, **portal}
+        self._portal: Portal | None = None
         self._callbacks: dict[Handler, Callable[[Any], object]] = {}
         self._inbox = BlockingInbox(0)
         self._quit = threading.Event()
@@ -101,7 +108,21 @@ class Application:
             return read_toml(path) if self.config_type is None else read_message(path, self.config_type)
         if config is None:
             return {} if self.config_type is None else self.config_type()
+        if not isinstance(config, (dict, Message) if self.config_type is None else self.config_type):
+            wanted = "a dictionary" if self.config_type is None else f"a {self.config_type.DESCRIPTOR.full_name}"
+            raise UsageError(f"config={config!r}: must be {wanted}, or the path of a file of one")
         return config
+
+    @property
+    def portal(self) -> Portal:
+        """The portal, from `initialize` on.
+
+        Raises:
+            StateError: It does not run yet.
+        """
+        if self._portal is None:
+            raise StateError(f"{self.name} does not run yet: subscribe in initialize(), and publish from there on")
+        return self._portal
 
     # ------------------------------------------------------------------ what a program does
 
@@ -180,7 +201,7 @@ class Application:
         self._ran = True
         restore = self._take_signals()
         try:
-            with self._connected() as self.portal:
+            with self._connected() as self._portal:
                 self._inbox.limit = self.portal._session.recv_hwm
                 self.subscribe(HEALTH_REQUEST, HealthRequest, self._say_health)
                 self.subscribe(TERMINATE_REQUEST, TerminateRequest, self._asked_to_end)

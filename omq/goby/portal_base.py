@@ -32,13 +32,18 @@ LOSSES: Final = frozenset({EventKind.DISCONNECTED, EventKind.MONITOR_STOPPED, NE
 _Subscription = TypeVar("_Subscription")
 
 
-def check_callback(callback: Callable[[Any], object] | None) -> None:
-    """Raises `UsageError` for a callback that would have to be awaited."""
-    if inspect.iscoroutinefunction(callback):
-        raise UsageError(
-            f"callback={callback.__name__}: is a coroutine function, and nobody would await it: iterate over what"
-            " subscribe() returns"
-        )
+def check_callback(callback: Callable[[Any], object]) -> None:
+    """Raises `UsageError` for a callback of which a call does nothing, or that is none."""
+    if not callable(callback):
+        raise UsageError(f"callback={callback!r}: cannot be called")
+    for called in callback, type(callback).__call__:
+        if inspect.iscoroutinefunction(called):
+            kind, use = "coroutine function, and nobody would await it", "iterate over what subscribe() returns"
+        elif inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            kind, use = "generator function, and nobody would iterate over it", "give a function that returns"
+        else:
+            continue
+        raise UsageError(f"callback={getattr(callback, '__name__', repr(callback))}: is a {kind}: {use}")
 
 
 class PortalBase(Generic[_Subscription]):
@@ -126,7 +131,7 @@ class PortalBase(Generic[_Subscription]):
             An iterator of the messages.
 
         Raises:
-            UsageError: The group does not fit, no scheme handles the type, or the callback is a coroutine function.
+            UsageError: The group does not fit, no scheme handles the type, or the callback does not fit.
             ClosedError: The portal is closed.
         """
         codec = self._session.schemes.codec(type, scheme, type_name)
@@ -151,7 +156,7 @@ class PortalBase(Generic[_Subscription]):
             An iterator of `Received`: `group`, `scheme`, `type` and `data`, the payload.
 
         Raises:
-            UsageError: An expression is none, there is no such scheme, or the callback is a coroutine function.
+            UsageError: An expression is none, there is no such scheme, or the callback does not fit.
             ClosedError: The portal is closed.
         """
         return self._add(self._session.regex(group, type, schemes, self._inbox_for(callback), callback))
@@ -177,8 +182,10 @@ class PortalBase(Generic[_Subscription]):
         self._session.register(scheme)
 
     def _inbox_for(self, callback: Callable[[Any], object] | None) -> Inbox | None:
+        if callback is None:
+            return self._new_inbox(self._session.recv_hwm)
         check_callback(callback)
-        return self._new_inbox(self._session.recv_hwm) if callback is None else None
+        return None
 
     def _new_inbox(self, limit: int) -> Inbox:
         raise NotImplementedError

@@ -109,6 +109,8 @@ def _encode_json(message: dict[str, Any]) -> bytes:
     bson = _bson()
     try:
         return bytes(bson.encode(message))
+    except RecursionError:
+        raise UsageError("a message cannot be said in BSON: it is nested too deep, or holds itself") from None
     except (bson.errors.BSONError, OverflowError, ValueError) as error:
         raise UsageError(f"a message cannot be said in BSON: {error}") from None
 

@@ -191,8 +191,18 @@ class Session:
     ) -> None:
         if not isinstance(name, str) or not name:
             raise UsageError(f"name={name!r}: a client's name is a text that is not empty")
-        if isinstance(manager_timeout, bool) or not isinstance(manager_timeout, int | float) or manager_timeout <= 0:
-            raise UsageError(f"manager_timeout={manager_timeout!r}: must be seconds, more than 0")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"name={name!r}: cannot be said in UTF-8: {error.reason}") from None
+        if (
+            isinstance(manager_timeout, bool)
+            or not isinstance(manager_timeout, int | float)
+            or not 0 < manager_timeout <= threading.TIMEOUT_MAX
+        ):
+            raise UsageError(
+                f"manager_timeout={manager_timeout!r}: must be seconds, more than 0, at most {threading.TIMEOUT_MAX:g}"
+            )
         if bus.transport == "tcp" and bus.port == 0:
             raise UsageError("port=0: is no port that a manager could be found at")
         self.name = name
@@ -212,7 +222,7 @@ class Session:
         self._heard = 0.0  # when the manager last answered
         self._words = 0
         self._deaf = float("-inf")  # until when the router is taken for one that does not pass subscriptions on
-        self._routes: dict[tuple[str | int, type, int], Route] = {}
+        self._routes: dict[tuple[str | int, type, type, int], Route] = {}
         self._hearing = 0  # how often the manager was heard anew
 
     @property
@@ -246,14 +256,15 @@ class Session:
             TypeError: The group is no text.
         """
         plain = scheme is None and type_name is None
-        if plain and (route := self._routes.get((group, kind, thread))) is not None:
+        # The group's type is in the key, as `True` and `1.0` equal 1, and are no groups.
+        if plain and (route := self._routes.get((group, group.__class__, kind, thread))) is not None:
             return route
         codec = self.schemes.codec(kind, scheme, type_name)
         route = Route(head_of(checked_group(group), codec.scheme, codec.type, self.pid, thread), codec.encode)
         if plain and type(group) in (str, int):
             if len(self._routes) >= ROUTES:
                 self._routes = {}
-            self._routes[group, kind, thread] = route
+            self._routes[group, type(group), kind, thread] = route
         return route
 
     def compose(

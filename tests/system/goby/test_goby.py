@@ -100,7 +100,9 @@ def test_a_recording_is_played_with_its_timing(
     assert least * 0.9 <= took <= most
 
 
-@pytest.mark.parametrize(("group", "played"), [(".*", 1), ("goby::terminate::.*|nav", 2)])
+@pytest.mark.parametrize(
+    ("group", "played"), [(".*", 1), ("(?!x).*", 1), ("goby::terminate::.*|nav", 2), ("goby::(terminate|x)::.*|nav", 2)]
+)
 def test_what_ended_programs_then_ends_none_now(tmp_path: Path, told: dict[str, Any], group: str, played: int) -> None:
     with Recorder(tmp_path / "log") as recorder:
         head = b"/goby::terminate::request/PROTOBUF/goby.middleware.protobuf.TerminateRequest/1/a/\0"
@@ -117,8 +119,43 @@ def test_what_ended_programs_then_ends_none_now(tmp_path: Path, told: dict[str, 
         _, err = play.communicate(timeout=20)
     assert play.returncode == 0, err
     assert f"{played} publications played" in err
-    assert ("left out" in err) == (group == ".*")
+    assert ("left out" in err) == (played == 1)
     assert [one.group for one in got] == ["goby::terminate::request", "nav"][-played:]
+
+
+def test_groups_that_are_called_alike_are_played(tmp_path: Path, told: dict[str, Any]) -> None:
+    with Recorder(tmp_path / "log") as recorder:
+        for number, group in enumerate([b"goby::healthcare", b"goby::health::report", b"goby::terminated"]):
+            recorder.append(b"/%s/CSTR/CSTR/1/a/\0x\0" % group, number)
+    with Portal("a", **told) as a:
+        every = a.subscribe_regex("goby::.*")
+        a.wait_released(10)
+        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=0")
+        assert [every.recv(timeout=20).group for _ in range(2)] == ["goby::healthcare", "goby::terminated"]
+        _, err = play.communicate(timeout=20)
+    assert "1 of goby::terminate and goby::health are left out" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("speed", ["0", "1"])
+def test_a_player_whose_gobyd_is_gone_ends_by_a_signal(tmp_path: Path, number: signal.Signals, speed: str) -> None:
+    recorded(tmp_path / "log", 0.05, count=2000)
+    with Daemon(socket_name=tmp_path / "g"), Portal("a", socket_name=tmp_path / "g") as a:
+        texts = a.subscribe("nav", str)
+        a.wait_released(10)
+        play = start("play", str(tmp_path / "log"), f"--socket-name={tmp_path}/g", f"--speed={speed}")
+        texts.recv(timeout=20)
+    try:
+        time.sleep(1)  # until it has noticed
+        play.send_signal(number)
+        began = time.monotonic()
+        _, err = play.communicate(timeout=20)
+        assert time.monotonic() - began < 3
+        assert play.returncode in (0, 1), err
+        assert play.returncode == 0 or "have not left" in err
+    finally:
+        play.kill()
+        play.communicate()
 
 
 def test_what_is_damaged_is_played_as_far_as_it_is_good(tmp_path: Path, told: dict[str, Any]) -> None:

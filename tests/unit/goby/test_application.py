@@ -199,11 +199,42 @@ def test_a_command_line_that_does_not_fit_is_said(
         ({"app": {"name": ""}}, "app.name=''"),
         ({"app": {"name": 3}}, "app.name=3"),
         ({"interprocess": {"platfrm": "x"}}, "platfrm"),
+        ({"frequency": 10**400}, "frequency=10000"),
+        ({"frequency": float("nan")}, "frequency=nan"),
+        ({"frequency": True}, "frequency=True"),
+        (5, "config=5: must be a dictionary, or the path of a file"),
+        ([1], r"config=\[1\]: must be"),
+        (b"a.toml", "config=b'a.toml': must be"),
     ],
 )
-def test_a_configuration_that_does_not_fit_is_named(config: dict[str, Any], text: str) -> None:
+def test_a_configuration_that_does_not_fit_is_named(config: Any, text: str) -> None:
     with pytest.raises(omq.UsageError, match=text):
         Echo(config)
+
+
+def test_a_configuration_is_of_its_type() -> None:
+    class Configured(Application):
+        config_type = GobyDaemonConfig
+
+    for config in ({"router_threads": 3}, HealthRequest(), 5):
+        with pytest.raises(omq.UsageError, match=r"must be a goby\.apps\.zeromq\.protobuf\.GobyDaemonConfig"):
+            Configured(config)  # type: ignore[arg-type]
+
+
+def test_a_keyword_that_no_portal_has_is_said_at_once() -> None:
+    with pytest.raises(TypeError, match=r"Echo.* 'platfrom'"):
+        Echo(platfrom="auv")
+
+
+def test_what_needs_the_bus_says_so_before_the_program_runs() -> None:
+    echo = Echo()
+    for call in (
+        lambda: echo.publish("g", "x"),
+        lambda: echo.subscribe("g", str, print),
+        lambda: echo.subscribe_regex(print),
+    ):
+        with pytest.raises(omq.StateError, match=r"Echo does not run yet: subscribe in initialize\(\)"):
+            call()
 
 
 @pytest.mark.parametrize("answer", [("bogus", None), KeyError("bogus"), None])

@@ -7,7 +7,9 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +119,14 @@ def test_a_message_that_does_not_fit_is_named(told: dict[str, Any]) -> None:
                 a.publish("g", message, **given)
         with pytest.raises(ValueError, match="client_name"):
             a.publish("g", ManagerRequest(request=1))
-        with pytest.raises(TypeError):
-            a.publish(None, "x")  # type: ignore[arg-type]
+        holds_itself: dict[str, Any] = {}
+        holds_itself["x"] = holds_itself
+        with pytest.raises(omq.UsageError, match="holds itself"):
+            a.publish("g", holds_itself)
+        a.publish(1, "x")
+        for group in (None, True, 1.0):  # the latter equal one that fits
+            with pytest.raises(TypeError):
+                a.publish(group, "x")  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_read_is_passed_over(told: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
@@ -436,22 +444,61 @@ def test_flush_says_so_while_the_router_is_lost(bus: Make) -> None:
         assert a.waiting == 0
 
 
-@pytest.mark.parametrize("module", [None, twin], ids=["blocking", "asyncio"])
-def test_a_callback_that_would_have_to_be_awaited_is_refused(told: dict[str, Any], module: Any) -> None:
-    async def heard(text: str) -> None: ...
+class Awaited:
+    async def __call__(self, text: str) -> None: ...
 
+
+async def heard(text: str) -> None: ...
+
+
+async def shown(prefix: str, text: str) -> None: ...
+
+
+def iterated(text: str) -> Iterator[str]:
+    yield text
+
+
+@pytest.mark.parametrize(
+    ("callback", "text"),
+    [
+        (heard, "callback=heard: is a coroutine function"),
+        (partial(shown, "x"), "callback=functools.partial.*: is a coroutine function"),
+        (Awaited(), "callback=<.*Awaited.*>: is a coroutine function"),
+        (iterated, "callback=iterated: is a generator function"),
+        (5, "callback=5: cannot be called"),
+    ],
+    ids=repr,
+)
+def test_a_callback_of_which_a_call_does_nothing_is_refused(told: dict[str, Any], callback: Any, text: str) -> None:
     async def run() -> None:
         async with twin.Portal("a", **told) as a:
-            with pytest.raises(omq.UsageError, match="callback=heard: is a coroutine function"):
-                a.subscribe("x", str, heard)
-            with pytest.raises(omq.UsageError, match="callback=heard"):
-                a.subscribe_regex(callback=heard)
+            with pytest.raises(omq.UsageError, match=text):
+                a.subscribe("x", str, callback)
+            with pytest.raises(omq.UsageError, match=text):
+                a.subscribe_regex(callback=callback)
 
-    if module is twin:
-        asyncio.run(run())
-    else:
-        with Portal("a", **told) as a, pytest.raises(omq.UsageError, match="callback=heard"):
-            a.subscribe("x", str, heard)
+    asyncio.run(run())
+    with Portal("a", **told) as a:
+        with pytest.raises(omq.UsageError, match=text):
+            a.subscribe("x", str, callback)
+        with pytest.raises(omq.UsageError, match=text):
+            a.subscribe_regex(callback=callback)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": "\ud800"},
+        {"manager_timeout": float("nan")},
+        {"manager_timeout": float("inf")},
+        {"manager_timeout": 10**400},
+        {"manager_timeout": "5"},
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_named_before_anything_is_asked(told: dict[str, Any], given: dict[str, Any]) -> None:
+    with pytest.raises(omq.UsageError, match=f"{next(iter(given))}="):
+        Portal(**{"name": "a", **told, **given})
 
 
 def test_a_forked_child_is_told(told: dict[str, Any]) -> None:
