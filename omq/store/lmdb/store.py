@@ -202,6 +202,7 @@ class Store:
             appended=self._appended,
             committed=(lambda: None) if name == "strong" else self._flusher.committed,
             failed=self._fail,
+            sync=None if name == "strong" else self._flusher.flush,
         )
 
     def _load(self, strong: Ledger, weak: Ledger) -> None:

@@ -27,6 +27,7 @@ GROUP_BYTES: Final = 1024 * 1024
 LARGEST_GROUP: Final = 16 * GROUP_BYTES
 QUICK_SYNC: Final = 0.002  # seconds of a commit of one such group
 OWED_AGAIN: Final = 0.1  # seconds until what found no space is tried again
+SYNC_AGAIN: Final = 1.0  # seconds in which no second sync is to make room where the first one has not
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
 #: What takes space, and fails alone where there is none.
 GROWING: Final = (Append, Stage)
@@ -71,6 +72,8 @@ class Writer:
         appended: Gets what has grown.
         committed: Is told of each commit.
         failed: Is told once, when the environment takes no more writes.
+        sync: Syncs the environment, so that what was freed since the last time can be used again; `None`: each commit
+            does so.
 
     Attributes:
         broken: Why it takes no more writes.
@@ -92,6 +95,7 @@ class Writer:
         appended: Appended,
         committed: Callable[[], None],
         failed: Callable[[BaseException], None],
+        sync: Callable[[], None] | None = None,
     ) -> None:
         self.environment = environment
         self.ledger = ledger
@@ -106,10 +110,12 @@ class Writer:
         self._appended = appended
         self._committed = committed
         self._failed = failed
+        self._sync = sync
+        self._sync_next = 0.0  # when one may make room again
         self._queue: SimpleQueue[Write | None] = SimpleQueue()
         self._ended = False  # nothing more is taken
         self._group_bytes = GROUP_BYTES
-        self._helped = False  # the reserve was given for what is written now
+        self._helped = 0  # for what is written now: 1: the reserve was given, 2: a sync has freed what it could
         self._owed_next = 0.0  # when what is owed is tried again
         self._turn = threading.Lock()  # of who writes: the thread, or who could not wait for it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -218,7 +224,6 @@ class Writer:
         except lmdb.Error as error:
             code = getattr(error, "code", 0)
             if code in NO_SPACE or (code == errno.EIO and self.environment.is_full()):
-                self.full += 1
                 reason = NO_SPACE.get(code) or self.environment.shortage()
                 self._without_space(group, StoreFull(f"{reason}: {self.environment.path}"))
             elif isinstance(error, lmdb.TxnFullError) and len(group) > 1:
@@ -357,19 +362,35 @@ class Writer:
         return StoreFailed(f"the store takes no more writes, since one failed: {self.broken}")
 
     def _without_space(self, group: list[Write], error: StoreFull) -> None:
-        """Fails what takes space, and keeps what of it is acknowledged; the rest may still go."""
+        """Fails what takes space, and keeps what of it is acknowledged; the rest may still go.
+
+        Pages that are free but for a sync are space: where there may be some, the group is written once more.
+        """
+        now = time.monotonic()
+        if self._sync is not None and now >= self._sync_next:
+            self._sync_next = now + SYNC_AGAIN
+            full = self.full
+            self._sync()
+            self._write(group)
+            if self.full == full:
+                self._sync_next = 0.0
+            return
+        self.full += 1
         growing = [write for write in group if isinstance(write, GROWING)]
         self._owe([write for write in growing if write.done])
         self._give_up([write for write in growing if not write.done], error)
         rest = [write for write in group if not isinstance(write, GROWING)]
-        if rest and self._helped:
+        if rest and self._helped == (1 if self._sync is None else 2):
             self._give_up(rest, error)
         elif rest:
-            self.environment.give_reserve()
-            self._helped = True
+            if self._sync is not None and self._helped:
+                self._sync()
+            else:
+                self.environment.give_reserve()
+            self._helped += 1
             self._write(rest)
             self._group_bytes = GROUP_BYTES
-        self._helped = False
+        self._helped = 0
 
     def _break(self, group: list[Write], error: BaseException) -> None:
         """A write or a sync failed: what is on the disk is not known, and never tried again."""

@@ -213,3 +213,40 @@ def test_many_small_commits_do_not_wait_for_the_next_sync_with_what_they_free(tm
         for _ in range(2000):
             log.append(topic, bytes(100))
         assert (tmp_path / "store" / "weak" / "data.mdb").stat().st_size < 4096 * 4000
+
+
+def test_a_disk_that_is_full_of_what_waits_for_a_sync_is_not_full(tmp_path: Path, monkeypatch) -> None:
+    syncs: list[int] = []
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    with Opened.on_disk(tmp_path / "store", flush_interval=1000.0) as log:
+        topic = log.make("t", persistence="weak")
+        jobs = log.make("jobs", "round_robin", persistence="weak")
+        log.append(jobs, *[b"job"] * 200)
+        writer, sync = log.log._writers["weak"], log.log._flusher.flush
+        monkeypatch.setattr(writer, "_sync", lambda: (syncs.append(writer.commits), sync()))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+        try:
+            for _ in range(500):  # each frees five pages or so
+                log.append(topic, bytes(1000))
+            assert len(syncs) >= 5
+            refused = None
+            while refused is None:
+                append = Append(topic, blocks.encode([bytes(1000)]), 1)
+                log.try_(append)
+                refused = append.error
+                assert append.error is not None or append.first < 2000
+            assert isinstance(refused, StoreFull)
+            # The disk is full: what is refused does not cost a sync each time.
+            tried = len(syncs)
+            began = time.monotonic()
+            for _ in range(200):
+                with pytest.raises(StoreFull):
+                    log.append(topic, bytes(100_000))
+            assert len(syncs) - tried <= 1 + (time.monotonic() - began)
+            # What makes room finds what it needs itself.
+            for number in range(1, 201):
+                log.do(Settle(jobs, [(number, number)]))
+            assert log.log.broken is None
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        log.append(topic, b"again")
