@@ -35,14 +35,13 @@ class Journal:
     Attributes:
         store: The store, once it is open.
         waiting: Bytes that were submitted and are not answered.
-        full: The disk is full: until something is stored and for ten seconds nothing was refused for want of space.
     """
 
     store: Log
 
     def __init__(self, grown: Callable[[dict[int, int]], None], log: logging.Logger, server: str) -> None:
         self.waiting = 0
-        self.full = False
+        self._full = False
         self._refused = 0.0  # when something was, for want of space
         self._failed = False  # and that was said
         self._grown = grown
@@ -202,6 +201,13 @@ class Journal:
         else:
             self._loop.call_soon_threadsafe(self._arrived)
 
+    @property
+    def full(self) -> bool:
+        """The disk is full: until there is room, and for ten seconds nothing was refused for want of it."""
+        if self._full:
+            self._note(None)
+        return self._full
+
     def _note(self, error: BaseException | None) -> None:
         """Says when the disk becomes full, has room again, or fails: once each, however many are refused."""
         full = isinstance(error, StoreFull) and not isinstance(error, StagesFull)
@@ -212,12 +218,12 @@ class Journal:
             )
         if full:
             self._refused = time.monotonic()
-            if not self.full:
+            if not self._full:
                 self._log.error("what is published is refused: %s", error)
-            self.full = True
-        elif self.full and error is None and not self.store.full and time.monotonic() >= self._refused + _FULL:
+            self._full = True
+        elif self._full and error is None and not self.store.full and time.monotonic() >= self._refused + _FULL:
             self._log.warning("there is room on the disk again: publishing goes on")
-            self.full = False
+            self._full = False
 
     def _arrived(self) -> None:
         self._called = False
@@ -228,7 +234,7 @@ class Journal:
                 self._grown(item)
                 continue
             self._outstanding -= len(item)
-            if self.full and item[-1].error is None:
+            if self._full and item[-1].error is None:
                 self._note(None)
             for write in item:
                 if write.error is not None:

@@ -58,6 +58,30 @@ def test_a_full_disk_refuses_delivers_and_takes_again(small_disk: Path, hard_syn
         until(lambda: figures(device.endpoints["monitor"])["messages"] == 0)
         until(lambda: asked(producer, b"id", b"", b"again")[1] == b"1")
         assert consumer.recv_multipart()[5] == b"again"
+        until(lambda: not figures(device.endpoints["monitor"])["full"], bound=20)
+
+
+@pytest.mark.parametrize("hard_sync", [False, True])
+def test_what_is_acknowledged_on_a_full_disk_makes_room_as_often_as_it_is_full(
+    small_disk: Path, hard_sync: bool
+) -> None:
+    with (
+        Device(small_disk / "data", hard_sync=hard_sync, monitor=TCP) as device,
+        raw(zmq.DEALER, device.endpoints["receive"]) as producer,
+        raw(zmq.ROUTER, device.endpoints["send"]) as consumer,
+    ):
+        for _ in range(5):
+            kept, refused = 0, 0
+            while refused < 20:
+                if asked(producer, b"id", b"", bytes(1000))[1] == b"1":
+                    kept += 1
+                else:
+                    refused += 1
+            assert kept > 20
+            for _ in range(kept):
+                peer, key, *_ = consumer.recv_multipart()
+                consumer.send_multipart([peer, key, b"1"])
+            until(lambda: figures(device.endpoints["monitor"])["messages"] == 0)
 
 
 def traced() -> bool:

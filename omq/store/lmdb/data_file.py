@@ -35,6 +35,7 @@ class Meta:
         page_size: Bytes.
         last_page: The number of the last page in use.
         transaction: The number of the transaction that wrote it.
+        used: The pages that it needs, of those up to the last one.
         effort: What it takes to look at the trees, in pages: those of large values are only counted, and cost less.
         raw: The bytes of the page that say something.
     """
@@ -42,6 +43,7 @@ class Meta:
     page_size: int
     last_page: int
     transaction: int
+    used: int
     effort: int
     raw: bytes
 
@@ -57,11 +59,10 @@ def parse_meta(raw: bytes) -> Meta | None:
         return None
     if page_size < 512 or page_size & page_size - 1 or page_size > 65536:
         return None
-    effort = sum(
-        branches + leaves + large // 20
-        for _, _, _, branches, leaves, large, _, _ in (TREE.unpack(free), TREE.unpack(main))
-    )
-    return Meta(page_size, last_page, transaction, effort, bytes(raw[:LOOKED_AT]))
+    trees = [TREE.unpack(free)[3:6], TREE.unpack(main)[3:6]]
+    used = 2 + sum(map(sum, trees))
+    effort = sum(branches + leaves + large // 20 for branches, leaves, large in trees)
+    return Meta(page_size, last_page, transaction, used, effort, bytes(raw[:LOOKED_AT]))
 
 
 def read_metas(path: Path) -> tuple[list[Meta | None], int]:

@@ -7,6 +7,7 @@ import errno
 import functools
 import gc
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,6 +25,11 @@ SMALLEST_MAP: Final = 1 << 24
 READERS: Final = 256
 LOCK_TABLE: Final = 64 * (READERS + 4)  # bytes
 RESERVE: Final = 128 * 1024  # bytes
+#: Bytes of the data file that messages leave free where it cannot grow any more, for what makes room: this, or, if that
+#: is less, such a part of the file.
+HEADROOM: Final = 2 * RESERVE
+PART: Final = 16
+COMPACT: Final = 1 << 20  # bytes of small messages that take twice as much, at worst; large ones do not
 LARGEST_KEPT: Final = (32 << 20) - (64 << 10)  # bytes; glibc goes up to 32 MiB
 #: What the system says where there is no space.
 NO_SPACE: Final = {
@@ -117,12 +123,16 @@ class Environment:
         with contextlib.suppress(OSError), (self.directory / "lock.mdb").open("ab") as file:
             os.posix_fallocate(file.fileno(), 0, LOCK_TABLE)
 
-    def take_reserve(self) -> None:
-        """Sets some space aside for the day when there is none: forgetting messages takes some as well."""
+    def take_reserve(self) -> bool:
+        """Sets some space aside for the day when there is none: forgetting messages takes some as well.
+
+        Returns:
+            Whether it is there.
+        """
         path = self.directory / "reserve"
         try:
             if path.stat().st_size == RESERVE:
-                return
+                return True
         except OSError:
             pass
         try:
@@ -130,6 +140,8 @@ class Environment:
                 os.posix_fallocate(file.fileno(), 0, RESERVE)
         except OSError:
             self.give_reserve()
+            return False
+        return True
 
     def give_reserve(self) -> None:
         """There is no space: gives back what was set aside."""
@@ -140,7 +152,7 @@ class Environment:
         """Whether it was for want of space that a write failed as if the disk had."""
         # LMDB says EIO of a write that ends too early, as the last one does on a full disk.
         try:
-            if self._has_space() and self._may_grow():
+            if self._has_space() and self._may_grow(NEARLY_FULL):
                 return False
             os.fsync(self._descriptor)
         except OSError:
@@ -156,11 +168,32 @@ class Environment:
         disk = os.statvfs(self.directory)
         return disk.f_bavail * disk.f_frsize >= NEARLY_FULL
 
-    def _may_grow(self) -> bool:
+    def has_room(self, size: int) -> bool:
+        """Whether there is room for so many bytes, and for the reserve; asked by who writes, between two writes."""
+        return self.take_reserve() and self._may_grow(size)
+
+    def need(self, size: int) -> int:
+        """Bytes for messages of so many, and for what makes room when they are there."""
+        return size + min(size, COMPACT) + min(HEADROOM, max(RESERVE, os.fstat(self._descriptor).st_size // PART))
+
+    def nears_limit(self, need: int) -> bool:
+        """Whether some bytes more come near a limit of the process, beside which no reserve helps."""
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        return limit != resource.RLIM_INFINITY and os.fstat(self._descriptor).st_size + need > limit
+
+    def spare(self) -> int:
+        """Bytes of the data file that nothing committed needs; a reader, or the last sync, may hold some yet."""
+        meta = max((meta for meta in self.metas() if meta is not None), key=lambda meta: meta.transaction)
+        file = os.fstat(
+            self._descriptor
+        )  # a transaction that failed may have made it longer than any that is committed
+        return min(file.st_size, file.st_blocks * 512) - meta.used * meta.page_size
+
+    def _may_grow(self, by: int) -> bool:
         """Whether the data file may grow: a quota, or a limit of the process, ends where the disk still has space."""
         size = os.fstat(self._descriptor).st_size
         try:
-            os.posix_fallocate(self._descriptor, size, NEARLY_FULL)
+            os.posix_fallocate(self._descriptor, size, by)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise

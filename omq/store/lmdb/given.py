@@ -42,12 +42,12 @@ def is_behind(session: Session, catalog: Catalog, topics: Iterable[Topic]) -> bo
     return catalog.next < session.next_topic or any(far(topic) < session.ids.get(topic.id, 0) for topic in topics)
 
 
-def note(session: Session, catalog: Catalog, *, orderly: bool, left: dict[str, int] | None = None) -> None:
-    """Notes how it stands with the store, beside the environments."""
+def note(session: Session, catalog: Catalog, *, orderly: bool, left: dict[str, int] | None = None) -> bool:
+    """Notes how it stands with the store, beside the environments; whether there was room for that."""
     topics = list(catalog.topics.values())
     ids = {topic.id: max(far(topic), session.ids.get(topic.id, 0)) for topic in topics}
     next_topic = max(catalog.next, session.next_topic)
-    session.note(orderly=orderly, ids=ids, next_topic=next_topic, left=left)
+    return session.note(orderly=orderly, ids=ids, next_topic=next_topic, left=left)
 
 
 def beginning(session: Session, catalog: Catalog, topics: Iterable[Topic], *, lost: bool, older: bool) -> Beginning:

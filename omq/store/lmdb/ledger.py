@@ -71,6 +71,9 @@ class Ledger:
         topics: By id.
         touched: The topics that the transaction at work has changed.
         behind: There is more to be deleted.
+        few: How many blocks or rows a transaction deletes at most, where each takes space that there hardly is: pages
+            that change are written anew before the old ones are free. `None`: as many as usual.
+            While it is said, `Retain` looks at all topics: what found no space is tried again.
         unclean: There may be more to be forgotten of what is old.
         early: The transaction at work appends to an async topic, which is acknowledged before it is committed.
         owing: Topics of which acknowledged appends found no space: nothing may take their ids.
@@ -87,6 +90,7 @@ class Ledger:
         self.topics: dict[int, Topic] = {}
         self.touched: set[Topic] = set()
         self.behind = self.unclean = False
+        self.few: int | None = None
         self.owing: set[int] = set()
         self.appended = 0  # records, in the transaction at work
         self.appended_bytes = 0
@@ -146,7 +150,7 @@ class Ledger:
 
     def finish(self) -> None:
         """Puts what is left to put, drops what is not kept."""
-        left = SWEPT
+        left = SWEPT if self.few is None else min(SWEPT, self.few)
         for topic in self.touched:
             if topic.id not in self.topics:
                 continue
@@ -451,8 +455,10 @@ class Ledger:
     def _retain_all(self, write: Retain) -> None:
         """All topics that may have something to drop are looked at when the transaction ends."""
         for topic in self.topics.values():
-            if topic.settings.get("max_age") or self.behind:
+            if topic.settings.get("max_age") or self.behind or self.few is not None:
                 self.touched.add(topic)
+                if self.few is not None and topic.delivery == "round_robin" and topic.settled is None:
+                    topic.settled = acknowledged.load(self._transaction, topic.id)
 
     def _retain(self, topic: Topic, left: int) -> int:
         """Drops what a topic does not keep, at most `left` blocks; how many are left."""

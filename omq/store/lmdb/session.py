@@ -162,8 +162,12 @@ class Session:
         except OSError:
             return ""
 
-    def note(self, *, orderly: bool, ids: dict[int, int], next_topic: int, left: dict[str, int] | None = None) -> None:
-        """Says how it stands with this store, for the next one; what it `left`, and where ids go on."""
+    def note(self, *, orderly: bool, ids: dict[int, int], next_topic: int, left: dict[str, int] | None = None) -> bool:
+        """Says how it stands with this store, for the next one; what it `left`, and where ids go on.
+
+        Returns:
+            Whether there was room for it.
+        """
         given = {"ids": {str(topic): id for topic, id in ids.items()}, "next_topic": next_topic}
         row: dict[str, Any] = {"boot": self._boot(), "orderly": orderly, "given": given, "checksum": _checksum(given)}
         row |= {"clock": self.clock.now(), "uptime": uptime(), "left": left}
@@ -171,7 +175,7 @@ class Session:
         try:
             self.check_place()
         except OSError:
-            return  # what is there now has another owner
+            return True  # what is there now has another owner
         try:
             write_durably(path, json.dumps(row).encode() + b"\n")
         except OSError:
@@ -179,6 +183,8 @@ class Session:
             if self._last().get("orderly"):
                 path.unlink(missing_ok=True)
                 sync_directory(self.directory)
+            return False
+        return True
 
     def check_place(self) -> None:
         """Raises `OSError` where the directory is not held any more: its lock was moved, removed or replaced."""

@@ -431,7 +431,7 @@ class Store:
 
     @property
     def full(self) -> bool:
-        return self._writers["weak"].owing
+        return self._writers["weak"].owing or any(writer.short for writer in self._writers.values())
 
     def submit(self, write: Write) -> None:
         with self._submitting:
@@ -608,7 +608,9 @@ class Store:
         if synced and all(closed) and self._broken is None and not self._writers["weak"].lost:
             directories = self._weak.directory, self._strong.directory
             left = {directory.name: checksum(directory / "data.mdb") for directory in directories}
-            given.note(self._session, self._catalog, orderly=True, left=left)
+            if not given.note(self._session, self._catalog, orderly=True, left=left):
+                self._weak.give_reserve()
+                given.note(self._session, self._catalog, orderly=True, left=left)
         self._session.end()
 
     def __enter__(self) -> Store:
@@ -629,8 +631,8 @@ class Store:
         for writer in self._writers.values():
             writer.environment.take_reserve()
             ledger = writer.ledger
-            topics = list(ledger.topics.values())
-            if writer.owing or ledger.owes_deletions or any(topic.settings.get("max_age") for topic in topics):
+            ages = any(topic.settings.get("max_age") for topic in list(ledger.topics.values()))
+            if writer.owing or writer.short or ledger.owes_deletions or ages:
                 writer.submit(Retain())
             if hour:
                 writer.submit(Clean())

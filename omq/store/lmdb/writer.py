@@ -26,6 +26,7 @@ GROUP_WRITES: Final = 4096
 GROUP_BYTES: Final = 1024 * 1024
 LARGEST_GROUP: Final = 16 * GROUP_BYTES
 QUICK_SYNC: Final = 0.002  # seconds of a commit of one such group
+FEW: Final = 4  # deletions for which a full disk must have the space
 OWED_AGAIN: Final = 0.1  # seconds until what found no space is tried again
 SYNC_AGAIN: Final = 1.0  # seconds in which no second sync is to make room where the first one has not
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
@@ -81,6 +82,7 @@ class Writer:
             under the ids that were told. No more than one group: while there are any, others are acknowledged once
             they are committed.
         owing: There are some.
+        short: Messages were refused for want of space, and there is none yet.
         lost: Acknowledged writes that were never written.
     """
 
@@ -101,7 +103,7 @@ class Writer:
         self.ledger = ledger
         self.broken: BaseException | None = None
         self.owed: list[Owed] = []
-        self.owing = False
+        self.owing = self.short = False
         self.lost = 0
         self.latency = Latency()
         self.commits = self.full = self.appended = self.appended_bytes = self.duplicates = 0
@@ -115,7 +117,9 @@ class Writer:
         self._queue: SimpleQueue[Write | None] = SimpleQueue()
         self._ended = False  # nothing more is taken
         self._group_bytes = GROUP_BYTES
-        self._helped = 0  # for what is written now: 1: the reserve was given, 2: a sync has freed what it could
+        self._tight = ""  # why the data file cannot grow, as far as is known
+        #: For what is written now: 1: the reserve was given, 2: a sync has freed what it could, 3: little is deleted.
+        self._helped = 0
         self._owed_next = 0.0  # when what is owed is tried again
         self._turn = threading.Lock()  # of who writes: the thread, or who could not wait for it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -212,8 +216,17 @@ class Writer:
         if self.broken is not None:
             self._give_up(group, self._refusal())
             return
+        size = sum(len(write.records) for write in group if isinstance(write, GROWING))
         try:
+            if not self._fits(size):
+                if rest := self._refuse(group, StoreFull(self._tight)):
+                    self._write(rest)
+                return
             self._try(group)
+            if not size:
+                self._sync_next = 0.0  # it may have freed something
+            if self.short and (size or (not self.ledger.behind and self._fits(GROUP_BYTES // 16))):
+                self.short = False
         except lmdb.MapFullError:
             try:
                 self.environment.grow()
@@ -239,6 +252,24 @@ class Writer:
             else:
                 log.exception("a write failed")
                 self._give_up(group, StoreError(f"{type(error).__name__}: {error}"))
+
+    def _fits(self, size: int) -> bool:
+        """Whether so many bytes of messages leave room for what makes room, if the data file cannot grow."""
+        environment = self.environment
+        if not self._tight:
+            if not (size and environment.nears_limit(environment.need(size))):
+                return True
+            self._tight = f"{NO_SPACE[errno.EFBIG]}: {environment.path}"
+        spare = environment.spare()
+        # Each deletion may change a page or two, which is written anew first.
+        self.ledger.few = FEW if self._helped == 3 else max(FEW, spare // (8 * 4096))
+        if not size or spare >= environment.need(size):
+            return True
+        if not environment.has_room(environment.need(size)):
+            return False
+        self._tight = ""
+        self.ledger.few = None
+        return True
 
     def _halve(self, group: list[Write]) -> None:
         """Writes a group in two: to find the one that cannot be written takes a commit or two for each doubling."""
@@ -362,10 +393,7 @@ class Writer:
         return StoreFailed(f"the store takes no more writes, since one failed: {self.broken}")
 
     def _without_space(self, group: list[Write], error: StoreFull) -> None:
-        """Fails what takes space, and keeps what of it is acknowledged; the rest may still go.
-
-        Pages that are free but for a sync are space: where there may be some, the group is written once more.
-        """
+        """Writes a group once more where pages may be free but for a sync; else only what of it makes room."""
         now = time.monotonic()
         if self._sync is not None and now >= self._sync_next:
             self._sync_next = now + SYNC_AGAIN
@@ -375,22 +403,28 @@ class Writer:
             if self.full == full:
                 self._sync_next = 0.0
             return
-        self.full += 1
-        growing = [write for write in group if isinstance(write, GROWING)]
-        self._owe([write for write in growing if write.done])
-        self._give_up([write for write in growing if not write.done], error)
-        rest = [write for write in group if not isinstance(write, GROWING)]
-        if rest and self._helped == (1 if self._sync is None else 2):
+        rest = self._refuse(group, error)
+        if rest and self._helped == 3:
             self._give_up(rest, error)
         elif rest:
-            if self._sync is not None and self._helped:
-                self._sync()
-            else:
+            self._helped += 2 if self._helped and self._sync is None else 1
+            if self._helped == 1:
                 self.environment.give_reserve()
-            self._helped += 1
+            elif self._helped == 2 and self._sync is not None:
+                self._sync()
             self._write(rest)
             self._group_bytes = GROUP_BYTES
         self._helped = 0
+
+    def _refuse(self, group: list[Write], error: StoreFull) -> list[Write]:
+        """Fails what takes space, and keeps what of it is acknowledged; the rest, which may still go."""
+        self.full += 1
+        self._tight = str(error)
+        growing = [write for write in group if isinstance(write, GROWING)]
+        self._owe([write for write in growing if write.done])
+        self._give_up([write for write in growing if not write.done], error)
+        self.short = self.short or bool(growing)
+        return [write for write in group if not isinstance(write, GROWING)]
 
     def _break(self, group: list[Write], error: BaseException) -> None:
         """A write or a sync failed: what is on the disk is not known, and never tried again."""
