@@ -9,7 +9,6 @@ import struct
 import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Final
 
 import lmdb
@@ -37,15 +36,16 @@ from omq.store.interface import (
 from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
 from omq.store.lmdb import acknowledged, given, positions
 from omq.store.lmdb.catalog import RESERVED, Catalog
-from omq.store.lmdb.data_file import checksum, in_a_row
+from omq.store.lmdb.data_file import checksum
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
 from omq.store.lmdb.ledger import ANOTHER_KIND, Ledger
+from omq.store.lmdb.left import ANOTHER, look
 from omq.store.lmdb.quarantine import keep_aside, listed
 from omq.store.lmdb.reader import LmdbReader, find_record
 from omq.store.lmdb.session import Session
 from omq.store.lmdb.topic import Topic
-from omq.store.lmdb.verify import AFTER_A_CRASH, IN_ORDER, check_presence, check_structure, check_tails
+from omq.store.lmdb.verify import check_tails
 from omq.store.lmdb.writer import Writer
 from omq.store.memory import MemoryTopic, MemoryTopics
 from omq.store.settled import Settled
@@ -57,10 +57,6 @@ DEAD_LETTERS: Final = b"\0dead letters of "  # the producer, as which a topic ap
 PLAIN: Final = frozenset({Append, Settle, SetPosition, DropPosition, Stage, Trim})
 #: What needs nothing of elsewhere.
 AT_ONCE: Final = frozenset({Append, Settle})
-ANOTHER: Final = (
-    "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing, and ids "
-    "go on behind it"
-)
 OURS: Final = (Reserve, Jump, Retain, Clean, Quarantine, Sweep)
 
 
@@ -118,25 +114,9 @@ class Store:
         if not session.orderly:
             self.findings.append("the store was not closed in order")
         self._flusher = Flusher(weak, flush_interval, self._tick, self._flush_failed)
-        if session.begun:
-            check_presence(strong, weak)
-        missing = (strong / "data.mdb").exists() and not (weak / "data.mdb").exists()
-        lost = missing or (not session.same_boot and not session.orderly)
-        if (weak / "data.mdb").exists() and not (strong / "data.mdb").exists():
-            raise DamagedError(
-                f"{strong}: damaged: it is missing, and the names of all topics with it. Nothing was changed. Put a "
-                "copy of the whole directory in its place, or move all of it away to begin anew."
-            )
-        if lost:
-            self.findings += self._flusher.restore()
-        elif self._is_another(weak) or self._flusher.is_ahead():
-            self.findings.append(f"{weak}: {ANOTHER}")
-            lost = True
-        older = self._is_another(strong)
-        # LMDB believes what its pages say; a wrong one would take the process with it.
-        limit = IN_ORDER if session.orderly else AFTER_A_CRASH
-        large = check_structure(strong, limit) + check_structure(weak, limit)
-        self.findings += large if not session.orderly else []
+        left = look(session, self._flusher, strong, weak)
+        lost, older = left.lost, left.older
+        self.findings += left.findings
         self._strong = Environment(strong, sync=True)
         try:
             self._weak = Environment(weak, sync=False)
@@ -148,7 +128,7 @@ class Store:
             strong_ledger = Ledger(self._catalog, self._reserve, session.clock, lambda key: self._has(key, self._weak))
             weak_ledger = Ledger(None, self._reserve, session.clock, lambda key: self._has(key, self._strong))
             self._load(strong_ledger, weak_ledger)
-            if missing and weak_ledger.topics:
+            if left.missing and weak_ledger.topics:
                 self.findings.append(f"{weak}: it is missing: weak and async topics begin anew")
             tails: list[StoreError] = []
             if not session.orderly:
@@ -185,12 +165,6 @@ class Store:
             if isinstance(error, DamagedError):
                 self._damage(error)
         self._begin_ids(lost, older)
-
-    def _is_another(self, directory: Path) -> bool:
-        """Whether an environment is not what was left at an orderly end, or its meta pages do not fit together."""
-        left = self._session.left.get(directory.name)
-        path = directory / "data.mdb"
-        return (left is not None and left != checksum(path)) or not in_a_row(path)
 
     def _writer(self, name: str, environment: Environment, ledger: Ledger) -> Writer:
         return Writer(
