@@ -15,6 +15,8 @@ V = TypeVar("V")
 #: common, and a number.
 _COUNTED: Final = re.compile(r"([0-9]{1,20}\|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3})([0-9a-f]{12})", re.ASCII)
 _ALONE: Final = -1  # in place of a number: the head is the key
+#: The head of such a key: when the message was stored, the topic of which store it is in, and high bits of its number.
+_HEAD: Final = re.compile(r"([0-9]{1,20})\|([0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3})-([89ab][0-9a-f]{3})-", re.ASCII)
 
 
 class KeyRun(NamedTuple):
@@ -36,6 +38,26 @@ class KeyRun(NamedTuple):
         if first == _ALONE:
             return [_text(head, number) for number in range(first, end)]
         return [f"{head}{number:012x}" for number in range(first, end)]
+
+
+class Origin(NamedTuple):
+    """Where keys say that their messages were stored.
+
+    Attributes:
+        stem: Which store and which topic of it.
+        stored: When, in microseconds since 1970.
+        base: What is added to a key's number to have that which the message has in its topic.
+    """
+
+    stem: str
+    stored: int
+    base: int
+
+    @classmethod
+    def of(cls, head: str) -> Origin | None:
+        """What the head of keys says; `None`: nothing."""
+        found = _HEAD.fullmatch(head)
+        return None if found is None else cls(found[2], int(found[1]), (int(found[3], 16) & 0x3FFF) << 48)
 
 
 class Keys(Sequence[str]):
@@ -65,7 +87,7 @@ class Keys(Sequence[str]):
             else:
                 if first < end:
                     runs.append(KeyRun(head, first, end))
-                head, first = _split(key)
+                head, first = split(key)
                 end = first + 1
             following = f"{head}{end:012x}" if first >= 0 else None
         if first < end:
@@ -106,8 +128,8 @@ class Keys(Sequence[str]):
         return repr(list(self))
 
 
-def _split(key: str) -> tuple[str, int]:
-    """A key's head and number."""
+def split(key: str) -> tuple[str, int]:
+    """A key's head and number; -1 where it has none."""
     found = _COUNTED.fullmatch(key)
     return (key, _ALONE) if found is None else (found[1], int(found[2], 16))
 
@@ -209,7 +231,7 @@ class KeyMap(Generic[V]):
         return self._count
 
     def __contains__(self, key: str) -> bool:
-        head, number = _split(key)
+        head, number = split(key)
         spans = self._heads.get(head)
         return spans is not None and bool(spans.find(number, number + 1))
 
@@ -225,7 +247,7 @@ class KeyMap(Generic[V]):
 
     def get(self, key: str) -> V | None:
         """What belongs to a key, or nothing."""
-        head, number = _split(key)
+        head, number = split(key)
         spans = self._heads.get(head)
         return None if spans is None else spans.get(number)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from omq.pzq.account import Account
 from omq.pzq.cluster.actions import (
     Action,
     Answer,
@@ -29,12 +30,12 @@ from omq.pzq.cluster.possession import Possession, Statement
 from omq.pzq.cluster_file import ClusterFile, Kept
 from omq.pzq.errors import Malformed
 from omq.pzq.inlet import Asked, Inlet
-from omq.pzq.keys import KeyMap, Keys, Numbered
+from omq.pzq.keys import KeyMap, Keys, Numbered, Origin, split
 from omq.pzq.queue import AGAIN, Queue, Replicas
 from omq.pzq.run import Run, read_replicas, run_of
 from omq.pzq.settings import Settings
 from omq.pzq.talk import Talk
-from omq.pzq.wire import NOT_REPLICATED, REPLICA, REPLICAS, pack
+from omq.pzq.wire import NOT_REPLICATED, REPLICA, REPLICAS, pack, stem_of
 from omq.store.errors import StoreFull
 from omq.store.interface import Append, MakeTopic, Persistence, TopicState
 from omq.store.interface import Settle as SettleTopic
@@ -76,6 +77,7 @@ class Member:
     def __init__(self, settings: Settings, database: Path, journal: Journal, kind: Persistence, later: Later) -> None:
         self.queues: list[Replicas] = []
         self._settings = settings
+        self._database = database
         self._file = ClusterFile(database)
         self._journal = journal
         self._kind = kind
@@ -139,12 +141,13 @@ class Member:
             records=records,
             fenced=self._replicated and len(names) > 2,
         )
-        self._prefix = f"{store.id[:8]}-{store.id[8:12]}-8"
-        self._lost = {queue.id: store.topic(queue.id).jumped for queue in own}
+        self._stems = {stem_of(store.id, queue.id): queue for queue in own}
         self._node = Node(
             possession, replicas=self._settings.replicas, patience=self._settings.patience, is_mine=self._is_mine
         )
         self._index()
+        self._account = Account(self._database, self._journal, own, self._node.done)
+        self._node.hear_statements(self._account.load())
         self._save()
 
     def _index(self) -> None:
@@ -160,7 +163,7 @@ class Member:
             for id, keys in queue.live():
                 numbered.note(id, keys)
                 places.append((keys, _place(queue, id)))
-            queue.tell(self._teller(queue, owner))
+            queue.tell(self._teller(queue, owner), self._loser(queue, owner))
             queue.may = self._may(owner)
         tombs: list[tuple[str, str]] = []
         for state in store.topics():
@@ -201,6 +204,7 @@ class Member:
         self.pause()
         self._tell_left()
         await self._talk.close()
+        await self._account.close()
 
     def _load(self) -> tuple[int, dict[str, tuple[int, str]] | None]:
         """Which run this is, and what was stated before; `None` where the disk is another one."""
@@ -227,17 +231,11 @@ class Member:
 
     def _is_mine(self, key: str) -> bool:
         """Whether a message was stored in this very store, and is not among those that it has lost in a crash."""
-        _, _, text = key.partition("|")
-        if not text.startswith(self._prefix):
+        head, number = split(key)
+        origin = Origin.of(head)
+        if origin is None or (queue := self._stems.get(origin.stem)) is None:
             return False
-        try:
-            topic, number = int(text[15:18], 16), (int(text[19:23], 16) & 0x3FFF) << 48 | int(text[24:], 16)
-        except ValueError:
-            return False
-        for queue in self._own:
-            if queue.id & 0xFFF == topic:
-                return not any(first <= number <= last for first, last in self._lost[queue.id])
-        return False
+        return not any(first <= origin.base + number <= last for first, last in queue.lost)
 
     # ------------------------------------------------------------------ what it tells
 
@@ -262,6 +260,15 @@ class Member:
                 self._left.setdefault(owner, []).append(key)
 
         return left
+
+    def _loser(self, queue: Queue, owner: str) -> Callable[[int, int], None]:
+        numbered = self._keys[queue.id]
+
+        def lost(first: int, last: int) -> None:
+            if keys := [key for id in range(first, last + 1) if (key := numbered.take(id)) is not None]:
+                self._node.lost(owner, keys)
+
+        return lost
 
     def _tell_left(self) -> None:
         """Tells the state what consumers were done with in this turn."""
@@ -416,6 +423,7 @@ class Member:
             if not self._node.possession.alive(peer, now):
                 self._talk.forget(peer)
             self._say_whether_silent(peer, now)
+        self._account.tick()
         self._node.tick(now)
         self._act()
         self._wake()
@@ -445,7 +453,7 @@ class Member:
                     self._keep(before)
             case KeepAlive(state):
                 if self._taken_back:
-                    state = self._node.possession.keep_alive(clock(), self._node.holds())
+                    state = self._node.keep_alive(clock())
                 self._talk.say(b"KALV", self._settings.name.encode(), json.dumps(state).encode())
             case Tell(kind, body):
                 self._tell(kind, body, settled)

@@ -73,6 +73,7 @@ class Queue:
         named: Its messages have their keys with them.
         dead_lettered: Messages that have become dead letters.
         damaged: Messages that could not be read, and were passed over.
+        lost: Ranges of messages, first and last, that are not in the store though nobody was done with them.
     """
 
     named = False
@@ -89,6 +90,7 @@ class Queue:
         self.name = state.name
         self.dead_lettered = 0
         self.damaged = 0
+        self.lost: list[tuple[int, int]] = list(state.jumped)
         self._journal = journal
         self._later = later
         self._max_deliveries = max_deliveries
@@ -116,12 +118,13 @@ class Queue:
         #: In a cluster: whether its messages may be delivered now; and who is told of what is done.
         self.may: Callable[[], bool] | None = None
         self.left: Callable[[int], None] | None = None
+        self._tell_lost: Callable[[int, int], None] | None = None
         self._discarded: set[int] = set()
         self._kept: list[Callable[[], None]] = []  # to be called once what is done by now is kept
         self._keeping: list[Callable[[], None]] = []  # likewise, with the write that is under way
 
-    def tell(self, left: Callable[[int], None]) -> None:
-        """Has a cluster told of each message that is done with."""
+    def tell(self, left: Callable[[int], None], lost: Callable[[int, int], None]) -> None:
+        """Has a cluster told of each message that is done with, and of ranges that are lost."""
 
         def done(id: int) -> None:
             self._acked.append(id)
@@ -130,6 +133,7 @@ class Queue:
 
         self.done = done
         self.left = left
+        self._tell_lost = lost
 
     # ------------------------------------------------------------------ what waits
 
@@ -230,6 +234,7 @@ class Queue:
             if error.last:
                 beyond = min(error.last + 1, stop)
                 self.damaged += beyond - max(error.first, first)
+                self._lose(max(error.first, first), beyond - 1)
                 self._gone(first, beyond - 1)
                 first = beyond
             else:
@@ -306,6 +311,13 @@ class Queue:
         else:
             done.append((first, last))
 
+    def _lose(self, first: int, last: int) -> None:
+        """These cannot be read: in a cluster others may have them."""
+        if (first, last) not in self.lost:
+            self.lost.append((first, last))
+        if self._tell_lost is not None:
+            self._tell_lost(first, last)
+
     def _is_dead(self, flight: Flight) -> bool:
         return self._max_deliveries is not None and flight.tries >= self._max_deliveries
 
@@ -320,6 +332,7 @@ class Queue:
             elif isinstance(write.error, Gone | DamagedError):
                 log.error("message %d is no dead letter: %s", write.id, write.error)
                 self.damaged += 1
+                self._lose(write.id, write.id)
                 self._gone(write.id, write.id)
                 self.save()
             elif isinstance(write.error, StoreFull):
@@ -424,9 +437,9 @@ class Queue:
             except Gone as error:
                 first = error.first
             except DamagedError as error:
-                if not error.last:
-                    return
-                first = error.last + 1
+                damaged = max(first, error.first), min(error.last or last, last)
+                self._lose(*damaged)
+                first = damaged[1] + 1
 
     @property
     def is_empty(self) -> bool:

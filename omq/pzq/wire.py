@@ -176,7 +176,12 @@ def key_format(store: str, topic: int) -> bytes:
     Returns:
         What is formatted with the microseconds, and the high and the low bits of the number (see `key_of`).
     """
-    return b"%%d|%b-%b-8%03x-%%04x-%%012x" % (store[:8].encode(), store[8:12].encode(), topic & 0xFFF)
+    return b"%%d|%b-%%04x-%%012x" % stem_of(store, topic).encode()
+
+
+def stem_of(store: str, topic: int) -> str:
+    """What keys of messages have in common that are in one topic of a store; arguments as for `key_format`."""
+    return f"{store[:8]}-{store[8:12]}-8{topic & 0xFFF:03x}"
 
 
 def key_of(how: bytes, when: int, number: int) -> bytes:

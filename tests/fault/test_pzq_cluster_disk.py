@@ -175,3 +175,31 @@ def test_a_node_whose_syncs_fail_acknowledges_nothing_more(tmp_path: Path, faili
         # What was stored and not acknowledged may be there, too.
         assert set(range(answered)) <= drain(nodes[0], nodes[0].figures()["messages"])
         empty(nodes)
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["found at its start", "found while it runs"])
+def test_a_message_that_is_damaged_comes_back_from_a_replica(tmp_path: Path, runs: bool) -> None:
+    marked = b"damaged" * 1000
+    with nodes_of(tmp_path, "--replicas", "2", "--hard-sync") as nodes:
+        with Producer(nodes[0].receive) as producer:
+            for body in (b"a" * 5000, marked, b"c" * 5000):
+                producer.send(body)
+        until(lambda: all(node.figures()["replicas"] == 3 for node in nodes[1:]), "both others have all")
+        if not runs:
+            nodes[0].kill(signal.SIGTERM)
+        path = nodes[0].database / "strong" / "data.mdb"
+        with path.open("r+b") as file:
+            at = file.read().index(marked)
+            file.seek(at)
+            file.write(b"D")
+        if not runs:
+            nodes[0].start()
+        with Consumer(nodes[0].send) as consumer:
+            found = []
+            for _ in range(3):
+                delivery = consumer.recv(timeout=20.0)
+                found.append(delivery.body)
+                delivery.ack()
+        assert sorted(found) == [b"a" * 5000, b"c" * 5000, marked]
+        empty(nodes)
+        assert nodes[0].figures()["damaged"] == 1

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, Tell
+from omq.pzq.cluster.done import statements_of
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.possession import Possession
 from omq.pzq.keys import Keys
@@ -61,6 +62,8 @@ class Machine:
     stopped: bool = False
     storing: list[tuple[str, str, Keys, Sequence[str]]] = field(default_factory=list)  # replicas that have come
     told: set[str] = field(default_factory=set)  # what this run has heard is done with
+    made: list[int] = field(default_factory=list)  # the numbers of this store's messages
+    stated: dict[str, Any] = field(default_factory=dict)  # the statements that are on the disk
     #: Its claims of this run, by owner: the record, and who knew then of which messages that they are done with.
     claims: dict[str, tuple[Any, frozenset[tuple[str, str]]]] = field(default_factory=dict)
 
@@ -83,8 +86,18 @@ class Machine:
             {owner: [([key], place) for key, place in keys.items()] for owner, keys in self.held.items()},
             [(owner, key) for key, owner in self.tombs.items()],
         )
+        self.node.hear_statements(statements_of(self.stated))
         self.records = dict(possession.records) if self.records is not None else None
         self.stopped = False
+
+    def tick(self, now: float) -> None:
+        """States what is done with, and keeps all statements."""
+        assert self.node is not None
+        if ranges := [(number, number) for number in self.made if key_in(self.store, number) not in self.own]:
+            stem, done = key_in(self.store, 0)[2:20], self.node.done
+            done.state(stem, done.when(stem) + 1, ranges)
+        self.stated = self.node.done.told()
+        self.node.tick(now)
 
     @property
     def runs(self) -> bool:
@@ -165,6 +178,7 @@ class Cluster:
         if kind == "produce":
             assert machine.node is not None
             key = key_in(machine.store, self.left)
+            machine.made.append(self.left)
             self.left -= 1
             machine.own[key] = 0
             machine.node.produced([key], 0, self.now)
@@ -180,6 +194,7 @@ class Cluster:
                 machine.store = f"{machine.name}{self.wiped}"
                 machine.records = None
                 machine.own, machine.held, machine.tombs = {}, {}, {}
+                machine.made, machine.stated = [], {}
                 self.consumed = {key: "" if at == machine.name else at for key, at in self.consumed.items()}
         elif kind == "return":
             machine.begin(self.now)
@@ -244,7 +259,7 @@ class Cluster:
                 storing, machine.storing = machine.storing, []
                 for one in storing:
                     self.store(machine, *one)
-                machine.node.tick(self.now)
+                machine.tick(self.now)
                 self.carry(machine)
                 for _, key in self.deliverable(machine):
                     if key in machine.told:
@@ -447,6 +462,8 @@ class Cluster:
                     list(machine.own),
                     sorted((owner, list(keys)) for owner, keys in machine.held.items() if keys),
                     sorted(machine.tombs.items()),
+                    machine.made,
+                    sorted(machine.stated.items()),
                     machine.stopped,
                     sorted((owner, sorted(knew)) for owner, (_, knew) in machine.claims.items()),
                     told,
@@ -500,7 +517,9 @@ def _of_node(node: Node, now: float) -> Any:
         possession._quiet,
         _ago(now, possession._began) if possession._quiet else 0,
         [(number - one, _ago(now, when)) for one, when in possession._sent.items()],
-        sorted(node._removed),
+        sorted(node.done),
+        sorted(node.done.told().items()),
+        sorted(node._unswept),
         [(peer, list(keys)) for peer, keys in node._missing.items()],
         [
             (peer, [(list(keys), _ago(now, when)) for keys, when in flying.values()])
@@ -543,4 +562,5 @@ def _of_message(message: Any, cluster: Cluster) -> Any:
         sorted(heard.items()),
         state["holds"],
         sorted((who, life == cluster.machines[who].life) for who, life in state["lives"].items()),
+        sorted(state["done"].items()),
     )

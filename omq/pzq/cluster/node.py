@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -19,15 +20,16 @@ from omq.pzq.cluster.actions import (
     Settle,
     Tell,
 )
+from omq.pzq.cluster.done import Done, Statement, statements_of
 from omq.pzq.cluster.doubts import Doubts
 from omq.pzq.cluster.possession import Possession
 from omq.pzq.cluster.waiting import Waiting
-from omq.pzq.keys import KeyMap, Keys, Places, Recent
+from omq.pzq.keys import KeyMap, KeyRun, Keys, Places
 
 #: Keys that are asked about at once, and messages that are on their way to a peer again.
 WINDOW: Final = 256
-#: Keys that are remembered as done with, so that a replica that comes late is not kept.
-REMEMBERED: Final = 65_536
+#: Replicas that are dropped at a tick, about.
+SWEPT: Final = 16_384
 #: Characters of a key.
 MAX_KEY: Final = 255
 #: Timeouts after which replicas are asked about again.
@@ -49,6 +51,7 @@ class Node:
         own: The messages of this node that were stored by it and are not done with, by key; and where they are.
         held: Likewise the replicas, by owner; of this node itself, too, after it has lost its disk.
         tombs: What was acknowledged here in an owner's place, by key: the owner.
+        done: What it knows to be done with.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Node:
         self._replicas = replicas
         self._patience = patience
         self._is_mine = is_mine
-        self._removed = Recent(REMEMBERED)
+        self.done = Done()
         #: Messages of this node that a peer is not known to have.
         self._missing: dict[str, dict[str, None]] = {peer: {} for peer in possession.peers}
         #: Replicas that the possessor is not known to have, by owner; and who that is.
@@ -72,6 +75,8 @@ class Node:
         self._round: dict[str, float] = {}
         #: Replicas that this node delivers in their owner's place once others have said what they know of them.
         self._doubts = Doubts(possession)
+        #: Replicas that are to be looked for among what is done with before any of these are delivered, by owner.
+        self._unswept: dict[str, deque[KeyRun]] = {}
         #: Own messages on their way to a peer as they were stored, by the first key; and since when.
         self._flying: dict[str, dict[str, tuple[Sequence[str], float]]] = {peer: {} for peer in possession.peers}
         #: What of `tombs` a peer has not confirmed to know.
@@ -121,6 +126,8 @@ class Node:
 
     def delivers(self, owner: str, now: float) -> bool:
         """Whether this node may give messages of a queue to consumers."""
+        if owner in self._unswept:
+            return False
         return self.possession.delivers(owner, now) and self._doubts.settled(owner, now)
 
     # ------------------------------------------------------------------ messages
@@ -170,7 +177,7 @@ class Node:
     def wanted(self, origin: str, keys: Sequence[str]) -> Sequence[str]:
         """Which replicas of those that have come are to be stored; the others are answered as if they were."""
         keys = Keys.of(keys)
-        known: list[KeyMap[Any] | Recent] = [self._removed, *filter(None, [self.held.get(origin)])]
+        known: list[KeyMap[Any] | Done] = [self.done, *filter(None, [self.held.get(origin)])]
         if origin == self.name:
             known.append(self.own)
         if self.tombs or any(some.find(keys) for some in known):
@@ -188,7 +195,7 @@ class Node:
             for missing in self._missing.values():
                 missing.update(dict.fromkeys(keys))
         # Consumers may have been done with some of them while the store was at it.
-        if late := [key for run, _ in self._removed.find(keys) for key in run.texts()]:
+        if late := [key for run in self.done.find(keys) for key in run.texts()]:
             self._done_with(late)
         if self.tombs and (late := [key for key in keys if key in self.tombs]):
             self._done_with(late)
@@ -240,8 +247,22 @@ class Node:
         if origin == self.name:
             self._drop_own(keys)
         self._doubts.drop(keys)
-        self._removed.add(keys)
+        self.done.add(keys)
         self.actions.append(Remove(keys))
+
+    def lost(self, origin: str, keys: Iterable[str]) -> None:
+        """Messages that the store has cannot be read: others may have them."""
+        keys = Keys.of(keys)
+        if origin == self.name:
+            self.own.take(keys)
+            for missing in self._missing.values():
+                for key in keys:
+                    missing.pop(key, None)
+        if origin in self.held:
+            self.held[origin].take(keys)
+        for key in keys:
+            self._unsure.get(origin, {}).pop(key, None)
+        self._doubts.drop(keys)
 
     def _entomb(self, origin: str, key: str, unaware: Iterable[str]) -> None:
         self.tombs[key] = origin
@@ -261,6 +282,11 @@ class Node:
     def _done_with(self, keys: Sequence[str]) -> None:
         """Somebody says that messages are done with."""
         keys = Keys.of(keys)
+        self._settle(keys)
+        self.done.add(keys)
+
+    def _settle(self, keys: Keys) -> None:
+        """Has messages that are done with not be here any more."""
         if mine := self.own.take_places(keys):
             self._drop_own(list(mine))
             self.actions.append(Settle(self.name, mine))
@@ -273,7 +299,6 @@ class Node:
                 for key in keys:
                     unsure.pop(key, None)
         self._doubts.drop(keys)
-        self._removed.add(keys)
 
     # ------------------------------------------------------------------ what comes
 
@@ -283,14 +308,22 @@ class Node:
         Raises:
             ValueError: Its state is none.
         """
+        statements = statements_of(state.get("done", {})) if isinstance(state, dict) else {}
         store = self.possession.peers[peer].store
         if is_new := self.possession.hear(peer, state, now):
             self._ground(peer)
             self._asked[peer].clear()
             if store and self.possession.peers[peer].store != store and self._replicas:
                 self._missing[peer] = self._mine()  # its disk is another one
+        self.hear_statements(statements)
         self._consider(now)
         return is_new
+
+    def hear_statements(self, statements: Mapping[str, Statement]) -> None:
+        """Owners have stated what is done with of their messages."""
+        if self.done.hear(statements):
+            for owner in self.held:
+                self._begin_sweep(owner)
 
     def hear_remove(self, keys: Sequence[str]) -> None:
         """Messages are done with."""
@@ -298,7 +331,7 @@ class Node:
 
     def hear_check(self, key: str, owner: str) -> None:
         """A peer asks in the original's way whether a message is done with."""
-        if key in self.tombs or key in self._removed or (owner == self.name and self._view(owner, key) == "gone"):
+        if key in self.tombs or key in self.done or (owner == self.name and self._view(owner, key) == "gone"):
             self.actions.append(Remove([key]))
 
     def hear(self, kind: str, body: dict[str, Any], now: float) -> None:
@@ -332,7 +365,7 @@ class Node:
 
     def _view(self, origin: str, key: str) -> str:
         """What this node makes of a message."""
-        if key in self.tombs or key in self._removed:
+        if key in self.tombs or key in self.done:
             return "gone"
         if key in self.held.get(origin, ()) or (origin == self.name and key in self.own):
             return "have"
@@ -391,19 +424,45 @@ class Node:
                 del asked[key]
         for owner in self.held:
             self._look_for_possessor(owner, now)
+        self._sweep()
         for peer in self.possession.living(now):
             self._push(peer, now)
-        self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
+        self.actions.append(KeepAlive(self.keep_alive(now)))
+
+    def keep_alive(self, now: float) -> dict[str, Any]:
+        """What it tells all others."""
+        return self.possession.keep_alive(now, self.holds()) | {"done": self.done.told()}
 
     def _consider(self, now: float) -> None:
         was = self.possession.statement()
         if self.possession.consider(now, self.holds(), self._is_settled):
             self.actions.append(Keep(was))
-            self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
+            self.actions.append(KeepAlive(self.keep_alive(now)))
         for owner in self.possession.nodes:
             held = [self.own] if owner == self.name else []
-            for peer in self._doubts.look(owner, [*held, *filter(None, [self.held.get(owner)])], now):
+            begun = self._doubts.look(owner, [*held, *filter(None, [self.held.get(owner)])], now)
+            if begun:
+                self._begin_sweep(owner)
+            for peer in begun:
                 self._push(peer, now)
+
+    def _begin_sweep(self, owner: str) -> None:
+        """Of this owner's replicas those are to be dropped that are done with."""
+        # A REMOVE that did not arrive, a node that was away: it has them still, and who told of them may be gone.
+        if runs := list(self.done.stated(run for run, _ in self.held[owner].runs()) if owner in self.held else ()):
+            self._unswept[owner] = deque(runs)
+
+    def _sweep(self) -> None:
+        """Drops replicas that are done with, so many that nobody waits long."""
+        left = SWEPT
+        for owner, runs in list(self._unswept.items()):
+            due: list[KeyRun] = []
+            while runs and left > 0:
+                left -= runs[0].end - runs[0].first
+                due.append(runs.popleft())
+            self._settle(Keys(due))
+            if not runs:
+                del self._unswept[owner]
 
     def _is_settled(self, owner: str) -> bool:
         return not any(self.tombs[key] == owner for key in self._unaware[owner])

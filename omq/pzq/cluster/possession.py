@@ -196,13 +196,13 @@ class Possession:
             known.legacy, known.heard = True, now
             return False
         try:
-            life, number, store = _number(state["life"]), _number(state["number"]), str(state["store"])
+            life, number, store = number_of(state["life"]), number_of(state["number"]), str(state["store"])
             stated = state["records"]
-            records = {str(owner): (_number(epoch), str(who)) for owner, (epoch, who) in (stated or {}).items()}
-            heard = {str(who): (_number(run), _number(last)) for who, (run, last) in state["heard"].items()}
-            holds = {str(owner): _number(count) for owner, count in state["holds"].items()}
+            records = {str(owner): (number_of(epoch), str(who)) for owner, (epoch, who) in (stated or {}).items()}
+            heard = {str(who): (number_of(run), number_of(last)) for who, (run, last) in state["heard"].items()}
+            holds = {str(owner): number_of(count) for owner, count in state["holds"].items()}
             timeout = float(state.get("timeout", self.timeout))
-            known_life = _number(state.get("lives", {}).get(self.name, 0))
+            known_life = number_of(state.get("lives", {}).get(self.name, 0))
             if not timeout > 0:
                 raise ValueError(f"a timeout of {timeout}")
         except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
@@ -313,7 +313,12 @@ class Possession:
         return all(self.name < peer for peer in living if self.peers[peer].holds.get(owner))
 
 
-def _number(value: Any) -> int:
+def number_of(value: Any) -> int:
+    """A number that a node has told.
+
+    Raises:
+        ValueError: It is none.
+    """
     if not isinstance(value, int) or not 0 <= value < BOUND:
         raise ValueError(f"{str(value)[:40]!r} is no number of a node")
     return value

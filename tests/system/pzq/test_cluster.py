@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import time
@@ -44,6 +45,12 @@ def nothing(node: Node, seconds: float = 1.0) -> bool:
         except ReceiveTimeout:
             return True
         return False
+
+
+def states(node: Node, ranges: list[list[int]]) -> bool:
+    """Whether a node has on its disk that these messages of some topic are done with."""
+    kept = node.database / "done.json"
+    return kept.exists() and ranges in [told for _, told in json.loads(kept.read_bytes()).values()]
 
 
 def bodies(count: int, name: str = "m") -> list[bytes]:
@@ -99,6 +106,54 @@ def test_a_node_that_was_away_delivers_nothing_that_was_acknowledged_meanwhile(t
         assert nothing(nodes[2], 0.5)
         nodes[0].start()
         whole(nodes)
+        empty(nodes)
+
+
+def test_nothing_that_was_acknowledged_comes_back_where_only_a_disk_knows_of_it(tmp_path: Path) -> None:
+    """One node is away, one is started anew, and then the owner, who has told it, dies."""
+    count = 3000
+    with cluster(tmp_path, "--replicas", "2") as nodes:
+        produce(nodes[0], *bodies(count))
+        until(lambda: all(node.figures()["replicas"] == count for node in nodes[1:]), "both others have all")
+        nodes[1].kill()
+        assert consume(nodes[0], count - 10) == bodies(count)[:-10]
+        until(lambda: states(nodes[2], [[1, count - 10]]), "the third one has kept what the owner has stated")
+        nodes[2].kill()
+        nodes[0].kill()
+        nodes[2].start()
+        nodes[1].start()
+        found: list[bytes] = []
+        with Consumer(nodes[1].send) as one, Consumer(nodes[2].send) as other:
+            while len(found) < 10:
+                for consumer in one, other:
+                    with suppress(ReceiveTimeout):
+                        delivery = consumer.recv(timeout=0.1)
+                        found.append(delivery.body)
+                        delivery.ack()
+        assert sorted(found) == sorted(bodies(count)[-10:])
+        assert nothing(nodes[1], 0.5)
+        assert nothing(nodes[2], 0.5)
+        nodes[0].start()
+        whole(nodes)
+        empty(nodes)
+
+
+def test_nothing_that_was_acknowledged_comes_back_to_an_owner_without_its_disk(tmp_path: Path) -> None:
+    count = 3000
+    with cluster(tmp_path, "--replicas", "2") as nodes:
+        produce(nodes[0], *bodies(count))
+        until(lambda: all(node.figures()["replicas"] == count for node in nodes[1:]), "both others have all")
+        nodes[1].kill()
+        assert consume(nodes[0], count - 10) == bodies(count)[:-10]
+        until(lambda: states(nodes[2], [[1, count - 10]]), "the third one has kept what the owner has stated")
+        nodes[2].kill()  # so it does not remember what it was told one by one
+        nodes[0].kill()
+        shutil.rmtree(nodes[0].database)
+        for node in nodes[2], nodes[0], nodes[1]:
+            node.start()
+        assert sorted(consume(nodes[0], 10)) == sorted(bodies(count)[-10:])
+        whole(nodes)
+        assert nothing(nodes[0])
         empty(nodes)
 
 

@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 
 from omq.pzq.cluster.actions import Answer, Check, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, Tell
-from omq.pzq.cluster.node import Node
+from omq.pzq.cluster.done import statements_of
+from omq.pzq.cluster.node import SWEPT, Node
 from omq.pzq.cluster.possession import Possession
 from omq.pzq.cluster.waiting import Waiting
+from omq.pzq.keys import Keys
+from omq.pzq.run import run_of
+from omq.pzq.wire import key_format, stem_of
 
 TIMEOUT = 10.0
+STORES = {name: f"{name}0" * 16 for name in "abc"}
 
 
 def node(*peers: str, replicas: int = 1) -> Node:
@@ -240,6 +245,91 @@ def test_a_peer_that_has_started_anew_is_asked_anew() -> None:
 def test_a_state_that_is_none_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         node("b").hear_keep_alive("b", told, 1.0)
+
+
+def stored_keys(owner: str, first: int, count: int) -> Keys:
+    """Keys of messages of an owner's store, as nodes make them."""
+    return run_of(key_format(STORES[owner], 7), 100, first, count)
+
+
+def stated(owner: str, *ranges: list[int], at: int = 200) -> dict[str, Any]:
+    return {"done": {stem_of(STORES[owner], 7): [at, ranges]}}
+
+
+def test_what_an_owner_has_stated_is_known_when_it_is_gone_and_by_those_who_hear_of_it() -> None:
+    one, other = node("b", "c"), node("b", "c")
+    hear(one, "b", **stated("b", [1, 5]))
+    one.tick(1.0)
+    told = done(one, KeepAlive)[-1].state
+    hear(other, "c", done=told["done"])
+    keys = stored_keys("b", 1, 8)
+    for each in one, other:
+        done(each)
+        assert list(each.wanted("b", keys)) == list(keys[5:])
+        each.hear("ASK", {"from": "c", "to": "a", "origin": "b", "keys": list(keys)}, 1.0)
+        (tell,) = done(each, Tell)
+        assert tell.body["gone"] == keys[:5]
+        assert tell.body["want"] == keys[5:]
+
+
+def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered() -> None:
+    one, count = possessing("b", "d"), SWEPT + 9
+    one.stored("c", stored_keys("c", 1, count), 1, 30.0)
+    every = ["c0/1", "c0/2", *stored_keys("c", 1, count)]
+    for peer in "bd":
+        one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": every}, 30.0)
+    assert one.delivers("c", 30.0)
+    one.hear_statements(statements_of(stated("c", [1, 5], [7, SWEPT + 3], [SWEPT + 5, SWEPT + 5])["done"]))
+    done(one)
+    one._sweep()
+    assert not one.delivers("c", 30.0)
+    one._sweep()
+    assert one.delivers("c", 30.0)
+    left = [*stored_keys("c", 6, 1), *stored_keys("c", SWEPT + 4, 1), *stored_keys("c", SWEPT + 6, 4)]
+    assert list(one.held["c"]) == ["c0/1", "c0/2", *left]
+    assert [key for action in done(one, Settle) for key in action.places] == [
+        key for key in every[2:] if key not in left
+    ]
+
+
+def test_what_owners_have_stated_is_looked_for_where_a_queue_is_taken_over() -> None:
+    one = node("b", "c")
+    hear(one, "b", **stated("c", [1, 3]))
+    one.load([], {"c": [(stored_keys("c", 1, 5), 1)]}, [])
+    one.possession.records["c"] = (1, "a")
+    hear(one, "b", now=2.0, number=2)
+    assert not one.delivers("c", 2.0)
+    one._sweep()
+    assert list(one.held["c"]) == list(stored_keys("c", 4, 2))
+
+
+def test_what_an_owner_states_of_it_does_not_take_its_own_messages() -> None:
+    one = node("b", "c")
+    one.produced(stored_keys("a", 1, 5), 1, 1.0)
+    hear(one, "b", **stated("a", [1, 5]))  # from before its store was put back
+    one.tick(1.0)
+    assert list(one.own) == list(stored_keys("a", 1, 5))
+
+
+def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:
+    lost: set[str] = set()
+    keys = list(stored_keys("a", 1, 3))
+    possession = Possession("a", "bc", timeout=TIMEOUT, life=1, now=0.0, store="a0", records={}, fenced=True)
+    one = Node(possession, replicas=1, patience=0.1, is_mine=lambda key: key in keys and key not in lost)
+    hear(one, "b", "c")
+    one.produced(keys, 1, 1.0)
+    one.replicated("b", keys, 1.0)
+    lost.add(keys[1])
+    one.lost("a", [keys[1]])
+    assert one.places("a", keys) == [1, 3]
+    done(one)
+    one.hear("ASK", {"from": "b", "to": "a", "origin": "a", "keys": keys}, 1.0)
+    (tell,) = done(one, Tell)
+    assert (tell.body["have"], tell.body["want"]) == ([keys[0], keys[2]], [keys[1]])
+    assert list(one.wanted("a", keys)) == [keys[1]]
+    one.stored("a", [keys[1]], 9, 1.0)
+    one.consumed("a", [keys[1]])
+    assert not one.wanted("a", keys)
 
 
 def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.pzq.queue import Flight, Queue, _ranges
+from omq.store.errors import DamagedError
 from omq.store.interface import TopicState
 from omq.store.settled import Settled
 
@@ -33,6 +35,37 @@ def test_what_is_done_with_elsewhere_and_never_read_is_not_kept_in_mind() -> Non
     assert queue._unread[0] == (10_001, 10_002)
     queue.discard(10_001)
     assert queue.is_empty
+
+
+class Damaged:
+    """A reader that finds one message damaged, and others behind it."""
+
+    def __enter__(self) -> Damaged:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def blocks(self, first: int, stop: int) -> Iterator[tuple[bytes, memoryview]]:
+        if first <= 3 < stop:
+            raise DamagedError("damaged", 1, 3, 3)
+        return iter(())
+
+
+def test_what_cannot_be_read_is_told_to_the_cluster_and_is_not_done_with() -> None:
+    store = SimpleNamespace(id="0" * 32, settled=lambda id: Settled(), read=lambda id: Damaged())
+    journal: Any = SimpleNamespace(store=store)
+    state = TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0, jumped=((9, 9),))
+    store.topic = lambda id: state
+    queue = Queue(journal, state, lambda seconds, call: None)
+    assert list(queue.live()) == []
+    assert queue.lost == [(9, 9), (3, 3)]
+    left: list[int] = []
+    lost: list[tuple[int, int]] = []
+    queue.tell(left.append, lambda first, last: lost.append((first, last)))
+    assert queue.head() is None
+    assert (left, lost, queue.damaged) == ([], [(3, 3)], 1)
+    assert queue.lost == [(9, 9), (3, 3)]
 
 
 def stocked(chance: random.Random) -> Queue:

@@ -1,0 +1,129 @@
+"""What a node gives account of: which of its messages are done with, and what it has heard of that from the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from omq.pzq.cluster.done import MAX_RANGES, Done, Ranges, Statement, statements_of
+from omq.pzq.queue import Queue
+from omq.pzq.wire import stem_of
+from omq.store.errors import StoreError
+from omq.store.journal import Journal
+
+log = logging.getLogger("omq.pzq")
+
+FILE: Final = "done.json"
+#: Seconds between two statements.
+STATED: Final = 0.25
+#: Looking at what is settled may take this part of the time.
+SHARE: Final = 0.05
+#: Seconds between two writes of the file.
+KEPT: Final = 1.0
+
+
+class Account:
+    """States what is done with of a node's queues, and keeps all statements. Lives in one event loop.
+
+    A file that is some seconds old says less, and nothing wrong: it is written beside the loop, and not synced.
+
+    Args:
+        database: The folder that the file is in.
+        journal: The store.
+        queues: Of the node's own messages.
+        done: Where all statements are.
+    """
+
+    def __init__(self, database: Path, journal: Journal, queues: list[Queue], done: Done) -> None:
+        self._path = database / FILE
+        self._journal = journal
+        self._queues = queues
+        self._done = done
+        self._next = self._next_write = 0.0
+        self._kept: dict[str, list[Any]] = {}
+        self._writing: asyncio.Future[None] | None = None
+        self._fails = False
+        self._unstated: set[int] = set()  # queues whose rows are damaged
+
+    def load(self) -> dict[str, Statement]:
+        """The statements of the file; none where that cannot be used."""
+        try:
+            return statements_of(json.loads(self._path.read_bytes()))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as wrong:
+            log.warning("%s is passed over, others may tell what it said: %s", self._path, wrong)
+            return {}
+
+    def tick(self) -> None:
+        """To be called some times a second."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._state()
+            self._next = now + max(STATED, (time.monotonic() - now) / SHARE)
+        if now >= self._next_write and self._writing is None and (told := self._done.told()) != self._kept:
+            self._next_write = now + KEPT
+            self._writing = asyncio.get_running_loop().run_in_executor(None, self._write, told)
+            self._writing.add_done_callback(self._written)
+
+    async def close(self) -> None:
+        """Keeps what is stated at the end."""
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+        self._state()
+        if (told := self._done.told()) != self._kept:
+            self._write(told)
+
+    def _state(self) -> None:
+        for queue in self._queues:
+            stem = stem_of(self._journal.store.id, queue.id)
+            # Where the clock was set back, the last statement would be the newest one for ever.
+            at = max(time.time_ns() // 1000, self._done.when(stem) + 1)
+            try:
+                self._done.state(stem, at, self._ranges(queue))
+            except StoreError as wrong:
+                if queue.id not in self._unstated:
+                    log.warning("cluster: what is done with of %s is not told: %s", queue.name, wrong)
+                self._unstated.add(queue.id)
+
+    def _ranges(self, queue: Queue) -> Ranges:
+        """What is done with, as it is committed; what is lost is settled, too, and yet others may have it."""
+        settled, first = self._journal.store.settled(queue.id), self._journal.store.topic(queue.id).first
+        low = max(settled.watermark, first - 1)
+        ranges = [(1, low), *settled.above(low)] if low else settled.above(low)
+        return list(islice(_without(ranges, queue.lost), MAX_RANGES))
+
+    def _write(self, told: dict[str, list[Any]]) -> None:
+        try:
+            new = self._path.with_suffix(".new")
+            new.write_bytes(json.dumps(told).encode())
+            new.replace(self._path)
+        except OSError as error:
+            if not self._fails:
+                log.warning("cluster: %s is not written, others may know what would be in it: %s", self._path, error)
+            self._fails = True
+        else:
+            self._kept, self._fails = told, False
+
+    def _written(self, _: Any) -> None:
+        self._writing = None
+
+
+def _without(ranges: Iterable[tuple[int, int]], others: Ranges) -> Iterable[tuple[int, int]]:
+    """Ranges, without what is in others."""
+    for first, last in ranges:
+        for begin, end in sorted(others):
+            if begin > last:
+                break
+            if end >= first:
+                if first < begin:
+                    yield first, begin - 1
+                first = end + 1
+        if first <= last:
+            yield first, last

@@ -1,0 +1,135 @@
+"""What a node gives account of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omq.pzq.account import FILE, Account, _without
+from omq.pzq.cluster.done import MAX_RANGES, Done, statements_of
+from omq.pzq.queue import Queue
+from omq.pzq.wire import stem_of
+from omq.store.errors import DamagedError
+from omq.store.interface import TopicState
+from omq.store.settled import Settled
+
+STORE = "0123456789abcdef0123456789abcdef"
+STEM = stem_of(STORE, 7)
+RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)).map(lambda it: (it[0], it[0] + it[1])), max_size=6)
+
+
+class Opened:
+    """An account of one queue, of which numbers are settled."""
+
+    def __init__(self, directory: Path, settled: Settled | Exception, first: int = 1, **more: Any) -> None:
+        state = TopicState(7, "delivery", "round_robin", "weak", {}, first, 100, 0, **more)
+        self.settled = settled
+        store = SimpleNamespace(id=STORE, settled=lambda id: Settled(), topic=lambda id: state)
+        journal: Any = SimpleNamespace(store=store)
+        self.queue = Queue(journal, state, lambda seconds, call: None)
+        store.settled = self._settled
+        self.done = Done()
+        self.account = Account(directory, journal, [self.queue], self.done)
+
+    def _settled(self, id: int) -> Settled:
+        if isinstance(self.settled, Exception):
+            raise self.settled
+        return self.settled
+
+    async def stated(self) -> list[tuple[int, int]]:
+        self.account.tick()
+        found: list[tuple[int, int]] = self.done.told().get(STEM, [0, []])[1]
+        return found
+
+    async def written(self) -> None:
+        """The file that is being written is there."""
+        if (writing := self.account._writing) is not None:
+            await asyncio.wait([writing])
+
+
+def settled(watermark: int, *ranges: tuple[int, int]) -> Settled:
+    found = Settled(watermark)
+    for each in ranges:
+        found.add(*each)
+    return found
+
+
+async def test_what_is_settled_is_stated_but_for_what_is_lost(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, settled(20, (30, 31), (33, 50)), jumped=((3, 4),))
+    opened.queue.lost.append((40, 60))
+    assert await opened.stated() == [(1, 2), (5, 20), (30, 31), (33, 39)]
+    await opened.account.close()
+
+
+async def test_what_a_topic_does_not_keep_any_more_is_done_with(tmp_path: Path) -> None:
+    assert await Opened(tmp_path, settled(3), first=6).stated() == [(1, 5)]
+
+
+async def test_of_many_ranges_the_first_are_stated(tmp_path: Path) -> None:
+    every = [(number, number) for number in range(2, 90, 2)]
+    assert await Opened(tmp_path, settled(0, *every)).stated() == every[:MAX_RANGES]
+
+
+async def test_what_is_stated_is_kept_and_found_again(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, settled(20))
+    opened.done.hear(statements_of({STEM.replace("0", "f"): [5, [[1, 2]]]}))
+    await opened.stated()
+    await opened.written()
+    assert opened.account.load() == statements_of(opened.done.told())
+    opened.settled = settled(25)
+    await opened.account.close()
+    assert opened.account.load()[STEM].ranges == [(1, 25)]
+    assert os.listdir(tmp_path) == [FILE]
+
+
+async def test_a_statement_is_newer_than_the_last_one_where_the_clock_was_set_back(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, settled(20))
+    opened.done.state(STEM, 1 << 60, [(1, 19)])
+    assert await opened.stated() == [(1, 20)]
+    assert opened.done.when(STEM) == (1 << 60) + 1
+    await opened.account.close()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}', "[" * 100_000, "\0"])
+def test_a_file_that_cannot_be_used_is_passed_over_and_said(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert Opened(tmp_path, settled(1)).account.load() == {}
+    assert f"{FILE} is passed over" in caplog.text
+
+
+async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omq.pzq.account.STATED", 0.0)
+    monkeypatch.setattr("omq.pzq.account.KEPT", 0.0)
+    opened = Opened(tmp_path / "missing", settled(20))
+    for watermark in range(1, 6):
+        opened.settled = settled(watermark) if watermark < 4 else DamagedError("a row")
+        opened.account._next = 0.0
+        await opened.stated()
+        await opened.written()
+    await opened.account.close()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [text.split(":")[0] for text in said] == ["cluster", "cluster"]
+    assert "is not written" in said[0]
+    assert "is not told: a row" in said[1]
+
+
+@given(ranges=RANGES, others=RANGES)
+def test_ranges_without_others(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
+    def numbers(some: list[tuple[int, int]]) -> set[int]:
+        return {number for first, last in some for number in range(first, last + 1)}
+
+    found = list(_without(ranges, others))
+    assert all(first <= last for first, last in found)
+    assert numbers(found) == numbers(ranges) - numbers(others)
