@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from omq.errors import OmqError, StateError, UsageError
 from omq.goby.config import read_message, read_toml
-from omq.goby.dispatch import Handler, RegexHandler, TypeHandler, does_not_parse
+from omq.goby.dispatch import TypeHandler, does_not_parse
 from omq.goby.health import (
     HEALTH_REQUEST,
     HEALTH_RESPONSE,
@@ -96,8 +96,7 @@ class Application:
                 raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {option!r}")
         self._options = {**found.portal, **portal}
         self._portal: Portal | None = None
-        self._callbacks: dict[Handler, Callable[[Any], object]] = {}
-        self._inbox = BlockingInbox(0)
+        self._inbox = BlockingInbox(0, shared=True)
         self._quit = threading.Event()
         self._connecting = self._ran = False
         self._status = 0
@@ -157,8 +156,9 @@ class Application:
         type_name: str | None = None,
     ) -> Subscription:
         """Has a callback called with each message, in the thread that runs the program; see `Portal.subscribe`."""
+        check_callback(callback)
         codec = self.portal._session.schemes.codec(type, scheme, type_name)
-        return self._listen(TypeHandler(checked_group(group), codec, self._inbox), callback)
+        return self.portal._add(TypeHandler(checked_group(group), codec, self._inbox, callback))
 
     def subscribe_regex(
         self,
@@ -168,13 +168,8 @@ class Application:
         schemes: Iterable[SchemeId] | None = None,
     ) -> Subscription:
         """Has a callback called with all that fits; see `Portal.subscribe_regex`."""
-        handler: RegexHandler = self.portal._session.regex(group, type, schemes, self._inbox, None)
-        return self._listen(handler, callback)
-
-    def _listen(self, handler: Handler, callback: Callable[[Any], object]) -> Subscription:
         check_callback(callback)
-        self._callbacks[handler] = callback
-        return self.portal._add(handler)
+        return self.portal._add(self.portal._session.regex(group, type, schemes, self._inbox, callback))
 
     def quit(self, status: int = 0) -> None:
         """Has `run` come to its end; any thread may call it.
@@ -195,6 +190,7 @@ class Application:
         Raises:
             ConnectError: No manager has answered in time.
             UsageError: It has run already.
+            ClosedError: Its portal was closed, or has failed.
         """
         if self._ran:
             raise UsageError(f"{self.name} has run already: make another one")
@@ -274,7 +270,9 @@ class Application:
 
     def _take(self, timeout: float) -> None:
         item = self._inbox.get(timeout)
-        if item is None:
+        if item is None or item[0].ended:
+            if self.portal.closed and not self._quit.is_set():
+                raise self.portal._closed_error()
             return
         handler, identifier, payload = item
         try:
@@ -282,7 +280,8 @@ class Application:
         except Exception as fault:  # whatever it is, the payload does not parse
             self.portal._session.dispatcher.malformations.note(does_not_parse(identifier, fault))
             return
-        self._callbacks[handler](message)
+        assert handler.callback is not None
+        handler.callback(message)
 
     def _say_health(self, _: HealthRequest) -> None:
         assert self.name is not None

@@ -21,6 +21,9 @@ EVERYTHING: Final = b"/"
 QUIET: Final = 1.0  # seconds between two lines about what does not fit
 MOST_HEADS: Final = 4096  # identifiers whose handlers are remembered
 LONGEST_HEAD: Final = 1024  # bytes of one
+PATIENCE: Final = 0.1  # seconds that the portal waits for a reader whose inbox is full
+BURST: Final = 10_000  # publications: as many as a portal keeps while they are held
+BURST_BYTES: Final = 64 << 20
 
 
 class _Fields(NamedTuple):
@@ -74,35 +77,49 @@ class Malformations:
 
 
 class Inbox:
-    """Publications that wait for whoever iterates, without the waiting itself.
+    """Publications that wait for whoever takes them, without the waiting itself.
 
-    Where it is full the portal stops reading for a moment, as long as its user takes something now and then: ZeroMQ's
-    own bounds hold then. Nobody else of the portal waits for a user who takes nothing: what comes next is dropped, and
-    counted.
+    A burst fits in it, as the release of a hold is one. Where it is full the portal stops reading for a moment, as long
+    as its user takes something now and then: ZeroMQ's own bounds hold then. Nobody else of the portal waits for a user
+    who takes nothing: what comes next is dropped, and counted.
 
     Args:
-        limit: How many may wait; 0: any number.
+        limit: How many may wait whatever their size, and `BURST` more of `BURST_BYTES`; 0: any number.
+        shared: Several subscriptions use it: it does not end with one of them.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, shared: bool = False) -> None:
         self.items: deque[Item] = deque()
         self.limit = limit
+        self.shared = shared
         self.dropped = 0
         self.ended = False
         self.stalled = False
+        self._bytes = 0
+        self._taken = float("-inf")  # when something was taken last
 
     def accept(self, items: Sequence[Item], start: int) -> int:
         """Takes as many as there is room for, and gives the index of the first that was not taken."""
         if self.ended:
             return len(items)
-        room = len(items) - start if not self.limit else max(min(self.limit - len(self.items), len(items) - start), 0)
-        self.items.extend(items[start : start + room])
-        return start + room
+        end = len(items)
+        if self.limit:
+            most = self.limit + BURST if self._bytes < BURST_BYTES else self.limit
+            end = min(end, start + max(most - len(self.items), 0))
+        taken = items[start:end]
+        self.items.extend(taken)
+        self._bytes += sum([len(payload) for _, _, payload in taken])
+        return end
+
+    def patience(self) -> float:
+        """Seconds that the portal waits for room; 0 or less where nothing was taken for long."""
+        return PATIENCE + self._taken - time.monotonic()
 
     def drop(self, count: int) -> None:
         """So many are dropped, because nobody has taken anything for a while."""
         if not self.stalled:
-            log.warning("a subscription is not read: its publications are dropped, %d wait", len(self.items))
+            what = "callbacks take too long" if self.shared else "a subscription is not read"
+            log.warning("%s: publications are dropped, %d wait", what, len(self.items))
         self.stalled = True
         self.dropped += count
 
@@ -111,21 +128,29 @@ class Inbox:
         if not self.items:
             return None
         self.stalled = False
-        return self.items.popleft()
+        self._taken = time.monotonic()
+        item = self.items.popleft()
+        self._bytes -= len(item[2])
+        return item
 
 
 class Handler:
     """What one subscription does with a publication.
 
     Args:
-        inbox: Where its publications wait; `None` with a callback.
-        callback: What is called with each message; `None` with an inbox.
+        inbox: Where its publications wait; `None`: the callback is called at once.
+        callback: What is called with each message; `None`: whoever iterates takes them.
+
+    Attributes:
+        errors: How often the callback has failed.
+        ended: Nobody is subscribed any more: what waits in an inbox is passed over.
     """
 
     def __init__(self, inbox: Inbox | None, callback: Callable[[Any], object] | None) -> None:
         self.inbox = inbox
         self.callback = callback
-        self.errors = 0  # of the callback
+        self.errors = 0
+        self.ended = False
 
     @property
     def wanted(self) -> bytes:

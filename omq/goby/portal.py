@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 import omq
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout, UsageError
@@ -16,7 +19,7 @@ from omq.event import Event
 from omq.goby.dispatch import Dispatcher, Handler, Inbox, Item, does_not_parse
 from omq.goby.errors import BufferFull
 from omq.goby.outbox import Closing
-from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NAMING, NEWS, PATIENCE, PortalBase
+from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NAMING, NEWS, PortalBase
 from omq.goby.scheme import SchemeId
 from omq.goby.session import (
     Ask,
@@ -42,8 +45,8 @@ log = logging.getLogger("omq.goby")
 class BlockingInbox(Inbox):
     """Publications that wait for threads; see `Inbox`."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
+    def __init__(self, limit: int, *, shared: bool = False) -> None:
+        super().__init__(limit, shared=shared)
         self._lock = threading.Lock()
         self._filled = threading.Condition(self._lock)
         self._emptied = threading.Condition(self._lock)
@@ -57,7 +60,7 @@ class BlockingInbox(Inbox):
             self._filled.notify(start)
             while start < len(items):
                 self._blocked = True
-                if self.stalled or not self._emptied.wait(PATIENCE):
+                if (patience := self.patience()) <= 0 or not self._emptied.wait(patience):
                     self._blocked = False
                     self.drop(len(items) - start)
                     return
@@ -116,7 +119,8 @@ class Subscription:
     def __init__(self, portal: Portal, handler: Handler) -> None:
         self._portal = portal
         self._handler = handler
-        self._inbox = handler.inbox if isinstance(handler.inbox, BlockingInbox) else None
+        inbox = handler.inbox if handler.callback is None else None
+        self._inbox = inbox if isinstance(inbox, BlockingInbox) else None
 
     @property
     def dropped(self) -> int:
@@ -136,13 +140,13 @@ class Subscription:
         inbox = self._inbox
         if inbox is None:
             raise UsageError("this subscription has a callback: there is nothing to wait for")
+        self._portal._session.check_process()
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             item = inbox.get(None if end is None else max(end - time.monotonic(), 0))
             if item is None:
                 if inbox.ended:
                     raise ClosedError("the subscription is closed")
-                self._portal._session.check_process()
                 raise ReceiveTimeout(f"no message within {timeout} s")
             handler, identifier, payload = item
             try:
@@ -184,7 +188,7 @@ class Portal(PortalBase[Subscription]):
 
     What is published before the manager has released the hold is kept, and leaves in its order then. So is what is
     published while no gobyd runs: the portal finds one that is started again. Callbacks run in a thread of the portal:
-    whatever takes long there holds all of its subscriptions up.
+    what takes long there holds up all callbacks, and nothing else.
 
     Args:
         name: The client's name: what a gobyd knows it by that requires it.
@@ -211,6 +215,7 @@ class Portal(PortalBase[Subscription]):
         self._asking: omq.Socket | None = None
         self._answers: omq.Socket | None = None
         self._hearer: threading.Thread | None = None
+        self._caller: threading.Thread | None = None
         self._news = threading.Event()
         self._ending = threading.Event()
         self._changed = threading.Condition()  # whether it is released, or closed
@@ -222,6 +227,7 @@ class Portal(PortalBase[Subscription]):
             raise
         for run in (lambda: self._read(self._sub, self._session.dispatcher), self._live):
             self._threads.append(self._thread(run))
+        _portals.add(self)
 
     def _thread(self, run: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=run, name=f"omq goby {self.name}", daemon=True)
@@ -256,6 +262,7 @@ class Portal(PortalBase[Subscription]):
             self._keep(frame)
 
     def _keep(self, frame: bytes) -> None:
+        self._session.check_process()
         while True:
             if self._closed or self._ends:
                 raise self._closed_error()
@@ -288,6 +295,7 @@ class Portal(PortalBase[Subscription]):
             SendTimeout: Something has not left in time; nothing is lost.
             ClosedError: The portal is closed.
         """
+        self._session.check_process()
         end = None if timeout is None else time.monotonic() + timeout
         mark = self._outbox.kept
         if not self._await(lambda: self._outbox.left >= mark or not self._session.rounds, timeout):
@@ -296,13 +304,16 @@ class Portal(PortalBase[Subscription]):
 
     # ------------------------------------------------------------------ subscriptions
 
-    def _new_inbox(self, limit: int) -> BlockingInbox:
-        return BlockingInbox(limit)
+    def _new_inbox(self, limit: int, *, shared: bool = False) -> BlockingInbox:
+        return BlockingInbox(limit, shared=shared)
 
     def _add(self, handler: Handler) -> Subscription:
+        self._session.check_process()
         with self._changing:
             if self._closed:
                 raise self._closed_error()
+            if handler.inbox is self._calls and self._caller is None:
+                self._caller = self._thread(self._call)
             prefix = self._session.dispatcher.add(handler)
             if prefix is not None:
                 self._sub.subscribe(prefix)
@@ -310,12 +321,14 @@ class Portal(PortalBase[Subscription]):
         return Subscription(self, handler)
 
     def _remove(self, handler: Handler) -> None:
+        self._session.check_process()
+        handler.ended = True
         with self._changing:
             prefix = self._session.dispatcher.remove(handler)
             if prefix is not None and not self._closed:
                 with suppress(ClosedError):
                     self._sub.unsubscribe(prefix)
-        if isinstance(handler.inbox, BlockingInbox):
+        if isinstance(handler.inbox, BlockingInbox) and not handler.inbox.shared:
             handler.inbox.end()
 
     # ------------------------------------------------------------------ the hold
@@ -337,6 +350,7 @@ class Portal(PortalBase[Subscription]):
             Timeout: It was not released in time; the text says who is missing, where omq's gobyd holds.
             ClosedError: The portal is closed.
         """
+        self._session.check_process()
         if self._await(lambda: self._session.released, timeout):
             if self._closed:
                 raise self._closed_error()
@@ -354,7 +368,12 @@ class Portal(PortalBase[Subscription]):
     # ------------------------------------------------------------------ life
 
     def close(self) -> None:
-        """Ends; what was published leaves first, if the hold is released within a second. Idempotent."""
+        """Ends; what was published leaves first, if the hold is released within a second. Idempotent.
+
+        A portal that is open when the interpreter ends is given that second, too. In a forked child nothing happens.
+        """
+        if self._session.is_forked():
+            return
         self._ends = True
         if self._threads and not self._closed and threading.current_thread() is not self._threads[-1]:
             mark = self._outbox.kept
@@ -373,10 +392,10 @@ class Portal(PortalBase[Subscription]):
                 socket.close()
         with self._changed:
             self._changed.notify_all()
-        for handler in self._session.dispatcher.handlers:
-            if isinstance(handler.inbox, BlockingInbox):
-                handler.inbox.end()
-        for thread in (*self._threads, self._hearer):
+        for inbox in self._inboxes():
+            assert isinstance(inbox, BlockingInbox)
+            inbox.end()
+        for thread in (*self._threads, self._hearer, self._caller):
             if thread is not None and thread is not threading.current_thread():
                 thread.join()
 
@@ -407,6 +426,15 @@ class Portal(PortalBase[Subscription]):
                 return
             except Exception:
                 log.exception("%s: reading goes on", self.name)
+
+    def _call(self) -> None:
+        """Calls callbacks with what has come for them."""
+        dispatcher, calls = self._session.dispatcher, self._calls
+        assert isinstance(calls, BlockingInbox)
+        while not calls.ended:
+            if (item := calls.get(None)) is not None and not (dispatcher.ended or item[0].ended):
+                handler, identifier, payload = item
+                handler.call(identifier, payload, dispatcher.malformations)
 
     def _live(self) -> None:
         try:
@@ -528,3 +556,24 @@ class Portal(PortalBase[Subscription]):
             with suppress(ReceiveTimeout):
                 self._losses.recv(timeout=LOOK)
         return True
+
+
+_portals: WeakSet[Portal] = WeakSet()
+
+
+def _farewell() -> None:
+    """Gives what was published a moment to leave, as `close` does; the sockets end with their contexts."""
+    until = time.monotonic() + LINGER
+    for portal in list(_portals):
+        if portal._closed or not portal._outbox:
+            continue
+        portal._ends = True
+        mark = portal._outbox.kept
+        portal._await(lambda portal=portal, mark=mark: portal._outbox.left >= mark, max(until - time.monotonic(), 0))  # type: ignore[misc]
+        if portal._outbox:
+            log.warning("%s: %d publications that were held are dropped", portal.name, len(portal._outbox))
+
+
+os.register_at_fork(after_in_child=_portals.clear)
+# The contexts end after this, for theirs was registered before.
+atexit.register(_farewell)

@@ -17,7 +17,6 @@ from omq.goby.scheme import Scheme, SchemeId
 from omq.goby.session import Session
 from omq.goby.wire import PLATFORM, PORT, Bus
 
-PATIENCE: Final = 0.1  # seconds that the portal waits for a reader whose inbox is full
 BATCH: Final = 1024  # publications that are taken at once
 LINGER: Final = 1.0  # seconds that publications have to leave when the portal closes
 LIMIT: Final = 100  # losses that wait: one is enough to look
@@ -74,6 +73,7 @@ class PortalBase(Generic[_Subscription]):
         self._changing = threading.RLock()  # what the socket has subscribed to
         self._closed = False
         self._ends = False  # whether it is being closed: what leaves does so, and nothing more is kept
+        self._calls = self._new_inbox(self._session.recv_hwm, shared=True)  # what callbacks are called with
         self._set_up()
 
     def _set_up(self) -> None:
@@ -181,14 +181,18 @@ class PortalBase(Generic[_Subscription]):
         """
         self._session.register(scheme)
 
-    def _inbox_for(self, callback: Callable[[Any], object] | None) -> Inbox | None:
+    def _inbox_for(self, callback: Callable[[Any], object] | None) -> Inbox:
         if callback is None:
             return self._new_inbox(self._session.recv_hwm)
         check_callback(callback)
-        return None
+        return self._calls
 
-    def _new_inbox(self, limit: int) -> Inbox:
+    def _new_inbox(self, limit: int, *, shared: bool = False) -> Inbox:
         raise NotImplementedError
+
+    def _inboxes(self) -> set[Inbox]:
+        """Where publications wait for the portal's user."""
+        return {self._calls, *(one.inbox for one in self._session.dispatcher.handlers if one.inbox is not None)}
 
     def _add(self, handler: Handler) -> _Subscription:
         raise NotImplementedError

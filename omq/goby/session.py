@@ -56,7 +56,7 @@ BARRIER: Final = 1.0  # seconds that a portal waits for its own word
 SETTLE: Final = 0.02  # seconds for subscriptions of clients that do not wait until theirs are in force
 RETURN: Final = 0.5  # seconds for others to find a manager that was started again
 PROMPT: Final = 0.02  # seconds between two requests out of turn
-CHUNK: Final = 200  # publications that were held and leave at once
+CHUNK: Final = 100  # publications that were held and leave at once
 CHUNK_PAUSE: Final = 0.002  # seconds between them: no bound of ZeroMQ's on the way is to be reached
 ROUTES: Final = 4096  # identifiers that are remembered
 DEAF: Final = 5.0  # seconds after which a router that passes no subscriptions on is tried again
@@ -234,12 +234,17 @@ class Session:
 
     def ready(self) -> None:
         """The client is ready."""
+        self.check_process()
         self._ready = True
         self.wake()
 
+    def is_forked(self) -> bool:
+        """Whether this is a forked child, where no thread of the portal runs, and locks may be held for ever."""
+        return os.getpid() != self.pid
+
     def check_process(self) -> None:
-        """Raises `StateError` in a forked child, where no thread of the portal runs."""
-        if os.getpid() != self.pid:
+        """Raises `StateError` in a forked child."""
+        if self.is_forked():
             raise StateError(f"the portal {self.name} belongs to process {self.pid}: make another one behind a fork")
 
     def subscribed(self) -> None:
@@ -299,6 +304,7 @@ class Session:
 
     def missing_request(self, timeout: float) -> Ask:
         """Asks whom the hold waits for."""
+        self.check_process()
         return Ask(self.bus.manager, ask_missing(self.name, self.pid), timeout)
 
     @staticmethod

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import omq.asyncio as omq
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError, Timeout, UsageError
@@ -16,7 +16,7 @@ from omq.event import Event
 from omq.goby.dispatch import Dispatcher, Handler, Inbox, Item, does_not_parse
 from omq.goby.errors import BufferFull
 from omq.goby.outbox import Closing
-from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NAMING, NEWS, PATIENCE, PortalBase
+from omq.goby.portal_base import BATCH, LIMIT, LINGER, LOOK, LOSSES, NAMING, NEWS, PortalBase
 from omq.goby.scheme import SchemeId
 from omq.goby.session import (
     Ask,
@@ -37,6 +37,8 @@ __all__ = ["Portal", "Subscription"]
 
 log = logging.getLogger("omq.goby")
 
+SLICE: Final = 0.002  # seconds that callbacks run before the loop goes round
+
 
 class _Done:
     """What a call gives that never waits: it may be awaited all the same."""
@@ -49,8 +51,8 @@ class _Done:
 class AsyncInbox(Inbox):
     """Publications that wait for tasks; see `Inbox`."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
+    def __init__(self, limit: int, *, shared: bool = False) -> None:
+        super().__init__(limit, shared=shared)
         self._filled: list[asyncio.Future[None]] = []
         self._emptied: asyncio.Future[None] | None = None
 
@@ -59,11 +61,12 @@ class AsyncInbox(Inbox):
         start = self.accept(items, 0)
         self._wake()
         while start < len(items):
-            if not self.stalled:
+            came = False
+            if (patience := self.patience()) > 0:
                 self._emptied = asyncio.get_running_loop().create_future()
-                await asyncio.wait([self._emptied], timeout=PATIENCE)
+                await asyncio.wait([self._emptied], timeout=patience)
                 came, self._emptied = self._emptied.done(), None
-            if self.stalled or not came:
+            if not came:
                 self.drop(len(items) - start)
                 return
             start = self.accept(items, start)
@@ -126,7 +129,8 @@ class Subscription(_Done):
     def __init__(self, portal: Portal, handler: Handler) -> None:
         self._portal = portal
         self._handler = handler
-        self._inbox = handler.inbox if isinstance(handler.inbox, AsyncInbox) else None
+        inbox = handler.inbox if handler.callback is None else None
+        self._inbox = inbox if isinstance(inbox, AsyncInbox) else None
 
     def __await__(self) -> Generator[Any, None, Self]:  # type: ignore[override]
         return self
@@ -218,6 +222,7 @@ class Portal(PortalBase[Subscription]):
             StateError: It has been started in another event loop.
             ClosedError: The portal is closed.
         """
+        self._session.check_process()
         if self._closed:
             raise self._closed_error()
         if self._tasks:
@@ -241,7 +246,7 @@ class Portal(PortalBase[Subscription]):
             raise
         loop = asyncio.get_running_loop()
         reading = loop.create_task(self._read(self._sub, self._session.dispatcher))
-        self._tasks = [reading, loop.create_task(self._live())]
+        self._tasks = [reading, loop.create_task(self._live()), loop.create_task(self._call())]
 
     def _check_loop(self) -> None:
         """Raises `StateError` where its tasks do not run: in another event loop, or in none."""
@@ -286,9 +291,9 @@ class Portal(PortalBase[Subscription]):
         if self._outbox and self._tasks:
             log.warning("%s: %d publications that were held are dropped", self.name, len(self._outbox))
         self._outbox.hold()
-        for handler in self._session.dispatcher.handlers:
-            if isinstance(handler.inbox, AsyncInbox):
-                handler.inbox.end()
+        for inbox in self._inboxes():
+            assert isinstance(inbox, AsyncInbox)
+            inbox.end()
         self._changed.set()
         tasks = [task for task in (self._starting, *self._tasks, self._hearer) if task is not None and not task.done()]
         for task in tasks:
@@ -369,8 +374,8 @@ class Portal(PortalBase[Subscription]):
         super().unsubscribe(group, type, scheme=scheme, type_name=type_name)
         return _Done()
 
-    def _new_inbox(self, limit: int) -> AsyncInbox:
-        return AsyncInbox(limit)
+    def _new_inbox(self, limit: int, *, shared: bool = False) -> AsyncInbox:
+        return AsyncInbox(limit, shared=shared)
 
     def _add(self, handler: Handler) -> Subscription:
         if self._closed:
@@ -383,11 +388,12 @@ class Portal(PortalBase[Subscription]):
         return Subscription(self, handler)
 
     def _remove(self, handler: Handler) -> None:
+        handler.ended = True
         prefix = self._session.dispatcher.remove(handler)
         if prefix is not None and self._at is not None and not self._closed:
             with suppress(ClosedError):
                 self._sub.unsubscribe(prefix)
-        if isinstance(handler.inbox, AsyncInbox):
+        if isinstance(handler.inbox, AsyncInbox) and not handler.inbox.shared:
             handler.inbox.end()
 
     # ------------------------------------------------------------------ the hold
@@ -444,6 +450,22 @@ class Portal(PortalBase[Subscription]):
                 return
             except Exception:
                 log.exception("%s: reading goes on", self.name)
+
+    async def _call(self) -> None:
+        """Calls callbacks with what has come for them, and lets the portal read in between."""
+        dispatcher, calls = self._session.dispatcher, self._calls
+        assert isinstance(calls, AsyncInbox)
+        since = 0.0
+        while not calls.ended:
+            if not calls.items:
+                since = 0.0
+            if (item := await calls.get(None)) is not None and not (dispatcher.ended or item[0].ended):
+                since = since or time.monotonic()
+                handler, identifier, payload = item
+                handler.call(identifier, payload, dispatcher.malformations, self._raised)
+                if time.monotonic() - since > SLICE:
+                    await asyncio.sleep(0)
+                    since = 0.0
 
     async def _live(self) -> None:
         try:
@@ -520,9 +542,8 @@ class Portal(PortalBase[Subscription]):
             self._losses = Losses(self._pub, self._sub)
             for prefix in self._session.dispatcher.wanted:
                 self._sub.subscribe(prefix)
-            for handler in self._session.dispatcher.handlers:
-                if handler.inbox is not None:
-                    handler.inbox.limit = recv_hwm
+            for inbox in self._inboxes():
+                inbox.limit = recv_hwm
         else:
             self._pub.set_options(send_hwm=send_hwm)
             self._sub.set_options(recv_hwm=recv_hwm)

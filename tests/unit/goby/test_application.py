@@ -66,6 +66,54 @@ def run(application: Application) -> tuple[threading.Thread, list[int]]:
     return thread, found
 
 
+class Once(Application):
+    """Ends one of its subscriptions."""
+
+    how = "close"
+
+    def initialize(self) -> None:
+        self.heard: list[str] = []
+        self.once = self.subscribe("once", str, self.hear_once)
+        self.subscribe("more", str, self.heard.append)
+
+    def hear_once(self, text: str) -> None:
+        self.heard.append(text)
+        if self.how == "close":
+            self.once.close()
+        else:
+            self.portal.unsubscribe("once", str)
+
+
+@pytest.mark.parametrize("how", ["close", "unsubscribe"])
+def test_one_subscription_ends_by_itself(tmp_path: Path, how: str) -> None:
+    with Daemon(socket_name=tmp_path / "g", required_clients=["Once", "a"]):
+        once = Once(socket_name=tmp_path / "g")
+        once.how = how
+        thread, status = run(once)
+        with Portal("a", socket_name=tmp_path / "g") as a:
+            a.ready()
+            a.wait_released(10)
+            for text in "12":
+                a.publish("once", text)
+            a.publish("more", "3")
+            until(lambda: "3" in once.heard)
+            assert once.heard == ["1", "3"]
+            with pytest.raises(omq.UsageError, match="callback"):
+                once.once.recv(timeout=0)
+            a.publish("goby::terminate::request", TerminateRequest(target_name="Once"))
+            thread.join(20)
+            assert status == [0]
+
+
+def test_a_program_whose_portal_is_closed_ends(tmp_path: Path) -> None:
+    class Leaves(Application):
+        def initialize(self) -> None:
+            self.portal.close()
+
+    with Daemon(socket_name=tmp_path / "g"), pytest.raises(omq.ClosedError):
+        Leaves(socket_name=tmp_path / "g").run()
+
+
 def test_it_hears_speaks_and_ends(tmp_path: Path) -> None:
     with Daemon(socket_name=tmp_path / "g", required_clients=["Echo", "a"]) as daemon:
         echo = Echo(socket_name=tmp_path / "g")

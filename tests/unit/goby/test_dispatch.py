@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from omq.errors import UsageError
-from omq.goby.dispatch import Dispatcher, Inbox, RegexHandler, TypeHandler
+from omq.goby.dispatch import BURST, BURST_BYTES, PATIENCE, Dispatcher, Inbox, Item, RegexHandler, TypeHandler
+from omq.goby.identifier import read_identifier
 from omq.goby.protobuf import ManagerRequest
 from omq.goby.scheme import Schemes
 
@@ -151,18 +152,33 @@ def test_many_identifiers_are_not_kept_for_ever() -> None:
     assert len(dispatcher._routes) <= 4096
 
 
+def items_of(count: int, size: int = 1) -> list[Item]:
+    identifier = read_identifier(CHAT[: CHAT.index(b"\0")])
+    return [(chat(print), identifier, (b"%d" % number).ljust(size)) for number in range(count)]
+
+
 def test_an_inbox_is_bounded_and_drops_what_nobody_takes() -> None:
-    inbox, handler = Inbox(3), chat(print)
-    items = [(handler, None, b"%d" % number) for number in range(5)]
-    assert inbox.accept(items, 0) == 3  # type: ignore[arg-type]
-    assert inbox.accept(items, 3) == 3  # type: ignore[arg-type]
+    inbox, items = Inbox(3), items_of(BURST + 5)
+    assert inbox.accept(items, 0) == BURST + 3
+    assert inbox.accept(items, BURST + 3) == BURST + 3
+    assert inbox.patience() < 0, "nothing was ever taken"
     inbox.drop(2)
     assert (inbox.dropped, inbox.stalled) == (2, True)
     assert inbox.take() == items[0]
     assert not inbox.stalled
-    assert inbox.accept(items, 4) == 5  # type: ignore[arg-type]
+    assert 0 < inbox.patience() <= PATIENCE
+    assert inbox.accept(items, BURST + 4) == BURST + 5
     inbox.ended = True
-    assert inbox.accept(items, 0) == 5, "what comes after the end is nobody's"  # type: ignore[arg-type]
+    assert inbox.accept(items, 0) == BURST + 5, "what comes after the end is nobody's"
+
+
+def test_a_burst_has_so_many_bytes() -> None:
+    inbox, items = Inbox(3), items_of(5, BURST_BYTES // 4)
+    assert inbox.accept(items[:4], 0) == 4
+    assert inbox.accept(items, 4) == 4
+    for _ in range(2):
+        assert inbox.take() is not None
+    assert inbox.accept(items, 4) == 5
 
 
 @pytest.mark.parametrize("known", [False, True])

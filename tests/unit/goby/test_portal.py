@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,6 +26,8 @@ from tests.unit.goby.conftest import MESSAGES, Make
 from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=repr)
@@ -386,6 +391,24 @@ def test_a_callback_that_would_end_the_program_ends_no_subscription(told: dict[s
         assert texts.recv(timeout=10) == "after"
 
 
+def test_a_callback_that_is_not_subscribed_any_more_is_not_called(told: dict[str, Any]) -> None:
+    with Portal("a", **told) as a:
+        heard: list[str] = []
+
+        def hear(text: str) -> None:
+            heard.append(text)
+            a.unsubscribe("x", str)
+
+        a.subscribe("x", str, hear)
+        a.subscribe("y", str, heard.append)
+        a.wait_released(10)
+        for text in "123":
+            a.publish("x", text)
+        a.publish("y", "the last")
+        until(lambda: "the last" in heard)
+        assert heard == ["1", "the last"]
+
+
 def test_close_waits_for_one_callback_and_not_for_those_behind_it(told: dict[str, Any]) -> None:
     begun, go_on, called = threading.Event(), threading.Event(), []
 
@@ -467,7 +490,7 @@ def iterated(text: str) -> Iterator[str]:
         (iterated, "callback=iterated: is a generator function"),
         (5, "callback=5: cannot be called"),
     ],
-    ids=repr,
+    ids=["coroutine", "partial", "object", "generator", "number"],
 )
 def test_a_callback_of_which_a_call_does_nothing_is_refused(told: dict[str, Any], callback: Any, text: str) -> None:
     async def run() -> None:
@@ -501,17 +524,99 @@ def test_what_does_not_fit_is_named_before_anything_is_asked(told: dict[str, Any
         Portal(**{"name": "a", **told, **given})
 
 
-def test_a_forked_child_is_told(told: dict[str, Any]) -> None:
+CALLS: dict[str, Callable[[Portal, Any], object]] = {
+    "recv": lambda portal, texts: texts.recv(),
+    "iterate": lambda portal, texts: next(texts),
+    "publish": lambda portal, texts: portal.publish("x", "text"),
+    "flush": lambda portal, texts: portal.flush(),
+    "ready": lambda portal, texts: portal.ready(),
+    "wait": lambda portal, texts: portal.wait_released(),
+    "missing": lambda portal, texts: portal.missing(),
+    "subscribe": lambda portal, texts: portal.subscribe("y", str),
+    "unsubscribe": lambda portal, texts: portal.unsubscribe("x", str),
+}
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_forked_child_is_told(bus: Make, held: bool) -> None:
+    made = bus(required_clients=["missing"] if held else [])
+    with Portal("a", **made.told) as a:
+        texts = a.subscribe("x", str)
+        if not held:
+            a.wait_released(10)
+        for name, call in CALLS.items():
+            child = os.fork()
+            if not child:
+                signal.alarm(10)
+                try:
+                    call(a, texts)
+                except omq.StateError:
+                    a.close()  # as at the end of a `with`
+                    os._exit(0)
+                except BaseException:
+                    os._exit(2)
+                os._exit(3)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, name
+        assert not a.closed
+
+
+def test_what_was_held_arrives_at_slow_callbacks_and_late_iterators(bus: Make) -> None:
+    made = bus(required_clients=["a", "b"])
+    count, heard = 5000, []
+
+    def hear(text: str) -> None:
+        heard.append(int(text))
+        time.sleep(0.0002)
+
+    with Portal("a", **made.told) as a, Portal("b", **made.told) as b:
+        b.subscribe("g", str, hear)
+        late, unread = b.subscribe("g", str), b.subscribe("g", str)
+        for number in range(count):
+            a.publish("g", str(number))
+        a.ready()
+        b.ready()
+        until(lambda: len(heard) == count, lambda: f"{len(heard)} of {count}")
+        assert heard == [int(late.recv(timeout=0)) for _ in range(count)] == list(range(count))
+        assert late.dropped == unread.dropped == 0
+
+
+def test_a_callback_that_takes_long_holds_up_no_iterator(told: dict[str, Any]) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(text: str) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    with Portal("a", **told) as a:
+        a.subscribe("x", str, slow)
+        texts = a.subscribe("x", str)
+        a.wait_released(10)
+        a.publish("x", "1")
+        assert begun.wait(10)
+        a.publish("x", "2")
+        assert [texts.recv(timeout=10) for _ in range(2)] == ["1", "2"]
+        go_on.set()
+
+
+def at_the_end(told: dict[str, Any], count: int) -> bytes:
+    """Publishes so many texts from a process that then ends without closing its portal; gives what that one says."""
+    program = (
+        "import json, sys, omq.goby\n"
+        "portal = omq.goby.Portal('b', **json.loads(sys.argv[1]))\n"
+        f"for number in range({count}): portal.publish('x', str(number))\n"
+    )
+    command = [sys.executable, "-c", program, json.dumps(told, default=str)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=30, check=True).stderr
+
+
+def test_what_was_published_leaves_at_the_end_of_the_interpreter(told: dict[str, Any]) -> None:
     with Portal("a", **told) as a:
         texts = a.subscribe("x", str)
         a.wait_released(10)
-        child = os.fork()
-        if not child:
-            try:
-                texts.recv(timeout=0.1)
-            except omq.StateError as error:
-                os._exit(0 if "behind a fork" in str(error) else 1)
-            except BaseException:
-                os._exit(2)
-            os._exit(3)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert at_the_end(told, 500) == b""
+        assert [texts.recv(timeout=5) for _ in range(500)] == [str(number) for number in range(500)]
+
+
+def test_what_is_held_at_the_end_of_the_interpreter_is_told(bus: Make) -> None:
+    made = bus(required_clients=["missing"])
+    assert b"b: 2 publications that were held are dropped" in at_the_end(made.told, 2)

@@ -13,6 +13,7 @@ from omq.goby.dispatch import Dispatcher
 from omq.goby.outbox import Closing, Outbox
 from omq.goby.protobuf import ManagerRequest, ManagerResponse, Socket
 from omq.goby.session import (
+    CHUNK,
     Ask,
     AwaitLoss,
     AwaitNews,
@@ -236,7 +237,8 @@ def test_a_router_that_is_lost_is_found_again_with_other_sockets() -> None:
 
 def test_a_router_that_is_lost_while_what_was_kept_leaves_costs_what_is_under_way() -> None:
     one = session()
-    for number in range(450):
+    count = 2 * CHUNK + 50
+    for number in range(count):
         one.outbox.put(b"/g/%d" % number)
     world = World(one)
     world.run(one.connect())
@@ -252,8 +254,8 @@ def test_a_router_that_is_lost_while_what_was_kept_leaves_costs_what_is_under_wa
     world.at = "another router"
     step = world.go_on(life, step, AwaitLoss)
     assert one.outbox.open
-    assert world.published == [b"/g/%d" % number for number in range(450)], "the rest waited for the next one"
-    assert lost == 200
+    assert world.published == [b"/g/%d" % number for number in range(count)], "the rest waited for the next one"
+    assert lost == CHUNK
 
 
 def test_what_is_published_behind_a_late_subscription_leaves_once_that_is_in_force() -> None:

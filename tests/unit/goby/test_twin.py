@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,70 @@ def test_and_from_a_twin_whose_loop_was_busy(told: dict[str, Any]) -> None:
     asyncio.run(run())
 
 
+def test_what_was_held_arrives_at_a_slow_twin(told: dict[str, Any]) -> None:
+    """Its callback blocks the loop, and nobody iterates yet."""
+    count = 5000
+
+    async def run() -> None:
+        async with twin.Portal("b", **told) as b:
+            heard: list[int] = []
+            all_heard = asyncio.Event()
+
+            def hear(text: str) -> None:
+                heard.append(int(text))
+                if len(heard) % 10 == 0:
+                    time.sleep(0.002)
+                if len(heard) == count:
+                    all_heard.set()
+
+            b.subscribe("g", str, hear)
+            late = b.subscribe("g", str)
+            with await asyncio.to_thread(lambda: Portal("a", **told)) as a:
+                for number in range(count):
+                    a.publish("g", str(number))
+                await all_heard.wait()
+                assert heard == [int(await late.recv(timeout=0)) for _ in range(count)] == list(range(count))
+                assert late.dropped == 0
+
+    asyncio.run(run())
+
+
+def test_a_callback_that_is_not_subscribed_any_more_is_not_called(told: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with twin.Portal("b", **told) as b:
+            heard: list[str] = []
+            last = asyncio.Event()
+
+            def hear(text: str) -> None:
+                heard.append(text)
+                once.close()
+
+            once = b.subscribe("g", str, hear)
+            b.subscribe("end", str, lambda _: last.set())
+            await b.wait_released(10)
+            for text in "abc":
+                await b.publish("g", text)
+            await b.publish("end", "")
+            await last.wait()
+            assert heard == ["a"]
+
+    asyncio.run(run())
+
+
 def test_the_twin_does_the_same(bus: Make) -> None:
     async def main() -> None:
         made = await asyncio.to_thread(bus, required_clients=["a", "b"])
         b = twin.Portal("b", **made.told)
         texts = b.subscribe("g", str)  # before it is connected
         called: list[Any] = []
-        b.subscribe("g", dict, called.append)
+        both = asyncio.Event()
+
+        def call(message: dict[str, Any]) -> None:
+            called.append(message)
+            if len(called) == 2:
+                both.set()
+
+        b.subscribe("g", dict, call)
         async with twin.Portal("a", **made.told) as a, b:
             every = await a.subscribe_regex("g")
             for message in MESSAGES:
@@ -59,6 +117,7 @@ def test_the_twin_does_the_same(bus: Make) -> None:
             assert [await texts.recv(timeout=10) for _ in range(3)] == MESSAGES[:3]
             await a.wait_released(10)
             assert [(await anext(every)).type for _ in MESSAGES][-1] == "goby.middleware.protobuf.TerminateRequest"
+            await both.wait()
             assert called == MESSAGES[3:5]
             with pytest.raises(omq.ReceiveTimeout):
                 await texts.recv(timeout=0)
