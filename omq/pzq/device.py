@@ -67,7 +67,7 @@ class AsyncDevice:
 
     Attributes:
         endpoints: Where it serves, once it is entered: `receive`, `send`, and as far as they were asked for `monitor`,
-            `dead_letter`, `http`.
+            `broadcast`, `dead_letter`, `http`.
 
     Raises:
         UsageError: An argument does not fit.
@@ -214,8 +214,9 @@ class AsyncDevice:
         self.endpoints["send"] = outlet.start(self._send, self._security)
         if graves is not None and self._dead_letter is not None:
             self.endpoints["dead_letter"] = graves.start(self._dead_letter, self._security)
-        if self._member is not None:
+        if self._member is not None and self._cluster is not None:
             self._member.start(self._inlet, outlet.wake, self._security, self._peer_security)
+            self.endpoints["broadcast"] = self._cluster.name
         if self._monitor_at is not None:
             monitor = Monitor(self.figures)
             self._doors.append(monitor)

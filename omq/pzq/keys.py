@@ -14,6 +14,7 @@ V = TypeVar("V")
 #: A key as nodes of omq make them (see `omq.pzq.wire.key_format`): what messages that were stored together have in
 #: common, and a number.
 _COUNTED: Final = re.compile(r"([0-9]{1,20}\|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3})([0-9a-f]{12})", re.ASCII)
+_LAST: Final = 0xFFFFFFFFFFFF
 _ALONE: Final = -1  # in place of a number: the head is the key
 #: The head of such a key: when the message was stored, the topic of which store it is in, and high bits of its number.
 _HEAD: Final = re.compile(r"([0-9]{1,20})\|([0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3})-([89ab][0-9a-f]{3})-", re.ASCII)
@@ -89,7 +90,7 @@ class Keys(Sequence[str]):
                     runs.append(KeyRun(head, first, end))
                 head, first = split(key)
                 end = first + 1
-            following = f"{head}{end:012x}" if first >= 0 else None
+            following = f"{head}{end:012x}" if first >= 0 and end <= _LAST else None
         if first < end:
             runs.append(KeyRun(head, first, end))
         return cls(runs)

@@ -12,7 +12,7 @@ HEADS = [f"{when}|0123abcd-4567-8007-{number:04x}-" for when in (17, 170) for nu
 RUNS = st.builds(
     lambda head, first, count: [f"{head}{number:012x}" for number in range(first, first + count)],
     st.sampled_from(HEADS),
-    st.integers(0, 20),
+    st.one_of(st.integers(0, 20), st.integers((1 << 48) - 8, (1 << 48) - 1)),
     st.integers(1, 8),
 )
 #: Those that look like runs and are none among them: a head alone, too few digits, capitals, another alphabet's digits.

@@ -162,6 +162,10 @@ def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], l
     )
 
 
+def test_a_node_says_where_it_is_heard(place: tuple[Device, int, int]) -> None:
+    assert place[0].endpoints["broadcast"] == f"tcp://127.0.0.1:{place[2]}"
+
+
 def test_a_message_that_nobody_takes_is_stored_and_not_replicated(place: tuple[Device, int, int]) -> None:
     made = place[0]
     with Producer(made.endpoints["receive"], timeout=10) as producer, pytest.raises(NotReplicated):
