@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -31,14 +31,15 @@ from omq.pzq.cluster_file import ClusterFile, Kept
 from omq.pzq.errors import Malformed
 from omq.pzq.inlet import Asked, Inlet
 from omq.pzq.keys import KeyMap, Keys, Numbered, Origin, split
-from omq.pzq.queue import AGAIN, Queue, Replicas
+from omq.pzq.queue import Queue, Replicas
 from omq.pzq.run import Run, read_replicas, run_of
 from omq.pzq.settings import Settings
 from omq.pzq.talk import Talk
-from omq.pzq.wire import NOT_REPLICATED, REPLICA, REPLICAS, pack, stem_of
+from omq.pzq.tombs import TOPIC as TOMBS
+from omq.pzq.tombs import Later, Tombs
+from omq.pzq.wire import NOT_REPLICATED, REPLICA, REPLICAS, stem_of
 from omq.store.errors import StoreFull
 from omq.store.interface import Append, MakeTopic, Persistence, TopicState
-from omq.store.interface import Settle as SettleTopic
 from omq.store.journal import Journal
 from omq.types import Security
 
@@ -47,9 +48,6 @@ log = logging.getLogger("omq.pzq")
 _SUFFIX: Final[dict[Persistence, str]] = {"strong": "", "weak": ".unsynced"}
 _SHIFT: Final = 64  # bits of a message's number
 _NUMBER: Final = (1 << _SHIFT) - 1
-_TOMBS: Final = "acknowledged-elsewhere"
-
-Later = Callable[[float, Callable[[], None]], None]
 
 
 def clock() -> float:
@@ -86,7 +84,6 @@ class Member:
         self._keys: dict[int, Numbered] = {}  # by topic
         self._queues: dict[int, Queue] = {}  # by topic
         self._targets: dict[str, Replicas] = {}  # where replicas go, by owner
-        self._tombs: dict[str, tuple[int, int]] = {}  # topic and number of what was acknowledged in an owner's place
         self._storing: KeyMap[_Waiting] = KeyMap()  # replicas that are with the store
         self._asked: dict[str, tuple[Keys, list[Asked]]] = {}  # what producers wait for, by the first key
         self._asked_singly: dict[str, list[Asked]] = {}  # likewise, where answers part or a producer asks again
@@ -94,9 +91,6 @@ class Member:
         self._left: dict[str, list[str]] = {}  # keys of what consumers are done with, by owner, not told yet
         self._timer: asyncio.TimerHandle | None = None
         self._replicated = settings.replicas > 0
-        self._burials = 0  # of what was acknowledged in an owner's place
-        self._burying: dict[int, None] = {}  # those that are not stored yet
-        self._unsaid: deque[tuple[int, dict[str, Any]]] = deque()  # what waits for the first so many of them
         self._acting = False
         self._silent: set[str] = set()  # who is, as the log says
         self._unkept = False  # the last statement could not be kept
@@ -130,7 +124,7 @@ class Member:
                     self.queues.append(queue)
                     if kind == self._kind:
                         self._targets[name] = queue
-        self._tomb_topic = (await self._topic(_TOMBS + _SUFFIX[self._kind], self._kind)).id
+        self._tombs = Tombs(self._journal, (await self._topic(TOMBS + _SUFFIX[self._kind], self._kind)).id, self._later)
         possession = Possession(
             self._settings.name,
             self._settings.peers,
@@ -167,11 +161,8 @@ class Member:
             queue.may = self._may(owner)
         tombs: list[tuple[str, str]] = []
         for state in store.topics():
-            if state.name.startswith(_TOMBS):
-                for id, _, parts in Queue(self._journal, state, self._later).messages():
-                    gone = parts[1].decode(errors="replace")
-                    tombs.append((parts[0].decode(errors="replace"), gone))
-                    self._tombs[gone] = state.id, id
+            if state.name.startswith(TOMBS):
+                tombs += self._tombs.load(state)
         self._node.load(mine, held, tombs)
 
     def start(self, inlet: Inlet, wake: Callable[[], None], security: Security | None, peer: Security | None) -> None:
@@ -475,11 +466,9 @@ class Member:
                         queue.discard(id)
                         settled.add(queue)
             case Entomb(origin, key):
-                self._entomb(origin, key)
+                self._tombs.add(origin, key)
             case Forget(key):
-                if (tomb := self._tombs.pop(key, None)) is not None:
-                    topic, id = tomb
-                    self._journal.submit(SettleTopic(topic, [(id, id)]), _looked_at)
+                self._tombs.forget(key)
             case Answer(keys, done):
                 self._answer(keys, None if done else NOT_REPLICATED.encode())
 
@@ -516,41 +505,15 @@ class Member:
         if kind != "TOLD":
             self._talk.say_json(kind, body)
             return
-        waits, burials = [*settled], self._burials
+        waits = [*settled]
 
         def kept() -> None:
             if waits:
                 waits.pop().kept(kept)
-            elif self._burying and next(iter(self._burying)) <= burials:
-                self._unsaid.append((burials, body))
             else:
-                self._talk.say_json(kind, body)
+                self._tombs.when_stored(lambda: self._talk.say_json(kind, body))
 
         kept()
-
-    def _entomb(self, origin: str, key: str) -> None:
-        self._burials = number = self._burials + 1
-        self._burying[number] = None
-        record = pack([origin.encode(), key.encode()])
-
-        def submit() -> None:
-            self._journal.submit(Append(self._tomb_topic, record, 1), stored)
-
-        def stored(write: Append) -> None:
-            if isinstance(write.error, StoreFull):
-                self._later(AGAIN, submit)
-                return
-            del self._burying[number]
-            while self._unsaid and self._unsaid[0][0] < next(iter(self._burying), self._burials + 1):
-                self._talk.say_json("TOLD", self._unsaid.popleft()[1])
-            if write.error is not None:
-                log.error("cluster: that a message of %s is done with is not kept: %s", origin, write.error)
-            elif key in self._node.tombs:
-                self._tombs[key] = write.topic_id, write.first
-            else:  # all know it by now
-                self._journal.submit(SettleTopic(write.topic_id, [(write.first, write.first)]), _looked_at)
-
-        submit()
 
     def _replicate(self, peer: str, origin: str, keys: Sequence[str]) -> None:
         """Sends bodies, those at hand or from the store; none where too many wait already."""
@@ -613,8 +576,3 @@ class _Answers:
         self._why = self._why or why
         if not self._left:
             self._answer(self._why)
-
-
-def _looked_at(write: SettleTopic) -> None:
-    if write.error is not None:
-        log.error("cluster: the store does not take what is done with: %s", write.error)
