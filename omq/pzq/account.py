@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from omq.pzq.cluster.done import MAX_RANGES, Done, Ranges, Statement, statements_of
+from omq.pzq.cluster.done import MAX_RANGES, Done, Ranges, Stated, statements_of
 from omq.pzq.queue import Queue
 from omq.pzq.wire import stem_of
 from omq.store.errors import StoreError
@@ -36,22 +36,25 @@ class Account:
     Args:
         database: The folder that the file is in.
         journal: The store.
-        queues: Of the node's own messages.
+        name: The node's.
+        queues: Of its own messages.
         done: Where all statements are.
     """
 
-    def __init__(self, database: Path, journal: Journal, queues: list[Queue], done: Done) -> None:
+    def __init__(self, database: Path, journal: Journal, name: str, queues: list[Queue], done: Done) -> None:
         self._path = database / FILE
         self._journal = journal
+        self._name = name
         self._queues = queues
         self._done = done
+        self._newest = 0
         self._next = self._next_write = 0.0
-        self._kept: dict[str, list[Any]] = {}
+        self._kept: dict[str, dict[str, list[Any]]] = {}
         self._writing: asyncio.Future[None] | None = None
         self._fails = False
         self._unstated: set[int] = set()  # queues whose rows are damaged
 
-    def load(self) -> dict[str, Statement]:
+    def load(self) -> Stated:
         """The statements of the file; none where that cannot be used."""
         try:
             return statements_of(json.loads(self._path.read_bytes()))
@@ -61,8 +64,13 @@ class Account:
             log.warning("%s is passed over, others may tell what it said: %s", self._path, wrong)
             return {}
 
-    def tick(self) -> None:
-        """To be called some times a second."""
+    def tick(self, newest: int) -> None:
+        """To be called some times a second.
+
+        Args:
+            newest: When the newest of the node's messages was stored, in microseconds since 1970.
+        """
+        self._newest = newest
         now = time.monotonic()
         if now >= self._next:
             self._state()
@@ -83,10 +91,10 @@ class Account:
     def _state(self) -> None:
         for queue in self._queues:
             stem = stem_of(self._journal.store.id, queue.id)
-            # Where the clock was set back, the last statement would be the newest one for ever.
-            at = max(time.time_ns() // 1000, self._done.when(stem) + 1)
+            # The clock may be set back: a statement says nothing of what was stored after it.
+            at = self._done.next(self._name, stem, max(time.time_ns() // 1000, self._newest))
             try:
-                self._done.state(stem, at, self._ranges(queue))
+                self._done.state(self._name, stem, at, self._ranges(queue))
             except StoreError as wrong:
                 if queue.id not in self._unstated:
                     log.warning("cluster: what is done with of %s is not told: %s", queue.name, wrong)
@@ -96,10 +104,10 @@ class Account:
         """What is done with, as it is committed; what is lost is settled, too, and yet others may have it."""
         settled, first = self._journal.store.settled(queue.id), self._journal.store.topic(queue.id).first
         low = max(settled.watermark, first - 1)
-        ranges = [(1, low), *settled.above(low)] if low else settled.above(low)
-        return list(islice(_without(ranges, queue.lost), MAX_RANGES))
+        below = list(_without([(1, low)], queue.lost))[-MAX_RANGES // 2 :] if low else []
+        return [*below, *islice(_without(settled.above(low), queue.lost), MAX_RANGES // 2)]
 
-    def _write(self, told: dict[str, list[Any]]) -> None:
+    def _write(self, told: dict[str, dict[str, list[Any]]]) -> None:
         try:
             new = self._path.with_suffix(".new")
             new.write_bytes(json.dumps(told).encode())
@@ -115,10 +123,11 @@ class Account:
         self._writing = None
 
 
-def _without(ranges: Iterable[tuple[int, int]], others: Ranges) -> Iterable[tuple[int, int]]:
-    """Ranges, without what is in others."""
+def _without(ranges: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+    """Ranges, without what is in others, which are ascending."""
+    others = list(others)
     for first, last in ranges:
-        for begin, end in sorted(others):
+        for begin, end in others:
             if begin > last:
                 break
             if end >= first:

@@ -219,6 +219,30 @@ class Spans(Generic[V]):
         return taken
 
 
+class Numbers:
+    """Numbers, kept as ranges."""
+
+    __slots__ = ("_spans",)
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._spans: Spans[None] = Spans()
+        for first, last in ranges:
+            self.add(first, last)
+
+    def add(self, first: int, last: int) -> None:
+        """Adds those from the first to the last."""
+        self._spans.take(first, last + 1)
+        self._spans.put(first, last + 1, None)
+
+    def __contains__(self, number: int) -> bool:
+        return bool(self._spans.find(number, number + 1))
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The first and the last of each range, ascending; some may lie at each other."""
+        for first, end, _ in self._spans:
+            yield first, end - 1
+
+
 class KeyMap(Generic[V]):
     """What belongs to keys, in the order in which their heads came; keys of one run cost no more than one key."""
 

@@ -23,6 +23,7 @@ from omq.pzq.cluster.actions import (
     Remove,
     Replica,
     Settle,
+    State,
     Tell,
 )
 from omq.pzq.cluster.node import Node
@@ -136,11 +137,23 @@ class Member:
             fenced=self._replicated and len(names) > 2,
         )
         self._stems = {stem_of(store.id, queue.id): queue for queue in own}
+        self._opened = time.time_ns() // 1000
+        self._newest = 0  # when the newest message of this node was stored
+        self._given = {queue.id: store.topic(queue.id).last for queue in own}  # the highest numbers, when it began
+        # What the store has noted as damaged in an earlier life is settled by now.
+        for id, first, last in store.stats().damaged:
+            for mine in own:
+                if mine.id == id and first:
+                    mine.lost.add(first, last)
         self._node = Node(
-            possession, replicas=self._settings.replicas, patience=self._settings.patience, is_mine=self._is_mine
+            possession,
+            replicas=self._settings.replicas,
+            patience=self._settings.patience,
+            is_mine=self._is_mine,
+            stems=self._stems,
         )
         self._index()
-        self._account = Account(self._database, self._journal, own, self._node.done)
+        self._account = Account(self._database, self._journal, self._settings.name, own, self._node.done)
         self._node.hear_statements(self._account.load())
         self._save()
 
@@ -157,7 +170,12 @@ class Member:
             for id, keys in queue.live():
                 numbered.note(id, keys)
                 places.append((keys, _place(queue, id)))
+                if places is mine:
+                    self._newest = max([self._newest, *(it.stored for run in keys.runs if (it := Origin.of(run.head)))])
+                elif owner == self._settings.name:
+                    self._came_back(keys)
             queue.tell(self._teller(queue, owner), self._loser(queue, owner))
+            queue.save()  # that something is damaged
             queue.may = self._may(owner)
         tombs: list[tuple[str, str]] = []
         for state in store.topics():
@@ -226,7 +244,17 @@ class Member:
         origin = Origin.of(head)
         if origin is None or (queue := self._stems.get(origin.stem)) is None:
             return False
-        return not any(first <= origin.base + number <= last for first, last in queue.lost)
+        number += origin.base
+        # One that was given before this life, and that the store does not know of: it was put back as it was before.
+        is_unknown = number > self._given[queue.id] and origin.stored < self._opened
+        return not is_unknown and number not in queue.lost
+
+    def _came_back(self, keys: Keys) -> None:
+        """Messages of this node's own are replicas now: whatever their numbers are in its store, they are not there."""
+        for head, first, end in keys.runs:
+            origin = Origin.of(head)
+            if origin is not None and (queue := self._stems.get(origin.stem)) is not None:
+                queue.lost.add(origin.base + first, origin.base + end - 1)
 
     # ------------------------------------------------------------------ what it tells
 
@@ -258,6 +286,7 @@ class Member:
         def lost(first: int, last: int) -> None:
             if keys := [key for id in range(first, last + 1) if (key := numbered.take(id)) is not None]:
                 self._node.lost(owner, keys)
+            queue.save()
 
         return lost
 
@@ -289,6 +318,8 @@ class Member:
             return
         keys = run_of(queue.keys, write.timestamp, write.first, write.count)
         self._keys[queue.id].note(write.first, keys)
+        self._opened = min(self._opened, write.timestamp)  # the clock may be set back
+        self._newest = max(self._newest, write.timestamp)
         self._asked[keys[0]] = keys, asked
         self._fresh = Run(keys, write.records, False)
         self._node.produced(keys, _place(queue, write.first), now)
@@ -361,6 +392,8 @@ class Member:
             self._storing.take(keys)
             if write.error is None:
                 self._keys[queue.id].note(write.first, keys)
+                if origin == self._settings.name:
+                    self._came_back(keys)
                 self._node.stored(origin, keys, _place(queue, write.first), clock())
                 self._act()
             elif isinstance(write.error, StoreFull) and len(keys) > 1:
@@ -387,6 +420,8 @@ class Member:
             self._node.hear_remove([str(key) for key in _read_json(frames[1])])
         elif kind == b"CHECK":
             self._node.hear_check(frames[1].decode(), frames[2].decode())
+        elif kind == b"DONE":
+            self._node.hear_stated(_read_json(frames[1]))
         elif kind in (b"ASK", b"TOLD", b"GONE"):
             self._node.hear(kind.decode(), _read_json(frames[1]), now)
         else:
@@ -396,6 +431,13 @@ class Member:
 
     def _is_new(self, peer: str) -> None:
         self._talk.forget(peer)
+        possession = self._node.possession
+        stores = {self._settings.name: possession.store, **{name: it.store for name, it in possession.peers.items()}}
+        for name, store in stores.items():
+            if name != peer and store == stores[peer]:
+                log.error(
+                    "cluster: %s has a copy of the directory of %s: each node needs its own, begun empty", peer, name
+                )
         timeout = self._node.possession.peers[peer].timeout
         if timeout != self._settings.timeout:
             log.warning(
@@ -414,7 +456,7 @@ class Member:
             if not self._node.possession.alive(peer, now):
                 self._talk.forget(peer)
             self._say_whether_silent(peer, now)
-        self._account.tick()
+        self._account.tick(self._newest)
         self._node.tick(now)
         self._act()
         self._wake()
@@ -444,8 +486,10 @@ class Member:
                     self._keep(before)
             case KeepAlive(state):
                 if self._taken_back:
-                    state = self._node.keep_alive(clock())
+                    state = self._node.possession.keep_alive(clock(), self._node.holds())
                 self._talk.say(b"KALV", self._settings.name.encode(), json.dumps(state).encode())
+            case State(stated):
+                self._talk.say_json("DONE", stated)
             case Tell(kind, body):
                 self._tell(kind, body, settled)
             case Remove(keys):

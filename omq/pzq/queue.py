@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from omq._core import blocks
-from omq.pzq.keys import Keys
+from omq.pzq.keys import Keys, Numbers
 from omq.pzq.run import Run, run_of
 from omq.pzq.wire import key_format, keys_of, pack, unpack
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
@@ -73,7 +73,7 @@ class Queue:
         named: Its messages have their keys with them.
         dead_lettered: Messages that have become dead letters.
         damaged: Messages that could not be read, and were passed over.
-        lost: Ranges of messages, first and last, that are not in the store though nobody was done with them.
+        lost: Messages that are not in the store though nobody was done with them: in a cluster others may have them.
     """
 
     named = False
@@ -90,7 +90,7 @@ class Queue:
         self.name = state.name
         self.dead_lettered = 0
         self.damaged = 0
-        self.lost: list[tuple[int, int]] = list(state.jumped)
+        self.lost = Numbers(state.jumped)
         self._journal = journal
         self._later = later
         self._max_deliveries = max_deliveries
@@ -313,10 +313,29 @@ class Queue:
 
     def _lose(self, first: int, last: int) -> None:
         """These cannot be read: in a cluster others may have them."""
-        if (first, last) not in self.lost:
-            self.lost.append((first, last))
+        self.lost.add(first, last)
         if self._tell_lost is not None:
             self._tell_lost(first, last)
+
+    def _pass_over(self, first: int, last: int, *, settle: bool) -> None:
+        """Of these what was not read yet is lost; what was is here, and may be done with any moment.
+
+        Args:
+            first: The first.
+            last: The last.
+            settle: Whether that is sure; else reading is tried again.
+        """
+        unread, self._unread = self._unread, deque()
+        for begin, end in unread:
+            low, high = max(begin, first), min(end, last)
+            if low > high or not settle:
+                self._unread.append((begin, end))
+            else:
+                self._unread += [each for each in ((begin, low - 1), (high + 1, end)) if each[0] <= each[1]]
+                self.damaged += high - low + 1
+                self._gone(low, high)
+            if low <= high:
+                self._lose(low, high)
 
     def _is_dead(self, flight: Flight) -> bool:
         return self._max_deliveries is not None and flight.tries >= self._max_deliveries
@@ -391,8 +410,9 @@ class Queue:
         """Messages that the store holds and that are not settled, as it is committed."""
         store = self._journal.store
         state, settled = store.topic(self.id), store.settled(self.id)
-        above = sum(last - first + 1 for first, last in settled.above(settled.watermark))
-        return state.messages(settled.watermark) - above
+        low = max(settled.watermark, state.first - 1)
+        # What was passed over after a crash is settled, too.
+        return state.last - low - sum(last - first + 1 for first, last in settled.above(low))
 
     # ------------------------------------------------------------------ what a cluster asks
 
@@ -437,9 +457,9 @@ class Queue:
             except Gone as error:
                 first = error.first
             except DamagedError as error:
-                damaged = max(first, error.first), min(error.last or last, last)
-                self._lose(*damaged)
-                first = damaged[1] + 1
+                beyond = min(error.last or last, last) + 1
+                self._pass_over(max(first, error.first), beyond - 1, settle=error.last > 0)
+                first = beyond
 
     @property
     def is_empty(self) -> bool:

@@ -288,7 +288,8 @@ class TopicState:
         first: The oldest id kept; `last + 1` where nothing is.
         last: The newest id given; 0: none.
         bytes: Of records, about: what is dropped counts until its block is gone.
-        jumped: Ranges, first and last id, that were passed over after a crash: nothing is there.
+        jumped: Ranges, first and last id, that were passed over after a crash: nothing is there. The last ones are
+            known even when nothing in front of them is kept any more.
     """
 
     id: int

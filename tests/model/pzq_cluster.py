@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, Tell
+from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
 from omq.pzq.cluster.done import statements_of
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.possession import Possession
@@ -80,7 +80,8 @@ class Machine:
             records=self.records,
             fenced=True,
         )
-        self.node = Node(possession, replicas=1, patience=0.5, is_mine=partial(is_of, self.store))
+        stems = [key_in(self.store, 0)[2:20]]
+        self.node = Node(possession, replicas=1, patience=0.5, is_mine=partial(is_of, self.store), stems=stems)
         self.node.load(
             [([key], place) for key, place in self.own.items()],
             {owner: [([key], place) for key, place in keys.items()] for owner, keys in self.held.items()},
@@ -95,7 +96,7 @@ class Machine:
         assert self.node is not None
         if ranges := [(number, number) for number in self.made if key_in(self.store, number) not in self.own]:
             stem, done = key_in(self.store, 0)[2:20], self.node.done
-            done.state(stem, done.when(stem) + 1, ranges)
+            done.state(self.name, stem, done.next(self.name, stem, 1), ranges)
         self.stated = self.node.done.told()
         self.node.tick(now)
 
@@ -295,7 +296,7 @@ class Cluster:
                     self.send(machine.name, peer, (machine.name, action))
                 case Tell(_, body):
                     self.send(machine.name, body["to"], (machine.name, action))
-                case KeepAlive() | Remove():
+                case KeepAlive() | Remove() | State():
                     for peer in NAMES:
                         if peer != machine.name:
                             self.send(machine.name, peer, (machine.name, action))
@@ -327,6 +328,8 @@ class Cluster:
         match action:
             case KeepAlive(state):
                 node.hear_keep_alive(sender, state, self.now)
+            case State(stated):
+                node.hear_stated(stated)
             case Tell(kind, body):
                 node.hear(kind, body, self.now)
             case Remove(keys):
@@ -463,7 +466,7 @@ class Cluster:
                     sorted((owner, list(keys)) for owner, keys in machine.held.items() if keys),
                     sorted(machine.tombs.items()),
                     machine.made,
-                    sorted(machine.stated.items()),
+                    sorted((owner, sorted(stated.items())) for owner, stated in machine.stated.items()),
                     machine.stopped,
                     sorted((owner, sorted(knew)) for owner, (_, knew) in machine.claims.items()),
                     told,
@@ -518,7 +521,10 @@ def _of_node(node: Node, now: float) -> Any:
         _ago(now, possession._began) if possession._quiet else 0,
         [(number - one, _ago(now, when)) for one, when in possession._sent.items()],
         sorted(node.done),
-        sorted(node.done.told().items()),
+        sorted((owner, sorted(stated.items())) for owner, stated in node.done.told().items()),
+        sorted(node.done._since.items()),
+        node._stated[0],
+        min(now - node._stated[1], 2 * TIMEOUT),
         sorted(node._unswept),
         [(peer, list(keys)) for peer, keys in node._missing.items()],
         [
@@ -562,5 +568,4 @@ def _of_message(message: Any, cluster: Cluster) -> Any:
         sorted(heard.items()),
         state["holds"],
         sorted((who, life == cluster.machines[who].life) for who, life in state["lives"].items()),
-        sorted(state["done"].items()),
     )

@@ -16,6 +16,12 @@ class KeepAlive(NamedTuple):
     state: dict[str, Any]
 
 
+class State(NamedTuple):
+    """Tell all nodes what owners have stated as done with."""
+
+    stated: dict[str, Any]
+
+
 class Keep(NamedTuple):
     """Have the records on the disk before anything else is said; where that fails, what was *before* is stated on."""
 
@@ -77,4 +83,4 @@ class Answer(NamedTuple):
     done: bool
 
 
-Action = KeepAlive | Keep | Tell | Remove | Check | Replica | Settle | Entomb | Forget | Answer
+Action = KeepAlive | State | Keep | Tell | Remove | Check | Replica | Settle | Entomb | Forget | Answer

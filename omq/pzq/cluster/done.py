@@ -1,25 +1,31 @@
 """What a node knows of messages that are done with: those that it was told of, and what owners state of theirs.
 
 A node is told of each message, and remembers the last of them. An owner knows more: which numbers of its topics are
-done with, in a few ranges, whoever was told. It states them with each keep-alive; the others believe the newest
-statement, repeat it, and keep it on their disks.
+done with, in some ranges, whoever was told. It states them; the others believe the newest statement, repeat it, and
+keep it on their disks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
-from omq.pzq.cluster.possession import number_of
+from omq.pzq.cluster.possession import BOUND, number_of
 from omq.pzq.keys import KeyRun, Keys, Origin, Recent
 
 #: Keys that are remembered, whoever's they are.
 REMEMBERED: Final = 65_536
 #: Ranges of a statement.
-MAX_RANGES: Final = 33
-#: Statements that are believed; beyond that the oldest goes.
-MAX_STATED: Final = 64
+MAX_RANGES: Final = 2048
+#: Statements of one owner that are believed; beyond that a new one of its own takes the place of that which it has made
+#: longest ago.
+MAX_STATED: Final = 16
+#: What others repeat is not later than this, so that an owner can always state something newer.
+LATEST: Final = BOUND // 2
 #: Characters of a stem.
 STEM: Final = 18
 
@@ -40,15 +46,16 @@ class Statement:
     ranges: Ranges
 
 
+Stated = dict[str, dict[str, Statement]]  # by owner, and by the stem of keys
+
+
 class Done:
     """The keys of messages that are done with."""
 
     def __init__(self) -> None:
         self._recent = Recent(REMEMBERED)
-        self._stated: dict[str, Statement] = {}  # by the stem of keys
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._recent or any(self.stated(Keys.of([key]).runs))
+        self._stated: Stated = {}
+        self._since: dict[str, int] = {}  # by stem: a time that others know of, to be gone beyond
 
     def __iter__(self) -> Iterator[str]:
         """Those that it was told of one by one."""
@@ -58,62 +65,108 @@ class Done:
         """Messages are done with, as consumers or other nodes say."""
         self._recent.add(keys)
 
-    def find(self, keys: Iterable[str]) -> list[KeyRun]:
-        """Those of some keys that are among them; one may be there twice."""
+    def knows(self, owner: str, key: str) -> bool:
+        """Whether a message of an owner is among them."""
+        return key in self._recent or any(self.stated(owner, Keys.of([key]).runs))
+
+    def find(self, owner: str, keys: Iterable[str]) -> list[KeyRun]:
+        """Those of some of an owner's keys that are among them; one may be there twice."""
         keys = Keys.of(keys)
-        return [run for run, _ in self._recent.find(keys)] + list(self.stated(keys.runs))
+        return [run for run, _ in self._recent.find(keys)] + list(self.stated(owner, keys.runs))
 
     # ------------------------------------------------------------------ statements
 
-    def state(self, stem: str, at: int, ranges: Ranges) -> None:
-        """An owner states what it is done with of one of its topics."""
-        known = self._stated.get(stem)
-        if known is not None and (at <= known.at or ranges == known.ranges):
-            return
-        self._stated[stem] = Statement(at, ranges)
-        if len(self._stated) > MAX_STATED:
-            del self._stated[min(self._stated, key=lambda stem: self._stated[stem].at)]
+    def state(self, owner: str, stem: str, at: int, ranges: Ranges, *, fresh: bool = True) -> None:
+        """An owner states what it is done with of one of its topics.
 
-    def stated(self, runs: Iterable[KeyRun]) -> Iterator[KeyRun]:
-        """Those of some keys that are done with as their owner has stated."""
-        if not self._stated:
+        Args:
+            owner: Who has made it.
+            stem: What the keys of the topic have in common.
+            at: When; an older one than the last counts for nothing.
+            ranges: The numbers.
+            fresh: The owner states it now; else another node repeats it.
+        """
+        if not fresh and at > LATEST:
+            return
+        stated = self._stated.setdefault(owner, {})
+        known = stated.get(stem)
+        if known is not None and (at <= known.at or ranges == known.ranges):
+            if fresh:
+                stated[stem] = stated.pop(stem)
+            return
+        if known is None and len(stated) >= MAX_STATED:
+            if not fresh:
+                return
+            del stated[next(iter(stated))]
+        stated.pop(stem, None)
+        stated[stem] = Statement(at, ranges)
+
+    def stated(self, owner: str, runs: Iterable[KeyRun]) -> Iterator[KeyRun]:
+        """Those of some of an owner's keys that are done with as it has stated."""
+        if not (stated := self._stated.get(owner)):
             return
         for head, first, end in runs:
             origin = Origin.of(head)
-            if origin is None or (it := self._stated.get(origin.stem)) is None or origin.stored > it.at:
+            if origin is None or (it := stated.get(origin.stem)) is None or origin.stored > it.at:
                 continue
-            for begin, last in it.ranges:
+            for begin, last in islice(it.ranges, bisect_left(it.ranges, first + origin.base, key=_last), None):
+                if begin - origin.base >= end:
+                    break
                 begin, stop = max(begin - origin.base, first), min(last + 1 - origin.base, end)
                 if begin < stop:
                     yield KeyRun(head, begin, stop)
 
-    def when(self, stem: str) -> int:
-        """When the last statement of a topic was made; 0: there is none."""
-        return it.at if (it := self._stated.get(stem)) is not None else 0
+    def next(self, owner: str, stem: str, now: int) -> int:
+        """The time of an owner's next statement: later than any before, also where its clock was set back."""
+        known = self._stated.get(owner, {}).get(stem)
+        return max(now, self._since.get(stem, 0) + 1, known.at + 1 if known is not None else 0)
 
-    def told(self) -> dict[str, list[Any]]:
-        """All statements, as they are told and kept."""
-        return {stem: [it.at, it.ranges] for stem, it in self._stated.items()}
+    def repeated(self, stem: str, at: int) -> None:
+        """Another node repeats a statement of this one's, whatever it says."""
+        if at <= LATEST:
+            self._since[stem] = max(self._since.get(stem, 0), at)
 
-    def hear(self, told: Mapping[str, Statement]) -> bool:
-        """Statements were made, by their owners or by who has heard these; whether there was none of a topic before."""
-        fresh = told.keys() - self._stated.keys()
-        for stem, it in told.items():
-            self.state(stem, it.at, it.ranges)
-        return not fresh.isdisjoint(self._stated)
+    def told(self, owners: Iterable[str] | None = None) -> dict[str, dict[str, list[Any]]]:
+        """Statements of some owners, or of all, as they are told and kept."""
+        return {
+            owner: {stem: [it.at, it.ranges] for stem, it in self._stated.get(owner, {}).items()}
+            for owner in (self._stated if owners is None else owners)
+        }
+
+    def hear(self, told: Stated, sender: str = "") -> list[str]:
+        """Statements were made, or repeated; of whom there was none of a topic before.
+
+        Args:
+            told: The statements.
+            sender: Whose own are fresh.
+        """
+        owners = []
+        for owner, stated in told.items():
+            unknown = stated.keys() - self._stated.get(owner, {}).keys()
+            for stem, it in stated.items():
+                self.state(owner, stem, it.at, it.ranges, fresh=owner == sender)
+            if not unknown.isdisjoint(self._stated.get(owner, {})):
+                owners.append(owner)
+        return owners
 
 
-def statements_of(told: Any) -> dict[str, Statement]:
+_last: Final = itemgetter(1)
+
+
+def statements_of(told: Any) -> Stated:
     """What `Done.told` has given.
 
     Raises:
         ValueError: It has not.
     """
     try:
-        found = {str(stem): _statement(at, ranges) for stem, (at, ranges) in told.items()}
+        found = {
+            str(owner): {str(stem): _statement(at, ranges) for stem, (at, ranges) in stated.items()}
+            for owner, stated in told.items()
+        }
     except (TypeError, AttributeError, ValueError) as wrong:
         raise ValueError(f"no statements of what is done with: {wrong}") from None
-    if len(found) > MAX_STATED or any(len(stem) != STEM for stem in found):
+    if any(len(stated) > MAX_STATED or any(len(stem) != STEM for stem in stated) for stated in found.values()):
         raise ValueError("no statements of what is done with")
     return found
 

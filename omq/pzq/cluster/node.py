@@ -18,9 +18,10 @@ from omq.pzq.cluster.actions import (
     Remove,
     Replica,
     Settle,
+    State,
     Tell,
 )
-from omq.pzq.cluster.done import Done, Statement, statements_of
+from omq.pzq.cluster.done import Done, Stated, statements_of
 from omq.pzq.cluster.doubts import Doubts
 from omq.pzq.cluster.possession import Possession
 from omq.pzq.cluster.waiting import Waiting
@@ -46,6 +47,7 @@ class Node:
         replicas: How many peers must have a message before its producer is told that it is replicated.
         patience: Seconds that a producer waits for that.
         is_mine: Whether a message was stored in the store that this node has now.
+        stems: What keys of messages have in common that are stored there.
 
     Attributes:
         own: The messages of this node that were stored by it and are not done with, by key; and where they are.
@@ -55,7 +57,13 @@ class Node:
     """
 
     def __init__(
-        self, possession: Possession, *, replicas: int, patience: float, is_mine: Callable[[str], bool]
+        self,
+        possession: Possession,
+        *,
+        replicas: int,
+        patience: float,
+        is_mine: Callable[[str], bool],
+        stems: Iterable[str] = (),
     ) -> None:
         self.possession = possession
         self.name = possession.name
@@ -66,6 +74,7 @@ class Node:
         self._replicas = replicas
         self._patience = patience
         self._is_mine = is_mine
+        self._stems = frozenset(stems)
         self.done = Done()
         #: Messages of this node that a peer is not known to have.
         self._missing: dict[str, dict[str, None]] = {peer: {} for peer in possession.peers}
@@ -77,6 +86,8 @@ class Node:
         self._doubts = Doubts(possession)
         #: Replicas that are to be looked for among what is done with before any of these are delivered, by owner.
         self._unswept: dict[str, deque[KeyRun]] = {}
+        #: What of its own it has stated last, and when it has told all statements.
+        self._stated: tuple[dict[str, Any], float] = {}, -1e9
         #: Own messages on their way to a peer as they were stored, by the first key; and since when.
         self._flying: dict[str, dict[str, tuple[Sequence[str], float]]] = {peer: {} for peer in possession.peers}
         #: What of `tombs` a peer has not confirmed to know.
@@ -177,11 +188,13 @@ class Node:
     def wanted(self, origin: str, keys: Sequence[str]) -> Sequence[str]:
         """Which replicas of those that have come are to be stored; the others are answered as if they were."""
         keys = Keys.of(keys)
-        known: list[KeyMap[Any] | Done] = [self.done, *filter(None, [self.held.get(origin)])]
+        known: list[KeyMap[int]] = [*filter(None, [self.held.get(origin)])]
         if origin == self.name:
             known.append(self.own)
-        if self.tombs or any(some.find(keys) for some in known):
-            keys = Keys.of([key for key in keys if key not in self.tombs and not any(key in some for some in known)])
+        if self.tombs or self.done.find(origin, keys) or any(some.find(keys) for some in known):
+            keys = Keys.of(
+                [key for key in keys if not (self._is_done(origin, key) or any(key in some for some in known))]
+            )
         return Keys.of([key for key in keys if not self._is_mine(key)]) if origin == self.name else keys
 
     def stored(self, origin: str, keys: Sequence[str], place: int, now: float) -> None:
@@ -195,7 +208,7 @@ class Node:
             for missing in self._missing.values():
                 missing.update(dict.fromkeys(keys))
         # Consumers may have been done with some of them while the store was at it.
-        if late := [key for run in self.done.find(keys) for key in run.texts()]:
+        if late := [key for run in self.done.find(origin, keys) for key in run.texts()]:
             self._done_with(late)
         if self.tombs and (late := [key for key in keys if key in self.tombs]):
             self._done_with(late)
@@ -263,6 +276,9 @@ class Node:
         for key in keys:
             self._unsure.get(origin, {}).pop(key, None)
         self._doubts.drop(keys)
+        for peer in self.possession.peers if origin == self.name else [origin]:
+            for begin in range(0, len(keys), WINDOW):
+                self._tell("TOLD", peer, origin, {"want": keys[begin : begin + WINDOW]})
 
     def _entomb(self, origin: str, key: str, unaware: Iterable[str]) -> None:
         self.tombs[key] = origin
@@ -308,22 +324,43 @@ class Node:
         Raises:
             ValueError: Its state is none.
         """
-        statements = statements_of(state.get("done", {})) if isinstance(state, dict) else {}
-        store = self.possession.peers[peer].store
         if is_new := self.possession.hear(peer, state, now):
             self._ground(peer)
             self._asked[peer].clear()
-            if store and self.possession.peers[peer].store != store and self._replicas:
-                self._missing[peer] = self._mine()  # its disk is another one
-        self.hear_statements(statements)
+            if self._replicas:
+                self._missing[peer] = self._mine()  # its disk may be another one, or have lost something
+            self._stated = {}, -1e9  # it knows of nothing yet
         self._consider(now)
         return is_new
 
-    def hear_statements(self, statements: Mapping[str, Statement]) -> None:
-        """Owners have stated what is done with of their messages."""
-        if self.done.hear(statements):
-            for owner in self.held:
-                self._begin_sweep(owner)
+    def hear_stated(self, told: Any) -> None:
+        """A peer has told what owners have stated.
+
+        Raises:
+            ValueError: It does not say what it should.
+        """
+        try:
+            sender, statements = str(told["from"]), statements_of(told["stated"])
+        except (KeyError, TypeError) as wrong:
+            raise ValueError(f"DONE says too little: {wrong}") from None
+        if sender not in self.possession.peers:
+            raise ValueError(f"DONE is from {sender!r}, which is no node of this cluster")
+        self.hear_statements(statements, sender)
+
+    def hear_statements(self, statements: Stated, sender: str = "") -> None:
+        """Owners have stated what is done with of their messages.
+
+        Args:
+            statements: What they have stated.
+            sender: The node that has told it.
+        """
+        known = {owner: stated for owner, stated in statements.items() if owner in self.possession.nodes}
+        if self.name in known:  # of the store that is here nobody knows more
+            for stem in self._stems & known[self.name].keys():
+                self.done.repeated(stem, known[self.name][stem].at)
+            known[self.name] = {stem: it for stem, it in known[self.name].items() if stem not in self._stems}
+        for owner in self.done.hear(known, sender):
+            self._begin_sweep(owner)
 
     def hear_remove(self, keys: Sequence[str]) -> None:
         """Messages are done with."""
@@ -331,7 +368,7 @@ class Node:
 
     def hear_check(self, key: str, owner: str) -> None:
         """A peer asks in the original's way whether a message is done with."""
-        if key in self.tombs or key in self.done or (owner == self.name and self._view(owner, key) == "gone"):
+        if self._is_done(owner, key) or (owner == self.name and self._view(owner, key) == "gone"):
             self.actions.append(Remove([key]))
 
     def hear(self, kind: str, body: dict[str, Any], now: float) -> None:
@@ -354,22 +391,34 @@ class Node:
         if body.get("life", life := self.possession.peers[sender].life) != life:
             return  # a run of it that is over may have said what does not hold any more
         if kind == "ASK":
-            views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
-            for key in lists["keys"]:
-                views[self._view(origin, key)].append(key)
-            self._tell("TOLD", sender, origin, views)
+            self._tell("TOLD", sender, origin, self._views(origin, lists["keys"]))
         elif kind == "GONE":
             self._hear_gone(sender, origin, lists["keys"])
         elif kind == "TOLD":
             self._hear_told(sender, origin, lists, now)
 
+    def _is_done(self, origin: str, key: str) -> bool:
+        return key in self.tombs or self.done.knows(origin, key)
+
     def _view(self, origin: str, key: str) -> str:
         """What this node makes of a message."""
-        if key in self.tombs or key in self.done:
-            return "gone"
-        if key in self.held.get(origin, ()) or (origin == self.name and key in self.own):
-            return "have"
-        return "gone" if origin == self.name and self._is_mine(key) else "want"
+        return next(view for view, keys in self._views(origin, [key]).items() if keys)
+
+    def _views(self, origin: str, keys: list[str]) -> dict[str, list[str]]:
+        """What this node makes of messages: whether it has them, wants them, or knows that they are done with."""
+        views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
+        runs, mine = Keys.of(keys), origin == self.name
+        gone = {key for run in self.done.find(origin, runs) for key in run.texts()}
+        places = [*filter(None, [self.held.get(origin)]), *([self.own] if mine else [])]
+        have = {key for some in places for run, _ in some.find(runs) for key in run.texts()}
+        for key in keys:
+            if key in self.tombs or key in gone:
+                views["gone"].append(key)
+            elif key in have:
+                views["have"].append(key)
+            else:
+                views["gone" if mine and self._is_mine(key) else "want"].append(key)
+        return views
 
     def _hear_gone(self, sender: str, origin: str, keys: list[str]) -> None:
         self._done_with(keys)
@@ -427,17 +476,28 @@ class Node:
         self._sweep()
         for peer in self.possession.living(now):
             self._push(peer, now)
-        self.actions.append(KeepAlive(self.keep_alive(now)))
+        self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
+        self._state(now)
 
-    def keep_alive(self, now: float) -> dict[str, Any]:
-        """What it tells all others."""
-        return self.possession.keep_alive(now, self.holds()) | {"done": self.done.told()}
+    def _state(self, now: float) -> None:
+        """Tells what is done with: its own soon, that of all after a while."""
+        before, when = self._stated
+        if now - when >= ROUND * self.possession.timeout:
+            mine, told = self.done.told([self.name]), self.done.told()
+            self._stated = mine, now
+        else:
+            mine = told = self.done.told([self.name])
+            if mine == before:
+                return
+            self._stated = mine, when
+        if told:
+            self.actions.append(State({"from": self.name, "stated": told}))
 
     def _consider(self, now: float) -> None:
         was = self.possession.statement()
         if self.possession.consider(now, self.holds(), self._is_settled):
             self.actions.append(Keep(was))
-            self.actions.append(KeepAlive(self.keep_alive(now)))
+            self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
         for owner in self.possession.nodes:
             held = [self.own] if owner == self.name else []
             begun = self._doubts.look(owner, [*held, *filter(None, [self.held.get(owner)])], now)
@@ -449,7 +509,9 @@ class Node:
     def _begin_sweep(self, owner: str) -> None:
         """Of this owner's replicas those are to be dropped that are done with."""
         # A REMOVE that did not arrive, a node that was away: it has them still, and who told of them may be gone.
-        if runs := list(self.done.stated(run for run, _ in self.held[owner].runs()) if owner in self.held else ()):
+        if runs := list(
+            self.done.stated(owner, (run for run, _ in self.held[owner].runs())) if owner in self.held else ()
+        ):
             self._unswept[owner] = deque(runs)
 
     def _sweep(self) -> None:

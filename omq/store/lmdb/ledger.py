@@ -50,6 +50,8 @@ from omq.store.lmdb.topic import Oldest, Topic
 from omq.store.settled import Settled
 
 SWEPT: Final = 1024  # blocks, or rows of a deleted topic, that one transaction deletes
+#: Ranges of ids that were passed over which are known on when nothing in front of them is kept any more.
+KEPT_JUMPS: Final = 32
 ANOTHER_KIND: Final = "the stage {} belongs to a topic of another persistence"
 APART: Final = (
     "the stage {} cannot go into one commit with the others: strong topics, weak and async ones, and transient ones "
@@ -287,13 +289,13 @@ class Ledger:
         topic = self._topic(write.topic_id)
         if topic.delivery == "round_robin":
             self._settled(topic).add(topic.last + 1, write.last)
-        if topic.first > topic.last:
-            topic.first = write.last + 1
-        elif write.last > topic.last:
+        if write.last > topic.last:
             self._flush(topic)
             key = TOPIC_NUMBER.pack(b"j", topic.id, topic.last + 1)
             self._transaction.put(key, sealed(key, NUMBER.pack(write.last)))
             topic.jumped.append((topic.last + 1, write.last))
+        if topic.first > topic.last:
+            topic.first = write.last + 1
         topic.last = max(topic.last, write.last)
         self.touched.add(topic)
 
@@ -484,7 +486,7 @@ class Ledger:
                 first = max(first, block.last + 1)
                 left -= 1
         topic.first = first
-        while topic.jumped and topic.jumped[0][1] < first:
+        while len(topic.jumped) > KEPT_JUMPS and topic.jumped[0][1] < first:
             self._transaction.delete(TOPIC_NUMBER.pack(b"j", topic.id, topic.jumped.pop(0)[0]))
         known = topic.settled
         if topic.delivery == "round_robin" and topic.first > 1 and (known is None or known.watermark < topic.first - 1):

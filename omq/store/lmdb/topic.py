@@ -25,7 +25,7 @@ class Topic:
         first: The oldest id that is kept, in the transaction at work.
         last: The newest one given.
         bytes: Of records.
-        jumped: Ranges of ids that were passed over, in order; those that are not kept any more are forgotten.
+        jumped: Ranges of ids that were passed over, in order; of those that are not kept any more the last ones.
         reserved: The highest id that may be given before more are reserved; `None` where there is no need to.
         open: Records that are not yet put.
         oldest: The oldest block; `None`: not known, or there is none.

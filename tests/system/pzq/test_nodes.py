@@ -157,9 +157,7 @@ def test_a_consumer_and_a_node_are_done_with_the_same_messages(
 def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], legacy: Legacy) -> None:
     frames = legacy.heard(b"KALV")
     assert frames[2] == f"tcp://127.0.0.1:{place[2]}".encode()
-    assert {"life", "number", "store", "records", "heard", "holds", "timeout", "lives", "done"} == set(
-        json.loads(frames[3])
-    )
+    assert {"life", "number", "store", "records", "heard", "holds", "timeout", "lives"} == set(json.loads(frames[3]))
 
 
 def test_a_node_says_where_it_is_heard(place: tuple[Device, int, int]) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from omq.pzq.account import FILE, Account, _without
 from omq.pzq.cluster.done import MAX_RANGES, Done, statements_of
+from omq.pzq.keys import Numbers
 from omq.pzq.queue import Queue
 from omq.pzq.wire import stem_of
 from omq.store.errors import DamagedError
@@ -37,16 +38,16 @@ class Opened:
         self.queue = Queue(journal, state, lambda seconds, call: None)
         store.settled = self._settled
         self.done = Done()
-        self.account = Account(directory, journal, [self.queue], self.done)
+        self.account = Account(directory, journal, "a", [self.queue], self.done)
 
     def _settled(self, id: int) -> Settled:
         if isinstance(self.settled, Exception):
             raise self.settled
         return self.settled
 
-    async def stated(self) -> list[tuple[int, int]]:
-        self.account.tick()
-        found: list[tuple[int, int]] = self.done.told().get(STEM, [0, []])[1]
+    async def stated(self, newest: int = 0) -> list[tuple[int, int]]:
+        self.account.tick(newest)
+        found: list[tuple[int, int]] = self.done.told().get("a", {}).get(STEM, [0, []])[1]
         return found
 
     async def written(self) -> None:
@@ -64,7 +65,7 @@ def settled(watermark: int, *ranges: tuple[int, int]) -> Settled:
 
 async def test_what_is_settled_is_stated_but_for_what_is_lost(tmp_path: Path) -> None:
     opened = Opened(tmp_path, settled(20, (30, 31), (33, 50)), jumped=((3, 4),))
-    opened.queue.lost.append((40, 60))
+    opened.queue.lost.add(40, 60)
     assert await opened.stated() == [(1, 2), (5, 20), (30, 31), (33, 39)]
     await opened.account.close()
 
@@ -73,28 +74,43 @@ async def test_what_a_topic_does_not_keep_any_more_is_done_with(tmp_path: Path) 
     assert await Opened(tmp_path, settled(3), first=6).stated() == [(1, 5)]
 
 
+async def test_of_many_crashes_the_last_are_stated(tmp_path: Path) -> None:
+    lost = [(number, number) for number in range(2, 4 * MAX_RANGES, 2)]
+    last = 4 * MAX_RANGES
+    stated = await Opened(tmp_path, settled(last, (last + 100, last + 101)), jumped=tuple(lost)).stated()
+    assert len(stated) == MAX_RANGES // 2 + 1
+    assert stated[-3:] == [(last - 3, last - 3), (last - 1, last), (last + 100, last + 101)]
+
+
 async def test_of_many_ranges_the_first_are_stated(tmp_path: Path) -> None:
-    every = [(number, number) for number in range(2, 90, 2)]
-    assert await Opened(tmp_path, settled(0, *every)).stated() == every[:MAX_RANGES]
+    every = [(number, number) for number in range(2, 4 * MAX_RANGES, 2)]
+    assert await Opened(tmp_path, settled(0, *every)).stated() == every[: MAX_RANGES // 2]
 
 
 async def test_what_is_stated_is_kept_and_found_again(tmp_path: Path) -> None:
     opened = Opened(tmp_path, settled(20))
-    opened.done.hear(statements_of({STEM.replace("0", "f"): [5, [[1, 2]]]}))
+    opened.done.hear(statements_of({"b": {STEM: [5, [[1, 2]]]}}))
     await opened.stated()
     await opened.written()
     assert opened.account.load() == statements_of(opened.done.told())
     opened.settled = settled(25)
     await opened.account.close()
-    assert opened.account.load()[STEM].ranges == [(1, 25)]
+    assert opened.account.load()["a"][STEM].ranges == [(1, 25)]
     assert os.listdir(tmp_path) == [FILE]
 
 
 async def test_a_statement_is_newer_than_the_last_one_where_the_clock_was_set_back(tmp_path: Path) -> None:
     opened = Opened(tmp_path, settled(20))
-    opened.done.state(STEM, 1 << 60, [(1, 19)])
+    opened.done.repeated(STEM, 1 << 60)
     assert await opened.stated() == [(1, 20)]
-    assert opened.done.when(STEM) == (1 << 60) + 1
+    assert opened.done.told()["a"][STEM][0] == (1 << 60) + 1
+    await opened.account.close()
+
+
+async def test_a_statement_is_as_new_as_the_newest_message_where_the_clock_was_set_back(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, settled(20))
+    assert await opened.stated(newest=1 << 58) == [(1, 20)]
+    assert opened.done.told()["a"][STEM][0] == 1 << 58
     await opened.account.close()
 
 
@@ -130,6 +146,6 @@ def test_ranges_without_others(ranges: list[tuple[int, int]], others: list[tuple
     def numbers(some: list[tuple[int, int]]) -> set[int]:
         return {number for first, last in some for number in range(first, last + 1)}
 
-    found = list(_without(ranges, others))
+    found = list(_without(ranges, Numbers(others)))
     assert all(first <= last for first, last in found)
     assert numbers(found) == numbers(ranges) - numbers(others)

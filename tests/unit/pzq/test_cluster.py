@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.cluster.actions import Answer, Check, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, Tell
+from omq.pzq.cluster.actions import Answer, Check, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
 from omq.pzq.cluster.done import statements_of
 from omq.pzq.cluster.node import SWEPT, Node
 from omq.pzq.cluster.possession import Possession
@@ -252,16 +252,16 @@ def stored_keys(owner: str, first: int, count: int) -> Keys:
     return run_of(key_format(STORES[owner], 7), 100, first, count)
 
 
-def stated(owner: str, *ranges: list[int], at: int = 200) -> dict[str, Any]:
-    return {"done": {stem_of(STORES[owner], 7): [at, ranges]}}
+def stated(owner: str, *ranges: list[int], at: int = 200) -> dict[str, dict[str, list[Any]]]:
+    return {owner: {stem_of(STORES[owner], 7): [at, ranges]}}
 
 
 def test_what_an_owner_has_stated_is_known_when_it_is_gone_and_by_those_who_hear_of_it() -> None:
     one, other = node("b", "c"), node("b", "c")
-    hear(one, "b", **stated("b", [1, 5]))
+    one.hear_stated({"from": "b", "stated": stated("b", [1, 5])})
     one.tick(1.0)
-    told = done(one, KeepAlive)[-1].state
-    hear(other, "c", done=told["done"])
+    told = done(one, State)[-1].stated
+    other.hear_stated({**told, "from": "c"})
     keys = stored_keys("b", 1, 8)
     for each in one, other:
         done(each)
@@ -272,6 +272,76 @@ def test_what_an_owner_has_stated_is_known_when_it_is_gone_and_by_those_who_hear
         assert tell.body["want"] == keys[5:]
 
 
+def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
+    one = node("b", "c")
+    stem = stem_of(STORES["a"], 7)
+    hear(one, "b", "c", now=1.0)
+    one.hear_stated({"from": "b", "stated": stated("b", [1, 5])})
+    one.tick(1.0)
+    assert list(done(one, State)[0].stated["stated"]) == ["b"]
+    one.tick(2.0)
+    assert not done(one, State)
+    one.done.state("a", stem, 300, [(1, 7)])
+    one.tick(3.0)
+    assert done(one, State)[0].stated == {"from": "a", "stated": {"a": {stem: [300, [(1, 7)]]}}}
+    one.tick(4.0)
+    assert not done(one, State)
+    one.tick(1.0 + 2 * TIMEOUT)
+    assert set(done(one, State)[0].stated["stated"]) == {"a", "b"}
+    hear(one, "c", now=22.0, life=2)  # it has begun anew
+    one.tick(22.0)
+    assert set(done(one, State)[0].stated["stated"]) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "told", [[], {}, {"from": "b"}, {"from": "x", "stated": {}}, {"from": "b", "stated": {"b": 1}}]
+)
+def test_what_states_nothing_is_refused(told: Any) -> None:
+    with pytest.raises(ValueError, match=r"DONE|done with"):
+        node("b").hear_stated(told)
+
+
+def test_nobody_tells_a_node_what_is_done_with_in_its_own_store() -> None:
+    stems = [stem_of(STORES["a"], 7)]
+    possession = Possession("a", "bc", timeout=TIMEOUT, life=1, now=0.0, store="a0", records={}, fenced=True)
+    one = Node(possession, replicas=1, patience=0.1, is_mine=lambda key: True, stems=stems)
+    one.hear_stated({"from": "b", "stated": {**stated("a", [1, 9], at=1 << 59), "x": {}}})
+    assert not any(one.done.told().values())
+    assert one.done.next("a", stems[0], 5) == (1 << 59) + 1
+
+
+def test_a_peer_that_begins_anew_is_asked_about_all() -> None:
+    """Its disk may be as it was, and have lost what it had not synced."""
+    one = node("b", "c")
+    hear(one, "b", "c")
+    one.produced(["a0/1"], 1, 1.0)
+    one.replicated("b", ["a0/1"], 1.0)
+    done(one)
+    hear(one, "b", life=2)
+    one.tick(2.0)
+    (asked,) = [tell for tell in done(one, Tell) if tell.body["to"] == "b"]
+    assert (asked.kind, asked.body["keys"]) == ("ASK", ["a0/1"])
+
+
+def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
+    one = node("b", "c")
+    one.stored("b", ["b0/1", "b0/2"], 1, 1.0)
+    one.lost("b", ["b0/2"])
+    (told,) = done(one, Tell)
+    assert (told.kind, told.body["to"], told.body["want"]) == ("TOLD", "b", ["b0/2"])
+    owner = Node(
+        Possession("b", "ac", timeout=TIMEOUT, life=1, now=0.0, store="b0", records={}, fenced=True),
+        replicas=1,
+        patience=0.1,
+        is_mine=lambda key: True,
+    )
+    hear(owner, "a")
+    owner.produced(["b0/1", "b0/2"], 1, 1.0)
+    done(owner)
+    owner.hear("TOLD", told.body, 1.0)
+    assert done(owner, Replica) == [Replica("a", "b", ["b0/2"])]
+
+
 def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered() -> None:
     one, count = possessing("b", "d"), SWEPT + 9
     one.stored("c", stored_keys("c", 1, count), 1, 30.0)
@@ -279,7 +349,7 @@ def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered
     for peer in "bd":
         one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": every}, 30.0)
     assert one.delivers("c", 30.0)
-    one.hear_statements(statements_of(stated("c", [1, 5], [7, SWEPT + 3], [SWEPT + 5, SWEPT + 5])["done"]))
+    one.hear_statements(statements_of(stated("c", [1, 5], [7, SWEPT + 3], [SWEPT + 5, SWEPT + 5])))
     done(one)
     one._sweep()
     assert not one.delivers("c", 30.0)
@@ -294,7 +364,7 @@ def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered
 
 def test_what_owners_have_stated_is_looked_for_where_a_queue_is_taken_over() -> None:
     one = node("b", "c")
-    hear(one, "b", **stated("c", [1, 3]))
+    one.hear_stated({"from": "b", "stated": stated("c", [1, 3])})
     one.load([], {"c": [(stored_keys("c", 1, 5), 1)]}, [])
     one.possession.records["c"] = (1, "a")
     hear(one, "b", now=2.0, number=2)
@@ -306,7 +376,7 @@ def test_what_owners_have_stated_is_looked_for_where_a_queue_is_taken_over() -> 
 def test_what_an_owner_states_of_it_does_not_take_its_own_messages() -> None:
     one = node("b", "c")
     one.produced(stored_keys("a", 1, 5), 1, 1.0)
-    hear(one, "b", **stated("a", [1, 5]))  # from before its store was put back
+    one.hear_stated({"from": "b", "stated": stated("a", [1, 5])})  # from before its store was put back
     one.tick(1.0)
     assert list(one.own) == list(stored_keys("a", 1, 5))
 
@@ -322,7 +392,7 @@ def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:
     lost.add(keys[1])
     one.lost("a", [keys[1]])
     assert one.places("a", keys) == [1, 3]
-    done(one)
+    assert {tell.body["to"]: tell.body["want"] for tell in done(one, Tell)} == {"b": [keys[1]], "c": [keys[1]]}
     one.hear("ASK", {"from": "b", "to": "a", "origin": "a", "keys": keys}, 1.0)
     (tell,) = done(one, Tell)
     assert (tell.body["have"], tell.body["want"]) == ([keys[0], keys[2]], [keys[1]])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.cluster.done import MAX_RANGES, MAX_STATED, REMEMBERED, Done, statements_of
+from omq.pzq.cluster.done import LATEST, MAX_RANGES, MAX_STATED, REMEMBERED, Done, statements_of
 from omq.pzq.keys import Keys
 from omq.pzq.run import run_of
 from omq.pzq.wire import key_format, stem_of
@@ -22,69 +22,95 @@ def keys(first: int, count: int, when: int = 100, topic: int = 7) -> Keys:
 
 
 def found(done: Done, some: Keys) -> list[str]:
-    return [key for run in done.find(some) for key in run.texts()]
+    return [key for run in done.find("a", some) for key in run.texts()]
 
 
 def test_what_it_was_told_of_is_forgotten_after_a_while_and_what_was_stated_is_not() -> None:
     done = Done()
     done.add(keys(1, 10))
-    done.state(STEM, 200, [(1, 5)])
+    done.state("a", STEM, 200, [(1, 5)])
     done.add(keys(100, REMEMBERED))
-    assert [number for number in range(1, 11) if keys(number, 1)[0] in done] == [1, 2, 3, 4, 5]
+    assert [number for number in range(1, 11) if done.knows("a", keys(number, 1)[0])] == [1, 2, 3, 4, 5]
     assert found(done, keys(1, 10)) == list(keys(1, 5))
 
 
 @pytest.mark.parametrize("first", [10, HIGH])
 def test_ranges_are_of_the_numbers_that_messages_have_in_their_topic(first: int) -> None:
     done = Done()
-    done.state(STEM, 200, [(1, 2), (first + 1, first + 2), (first + 5, first + 90)])
+    done.state("a", STEM, 200, [(1, 2), (first + 1, first + 2), (first + 5, first + 90)])
     assert found(done, keys(first, 8)) == [*keys(first + 1, 2), *keys(first + 5, 3)]
     assert not found(done, keys(first, 8, topic=8))
-    assert keys(first + 1, 1)[0] in done
-    assert keys(first, 1)[0] not in done
+    assert done.knows("a", keys(first + 1, 1)[0])
+    assert not done.knows("a", keys(first, 1)[0])
 
 
 def test_a_statement_says_nothing_of_what_was_stored_after_it() -> None:
     done = Done()
-    done.state(STEM, 200, [(1, 5)])
-    assert keys(1, 1, when=200)[0] in done
-    assert keys(1, 1, when=201)[0] not in done
+    done.state("a", STEM, 200, [(1, 5)])
+    assert done.knows("a", keys(1, 1, when=200)[0])
+    assert not done.knows("a", keys(1, 1, when=201)[0])
 
 
 def test_the_newest_statement_counts_whoever_repeats_an_older_one() -> None:
     done = Done()
-    done.state(STEM, 200, [(1, 5)])
-    done.state(STEM, 300, [(1, 3)])
-    assert not done.hear(statements_of({STEM: [250, [[1, 9]]]}))
+    done.state("a", STEM, 200, [(1, 5)])
+    done.state("a", STEM, 300, [(1, 3)])
+    assert not done.hear(statements_of({"a": {STEM: [250, [[1, 9]]]}}))
     assert found(done, keys(1, 10)) == list(keys(1, 3))
-    assert done.when(STEM) == 300
+    assert done.next("a", STEM, 299) == 301
 
 
 @pytest.mark.parametrize("key", ["", "x", "1|2", "1|not-of-any-store", "17|01234567-89ab-4007-8000-000000000001"])
 def test_keys_of_others_are_in_no_statement(key: str) -> None:
     done = Done()
-    done.state(STEM, 200, [(0, 1 << 61)])
-    assert key not in done
+    done.state("a", STEM, 200, [(0, 1 << 61)])
+    assert not done.knows("a", key)
     done.add([key])
-    assert key in done
+    assert done.knows("a", key)
 
 
 def test_what_is_told_is_heard() -> None:
     done, other = Done(), Done()
-    done.state(STEM, 200, [(1, 5), (7, 7)])
+    done.state("a", STEM, 200, [(1, 5), (7, 7)])
     told = json.loads(json.dumps(done.told()))
-    assert other.hear(statements_of(told))
-    assert not other.hear(statements_of(told))
+    assert other.hear(statements_of(told)) == ["a"]
+    assert other.hear(statements_of(told)) == []
     assert other.told() == done.told()
 
 
-def test_the_oldest_of_too_many_statements_goes_and_is_no_news_when_it_is_told_again() -> None:
+def test_what_others_repeat_takes_no_place_of_what_an_owner_states() -> None:
     done = Done()
-    stems = [stem_of(STORE, topic) for topic in range(MAX_STATED + 1)]
-    for at, stem in enumerate(stems, 1):
-        done.state(stem, at, [(1, 1)])
-    assert list(done.told()) == stems[1:]
-    assert not done.hear(statements_of({stems[0]: [1, [[1, 1]]]}))
+    invented = {stem_of(STORE, topic): [1 << 60, [[1, 1]]] for topic in range(100, 100 + MAX_STATED)}
+    assert done.hear(statements_of({"a": invented}), sender="b") == ["a"]
+    assert done.hear(statements_of({"a": {STEM: [5, [[1, 1]]]}}), sender="b") == [], "there is no room"
+    stems = [stem_of(STORE, topic) for topic in range(MAX_STATED)]
+    for _ in range(2):
+        for at, stem in enumerate(stems, 1):
+            done.hear(statements_of({"a": {stem: [at, [[1, 1]]]}}), sender="a")
+    assert list(done.told()["a"]) == stems
+    done.state("a", stem_of(STORE, 99), 1, [(1, 1)])
+    assert list(done.told()["a"])[:-1] == stems[1:]
+    assert done.hear(statements_of({"a": {stems[0]: [1, [[1, 1]]]}})) == []
+
+
+def test_an_owner_states_something_newer_whatever_others_repeat() -> None:
+    done, other = Done(), Done()
+    for at in (LATEST, LATEST + 1):
+        done.repeated(STEM, at)
+        other.hear(statements_of({"a": {STEM: [at, [[1, 9]]]}}), sender="b")
+    assert other.told() == {"a": {STEM: [LATEST, [(1, 9)]]}}
+    at = done.next("a", STEM, 200)
+    done.state("a", STEM, at, [(1, 3)])
+    other.hear(statements_of(done.told()), sender="a")
+    assert other.told() == {"a": {STEM: [LATEST + 1, [(1, 3)]]}}
+
+
+def test_a_statement_is_of_its_owners_messages_alone() -> None:
+    """A directory that was copied has another node's store, and numbers of its own."""
+    done = Done()
+    done.state("a", STEM, 200, [(1, 5)])
+    assert not done.knows("b", keys(1, 1)[0])
+    assert not done.find("b", keys(1, 5))
 
 
 @pytest.mark.parametrize(
@@ -92,18 +118,19 @@ def test_the_oldest_of_too_many_statements_goes_and_is_no_news_when_it_is_told_a
     [
         [],
         7,
-        {STEM: 7},
-        {STEM: [1]},
-        {STEM: [1, 7]},
-        {STEM: [1, [7]]},
-        {STEM: [1, [[1, 2, 3]]]},
-        {STEM: [-1, []]},
-        {STEM: ["1", []]},
-        {STEM: [1, [[1, 1 << 62]]]},
-        {STEM: [1, [[1.5, 2]]]},
-        {STEM: [1, [[n, n] for n in range(MAX_RANGES + 1)]]},
-        {"x": [1, []]},
-        {stem_of(STORE, topic): [1, []] for topic in range(MAX_STATED + 1)},
+        {"a": 7},
+        {"a": {STEM: 7}},
+        {"a": {STEM: [1]}},
+        {"a": {STEM: [1, 7]}},
+        {"a": {STEM: [1, [7]]}},
+        {"a": {STEM: [1, [[1, 2, 3]]]}},
+        {"a": {STEM: [-1, []]}},
+        {"a": {STEM: ["1", []]}},
+        {"a": {STEM: [1, [[1, 1 << 62]]]}},
+        {"a": {STEM: [1, [[1.5, 2]]]}},
+        {"a": {STEM: [1, [[n, n] for n in range(MAX_RANGES + 1)]]}},
+        {"a": {"x": [1, []]}},
+        {"a": {stem_of(STORE, topic): [1, []] for topic in range(MAX_STATED + 1)}},
     ],
 )
 def test_what_is_no_statement_is_refused(told: Any) -> None:

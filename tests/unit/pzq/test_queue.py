@@ -59,13 +59,21 @@ def test_what_cannot_be_read_is_told_to_the_cluster_and_is_not_done_with() -> No
     store.topic = lambda id: state
     queue = Queue(journal, state, lambda seconds, call: None)
     assert list(queue.live()) == []
-    assert queue.lost == [(9, 9), (3, 3)]
+    assert list(queue.lost) == [(3, 3), (9, 9)]
+    assert (queue.damaged, queue._done, list(queue._unread)) == (1, [(3, 3)], [(1, 2), (4, 5)])
+
+
+def test_what_is_found_damaged_while_it_is_read_is_told_to_the_cluster() -> None:
+    store = SimpleNamespace(id="0" * 32, settled=lambda id: Settled(), read=lambda id: Damaged())
+    journal: Any = SimpleNamespace(store=store)
+    queue = Queue(journal, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None)
     left: list[int] = []
     lost: list[tuple[int, int]] = []
     queue.tell(left.append, lambda first, last: lost.append((first, last)))
     assert queue.head() is None
     assert (left, lost, queue.damaged) == ([], [(3, 3)], 1)
-    assert queue.lost == [(9, 9), (3, 3)]
+    assert list(queue.runs([1, 2, 3])) == []
+    assert lost == [(3, 3)], "it was read"
 
 
 def stocked(chance: random.Random) -> Queue:

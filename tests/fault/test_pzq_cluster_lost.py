@@ -1,0 +1,247 @@
+"""What a node's store has lost: it comes back from the others, and what consumers are done with does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from omq.errors import ReceiveTimeout
+from omq.pzq import Consumer, Producer
+from tests.system.pzq.nodes import Node, cluster, empty, until, whole
+
+pytestmark = pytest.mark.timeout(120)
+COUNT = 20
+
+
+def bodies(name: str, count: int = COUNT) -> list[bytes]:
+    return [b"%s %d" % (name.encode(), number) for number in range(count)]
+
+
+def produce(node: Node, *some: bytes) -> None:
+    with Producer(node.receive, timeout=15) as producer:
+        producer.send_many(some)
+
+
+def consume(node: Node, count: int) -> list[bytes]:
+    """Takes so many messages, and acknowledges them."""
+    found = []
+    with Consumer(node.send) as consumer:
+        for _ in range(count):
+            delivery = consumer.recv(timeout=20)
+            found.append(delivery.body)
+            delivery.ack()
+    return found
+
+
+def everything(nodes: list[Node]) -> list[bytes]:
+    """What is delivered anywhere until nothing is left."""
+    found: list[bytes] = []
+    with ExitStack() as kept:
+        consumers = [kept.enter_context(Consumer(node.send)) for node in nodes]
+        while any(node.figures()["messages"] for node in nodes):
+            for consumer in consumers:
+                with suppress(ReceiveTimeout):
+                    delivery = consumer.recv(timeout=0.1)
+                    found.append(delivery.body)
+                    delivery.ack()
+    return sorted(found)
+
+
+def have(nodes: list[Node], replicas: int) -> None:
+    until(lambda: all(node.figures()["replicas"] == replicas for node in nodes), f"{replicas} replicas each")
+
+
+class Power:
+    """Of a node without --hard-sync: as its disk was when it last was synced."""
+
+    def __init__(self, node: Node, before: bytes = b"") -> None:
+        self._node, self._weak = node, node.database / "weak"
+        until(lambda: self._synced() not in (b"", before), "it is synced")
+        self.synced = self._synced()
+        self._data = (self._weak / "data.mdb").read_bytes()
+
+    def _synced(self) -> bytes:
+        path = self._weak / "synced"
+        return path.read_bytes() if path.exists() else b""
+
+    def lost(self) -> bool:
+        """The node is killed, and its host has lost its power; not where a sync came between."""
+        self._node.kill()
+        if self._synced() != self.synced:
+            return False
+        (self._weak / "data.mdb").write_bytes(self._data)
+        session = self._node.database / "session"
+        session.write_text(json.dumps({**json.loads(session.read_text()), "boot": "another"}) + "\n")
+        return True
+
+
+def after(node: Node, *some: bytes, done_with: int = 0) -> Power:
+    """Produces, has consumers be done with some, and waits until that is synced."""
+    before = Power(node).synced
+    if some:
+        produce(node, *some)
+        consume(node, done_with)
+        until(lambda: node.figures()["messages"] == len(some) - done_with, "it is noted")
+        return Power(node, before)
+    return Power(node)
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Iterator[Iterator[Path]]:
+    """One for each attempt."""
+    return (tmp_path / str(number) for number in range(8))
+
+
+@pytest.mark.parametrize(
+    ("before", "done_with"), [(0, 0), (5, 5), pytest.param(5, 4, marks=pytest.mark.fault)], ids=str
+)
+def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: int, done_with: int) -> None:
+    """Whether the queue was empty before or not; and also where the owner is started again in an orderly way."""
+    for directory in directories:
+        directory.mkdir()
+        with cluster(directory, "--replicas", "2") as nodes:
+            power = after(nodes[0], *bodies("before", before), done_with=done_with)
+            produce(nodes[0], *bodies("tail"))
+            if not power.lost():
+                continue
+            nodes[0].start()
+            whole(nodes)
+            left = COUNT + before - done_with
+            until(lambda: nodes[0].figures()["messages"] == left, "the tail is back")  # noqa: B023
+            produce(nodes[0], *bodies("later"))
+            with Consumer(nodes[0].send, prefetch=1000) as consumer:
+                got = [consumer.recv(timeout=20) for _ in range(left + COUNT)]
+                for delivery in got:
+                    if not delivery.body.startswith(b"tail"):
+                        delivery.ack()
+                until(lambda: nodes[0].figures()["messages"] == COUNT, "only the tail is left")
+            nodes[0].kill(signal.SIGTERM)
+            nodes[0].start()
+            whole(nodes)
+            have(nodes[1:], COUNT)
+            assert everything(nodes) == sorted(bodies("tail"))
+            empty(nodes)
+            return
+    raise AssertionError("a sync came between, each time")
+
+
+def test_a_holder_gets_again_what_it_has_lost(directories: Iterator[Path]) -> None:
+    for directory in directories:
+        directory.mkdir()
+        with cluster(directory, "--replicas", "2") as nodes:
+            produce(nodes[0], b"before")
+            power = Power(nodes[1], Power(nodes[1]).synced)
+            produce(nodes[0], *bodies("tail"))
+            if not power.lost():
+                continue
+            nodes[1].start()
+            whole(nodes)
+            have(nodes[1:], COUNT + 1)
+            return
+    raise AssertionError("a sync came between, each time")
+
+
+def damage(node: Node, body: bytes) -> None:
+    """Flips a bit of a message on a node's disk."""
+    with (node.database / "strong" / "data.mdb").open("r+b") as file:
+        at = file.read().index(body)
+        file.seek(at)
+        file.write(bytes([body[0] ^ 1]))
+
+
+def large(number: int) -> bytes:
+    return b"message %02d" % number + bytes(3000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.fault)])
+def test_a_damaged_message_that_is_back_stays_where_its_owner_is_started_again(tmp_path: Path, number: int) -> None:
+    with cluster(tmp_path, "--replicas", "2", "--hard-sync") as nodes:
+        for n in range(10):
+            produce(nodes[0], large(n))
+        have(nodes[1:], 10)
+        damage(nodes[0], large(5))
+        assert consume(nodes[0], 9) == [large(n) for n in range(10) if n != 5]
+        until(lambda: nodes[0].figures()["messages"] == nodes[0].figures()["replicas"] == 1, "it is back")
+        nodes[0].kill(number)
+        nodes[0].start()
+        whole(nodes)
+        have(nodes[1:], 1)
+        assert consume(nodes[0], 1) == [large(5)]
+        empty(nodes)
+
+
+@pytest.mark.fault
+def test_a_message_whose_record_is_damaged_while_a_consumer_has_it_comes_once(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "1", "--hard-sync", "--ack-timeout", "60000000") as nodes:
+        nodes[2].kill()
+        until(lambda: nodes[0].figures()["nodes_alive"] == 2, "the third one is missed")
+        for n in range(10):
+            produce(nodes[0], large(n))
+        with Consumer(nodes[0].send, prefetch=100) as consumer:
+            got = [consumer.recv(timeout=20) for _ in range(10)]
+            damage(nodes[0], large(5))
+            nodes[1].kill()
+            nodes[2].start()
+            have(nodes[2:], 9)  # the owner has read for it, and found the damage
+            for delivery in got:
+                delivery.ack()
+            until(lambda: nodes[0].figures()["messages"] == 0, "all are done with")
+        nodes[1].start()
+        whole(nodes)
+        empty(nodes)
+        assert nodes[0].figures()["delivered"] == 10
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("which", [0, 1], ids=["owner", "holder"])
+def test_a_directory_that_is_put_back_as_it_was(tmp_path: Path, which: int) -> None:
+    with cluster(tmp_path, "--replicas", "2") as nodes:
+        produce(nodes[0], *bodies("old"))
+        consume(nodes[0], COUNT // 2)
+        nodes[which].kill(signal.SIGTERM)
+        shutil.copytree(nodes[which].database, tmp_path / "copy")
+        nodes[which].start()
+        whole(nodes)
+        consume(nodes[0], COUNT // 2)
+        produce(nodes[0], *bodies("new"))
+        have(nodes[1:], COUNT)
+        nodes[which].kill()
+        shutil.rmtree(nodes[which].database)
+        shutil.copytree(tmp_path / "copy", nodes[which].database)
+        nodes[which].start()
+        whole(nodes)
+        have(nodes[1:], COUNT)
+        until(lambda: nodes[0].figures()["messages"] == COUNT, "what was acknowledged since is not there")
+        produce(nodes[0], *bodies("newest"))
+        have(nodes[1:], 2 * COUNT)
+        assert everything(nodes) == sorted(bodies("new") + bodies("newest"))
+
+
+@pytest.mark.fault
+def test_a_directory_that_was_copied_is_told_and_costs_nothing(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "1") as nodes:
+        produce(nodes[0], *bodies("old"))
+        consume(nodes[0], COUNT)
+        empty(nodes)
+        for node in nodes[:2]:
+            node.kill(signal.SIGTERM)
+        shutil.rmtree(nodes[1].database)
+        shutil.copytree(nodes[0].database, nodes[1].database)
+        for node in nodes[:2]:
+            node.start()
+        whole(nodes)
+        produce(nodes[1], *bodies("second"))
+        produce(nodes[0], *bodies("first"))
+        assert sorted(consume(nodes[0], COUNT)) == sorted(bodies("first"))
+        nodes[1].kill(signal.SIGTERM)
+        nodes[1].start()
+        whole(nodes)
+        assert sorted(consume(nodes[1], COUNT)) == sorted(bodies("second"))
+        empty(nodes)
+        assert all("has a copy of the directory of" in node.log.read_text() for node in nodes)
