@@ -21,7 +21,7 @@ import click
 from omq.cli.gobyd import in_options, missing_extra
 from omq.cli.number import Finite
 from omq.cli.pzq import LEVELS
-from omq.errors import EndpointError, OmqError, Timeout, UsageError
+from omq.errors import EndpointError, OmqError, SendTimeout, Timeout, UsageError
 
 if TYPE_CHECKING:
     from omq.goby import Portal, Received
@@ -30,6 +30,7 @@ LOG: Final = logging.getLogger("omq.goby")
 LOOK: Final = 0.2  # seconds between two looks whether it is to end
 #: Groups in which programs are told to end, or asked how they are: to say it once more would end those of now.
 SPOKEN: Final = ("goby::terminate::", "goby::health::")
+LAST: Final = 1.0  # seconds that the recording of what has come may take at the end
 LEAVING: Final = 10.0  # seconds that what is played has to leave
 CHUNK: Final = 200  # publications that are replayed as fast as can be, before a moment of rest
 REST: Final = 0.002  # seconds
@@ -149,11 +150,10 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
                 if time.monotonic() - flushed >= LOOK:  # what a killed logger may lose
                     recorder.flush()
                     flushed = time.monotonic()
-            while True:  # what has come by now
-                try:
+            end = time.monotonic() + LAST
+            with suppress(Timeout):
+                while time.monotonic() < end:  # what has come by now
                     recorder.append(frame_of(found.recv(timeout=0)), time.time_ns())
-                except Timeout:
-                    break
         LOG.info("%s: %d publications recorded, %d dropped", file, recorder.count, found.dropped)
 
 
@@ -222,19 +222,24 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
     Returns:
         How many publications.
     """
+    from omq.goby.errors import Malformed
     from omq.goby.identifier import head_of, read_identifier, split_frame
 
     pid, thread = os.getpid(), threading.get_ident()
     count, began, first = 0, time.monotonic(), None
     for at, frame in recording:
-        head, payload = split_frame(frame)
-        identifier = read_identifier(head)
+        try:
+            head, payload = split_frame(frame)
+            identifier = read_identifier(head)
+        except Malformed as fault:
+            LOG.warning("%s: the record before byte %d is passed over: %s", recording.path, recording.good, fault)
+            continue
         if not fits(identifier):
             continue
         first = at if first is None else first
         if speed:
             left = began + (at - first) / 1e9 / speed - time.monotonic()
-            if left > LATE and ended.wait(left):
+            if left > LATE and ended.wait(min(left, threading.TIMEOUT_MAX)):
                 break
         elif count % CHUNK == CHUNK - 1:
             leave(portal, ended)
@@ -258,13 +263,14 @@ def leave(portal: Portal, ended: threading.Event) -> None:
     Raises:
         SendTimeout: It has not.
     """
-    until = time.monotonic() + LEAVING
+    begun = time.monotonic()
     while True:
         try:
             portal.flush(LOOK)
         except Timeout:
-            if ended.is_set() or time.monotonic() >= until:
-                raise
+            waited = time.monotonic() - begun
+            if ended.is_set() or waited >= LEAVING:
+                raise SendTimeout(portal._session.not_left(round(waited, 1))) from None
         else:
             return
 
@@ -331,7 +337,13 @@ def line_of(publication: Received, now: float) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03}"
     text = payload_text(scheme, type, data)
     text = text if len(text) <= SHOWN else text[:SHOWN] + "..."
-    return f"{clock} {publication.pid:>7} {group} {scheme} {type} ({len(data)} bytes) {text}".rstrip()
+    whose = " ".join(map(plain, (group, scheme, type)))
+    return f"{clock} {publication.pid:>7} {whose} ({len(data)} bytes) {plain(text)}".rstrip()
+
+
+def plain(text: str) -> str:
+    """A text without what would break a line, or have a terminal do something."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def payload_text(scheme: str, type: str, data: bytes) -> str:

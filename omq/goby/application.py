@@ -254,6 +254,7 @@ class Application:
     def _run(self) -> None:
         period = 1 / self.frequency if self.frequency else None
         due: float | None = None  # when `loop` is to be called
+        fair = 0.0  # until when callbacks come before it: they have as much of the time as it has
         while not self._quit.is_set():
             now = time.monotonic()
             if period is None:
@@ -264,9 +265,14 @@ class Application:
             else:
                 timeout = min(max(due - now, 0), _LOOK)
             self._take(timeout)
-            if period is not None and due is not None and not self._quit.is_set() and time.monotonic() >= due:
-                self.loop()
-                due = max(due + period, time.monotonic() - period)  # what was missed is not made up for
+            if period is None or due is None or self._quit.is_set() or (now := time.monotonic()) < due:
+                continue
+            if now < fair and self._inbox.items:
+                continue
+            self.loop()
+            after = time.monotonic()
+            fair = after + (after - now)
+            due = max(due + period, after - period)  # what was missed is not made up for
 
     def _take(self, timeout: float) -> None:
         item = self._inbox.get(timeout)

@@ -183,7 +183,9 @@ class Handler:
         assert self.callback is not None
         try:
             message = self.decode(identifier, payload)
-        except Exception as fault:  # whatever it is, the payload does not parse
+        except raised:
+            raise
+        except BaseException as fault:  # whatever it is, the payload does not parse
             malformations.note(does_not_parse(identifier, fault))
             return
         try:
@@ -259,15 +261,18 @@ class RegexHandler(Handler):
 
 
 def _compiled(name: str, pattern: str) -> re.Pattern[str]:
+    if not isinstance(pattern, str):
+        raise UsageError(f"{name}={pattern!r}: is no regular expression: must be a text")
     try:
         return re.compile(pattern, re.DOTALL)  # a group may have a line feed, too
-    except (re.error, TypeError) as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"{name}={pattern!r}: is no regular expression: {error}") from None
 
 
-def does_not_parse(identifier: Identifier, fault: Exception) -> str:
+def does_not_parse(identifier: Identifier, fault: BaseException) -> str:
     """What the log says of a payload that does not parse."""
-    return f"a payload of /{identifier.group}/{identifier.scheme}/{identifier.type}/ does not parse: {fault}"
+    why = str(fault) or type(fault).__name__
+    return f"a payload of /{identifier.group}/{identifier.scheme}/{identifier.type}/ does not parse: {why}"
 
 
 Item = tuple[Handler, Identifier, bytes]

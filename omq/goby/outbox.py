@@ -43,7 +43,7 @@ class Outbox:
         self._frames: deque[bytes] = deque()
         self._bytes = 0
         self._free: int | None = None  # so many may leave, the rest has come behind a `hold`; `None`: all may
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may publish, too
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -58,18 +58,19 @@ class Outbox:
             BufferFull: As many as may wait do so already. One may, whatever its size.
             Closing: It may neither be kept nor be sent now.
         """
+        size = len(frame)
         with self._lock:
             if self.open:
                 return False
             if self.closing:
                 raise Closing
-            if len(self._frames) >= self.limit or (self._frames and self._bytes + len(frame) > LIMIT_BYTES):
+            if len(self._frames) >= self.limit or (self._frames and self._bytes + size > LIMIT_BYTES):
                 raise BufferFull(
                     f"{len(self._frames)} publications ({self._bytes} bytes) wait for the release of the hold: no more "
                     f"are kept than buffer={self.limit}, and {LIMIT_BYTES} bytes"
                 )
             self._frames.append(frame)
-            self._bytes += len(frame)
+            self._bytes += size
             self.kept += 1
             return True
 

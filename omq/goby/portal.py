@@ -47,7 +47,7 @@ class BlockingInbox(Inbox):
 
     def __init__(self, limit: int, *, shared: bool = False) -> None:
         super().__init__(limit, shared=shared)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may wait, too
         self._filled = threading.Condition(self._lock)
         self._emptied = threading.Condition(self._lock)
         self._blocked = False  # whether the portal waits for room

@@ -23,6 +23,7 @@ LIMIT: Final = 100  # losses that wait: one is enough to look
 NAMING: Final = 0.2  # seconds that the manager has to say who is missing, behind a limit that is over
 LOOK: Final = 1.0  # seconds between two looks whether the publisher is connected
 RECONNECT: Final = 0.05  # seconds between two attempts to connect
+HEARTBEAT: Final = 5.0  # seconds between two PINGs over tcp, and after one until something has to come (RFC 37)
 
 # What wakes a portal that waits for the loss of a connection: none of its sockets' events.
 NEWS: Final = Event(kind=EventKind.MISSED, time=0.0, reason="something was subscribed to")
@@ -69,7 +70,10 @@ class PortalBase(Generic[_Subscription]):
         self._session = Session(name, bus, manager_timeout, buffer, schemes, self._raised)
         self._outbox = self._session.outbox
         self._context = context
-        self._options: dict[str, Any] = {"reconnect_interval": RECONNECT, "ipv6": transport == "tcp"}
+        self._options: dict[str, Any] = {"reconnect_interval": RECONNECT}
+        if transport == "tcp":
+            # A host that has lost its power says nothing, and a portal that only listens would wait for ever.
+            self._options |= {"ipv6": True, "heartbeat_interval": HEARTBEAT}
         self._changing = threading.RLock()  # what the socket has subscribed to
         self._closed = False
         self._ends = False  # whether it is being closed: what leaves does so, and nothing more is kept

@@ -83,6 +83,7 @@ class Recorder:
         """Finds the place behind what is there."""
         if not os.fstat(self._file.fileno()).st_size:
             self._file.write(MAGIC)
+            self._file.flush()
             return
         with Recording(path) as before:
             for _ in before:
@@ -158,6 +159,7 @@ class Recording:
         path: The file.
 
     Attributes:
+        path: The file.
         damage: What is wrong behind the last record that was read; `None` while nothing is.
         good: How far the file is good, in bytes.
 
@@ -168,6 +170,7 @@ class Recording:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file: BinaryIO = open(path, "rb")  # noqa: SIM115 - `close` closes it
+        self.path = os.fspath(path)
         self.damage: str | None = None
         begin = self._file.read(len(MAGIC))
         self.good = len(begin)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,68 @@ def test_what_is_damaged_is_played_as_far_as_it_is_good(tmp_path: Path, told: di
         _, err = play.communicate(timeout=20)
     assert play.returncode == 0
     assert "cut short: nothing behind it is played" in err
+
+
+def test_a_record_that_is_no_publication_is_passed_over(tmp_path: Path, told: dict[str, Any]) -> None:
+    with Recorder(tmp_path / "log") as recorder:
+        recorder.append(b"no publication", 1)
+        recorder.append(b"/nav/CSTR/CSTR/1/a/\0text\0", 2)
+    with Portal("a", **told) as a:
+        texts = a.subscribe("nav", str)
+        a.wait_released(10)
+        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=1e-9")
+        assert texts.recv(timeout=20) == "text"
+        _, err = play.communicate(timeout=20)
+    assert play.returncode == 0
+    assert f"{tmp_path}/log: the record before byte 45 is passed over: a publication has no NUL" in err
+
+
+def test_a_player_that_would_wait_for_ages_ends_by_a_signal(tmp_path: Path, told: dict[str, Any]) -> None:
+    recorded(tmp_path / "log", 1.0)
+    with Portal("a", **told) as a:
+        texts = a.subscribe("nav", str)
+        a.wait_released(10)
+        play = start("play", str(tmp_path / "log"), f"--socket-name={told['socket_name']}", "--speed=1e-300")
+        assert texts.recv(timeout=20) == "0"
+        play.send_signal(signal.SIGTERM)
+        _, err = play.communicate(timeout=20)
+    assert play.returncode == 0, err
+    assert "1 publications played" in err
+
+
+def test_what_is_shown_stays_in_its_line() -> None:
+    publication = Received("a\nb", "CSTR", "c\x1b[31mred", b"text\0")
+    line = line_of(publication, 0.0)
+    assert line.isprintable()
+    assert line.endswith(r"a\nb CSTR c\x1b[31mred (5 bytes) 'text'")
+
+
+def test_a_logger_ends_in_time_under_a_flood(tmp_path: Path, told: dict[str, Any]) -> None:
+    ended = threading.Event()
+
+    def flood() -> None:
+        with Portal("f", **told) as portal:
+            portal.wait_released(10)
+            while not ended.is_set():
+                portal.publish("nav", "x")
+
+    flooding = [threading.Thread(target=flood) for _ in range(2)]
+    log = start("log", str(tmp_path / "log"), f"--socket-name={told['socket_name']}")
+    try:
+        for thread in flooding:
+            thread.start()
+        until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").stat().st_size > 100_000)
+        began = time.monotonic()
+        log.send_signal(signal.SIGTERM)
+        _, err = log.communicate(timeout=30)
+        assert time.monotonic() - began < 8
+        assert "publications recorded" in err
+    finally:
+        ended.set()
+        for thread in flooding:
+            thread.join()
+        log.kill()
+        log.communicate()
 
 
 def test_it_says_who_is_missing(tmp_path: Path) -> None:

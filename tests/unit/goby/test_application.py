@@ -114,6 +114,43 @@ def test_a_program_whose_portal_is_closed_ends(tmp_path: Path) -> None:
         Leaves(socket_name=tmp_path / "g").run()
 
 
+class Slow(Application):
+    """Its loop takes longer than its period."""
+
+    frequency = 100.0
+
+    def initialize(self) -> None:
+        self.heard = 0
+        self.turns = 0
+        self.subscribe("in", str, self.hear)
+
+    def hear(self, text: str) -> None:
+        self.heard += 1
+        time.sleep(0.001)
+
+    def loop(self) -> None:
+        self.turns += 1
+        time.sleep(0.05)
+
+
+def test_a_loop_that_is_too_slow_shares_its_time_with_callbacks(tmp_path: Path) -> None:
+    with Daemon(socket_name=tmp_path / "g", required_clients=["Slow", "a"]):
+        slow = Slow(socket_name=tmp_path / "g")
+        thread, status = run(slow)
+        with Portal("a", socket_name=tmp_path / "g") as a:
+            a.ready()
+            a.wait_released(10)
+            until(lambda: slow.turns > 2)
+            before = slow.turns
+            for number in range(300):
+                a.publish("in", str(number))
+            until(lambda: slow.heard == 300)
+            assert 2 < slow.turns - before < 40, "one turn for each message would be 300"
+            a.publish("goby::terminate::request", TerminateRequest(target_name="Slow"))
+            thread.join(20)
+            assert status == [0]
+
+
 def test_it_hears_speaks_and_ends(tmp_path: Path) -> None:
     with Daemon(socket_name=tmp_path / "g", required_clients=["Echo", "a"]) as daemon:
         echo = Echo(socket_name=tmp_path / "g")

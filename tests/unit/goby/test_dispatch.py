@@ -10,7 +10,7 @@ from omq.errors import UsageError
 from omq.goby.dispatch import BURST, BURST_BYTES, PATIENCE, Dispatcher, Inbox, Item, RegexHandler, TypeHandler
 from omq.goby.identifier import read_identifier
 from omq.goby.protobuf import ManagerRequest
-from omq.goby.scheme import Schemes
+from omq.goby.scheme import Scheme, Schemes
 
 CHAT = b"/chat/CSTR/CSTR/26115/e845c3cbd36f7a03/\0msg0\0"
 
@@ -217,6 +217,28 @@ def test_a_pattern_fits_a_group_of_two_lines() -> None:
     dispatcher.add(RegexHandler(".*", ".*", None, callback=got.append))
     dispatcher.sort([b"/two\nlines/CSTR/CSTR/1/a/\0text\0"])
     assert [one.group for one in got] == ["two\nlines"]
+
+
+@pytest.mark.parametrize("fault", [ValueError("no"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_whatever_a_scheme_raises_says_that_a_payload_does_not_parse(fault: BaseException) -> None:
+    def decode(kind: type, payload: bytes) -> Any:
+        raise fault
+
+    dispatcher, got = Dispatcher(), []
+    schemes = Schemes([Scheme(300, "ODD", lambda kind: kind is complex, bytes, decode, lambda kind: "Odd")])
+    dispatcher.add(TypeHandler("chat", schemes.codec(complex), callback=got.append))
+    dispatcher.add(chat(got.append))
+    dispatcher.sort([b"/chat/300/Odd/1/a/\0x", CHAT])
+    assert (got, dispatcher.malformations.count) == (["msg0"], 1)
+
+
+@pytest.mark.parametrize(
+    "pattern", [b"nav.*", 5, "a{99999999999}", "(" * 50_000], ids=["bytes", "number", "many", "deep"]
+)
+def test_what_is_no_regular_expression_is_named(pattern: Any) -> None:
+    for group, kind in ((pattern, ".*"), (".*", pattern)):
+        with pytest.raises(UsageError, match="is no regular expression"):
+            RegexHandler(group, kind, None)
 
 
 @pytest.mark.parametrize(("through", "raised"), [((SystemExit, KeyboardInterrupt), True), ((), False)])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +21,7 @@ from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 
+ROOT = Path(__file__).parents[3]
 MANY = 3000  # publications, more than the marks have room for
 
 
@@ -104,6 +108,73 @@ def test_and_that_of_the_twin(bus: Make) -> None:
             await a.wait_released(10)
 
     asyncio.run(run())
+
+
+@contextmanager
+def gobyd(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A gobyd of another process, over tcp."""
+    ready = folder / "ready.json"
+    command = [
+        sys.executable,
+        "-m",
+        "omq",
+        "gobyd",
+        "--transport=tcp",
+        f"--tcp-port={port}",
+        "--bind-address=127.0.0.1",
+    ]
+    process = subprocess.Popen([*command, "--ready-file", str(ready)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        until(ready.exists)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_gobyd_whose_host_says_nothing_any_more_is_missed_by_who_only_listens(
+    tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omq.goby.portal_base.HEARTBEAT", 0.3)
+    with (
+        gobyd(tmp_path, free_port) as process,
+        Portal("a", transport="tcp", port=free_port) as a,
+        Portal("b", transport="tcp", port=free_port) as b,
+    ):
+        texts = a.subscribe("x", str)
+        for portal in a, b:
+            portal.wait_released(10)
+        at = a._where()
+        with pytest.raises(omq.ReceiveTimeout):
+            texts.recv(timeout=1.5)
+        assert a._where() == at, "a quiet one is not taken for a lost one"
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: not a.released and not b.released, bound=10)
+        b.publish("x", "kept")
+        process.send_signal(signal.SIGCONT)
+        for portal in a, b:
+            portal.wait_released(10)
+        assert texts.recv(timeout=10) == "kept"
+
+
+def test_and_by_the_twin(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omq.goby.portal_base.HEARTBEAT", 0.3)
+
+    async def run(process: subprocess.Popen[bytes]) -> None:
+        async with twin.Portal("a", transport="tcp", port=free_port) as a:
+            texts = a.subscribe("x", str)
+            await a.wait_released(10)
+            at = a._where()
+            with pytest.raises(omq.ReceiveTimeout):
+                await texts.recv(timeout=1.5)
+            assert a._where() == at
+            process.send_signal(signal.SIGSTOP)
+            await asyncio.to_thread(until, lambda: not a.released, bound=10)
+            process.send_signal(signal.SIGCONT)
+            await a.wait_released(10)
+
+    with gobyd(tmp_path, free_port) as process:
+        asyncio.run(run(process))
 
 
 def test_a_callback_may_wait_for_a_release(bus: Make) -> None:

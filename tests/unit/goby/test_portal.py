@@ -524,6 +524,33 @@ def test_what_does_not_fit_is_named_before_anything_is_asked(told: dict[str, Any
         Portal(**{"name": "a", **told, **given})
 
 
+def test_a_signals_handler_may_publish_while_the_hold_lasts(bus: Make) -> None:
+    made = bus(required_clients=["a", "b"])
+    with Portal("a", **made.told) as a, Portal("b", **made.told) as b:
+        texts = b.subscribe("x", str)
+        a.ready()
+        fired = 0
+
+        def handler(number: int, frame: object) -> None:
+            nonlocal fired
+            fired += 1
+            a.publish("x", f"signal {fired}")
+
+        before = signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+        try:
+            for number in range(4000):
+                a.publish("x", f"{number}")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert fired
+        b.ready()
+        a.wait_released(10)
+        got = [texts.recv(timeout=10) for _ in range(4000 + fired)]
+        assert [text for text in got if text[0] != "s"] == [f"{number}" for number in range(4000)]
+
+
 CALLS: dict[str, Callable[[Portal, Any], object]] = {
     "recv": lambda portal, texts: texts.recv(),
     "iterate": lambda portal, texts: next(texts),

@@ -59,6 +59,11 @@ def test_a_logger_that_is_killed_leaves_whole_records(tmp_path: Path) -> None:
     assert len(written) > 2
 
 
+def test_it_is_a_recording_from_the_beginning(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "log"):
+        assert read(tmp_path / "log") == ([], None)
+
+
 def test_publications_are_the_same_again() -> None:
     publication = publication_of(FRAMES[0])
     assert publication == ("chat", "CSTR", "CSTR", b"msg0\0")
