@@ -27,6 +27,7 @@ class Kept:
         life: Which run of it that was.
         replicated: Whether its messages have ever been replicated.
         records: The epoch and the node that has each owner's messages.
+        former: What the node was called before.
     """
 
     store: str
@@ -34,6 +35,7 @@ class Kept:
     life: int
     replicated: bool
     records: dict[str, tuple[int, str]]
+    former: tuple[str, ...] = ()
 
 
 class ClusterFile:
@@ -60,6 +62,7 @@ class ClusterFile:
                 life=int(kept["life"]),
                 replicated=bool(kept["replicated"]),
                 records={owner: (int(epoch), str(who)) for owner, (epoch, who) in kept["records"].items()},
+                former=tuple(map(str, kept.get("former", ()))),
             )
         except FileNotFoundError:
             return None

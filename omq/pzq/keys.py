@@ -234,6 +234,10 @@ class Numbers:
         self._spans.take(first, last + 1)
         self._spans.put(first, last + 1, None)
 
+    def discard(self, first: int, last: int) -> None:
+        """Takes those from the first to the last out, as far as they are among them."""
+        self._spans.take(first, last + 1)
+
     def __contains__(self, number: int) -> bool:
         return bool(self._spans.find(number, number + 1))
 

@@ -92,6 +92,7 @@ class Member:
         self._left: dict[str, list[str]] = {}  # keys of what consumers are done with, by owner, not told yet
         self._timer: asyncio.TimerHandle | None = None
         self._replicated = settings.replicas > 0
+        self._former: tuple[str, ...] = ()  # what this node was called
         self._acting = False
         self._silent: set[str] = set()  # who is, as the log says
         self._unkept = False  # the last statement could not be kept
@@ -114,17 +115,24 @@ class Member:
         names = [self._settings.name, *self._settings.peers]
         found = {state.name: state for state in store.topics()}
         for kind, suffix in _SUFFIX.items():
-            for name in names:
+            for name in (*self._former, *names):
                 topic = f"replicas{suffix}:{name}"
-                if kind == self._kind:
+                if kind == self._kind and name in names:
                     found[topic] = await self._topic(topic, kind)
                 if topic in found:
-                    queue = Replicas(self._journal, found[topic], self._later)
-                    queue.owner = name
+                    queue = Replicas(self._journal, found.pop(topic), self._later)
+                    queue.owner = name if name in names else self._settings.name
                     queue.bury_like(delivering)
                     self.queues.append(queue)
-                    if kind == self._kind:
+                    if kind == self._kind and name in names:
                         self._targets[name] = queue
+        for topic, state in found.items():
+            if topic.startswith("replicas") and (count := Replicas(self._journal, state, self._later).count()):
+                log.warning(
+                    "cluster: %d messages of %s wait, which is no node of this cluster any more: nobody delivers them "
+                    "here, but its own new name's node does if it has its directory",
+                    *(count, topic.partition(":")[2]),
+                )
         self._tombs = Tombs(self._journal, (await self._topic(TOMBS + _SUFFIX[self._kind], self._kind)).id, self._later)
         possession = Possession(
             self._settings.name,
@@ -152,9 +160,13 @@ class Member:
             is_mine=self._is_mine,
             stems=self._stems,
         )
-        self._index()
         self._account = Account(self._database, self._journal, self._settings.name, own, self._node.done)
-        self._node.hear_statements(self._account.load())
+        stated = self._account.load()
+        for stem, it in stated.get(self._settings.name, {}).items():
+            for first, last in it.ranges if stem in self._stems else ():
+                self._stems[stem].lost.discard(first, last)  # it came back, and was done with
+        self._index()
+        self._node.hear_statements(stated)
         self._save()
 
     def _index(self) -> None:
@@ -222,6 +234,7 @@ class Member:
         if kept is None:
             return life, None
         self._replicated = self._replicated or kept.replicated
+        self._former = tuple({*kept.former, kept.name} - {self._settings.name, *self._settings.peers})
         # What is stated of nodes that are none any more, by another name of this one's, is of no use.
         is_this = kept.store == self._journal.store.id and kept.name == self._settings.name
         return max(life, kept.life + 1), kept.records if is_this else None
@@ -232,7 +245,7 @@ class Member:
         if possession.is_quiet():
             return  # after a crash it is as if it had just begun
         name, records = self._settings.name, possession.records
-        self._file.save(Kept(possession.store, name, possession.life, self._replicated, records))
+        self._file.save(Kept(possession.store, name, possession.life, self._replicated, records, self._former))
 
     async def _topic(self, name: str, kind: Persistence) -> TopicState:
         write = await self._journal.do(MakeTopic(name, "round_robin", kind))
@@ -248,6 +261,13 @@ class Member:
         # One that was given before this life, and that the store does not know of: it was put back as it was before.
         is_unknown = number > self._given[queue.id] and origin.stored < self._opened
         return not is_unknown and number not in queue.lost
+
+    def _found(self, key: str) -> None:
+        """A message that came back is done with: its number is lost no more."""
+        head, number = split(key)
+        origin = Origin.of(head)
+        if origin is not None and (queue := self._stems.get(origin.stem)) is not None:
+            queue.lost.discard(origin.base + number, origin.base + number)
 
     def _came_back(self, keys: Keys) -> None:
         """Messages of this node's own are replicas now: whatever their numbers are in its store, they are not there."""
@@ -269,11 +289,13 @@ class Member:
     # ------------------------------------------------------------------ messages
 
     def _teller(self, queue: Queue, owner: str) -> Callable[[int], None]:
-        keys = self._keys[queue.id]
+        keys, came_back = self._keys[queue.id], isinstance(queue, Replicas) and owner == self._settings.name
 
         def left(id: int) -> None:
             key = keys.take(id)
             if key is not None:
+                if came_back:
+                    self._found(key)
                 if not self._left:
                     asyncio.get_running_loop().call_soon(self._tell_left)
                 self._left.setdefault(owner, []).append(key)
@@ -506,9 +528,13 @@ class Member:
                 for place in places.values():
                     queue = self._queues[place >> _SHIFT]
                     id = place & _NUMBER
-                    if self._keys[queue.id].take(id) is not None:  # else a consumer was done with it in this turn
+                    if (
+                        found := self._keys[queue.id].take(id)
+                    ) is not None:  # else a consumer was done with it just now
                         queue.discard(id)
                         settled.add(queue)
+                        if isinstance(queue, Replicas) and queue.owner == self._settings.name:
+                            self._found(found)
             case Entomb(origin, key):
                 self._tombs.add(origin, key)
             case Forget(key):

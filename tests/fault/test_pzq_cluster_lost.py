@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 from omq.errors import ReceiveTimeout
 from omq.pzq import Consumer, Producer
-from tests.system.pzq.nodes import Node, cluster, empty, until, whole
+from tests.ports import held
+from tests.system.pzq.nodes import HOSTS, TIMEOUT, Node, cluster, empty, running, until, whole
 
 pytestmark = pytest.mark.timeout(120)
 COUNT = 20
@@ -92,6 +94,12 @@ def after(node: Node, *some: bytes, done_with: int = 0) -> Power:
     return Power(node)
 
 
+def states(node: Node, number: int) -> bool:
+    """Whether a node has on its disk that so many of its messages are done with."""
+    kept = json.loads((node.database / "done.json").read_bytes())
+    return any(told and told[0][1] >= number for _, told in kept.get(node.broadcast, {}).values())
+
+
 @pytest.fixture
 def directories(tmp_path: Path) -> Iterator[Iterator[Path]]:
     """One for each attempt."""
@@ -114,6 +122,10 @@ def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: i
             whole(nodes)
             left = COUNT + before - done_with
             until(lambda: nodes[0].figures()["messages"] == left, "the tail is back")  # noqa: B023
+            nodes[2].kill(signal.SIGTERM)
+            shutil.copytree(nodes[2].database, directory / "copy")
+            nodes[2].start()
+            whole(nodes)
             produce(nodes[0], *bodies("later"))
             with Consumer(nodes[0].send, prefetch=1000) as consumer:
                 got = [consumer.recv(timeout=20) for _ in range(left + COUNT)]
@@ -127,6 +139,19 @@ def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: i
             have(nodes[1:], COUNT)
             assert everything(nodes) == sorted(bodies("tail"))
             empty(nodes)
+            # A node that was away since has the tail still; nobody remembers of each message that it was acknowledged.
+            until(lambda: states(nodes[0], before + COUNT), "it is kept")
+            for node in nodes[:2]:
+                node.kill(signal.SIGTERM)
+                node.start()
+                whole(nodes)
+            nodes[2].kill()
+            shutil.rmtree(nodes[2].database)
+            shutil.copytree(directory / "copy", nodes[2].database)
+            nodes[2].start()
+            whole(nodes)
+            empty(nodes)
+            assert everything(nodes) == []
             return
     raise AssertionError("a sync came between, each time")
 
@@ -245,3 +270,50 @@ def test_a_directory_that_was_copied_is_told_and_costs_nothing(tmp_path: Path) -
         assert sorted(consume(nodes[1], COUNT)) == sorted(bodies("second"))
         empty(nodes)
         assert all("has a copy of the directory of" in node.log.read_text() for node in nodes)
+
+
+def test_what_was_acknowledged_in_an_owners_place_is_kept_by_all_who_were_told(tmp_path: Path) -> None:
+    """Whoever has told it is gone when the owner is back, and the other one was started again."""
+    with cluster(tmp_path, "--replicas", "2", "--hard-sync") as nodes:
+        produce(nodes[0], *bodies("m"))
+        have(nodes[1:], COUNT)
+        nodes[0].kill()
+        acknowledged = consume(nodes[1], COUNT - 5)
+        have(nodes[1:], 5)
+        time.sleep(2 * TIMEOUT)  # no figure says that it has confirmed
+        nodes[2].kill(signal.SIGTERM)
+        nodes[2].start()
+        until(lambda: nodes[2].figures()["nodes_alive"] == 2, "it is heard again")
+        nodes[1].kill()
+        nodes[0].start()
+        until(lambda: nodes[0].figures()["nodes_alive"] == 2, "the owner is back")
+        left = sorted({*bodies("m")} - {*acknowledged})
+        assert everything([nodes[0], nodes[2]]) == left
+
+
+@pytest.mark.fault
+def test_what_had_come_back_is_delivered_by_a_node_with_another_name(tmp_path: Path) -> None:
+    with ExitStack() as kept:
+        ports = [kept.enter_context(held(*HOSTS)) for _ in range(5)]
+        nodes = [Node(number, ports[:4], tmp_path, ["--replicas", "2"]) for number in range(3)]
+        with running(nodes):
+            whole(nodes)
+            produce(nodes[0], *bodies("m"))
+            have(nodes[1:], COUNT)
+            nodes[0].kill()
+            shutil.rmtree(nodes[0].database)
+            nodes[0].start()
+            until(lambda: nodes[0].figures()["messages"] == COUNT, "they are back")
+            for node in nodes:
+                node.kill(signal.SIGTERM)
+        nodes = [Node(number, [*ports[:3], ports[4]], tmp_path, ["--replicas", "2"]) for number in range(3)]
+        for attempt in range(2):
+            with running(nodes):
+                whole(nodes)
+                if not attempt:
+                    assert "which is no node of this cluster any more" in nodes[1].log.read_text()
+                    assert {*consume(nodes[0], COUNT // 2)} <= {*bodies("m")}
+                else:
+                    assert len(everything(nodes[:1])) == COUNT // 2
+                for node in nodes:
+                    node.kill(signal.SIGTERM)

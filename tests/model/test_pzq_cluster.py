@@ -116,6 +116,20 @@ def test_an_owner_gets_its_queue_back_only_once_it_knows_what_was_acknowledged()
     cluster.check_healing()
 
 
+@pytest.mark.parametrize("fault", ["crash", "wipe"])
+def test_what_was_acknowledged_elsewhere_is_kept_by_all_who_were_told(fault: str) -> None:
+    cluster = taken_over()
+    cluster.happen(("consume", "b", "a", KEY))
+    for _ in range(8):
+        cluster.round()
+    for event in (("crash", "c"), ("return", "c"), (fault, "b"), ("return", "a")):
+        cluster.happen(event)
+        for _ in range(8):
+            cluster.round()
+            assert not cluster.deliverable(cluster.machines["a"])
+    cluster.check_healing()
+
+
 def test_a_node_that_has_lost_its_disk_supports_nobody_at_first() -> None:
     cluster = Cluster()
     cluster.happen(("produce",))

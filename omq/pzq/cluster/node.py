@@ -393,7 +393,7 @@ class Node:
         if kind == "ASK":
             self._tell("TOLD", sender, origin, self._views(origin, lists["keys"]))
         elif kind == "GONE":
-            self._hear_gone(sender, origin, lists["keys"])
+            self._hear_gone(sender, origin, lists["keys"], last=body.get("last") is True)
         elif kind == "TOLD":
             self._hear_told(sender, origin, lists, now)
 
@@ -420,13 +420,18 @@ class Node:
                 views["gone" if mine and self._is_mine(key) else "want"].append(key)
         return views
 
-    def _hear_gone(self, sender: str, origin: str, keys: list[str]) -> None:
+    def _hear_gone(self, sender: str, origin: str, keys: list[str], *, last: bool) -> None:
+        """Consumers of the sender's are done with messages of another node; *last*: all others know that."""
         self._done_with(keys)
-        others = [peer for peer in self.possession.peers if peer != sender]
-        for key in keys:
-            if others and origin == self.name and not self._is_mine(key) and key not in self.tombs:
-                # The owner has lost its disk: others may bring it this message yet.
-                self._entomb(origin, key, others)
+        if origin != self.name:
+            # The owner may come back when the sender, who knows of it, does not.
+            unaware = [origin] if origin != sender else []
+        else:
+            # Where the owner has lost its disk, others may bring it these messages yet.
+            unaware = [peer for peer in self.possession.peers if peer != sender]
+        for key in keys if unaware and not last else ():
+            if key not in self.tombs and not (origin == self.name and self._is_mine(key)):
+                self._entomb(origin, key, unaware)
         self._tell("TOLD", sender, origin, {"gone": keys})
 
     def _hear_told(self, sender: str, origin: str, lists: dict[str, list[str]], now: float) -> None:
@@ -579,7 +584,7 @@ class Node:
             del self._unsure[origin][key]
 
     def _push_gone(self, peer: str, again: float, now: float) -> None:
-        due: dict[str, list[str]] = {}
+        due: dict[tuple[str, bool], list[str]] = {}
         asked, first = self._asked[peer], list(islice(self._unaware[peer], WINDOW))
         if self.possession.peers[peer].legacy:  # it knows no answer
             self.actions.append(Remove(first))
@@ -588,12 +593,13 @@ class Node:
             return
         for key in first:
             if asked.get(key, -1e9) < again:
-                due.setdefault(self.tombs[key], []).append(key)
+                last = not any(key in unaware for other, unaware in self._unaware.items() if other != peer)
+                due.setdefault((self.tombs[key], last), []).append(key)
                 asked[key] = now
-        for origin, keys in due.items():
-            self._tell("GONE", peer, origin, {"keys": keys})
+        for (origin, last), keys in due.items():
+            self._tell("GONE", peer, origin, {"keys": keys, **({"last": True} if last else {})})
 
-    def _tell(self, kind: str, to: str, origin: str, lists: dict[str, list[str]]) -> None:
+    def _tell(self, kind: str, to: str, origin: str, lists: dict[str, Any]) -> None:
         life = self.possession.life
         self.actions.append(Tell(kind, {"from": self.name, "life": life, "to": to, "origin": origin, **lists}))
 
