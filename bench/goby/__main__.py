@@ -1,7 +1,8 @@
 """Measures gobyd and a router of libzmq's proxy in one run: `python -m bench.goby`. Medians of rounds, and the range.
 
-A publisher sends to one or several subscribers, each a process of its own on a bare socket, so that what the router
-does is what counts. Figures are messages a second that reach each subscriber, and the router's processor time for each.
+One or several publishers send to one or several subscribers, each a process of its own on a bare socket, so that what
+the router does is what counts. Figures are messages a second that reach each subscriber, and the router's processor
+time for each.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench.goby.bare import carried
 
 ROOT: Final = Path(__file__).parents[2]
 SIZES: Final = (64, 1024)
-SUBSCRIBERS: Final = (1, 4)
+CLIENTS: Final = ((1, 1), (1, 4), (20, 20))  # publishers and subscribers
 
 
 @contextmanager
@@ -67,27 +68,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long messages are counted (default: 1)")
     told = parser.parse_args()
-    rates: dict[tuple[int, int, str], list[float]] = defaultdict(list)
-    costs: dict[tuple[int, int, str], list[float]] = defaultdict(list)
+    rates: dict[tuple[int, tuple[int, int], str], list[float]] = defaultdict(list)
+    costs: dict[tuple[int, tuple[int, int], str], list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for _ in range(told.rounds):
             for size in SIZES:
-                for subscribers in SUBSCRIBERS:
+                for clients in CLIENTS:
                     for router, command in ROUTERS.items():
                         with served(folder, *command(folder)) as (pid, at):
-                            rate, cost = carried(pid, at["publish"], at["subscribe"], size, subscribers, told.seconds)
-                        rates[size, subscribers, router].append(rate)
-                        costs[size, subscribers, router].append(cost)
+                            rate, cost = carried(pid, at["publish"], at["subscribe"], size, *clients, told.seconds)
+                        rates[size, clients, router].append(rate)
+                        costs[size, clients, router].append(cost)
     print(f"messages a second at each subscriber, us of the router's processor time; {told.rounds} rounds")
     for size in SIZES:
-        for subscribers in SUBSCRIBERS:
+        for clients in CLIENTS:
             for router in ROUTERS:
-                every, spent = rates[size, subscribers, router], costs[size, subscribers, router]
-                line = f"{size:5} bytes, {subscribers} subscribers, {router:9} {statistics.median(every):10,.0f}"
+                every, spent = rates[size, clients, router], costs[size, clients, router]
+                line = f"{size:5} bytes, {clients[0]:2} to {clients[1]:2}, {router:9} {statistics.median(every):10,.0f}"
                 line += f" ({min(every):,.0f} to {max(every):,.0f})  {statistics.median(spent):6.3f} us"
                 if router == "gobyd":
-                    theirs = (size, subscribers, "zmq.proxy")
+                    theirs = (size, clients, "zmq.proxy")
                     line += f"  {statistics.median(every) / statistics.median(rates[theirs]):.2f} x zmq.proxy's rate"
                     line += f", {statistics.median(spent) / statistics.median(costs[theirs]):.2f} of its time"
                 print(line)

@@ -16,7 +16,7 @@ from bench.goby.bare import carried
 @pytest.mark.parametrize("router", [gobyd, stub])
 def test_both_routers_carry(tmp_path: Path, router: Callable[[Path], list[str]]) -> None:
     with served(tmp_path, *router(tmp_path)) as (pid, at):
-        rate, cost = carried(pid, at["publish"], at["subscribe"], 64, 2, 0.3)
+        rate, cost = carried(pid, at["publish"], at["subscribe"], 64, 2, 2, 0.3)
     assert rate > 0
     assert 0 <= cost < 1000
 
