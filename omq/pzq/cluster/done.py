@@ -65,10 +65,6 @@ class Done:
         """Messages are done with, as consumers or other nodes say."""
         self._recent.add(keys)
 
-    def knows(self, owner: str, key: str) -> bool:
-        """Whether a message of an owner is among them."""
-        return key in self._recent or any(self.stated(owner, Keys.of([key]).runs))
-
     def find(self, owner: str, keys: Iterable[str]) -> list[KeyRun]:
         """Those of some of an owner's keys that are among them; one may be there twice."""
         keys = Keys.of(keys)

@@ -25,7 +25,7 @@ from omq.pzq.cluster.done import Done, Stated, statements_of
 from omq.pzq.cluster.doubts import Doubts
 from omq.pzq.cluster.possession import Possession
 from omq.pzq.cluster.waiting import Waiting
-from omq.pzq.keys import KeyMap, KeyRun, Keys, Places
+from omq.pzq.keys import KeyRun, Keys, Places
 
 #: Keys that are asked about at once, and messages that are on their way to a peer again.
 WINDOW: Final = 256
@@ -187,15 +187,10 @@ class Node:
 
     def wanted(self, origin: str, keys: Sequence[str]) -> Sequence[str]:
         """Which replicas of those that have come are to be stored; the others are answered as if they were."""
-        keys = Keys.of(keys)
-        known: list[KeyMap[int]] = [*filter(None, [self.held.get(origin)])]
-        if origin == self.name:
-            known.append(self.own)
-        if self.tombs or self.done.find(origin, keys) or any(some.find(keys) for some in known):
-            keys = Keys.of(
-                [key for key in keys if not (self._is_done(origin, key) or any(key in some for some in known))]
-            )
-        return Keys.of([key for key in keys if not self._is_mine(key)]) if origin == self.name else keys
+        keys, held = Keys.of(keys), self.held.get(origin)
+        if origin != self.name and not (self.tombs or self.done.find(origin, keys) or (held and held.find(keys))):
+            return keys
+        return Keys.of(self._views(origin, keys)["want"])
 
     def stored(self, origin: str, keys: Sequence[str], place: int, now: float) -> None:
         """Replicas are stored, the first of them at *place*, the others behind it."""
@@ -368,7 +363,7 @@ class Node:
 
     def hear_check(self, key: str, owner: str) -> None:
         """A peer asks in the original's way whether a message is done with."""
-        if self._is_done(owner, key) or (owner == self.name and self._view(owner, key) == "gone"):
+        if self._view(owner, key) == "gone":
             self.actions.append(Remove([key]))
 
     def hear(self, kind: str, body: dict[str, Any], now: float) -> None:
@@ -397,14 +392,11 @@ class Node:
         elif kind == "TOLD":
             self._hear_told(sender, origin, lists, now)
 
-    def _is_done(self, origin: str, key: str) -> bool:
-        return key in self.tombs or self.done.knows(origin, key)
-
     def _view(self, origin: str, key: str) -> str:
         """What this node makes of a message."""
         return next(view for view, keys in self._views(origin, [key]).items() if keys)
 
-    def _views(self, origin: str, keys: list[str]) -> dict[str, list[str]]:
+    def _views(self, origin: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """What this node makes of messages: whether it has them, wants them, or knows that they are done with."""
         views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
         runs, mine = Keys.of(keys), origin == self.name

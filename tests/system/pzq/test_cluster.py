@@ -84,59 +84,53 @@ def test_a_killed_owners_messages_are_delivered_by_one_and_do_not_come_back(tmp_
         empty(nodes)
 
 
+def all_but_ten(nodes: list[Node], count: int) -> None:
+    """The first node's messages are replicated, the second node is killed, and ten are left unacknowledged."""
+    produce(nodes[0], *bodies(count))
+    until(lambda: all(node.figures()["replicas"] == count for node in nodes[1:]), "both others have all")
+    nodes[1].kill()
+    assert consume(nodes[0], count - 10) == bodies(count)[:-10]
+
+
+def only_the_last(nodes: list[Node], count: int) -> None:
+    """While the owner is dead the two others deliver the ten that are left, and nothing is left when it is back."""
+    found: list[bytes] = []
+    with Consumer(nodes[1].send) as one, Consumer(nodes[2].send) as other:
+        while len(found) < 10:
+            for consumer in one, other:
+                with suppress(ReceiveTimeout):
+                    delivery = consumer.recv(timeout=0.1)
+                    found.append(delivery.body)
+                    delivery.ack()
+    assert sorted(found) == sorted(bodies(count)[-10:])
+    assert nothing(nodes[1], 0.5)
+    assert nothing(nodes[2], 0.5)
+    nodes[0].start()
+    whole(nodes)
+    empty(nodes)
+
+
 def test_a_node_that_was_away_delivers_nothing_that_was_acknowledged_meanwhile(tmp_path: Path) -> None:
     count = 3000  # more than are asked about at a time
     with cluster(tmp_path, "--replicas", "2") as nodes:
-        produce(nodes[0], *bodies(count))
-        until(lambda: all(node.figures()["replicas"] == count for node in nodes[1:]), "both others have all")
-        nodes[1].kill()
-        assert consume(nodes[0], count - 10) == bodies(count)[:-10]
+        all_but_ten(nodes, count)
         until(lambda: nodes[2].figures()["replicas"] == 10, "the third one knows what is done with")
         nodes[0].kill()
         nodes[1].start()
-        with Consumer(nodes[1].send) as one, Consumer(nodes[2].send) as other:
-            found: list[bytes] = []
-            while len(found) < 10:
-                for consumer in one, other:
-                    with suppress(ReceiveTimeout):
-                        delivery = consumer.recv(timeout=0.1)
-                        found.append(delivery.body)
-                        delivery.ack()
-            assert sorted(found) == sorted(bodies(count)[-10:])
-        assert nothing(nodes[1], 0.5)
-        assert nothing(nodes[2], 0.5)
-        nodes[0].start()
-        whole(nodes)
-        empty(nodes)
+        only_the_last(nodes, count)
 
 
 def test_nothing_that_was_acknowledged_comes_back_where_only_a_disk_knows_of_it(tmp_path: Path) -> None:
     """One node is away, one is started anew, and then the owner, who has told it, dies."""
     count = 3000
     with cluster(tmp_path, "--replicas", "2") as nodes:
-        produce(nodes[0], *bodies(count))
-        until(lambda: all(node.figures()["replicas"] == count for node in nodes[1:]), "both others have all")
-        nodes[1].kill()
-        assert consume(nodes[0], count - 10) == bodies(count)[:-10]
+        all_but_ten(nodes, count)
         until(lambda: states(nodes[2], [[1, count - 10]]), "the third one has kept what the owner has stated")
         nodes[2].kill()
         nodes[0].kill()
         nodes[2].start()
         nodes[1].start()
-        found: list[bytes] = []
-        with Consumer(nodes[1].send) as one, Consumer(nodes[2].send) as other:
-            while len(found) < 10:
-                for consumer in one, other:
-                    with suppress(ReceiveTimeout):
-                        delivery = consumer.recv(timeout=0.1)
-                        found.append(delivery.body)
-                        delivery.ack()
-        assert sorted(found) == sorted(bodies(count)[-10:])
-        assert nothing(nodes[1], 0.5)
-        assert nothing(nodes[2], 0.5)
-        nodes[0].start()
-        whole(nodes)
-        empty(nodes)
+        only_the_last(nodes, count)
 
 
 def test_what_was_acknowledged_out_of_order_does_not_come_back(tmp_path: Path) -> None:
@@ -161,10 +155,7 @@ def test_what_was_acknowledged_out_of_order_does_not_come_back(tmp_path: Path) -
 def test_nothing_that_was_acknowledged_comes_back_to_an_owner_without_its_disk(tmp_path: Path) -> None:
     count = 3000
     with cluster(tmp_path, "--replicas", "2") as nodes:
-        produce(nodes[0], *bodies(count))
-        until(lambda: all(node.figures()["replicas"] == count for node in nodes[1:]), "both others have all")
-        nodes[1].kill()
-        assert consume(nodes[0], count - 10) == bodies(count)[:-10]
+        all_but_ten(nodes, count)
         until(lambda: states(nodes[2], [[1, count - 10]]), "the third one has kept what the owner has stated")
         nodes[2].kill()  # so it does not remember what it was told one by one
         nodes[0].kill()
