@@ -528,9 +528,8 @@ class Member:
                 for place in places.values():
                     queue = self._queues[place >> _SHIFT]
                     id = place & _NUMBER
-                    if (
-                        found := self._keys[queue.id].take(id)
-                    ) is not None:  # else a consumer was done with it just now
+                    # Else a consumer was done with it in this turn.
+                    if (found := self._keys[queue.id].take(id)) is not None:
                         queue.discard(id)
                         settled.add(queue)
                         if isinstance(queue, Replicas) and queue.owner == self._settings.name:
