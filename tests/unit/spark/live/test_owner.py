@@ -132,7 +132,11 @@ def test_messages_of_every_kind_come_whole(elsewhere: bool, push: omq.PUSH, stre
     sent = [[b"a"], [b"b", b"c"], [b""], [b"", b""], [b"x" * (20 << 20)], [b"d"]]
     for message in sent:
         push.send_multipart(message)
-    assert stream.read(1, columns=("parts", "sequence")) == sent
+    found, batch = stream.read(1, columns=("parts", "sequence")), 1
+    while len(found) < len(sent):  # what comes behind a large one may be in the next microbatch
+        batch += 1
+        found += stream.read(batch, columns=("parts", "sequence"))
+    assert found == sent
     one = next(
         borrow.read(dataclasses.replace(stream.settings, columns=("sequence", "endpoint", "parts")), stream.share(1))
     )
