@@ -63,6 +63,31 @@ def test_memory_is_used_again_once_a_batch_is_dropped(push: omq.PUSH) -> None:
     assert len(seen) <= 3
 
 
+def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_time() -> None:
+    goes_on = threading.Event()
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push, omq.PULL(connect=push.endpoints[0]) as pull:
+
+        def feed() -> None:
+            while not goes_on.wait(0):
+                with contextlib.suppress(omq.SendTimeout):
+                    push.send_many([b"x" * 64] * 10, timeout=0.1)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        try:
+            connection = Connection(pull, push.endpoints[0], 1 << 20, 0)
+            taken = list(connection.take(Shape(("value",), 1 << 24, False), Limits(rows=20_000, seconds=5)))
+        finally:
+            goes_on.set()
+            feeder.join()
+    runs = [run for one in taken for run in one.marks.runs]
+    # A call that got little was followed by a moment without one.
+    pairs = zip(runs, runs[1:], strict=False)
+    gaps = [later - sooner for (sooner, count), (later, _) in pairs if count * 64 < receive.ENOUGH]
+    assert len(gaps) > 2
+    assert min(gaps) >= receive.GATHER * 1e6 * 0.9
+
+
 def test_a_bound_in_bytes_is_kept(push: omq.PUSH) -> None:
     push.send_many([b"x" * 10] * 100)
     assert [len(batch) for batch in pulled(push, maxBytes=99)] == [9]
