@@ -6,11 +6,12 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from omq.pzq.cluster.beginnings import NONE, Beginnings
 from omq.pzq.cluster.done import MAX_RANGES, Done, Ranges, Stated, statements_of
 from omq.pzq.queue import Queue
 from omq.pzq.wire import stem_of
@@ -39,14 +40,24 @@ class Account:
         name: The node's.
         queues: Of its own messages.
         done: Where all statements are.
+        begun: The node's starts, by what keys of the messages of a queue have in common.
     """
 
-    def __init__(self, database: Path, journal: Journal, name: str, queues: list[Queue], done: Done) -> None:
+    def __init__(
+        self,
+        database: Path,
+        journal: Journal,
+        name: str,
+        queues: list[Queue],
+        done: Done,
+        begun: Mapping[str, Beginnings],
+    ) -> None:
         self._path = database / FILE
         self._journal = journal
         self._name = name
         self._queues = queues
         self._done = done
+        self._begun = begun
         self._newest = 0
         self._next = self._next_write = 0.0
         self._kept: dict[str, dict[str, list[Any]]] = {}
@@ -73,7 +84,7 @@ class Account:
         self._newest = newest
         now = time.monotonic()
         if now >= self._next:
-            self._state()
+            self.state()
             self._next = now + max(STATED, (time.monotonic() - now) / SHARE)
         if now >= self._next_write and self._writing is None and (told := self._done.told()) != self._kept:
             self._next_write = now + KEPT
@@ -84,17 +95,18 @@ class Account:
         """Keeps what is stated at the end."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-        self._state()
+        self.state()
         if (told := self._done.told()) != self._kept:
             self._write(told)
 
-    def _state(self) -> None:
+    def state(self) -> None:
+        """States what is done with now."""
         for queue in self._queues:
             stem = stem_of(self._journal.store.id, queue.id)
             # The clock may be set back: a statement says nothing of what was stored after it.
             at = self._done.next(self._name, stem, max(time.time_ns() // 1000, self._newest))
             try:
-                self._done.state(self._name, stem, at, self._ranges(queue))
+                self._done.state(self._name, stem, at, self._ranges(queue), self._begun.get(stem, NONE))
             except StoreError as wrong:
                 if queue.id not in self._unstated:
                     log.warning("cluster: what is done with of %s is not told: %s", queue.name, wrong)

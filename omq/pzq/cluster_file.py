@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from errno import ENOSPC
 from pathlib import Path
 from typing import Final
 
+from omq.pzq.cluster.beginnings import Beginnings
 from omq.store.errors import DamagedError
 
 FILE: Final = "cluster.json"
@@ -28,6 +30,7 @@ class Kept:
         replicated: Whether its messages have ever been replicated.
         records: The epoch and the node that has each owner's messages.
         former: What the node was called before.
+        begun: Its starts, by what keys of its messages have in common.
     """
 
     store: str
@@ -36,6 +39,7 @@ class Kept:
     replicated: bool
     records: dict[str, tuple[int, str]]
     former: tuple[str, ...] = ()
+    begun: Mapping[str, Beginnings] = field(default_factory=dict)
 
 
 class ClusterFile:
@@ -63,6 +67,10 @@ class ClusterFile:
                 replicated=bool(kept["replicated"]),
                 records={owner: (int(epoch), str(who)) for owner, (epoch, who) in kept["records"].items()},
                 former=tuple(map(str, kept.get("former", ()))),
+                begun={
+                    stem: Beginnings.of((int(number), int(at)) for number, at in starts)
+                    for stem, starts in kept.get("begun", {}).items()
+                },
             )
         except FileNotFoundError:
             return None

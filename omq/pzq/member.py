@@ -7,7 +7,8 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,19 +27,21 @@ from omq.pzq.cluster.actions import (
     State,
     Tell,
 )
+from omq.pzq.cluster.beginnings import Beginnings
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.possession import Possession, Statement
 from omq.pzq.cluster_file import ClusterFile, Kept
 from omq.pzq.errors import Malformed
 from omq.pzq.inlet import Asked, Inlet
-from omq.pzq.keys import KeyMap, Keys, Numbered, Origin, split
+from omq.pzq.keys import KeyMap, Keys, Numbered, Origin
+from omq.pzq.lineage import Lineage
 from omq.pzq.queue import Queue, Replicas
 from omq.pzq.run import Run, read_replicas, run_of
 from omq.pzq.settings import Settings
 from omq.pzq.talk import Talk
 from omq.pzq.tombs import TOPIC as TOMBS
 from omq.pzq.tombs import Later, Tombs
-from omq.pzq.wire import NOT_REPLICATED, REPLICA, REPLICAS, stem_of
+from omq.pzq.wire import NOT_REPLICATED, REPLICA, REPLICAS
 from omq.store.errors import StoreFull
 from omq.store.interface import Append, MakeTopic, Persistence, TopicState
 from omq.store.journal import Journal
@@ -93,6 +96,7 @@ class Member:
         self._timer: asyncio.TimerHandle | None = None
         self._replicated = settings.replicas > 0
         self._former: tuple[str, ...] = ()  # what this node was called
+        self._begun: Mapping[str, Beginnings] = {}  # its former starts, by the stem of keys
         self._acting = False
         self._silent: set[str] = set()  # who is, as the log says
         self._unkept = False  # the last statement could not be kept
@@ -144,10 +148,8 @@ class Member:
             records=records,
             fenced=self._replicated and len(names) > 2,
         )
-        self._stems = {stem_of(store.id, queue.id): queue for queue in own}
-        self._opened = time.time_ns() // 1000
         self._newest = 0  # when the newest message of this node was stored
-        self._given = {queue.id: store.topic(queue.id).last for queue in own}  # the highest numbers, when it began
+        self._lineage = Lineage(store, own, self._begun, time.time_ns() // 1000)
         # What the store has noted as damaged in an earlier life is settled by now.
         for id, first, last in store.stats().damaged:
             for mine in own:
@@ -157,16 +159,18 @@ class Member:
             possession,
             replicas=self._settings.replicas,
             patience=self._settings.patience,
-            is_mine=self._is_mine,
-            stems=self._stems,
+            is_mine=self._lineage.is_mine,
+            stems=self._lineage.begun,
         )
-        self._account = Account(self._database, self._journal, self._settings.name, own, self._node.done)
+        self._account = Account(
+            self._database, self._journal, self._settings.name, own, self._node.done, self._lineage.begun
+        )
         stated = self._account.load()
         for stem, it in stated.get(self._settings.name, {}).items():
-            for first, last in it.ranges if stem in self._stems else ():
-                self._stems[stem].lost.discard(first, last)  # it came back, and was done with
+            self._lineage.discard(stem, it.ranges)  # it came back, and was done with
         self._index()
         self._node.hear_statements(stated)
+        self._account.state()  # before others tell what former runs have stated
         self._save()
 
     def _index(self) -> None:
@@ -185,7 +189,7 @@ class Member:
                 if places is mine:
                     self._newest = max([self._newest, *(it.stored for run in keys.runs if (it := Origin.of(run.head)))])
                 elif owner == self._settings.name:
-                    self._came_back(keys)
+                    self._lineage.came_back(keys)
             queue.tell(self._teller(queue, owner), self._loser(queue, owner))
             queue.save()  # that something is damaged
             queue.may = self._may(owner)
@@ -235,6 +239,7 @@ class Member:
             return life, None
         self._replicated = self._replicated or kept.replicated
         self._former = tuple({*kept.former, kept.name} - {self._settings.name, *self._settings.peers})
+        self._begun = kept.begun
         # What is stated of nodes that are none any more, by another name of this one's, is of no use.
         is_this = kept.store == self._journal.store.id and kept.name == self._settings.name
         return max(life, kept.life + 1), kept.records if is_this else None
@@ -245,36 +250,14 @@ class Member:
         if possession.is_quiet():
             return  # after a crash it is as if it had just begun
         name, records = self._settings.name, possession.records
-        self._file.save(Kept(possession.store, name, possession.life, self._replicated, records, self._former))
+        kept = Kept(
+            possession.store, name, possession.life, self._replicated, records, self._former, self._lineage.begun
+        )
+        self._file.save(kept)
 
     async def _topic(self, name: str, kind: Persistence) -> TopicState:
         write = await self._journal.do(MakeTopic(name, "round_robin", kind))
         return self._journal.store.topic(write.topic_id)
-
-    def _is_mine(self, key: str) -> bool:
-        """Whether a message was stored in this very store, and is not among those that it has lost in a crash."""
-        head, number = split(key)
-        origin = Origin.of(head)
-        if origin is None or (queue := self._stems.get(origin.stem)) is None:
-            return False
-        number += origin.base
-        # One that was given before this life, and that the store does not know of: it was put back as it was before.
-        is_unknown = number > self._given[queue.id] and origin.stored < self._opened
-        return not is_unknown and number not in queue.lost
-
-    def _found(self, key: str) -> None:
-        """A message that came back is done with: its number is lost no more."""
-        head, number = split(key)
-        origin = Origin.of(head)
-        if origin is not None and (queue := self._stems.get(origin.stem)) is not None:
-            queue.lost.discard(origin.base + number, origin.base + number)
-
-    def _came_back(self, keys: Keys) -> None:
-        """Messages of this node's own are replicas now: whatever their numbers are in its store, they are not there."""
-        for head, first, end in keys.runs:
-            origin = Origin.of(head)
-            if origin is not None and (queue := self._stems.get(origin.stem)) is not None:
-                queue.lost.add(origin.base + first, origin.base + end - 1)
 
     # ------------------------------------------------------------------ what it tells
 
@@ -295,7 +278,7 @@ class Member:
             key = keys.take(id)
             if key is not None:
                 if came_back:
-                    self._found(key)
+                    self._lineage.found(key)
                 if not self._left:
                     asyncio.get_running_loop().call_soon(self._tell_left)
                 self._left.setdefault(owner, []).append(key)
@@ -340,7 +323,9 @@ class Member:
             return
         keys = run_of(queue.keys, write.timestamp, write.first, write.count)
         self._keys[queue.id].note(write.first, keys)
-        self._opened = min(self._opened, write.timestamp)  # the clock may be set back
+        if self._lineage.look_at_clock(queue, write.timestamp):
+            with suppress(OSError):  # after the next start these are looked upon as another store's
+                self._save()
         self._newest = max(self._newest, write.timestamp)
         self._asked[keys[0]] = keys, asked
         self._fresh = Run(keys, write.records, False)
@@ -415,7 +400,7 @@ class Member:
             if write.error is None:
                 self._keys[queue.id].note(write.first, keys)
                 if origin == self._settings.name:
-                    self._came_back(keys)
+                    self._lineage.came_back(keys)
                 self._node.stored(origin, keys, _place(queue, write.first), clock())
                 self._act()
             elif isinstance(write.error, StoreFull) and len(keys) > 1:
@@ -533,7 +518,7 @@ class Member:
                         queue.discard(id)
                         settled.add(queue)
                         if isinstance(queue, Replicas) and queue.owner == self._settings.name:
-                            self._found(found)
+                            self._lineage.found(found)
             case Entomb(origin, key):
                 self._tombs.add(origin, key)
             case Forget(key):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from omq.errors import ReceiveTimeout
-from omq.pzq import Consumer, Producer
+from omq.pzq import Consumer, NotReplicated, Producer
 from tests.ports import held
 from tests.system.pzq.nodes import HOSTS, TIMEOUT, Node, cluster, empty, running, until, whole
 
@@ -94,10 +94,11 @@ def after(node: Node, *some: bytes, done_with: int = 0) -> Power:
     return Power(node)
 
 
-def states(node: Node, number: int) -> bool:
-    """Whether a node has on its disk that so many of its messages are done with."""
+def states(node: Node, number: int, owner: Node | None = None) -> bool:
+    """Whether a node has on its disk that so many messages, of its own or of another owner, are done with."""
     kept = json.loads((node.database / "done.json").read_bytes())
-    return any(told and told[0][1] >= number for _, told in kept.get(node.broadcast, {}).values())
+    stated = kept.get((owner or node).broadcast, {}).values()
+    return any(told and told[0][1] >= number for _, told, *_ in stated)
 
 
 @pytest.fixture
@@ -246,6 +247,68 @@ def test_a_directory_that_is_put_back_as_it_was(tmp_path: Path, which: int) -> N
         produce(nodes[0], *bodies("newest"))
         have(nodes[1:], 2 * COUNT)
         assert everything(nodes) == sorted(bodies("new") + bodies("newest"))
+
+
+@pytest.mark.fault
+def test_numbers_that_a_store_gives_again_cost_nothing_where_it_was_put_back(tmp_path: Path) -> None:
+    """Alone, the node cannot compare what it has with what the others have: it gives numbers again, and begins anew."""
+    with cluster(tmp_path, "--replicas", "2", "--timeout-replication", "500000") as nodes:
+        one, *others = nodes
+        produce(one, *bodies("consumed since"))
+        whole(nodes)
+        one.kill(signal.SIGTERM)
+        shutil.copytree(one.database, tmp_path / "copy")
+        one.start()
+        whole(nodes)
+        consume(one, COUNT)
+        produce(one, *bodies("stored since"))
+        have(others, COUNT)
+        until(lambda: all(states(other, COUNT, one) for other in others), "others have kept what is done with")
+        for node in nodes:
+            node.kill(signal.SIGTERM)
+        shutil.rmtree(one.database)
+        shutil.copytree(tmp_path / "copy", one.database)
+        for _ in range(2):
+            one.start()
+            with pytest.raises(NotReplicated):
+                produce(one, *bodies("stored alone"))
+            one.kill(signal.SIGTERM)
+        for node in nodes:
+            node.start()
+        whole(nodes)
+        # The others have kept the replicas of what was stored since, and of what was stored alone twice.
+        until(lambda: one.figures()["messages"] == 3 * COUNT, "all is there")
+        assert everything(nodes) == sorted(bodies("stored since") + 2 * bodies("stored alone"))
+
+
+@pytest.mark.fault
+def test_what_is_done_with_of_a_store_that_was_put_back_takes_nothing_of_what_it_had_stored_before(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path, "--replicas", "1") as (one, two, three):
+        produce(one, *bodies("old"))
+        consume(one, COUNT)
+        empty([one, two, three])
+        one.kill(signal.SIGTERM)
+        shutil.copytree(one.database, tmp_path / "copy")
+        one.start()
+        two.kill()
+        until(lambda: one.figures()["nodes_alive"] == 2, "the third is there")
+        produce(one, *bodies("stored since"))
+        three.kill()
+        one.kill()
+        shutil.rmtree(one.database)
+        shutil.copytree(tmp_path / "copy", one.database)
+        one.start()
+        two.start()
+        until(lambda: one.figures()["nodes_alive"] == 2, "the second is there")
+        produce(one, *bodies("given again"))
+        assert sorted(consume(one, COUNT)) == sorted(bodies("given again"))
+        until(lambda: states(two, 2 * COUNT, one), "the second has kept that they are done with")
+        three.start()
+        whole([one, two, three])
+        until(lambda: one.figures()["messages"] == COUNT, "what was stored since the copy is back")
+        assert everything([one, two, three]) == sorted(bodies("stored since"))
 
 
 @pytest.mark.fault

@@ -350,11 +350,9 @@ class Node:
             sender: The node that has told it.
         """
         known = {owner: stated for owner, stated in statements.items() if owner in self.possession.nodes}
-        if self.name in known:  # of the store that is here nobody knows more
-            for stem in self._stems & known[self.name].keys():
-                self.done.repeated(stem, known[self.name][stem].at)
-            known[self.name] = {stem: it for stem, it in known[self.name].items() if stem not in self._stems}
-        for owner in self.done.hear(known, sender):
+        for stem in self._stems & known.get(self.name, {}).keys():
+            self.done.repeated(stem, known[self.name][stem].at)
+        for owner in self.done.hear(known, sender, self._stems if self.name in known else ()):
             self._begin_sweep(owner)
 
     def hear_remove(self, keys: Sequence[str]) -> None:
@@ -504,11 +502,11 @@ class Node:
                 self._push(peer, now)
 
     def _begin_sweep(self, owner: str) -> None:
-        """Of this owner's replicas those are to be dropped that are done with."""
-        # A REMOVE that did not arrive, a node that was away: it has them still, and who told of them may be gone.
-        if runs := list(
-            self.done.stated(owner, (run for run, _ in self.held[owner].runs())) if owner in self.held else ()
-        ):
+        """Of this owner's messages that are here those are to be dropped that are done with."""
+        # A REMOVE that did not arrive, a node that was away: it has them still, and who told of them may be gone. An
+        # owner has them still where its disk is as it was before.
+        places = [*filter(None, [self.held.get(owner)]), *([self.own] if owner == self.name else [])]
+        if runs := [*self.done.stated(owner, (run for some in places for run, _ in some.runs()))]:
             self._unswept[owner] = deque(runs)
 
     def _sweep(self) -> None:

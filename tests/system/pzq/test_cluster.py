@@ -51,7 +51,7 @@ def states(node: Node, ranges: list[list[int]]) -> bool:
     """Whether a node has on its disk that these messages of some topic are done with."""
     kept = node.database / "done.json"
     stated = json.loads(kept.read_bytes()) if kept.exists() else {}
-    return any(told == ranges for topics in stated.values() for _, told in topics.values())
+    return any(told == ranges for topics in stated.values() for _, told, *_ in topics.values())
 
 
 def bodies(count: int, name: str = "m") -> list[bytes]:

@@ -38,7 +38,7 @@ class Opened:
         self.queue = Queue(journal, state, lambda seconds, call: None)
         store.settled = self._settled
         self.done = Done()
-        self.account = Account(directory, journal, "a", [self.queue], self.done)
+        self.account = Account(directory, journal, "a", [self.queue], self.done, {})
 
     def _settled(self, id: int) -> Settled:
         if isinstance(self.settled, Exception):

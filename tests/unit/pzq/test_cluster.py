@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from omq.pzq.cluster.actions import Answer, Check, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
+from omq.pzq.cluster.beginnings import Beginnings
 from omq.pzq.cluster.done import statements_of
 from omq.pzq.cluster.node import SWEPT, Node
 from omq.pzq.cluster.possession import Possession
@@ -301,13 +302,19 @@ def test_what_states_nothing_is_refused(told: Any) -> None:
         node("b").hear_stated(told)
 
 
-def test_nobody_tells_a_node_what_is_done_with_in_its_own_store() -> None:
-    stems = [stem_of(STORES["a"], 7)]
+def test_a_node_hears_what_a_former_run_of_it_has_stated_and_nobody_says_more_for_this_one() -> None:
+    """Its disk may be as it was before; of what it has stored since it has begun nobody knows more."""
+    stem = stem_of(STORES["a"], 7)
     possession = Possession("a", "bc", timeout=TIMEOUT, life=1, now=0.0, store="a0", records={}, fenced=True)
-    one = Node(possession, replicas=1, patience=0.1, is_mine=lambda key: True, stems=stems)
-    one.hear_stated({"from": "b", "stated": {**stated("a", [1, 9], at=1 << 59), "x": {}}})
-    assert not any(one.done.told().values())
-    assert one.done.next("a", stems[0], 5) == (1 << 59) + 1
+    one = Node(possession, replicas=1, patience=0.1, is_mine=lambda key: True, stems=[stem])
+    before, since = stored_keys("a", 1, 5), run_of(key_format(STORES["a"], 7), 150, 6, 3)
+    one.load([(before, 1), (since, 6)], {}, [])
+    one.done.state("a", stem, 160, [(1, 1)], Beginnings.of([(5, 150)]))
+    one.hear_stated({"from": "b", "stated": {**stated("a", [1, 2], [4, 9], at=1 << 59), "x": {}}})
+    one._sweep()
+    assert list(one.own) == [before[2], *since]
+    assert one.done.told()["a"][stem][:2] == [160, [(1, 1)]]
+    assert one.done.next("a", stem, 5) == (1 << 59) + 1
 
 
 def test_a_peer_that_begins_anew_is_asked_about_all() -> None:
@@ -371,14 +378,6 @@ def test_what_owners_have_stated_is_looked_for_where_a_queue_is_taken_over() -> 
     assert not one.delivers("c", 2.0)
     one._sweep()
     assert list(one.held["c"]) == list(stored_keys("c", 4, 2))
-
-
-def test_what_an_owner_states_of_it_does_not_take_its_own_messages() -> None:
-    one = node("b", "c")
-    one.produced(stored_keys("a", 1, 5), 1, 1.0)
-    one.hear_stated({"from": "b", "stated": stated("a", [1, 5])})  # from before its store was put back
-    one.tick(1.0)
-    assert list(one.own) == list(stored_keys("a", 1, 5))
 
 
 def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.cluster.done import LATEST, MAX_RANGES, MAX_STATED, REMEMBERED, Done, statements_of
+from omq.pzq.cluster.beginnings import KEPT, Beginnings
+from omq.pzq.cluster.done import LATEST, MAX_FORMER, MAX_RANGES, MAX_STATED, REMEMBERED, Done, statements_of
 from omq.pzq.keys import Keys
 from omq.pzq.run import run_of
 from omq.pzq.wire import key_format, stem_of
@@ -62,6 +63,42 @@ def test_the_newest_statement_counts_whoever_repeats_an_older_one() -> None:
     assert not done.hear(statements_of({"a": {STEM: [250, [[1, 9]]]}}))
     assert found(done, keys(1, 10)) == list(keys(1, 3))
     assert done.next("a", STEM, 299) == 301
+
+
+def test_a_message_whose_number_was_given_again_is_in_the_statement_of_the_run_that_has_stored_it() -> None:
+    """A store with numbers up to 5 was put back at 100, and gave them again; before, it had come to 9."""
+    done, later = Done(), Beginnings.of([(0, 10), (5, 100)])
+    done.state("a", STEM, 60, [(1, 3), (6, 7)], Beginnings.of([(0, 10)]))
+    done.state("a", STEM, 200, [(1, 2), (6, 6), (8, 8)], later)
+    assert found(done, keys(1, 9, when=50)) == [*keys(1, 2, when=50), *keys(1, 3, when=50), *keys(6, 2, when=50)]
+    assert found(done, keys(6, 9, when=150)) == [*keys(6, 1, when=150), *keys(8, 1, when=150)]
+    # What the former run has stated holds for all who hear of it, and until a statement says it, too.
+    told = json.loads(json.dumps(done.told()))
+    other = Done()
+    assert other.hear(statements_of(told)) == ["a"]
+    assert other.told() == done.told()
+    done.state("a", STEM, 300, [(1, 3), (6, 6), (8, 8)], later)
+    assert len(done.told()["a"][STEM]) == 4, "6 and 7 are others"
+    assert not done.hear(statements_of(told)), "it is known"
+
+
+def test_what_a_run_has_stated_is_in_the_statements_of_the_next_one() -> None:
+    done = Done()
+    first, second = Beginnings.of([(0, 10)]), Beginnings.of([(0, 10), (9, 100)])
+    done.state("a", STEM, 60, [(1, 3), (6, 7)], first)
+    done.state("a", STEM, 200, [(1, 3)], second)  # power was lost, and what was noted last
+    assert found(done, keys(1, 9, when=50)) == [*keys(1, 3, when=50), *keys(1, 3, when=50), *keys(6, 2, when=50)]
+    done.state("a", STEM, 300, [(1, 12)], second)
+    assert done.told() == {"a": {STEM: [300, [(1, 12)], second]}}
+
+
+def test_of_many_runs_the_last_are_kept() -> None:
+    done = Done()
+    for run in range(1, 9):
+        done.state("a", STEM, run, [(run, run)], Beginnings.of([(0, run)]))
+    _, _, _, former = json.loads(json.dumps(done.told()["a"][STEM]))
+    assert [at for at, *_ in former] == [7, 6, 5, 4]
+    assert len(former) == MAX_FORMER
 
 
 @pytest.mark.parametrize("key", ["", "x", "1|2", "1|not-of-any-store", "17|01234567-89ab-4007-8000-000000000001"])
@@ -134,6 +171,14 @@ def test_a_statement_is_of_its_owners_messages_alone() -> None:
         {"a": {STEM: [1, [[1.5, 2]]]}},
         {"a": {STEM: [1, [[n, n] for n in range(MAX_RANGES + 1)]]}},
         {"a": {"x": [1, []]}},
+        {"a": {STEM: [1, [], 7]}},
+        {"a": {STEM: [1, [], [[1]]]}},
+        {"a": {STEM: [1, [], [[1, -1]]]}},
+        {"a": {STEM: [1, [], [[1, 1]] * (KEPT + 1)]}},
+        {"a": {STEM: [1, [], [], 7]}},
+        {"a": {STEM: [1, [], [], [[1, []]] * (MAX_FORMER + 1)]}},
+        {"a": {STEM: [1, [], [], [[1, [], [], [[1, []]]]]]}},
+        {"a": {STEM: [1, [], [], [], []]}},
         {"a": {stem_of(STORE, topic): [1, []] for topic in range(MAX_STATED + 1)}},
     ],
 )

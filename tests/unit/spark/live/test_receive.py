@@ -1,6 +1,7 @@
 """Record batches from sockets, without Spark."""
 
 import contextlib
+import itertools
 import logging
 import socket
 import threading
@@ -82,7 +83,7 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
             feeder.join()
     runs = [run for one in taken for run in one.marks.runs]
     # A call that got little was followed by a moment without one.
-    pairs = zip(runs, runs[1:], strict=False)
+    pairs = itertools.pairwise(runs)
     gaps = [later - sooner for (sooner, count), (later, _) in pairs if count * 64 < receive.ENOUGH]
     assert len(gaps) > 2
     assert min(gaps) >= receive.GATHER * 1e6 * 0.9
