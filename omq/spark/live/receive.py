@@ -214,6 +214,8 @@ class Connection:
             marks.took(got)
             count += got
             read.touched()
+            if not read.in_time:
+                break  # a peer that goes on sending would keep us here until the batch is full
             if not large and used - before < ENOUGH and got < left:
                 # One that waits for each piece wakes for a few hundred rows at a time, and so does its peer: small rows
                 # cost four times as much.

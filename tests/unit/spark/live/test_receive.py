@@ -69,7 +69,7 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
     with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push, omq.PULL(connect=push.endpoints[0]) as pull:
 
         def feed() -> None:
-            while not goes_on.wait(0):
+            while not goes_on.wait(0.0001):
                 with contextlib.suppress(omq.SendTimeout):
                     push.send_many([b"x" * 64] * 10, timeout=0.1)
 
@@ -77,7 +77,7 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
         feeder.start()
         try:
             connection = Connection(pull, push.endpoints[0], 1 << 20, 0)
-            taken = list(connection.take(Shape(("value",), 1 << 24, False), Limits(rows=20_000, seconds=5)))
+            taken = list(connection.take(Shape(("value",), 1 << 24, False), Limits(rows=2000, seconds=5)))
         finally:
             goes_on.set()
             feeder.join()
@@ -87,6 +87,35 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
     gaps = [later - sooner for (sooner, count), (later, _) in pairs if count * 64 < receive.ENOUGH]
     assert len(gaps) > 2
     assert min(gaps) >= receive.GATHER * 1e6 * 0.9
+
+
+@pytest.mark.parametrize("ends", ["seconds", "interrupted"])
+def test_a_read_ends_in_time_though_a_peer_goes_on_sending(ends: str) -> None:
+    goes_on = threading.Event()
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push, omq.PULL(connect=push.endpoints[0]) as pull:
+
+        def feed() -> None:
+            while not goes_on.wait(0.0001):
+                with contextlib.suppress(omq.SendTimeout):
+                    push.send(b"x", timeout=0.1)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        try:
+            connection = Connection(pull, push.endpoints[0], 1 << 20, 0)
+            limits = Limits(seconds=0.3) if ends == "seconds" else Limits()
+            if ends == "interrupted":
+                threading.Timer(0.3, connection.interrupted.set).start()
+            begun = time.monotonic()
+            taken = list(connection.take(Shape(("value",), 1 << 24, False), limits))
+            took = time.monotonic() - begun
+            assert connection.cut == (ends == "seconds")
+        finally:
+            goes_on.set()
+            feeder.join()
+    assert sum(one.marks.count for one in taken) > 20
+    # A read without the look at the time goes on until 262,144 messages have come: some 30 seconds.
+    assert took < 5
 
 
 def test_a_bound_in_bytes_is_kept(push: omq.PUSH) -> None:
