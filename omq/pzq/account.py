@@ -117,7 +117,7 @@ class Account:
         settled, first = self._journal.store.settled(queue.id), self._journal.store.topic(queue.id).first
         low = max(settled.watermark, first - 1)
         below = list(_without([(1, low)], queue.lost))[-MAX_RANGES // 2 :] if low else []
-        return [*below, *islice(_without(settled.above(low), queue.lost), MAX_RANGES // 2)]
+        return [*below, *islice(_without(settled.above(low), queue.lost), MAX_RANGES - len(below))]
 
     def _write(self, told: dict[str, dict[str, list[Any]]]) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Self
 
 from omq.pzq.cluster.possession import BOUND
 
-#: Beginnings that are kept, the last ones.
+#: Starts that are kept.
 KEPT: Final = 64
 
 
@@ -43,7 +43,12 @@ class Beginnings(tuple[Beginning, ...]):
 
     def begun(self, number: int, at: int) -> Self:
         """With one more."""
-        return type(self)([*(one for one in self.set_back(at) if one.number != number), Beginning(number, at)][-KEPT:])
+        starts = [*(one for one in self.set_back(at) if one.number != number), Beginning(number, at)]
+        if len(starts) > KEPT:
+            # What is known of a run that has stored little is given up, of a late one first: an early one may tell
+            # where the store parted from its copy.
+            del starts[min(range(KEPT), key=lambda run: (starts[run + 1].number - starts[run].number, -run))]
+        return type(self)(starts)
 
     def set_back(self, at: int) -> Self:
         """The clock shows less than at some of the starts: messages are stored now that have higher numbers."""

@@ -176,10 +176,10 @@ class Environment:
         """Bytes for messages of so many, and for what makes room when they are there."""
         return size + min(size, COMPACT) + min(HEADROOM, max(RESERVE, os.fstat(self._descriptor).st_size // PART))
 
-    def nears_limit(self, need: int) -> bool:
-        """Whether some bytes more come near a limit of the process, beside which no reserve helps."""
+    def nears_limit(self, size: int) -> bool:
+        """Whether messages of so many bytes come near a limit of the process, beside which no reserve helps."""
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        return limit != resource.RLIM_INFINITY and os.fstat(self._descriptor).st_size + need > limit
+        return limit != resource.RLIM_INFINITY and os.fstat(self._descriptor).st_size + self.need(size) > limit
 
     def spare(self) -> int:
         """Bytes of the data file that nothing committed needs; a reader, or the last sync, may hold some yet."""

@@ -257,7 +257,7 @@ class Writer:
         """Whether so many bytes of messages leave room for what makes room, if the data file cannot grow."""
         environment = self.environment
         if not self._tight:
-            if not (size and environment.nears_limit(environment.need(size))):
+            if not (size and environment.nears_limit(size)):
                 return True
             self._tight = f"{NO_SPACE[errno.EFBIG]}: {environment.path}"
         spare = environment.spare()

@@ -39,9 +39,10 @@ def test_what_is_of_later_runs_alone() -> None:
     assert second.until(100, second) == BOUND
 
 
-def test_the_last_are_kept() -> None:
-    begun = Beginnings()
-    for number in range(KEPT + 9):
-        begun = begun.begun(number, number)
+def test_of_many_starts_those_are_kept_behind_which_much_was_stored_and_the_first() -> None:
+    begun = Beginnings().begun(0, 10).begun(50, 20)
+    for run in range(KEPT + 9):
+        begun = begun.begun(51 + run, 100 + run)
     assert len(begun) == KEPT
-    assert begun[-1] == (KEPT + 8, KEPT + 8)
+    assert begun[:3] == ((0, 10), (50, 20), (51, 100))
+    assert begun[-1] == (51 + KEPT + 8, 100 + KEPT + 8)
