@@ -77,9 +77,12 @@ cdef class SyncCore(LeaderCore):
             give_way()
         self._enter()
         try:
+            # Who looks for a message reads one that has come: large ones have each taken a turn, so that it is time to.
+            if into != NULL and self.recv_queue.is_idle():
+                offered = self.recv_queue.offer(<char *>into.buf, into.len)
             result = self._try(how, argument, into)
             if result is None:
-                if into != NULL:
+                if into != NULL and not offered:
                     offered = self.recv_queue.offer(<char *>into.buf, into.len)
                 # Messages that this socket has batched leave before the call waits.
                 if self.send_queue is not None:

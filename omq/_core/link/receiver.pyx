@@ -392,7 +392,7 @@ cdef class Receiver(Peer):
         return self._poller.complain(error)
 
     cdef bint sated(self) noexcept:
-        return self._frame_reader.complete >= TURN_MESSAGES
+        return self._frame_reader.complete >= TURN_MESSAGES or self._frame_reader.has_large(TURN_BYTES)
 
     cdef int _read_on(self, bint on) except -1:
         """Makes the epoll set watch for bytes that arrive, or stop watching."""
@@ -475,7 +475,7 @@ cdef class Receiver(Peer):
         if recv_queue is None:
             return frame_reader.start_large()
         recv_queue._growing = self
-        if recv_queue._target == NULL or recv_queue._aiming is not None or recv_queue._head is not None:
+        if recv_queue._target == NULL or recv_queue._aiming is not None or not recv_queue.is_idle():
             return frame_reader.start_large()
         frame_reader.aim(recv_queue._target, recv_queue._target_size)
         recv_queue._aiming = self
@@ -487,7 +487,7 @@ cdef class Receiver(Peer):
 
     cdef bint _filled(self) noexcept:
         """Whether a large frame stands whole in the memory of the call that waits for it."""
-        return self._frame_reader._aimed != NULL and self._frame_reader._large == NULL
+        return self._frame_reader._aimed != NULL and self._frame_reader._large != self._frame_reader._aimed
 
     cdef int skip(self) except -1:
         return self._frame_reader.skip()

@@ -135,6 +135,11 @@ cdef class RecvQueue:
         """Whether the peer whose turn it is has a message at hand."""
         return self._head is not None and self._head.ready() > 0
 
+    @cython.final
+    cdef inline bint is_idle(self) noexcept:
+        """Whether nobody in line has a message: a peer whose last one was taken stands there until somebody looks."""
+        return self._head is None or (self._count == 1 and self._head.ready() == 0 and self._head.heir is None)
+
 
 cdef class SendQueue:
     cdef readonly WaitQueue wait_queue

@@ -251,7 +251,7 @@ cdef class RecvQueue:
             return False
         self._target = into
         self._target_size = size
-        if peer is not None and self._head is None:
+        if peer is not None and self.is_idle():
             if peer.aim(into, size):
                 self._aiming = peer
             else:

@@ -117,6 +117,7 @@ cdef class FrameReader:
     cdef bint _fits_target(self, int flags, uint64_t size) noexcept nogil
     cdef object finish_large(self)
     cdef int _resize(self, Py_ssize_t room) except -1
+    cdef bint has_large(self, Py_ssize_t size) noexcept nogil
     cdef bint head_more(self) noexcept nogil
     cdef const char *peek(self, Py_ssize_t *size) noexcept nogil
     cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) noexcept nogil

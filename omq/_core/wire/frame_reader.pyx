@@ -589,6 +589,13 @@ cdef class FrameReader:
                 continue
             return p + header.length
 
+    cdef bint has_large(self, Py_ssize_t size) noexcept nogil:
+        """Whether the first message that waits begins with a large frame of so many bytes, or more."""
+        cdef Node *node = self._head
+        if self.complete == 0 or node == NULL or node.data != NULL:
+            return False
+        return (self._aimed_size if node == self._aimed else bytes_size(node.body)) >= size
+
     cdef bint head_more(self) noexcept nogil:
         """Whether the next part is followed by another of the same message."""
         cdef Header header

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import socket
 import subprocess
@@ -68,6 +69,36 @@ def test_a_large_frame_takes_no_memory_of_its_own(make: Sockets, crew: Crew) -> 
         tracemalloc.stop()
     assert buffer == message
     assert peak < 1 << 20
+
+
+#: Sends messages without a pause.
+FLOOD = """
+import sys, omq
+with omq.PUSH(connect=sys.argv[1], linger=0) as push:
+    message = bytes(int(sys.argv[2]))
+    while True:
+        push.send(message)
+"""
+
+
+def test_of_a_peer_that_never_waits_most_frames_take_no_memory_of_their_own_either(make: Sockets) -> None:
+    size, count = 3 << 19, 200
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    buffer = bytearray(size)
+    with subprocess.Popen([sys.executable, "-c", FLOOD, pull.endpoints[0], str(size)]) as sender:
+        try:
+            tracemalloc.start()
+            peaks = []
+            for _ in range(count):
+                tracemalloc.reset_peak()
+                assert pull.recv_into(buffer, timeout=BOUND) == size
+                peaks.append(tracemalloc.get_traced_memory()[1])
+                hashlib.sha256(buffer)  # meanwhile the next ones come
+        finally:
+            tracemalloc.stop()
+            sender.kill()
+    # The first may be there before it is asked for, and so is the beginning of each: a megabyte of memory for that.
+    assert sum(peak > 5 << 18 for peak in peaks) < count // 2, peaks
 
 
 def test_a_large_frame_that_has_begun_moves_over(make: Sockets, crew: Crew) -> None:
