@@ -27,16 +27,16 @@ def explore(cluster: Cluster, faults: int, rounds: int, seconds: float) -> tuple
         cluster: Where it begins.
         faults: How many may happen on a way.
         rounds: How long a way is.
-        seconds: After which it ends in any case.
+        seconds: Of a processor, after which it ends in any case: how long it takes is for the machine to say.
 
     Returns:
         How many states there are, and whether these are all.
     """
-    end = time.monotonic() + seconds
+    end = time.process_time() + seconds
     seen = {hashlib.blake2b(cluster.mark(), digest_size=12).digest()}
     waiting: deque[tuple[Cluster, tuple[Event, ...]]] = deque([(cluster, ())])
     while waiting:
-        if time.monotonic() > end:
+        if time.process_time() > end:
             return len(seen), False
         before, way = waiting.popleft()
         for event in before.events(faults):
@@ -224,7 +224,7 @@ def returning() -> Cluster:
 BEGINNINGS = (produced, taken_over, returning)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("beginning", BEGINNINGS)
 def test_every_way_of_a_fault(beginning: Callable[[], Cluster]) -> None:
     name = beginning.__name__
@@ -233,7 +233,7 @@ def test_every_way_of_a_fault(beginning: Callable[[], Cluster]) -> None:
     assert states > 400
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_ways_by_chance() -> None:
     for seed in range(300):
         walk(seed, rounds=60, faults=8)
