@@ -184,17 +184,20 @@ class Done:
             for owner in (self._stated if owners is None else owners)
         }
 
-    def hear(self, told: Stated, sender: str = "", own: Container[str] = ()) -> list[str]:
+    def hear(self, told: Stated, sender: str = "", own: Container[tuple[str, str]] = ()) -> list[str]:
         """Statements were made, or repeated; of whom there is one of a topic, or of a former run, for the first time.
 
         Args:
             told: The statements.
             sender: Whose own are fresh.
-            own: Stems of the store that is here: nobody else makes the newest statement of these.
+            own: The owner and the stems of the store that is here: nobody else makes the newest statement of these.
         """
         owners = []
         for owner, stated in told.items():
-            new = [self._state(owner, stem, it, fresh=owner == sender, own=stem in own) for stem, it in stated.items()]
+            new = [
+                self._state(owner, stem, it, fresh=owner == sender, own=(owner, stem) in own)
+                for stem, it in stated.items()
+            ]
             if any(new):
                 owners.append(owner)
         return owners

@@ -352,7 +352,7 @@ class Node:
         known = {owner: stated for owner, stated in statements.items() if owner in self.possession.nodes}
         for stem in self._stems & known.get(self.name, {}).keys():
             self.done.repeated(stem, known[self.name][stem].at)
-        for owner in self.done.hear(known, sender, self._stems if self.name in known else ()):
+        for owner in self.done.hear(known, sender, {(self.name, stem) for stem in self._stems}):
             self._begin_sweep(owner)
 
     def hear_remove(self, keys: Sequence[str]) -> None:

@@ -92,6 +92,17 @@ def test_what_a_run_has_stated_is_in_the_statements_of_the_next_one() -> None:
     assert done.told() == {"a": {STEM: [300, [(1, 12)], second]}}
 
 
+def test_of_the_store_that_is_here_others_tell_former_runs_alone_and_of_a_copy_of_it_its_owner_tells_all() -> None:
+    done, former, own = Done(), Beginnings.of([(0, 10)]), {("a", STEM)}
+    done.state("a", STEM, 60, [(1, 2)], Beginnings.of([(0, 10), (9, 50)]))
+    for owner in "ab":
+        done.hear(statements_of({owner: {STEM: [70, [[1, 3]], former]}}), "b", own)
+        done.hear(statements_of({owner: {STEM: [80, [[1, 4]], former]}}), "b", own)
+    at, _, _, before = done.told()["a"][STEM]
+    assert (at, before) == (60, [[80, [(1, 4)], former]])
+    assert done.told()["b"] == {STEM: [80, [(1, 4)], former]}
+
+
 def test_of_many_runs_the_last_are_kept() -> None:
     done = Done()
     for run in range(1, 9):
