@@ -83,6 +83,7 @@ cdef class Call:
     cdef object _send(self)
     cdef object _send_parts(self)
     cdef object _send_many(self)
+    cdef object _put_many(self, messages)
     cdef object _take(self)
     cdef object _rest(self)
     cdef object _suspend(self)

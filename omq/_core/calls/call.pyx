@@ -626,16 +626,22 @@ cdef class Call:
         return None
 
     cdef object _send_many(self):
+        if type(self._argument) is not list and type(self._argument) is not tuple:
+            self._argument = list(self._argument)
+        try:
+            return self._put_many(self._argument)
+        finally:
+            self._core.send_queue.end_many()
+
+    cdef object _put_many(self, messages):
         cdef Part part
         cdef Parts parts
         cdef Py_buffer view
         cdef bint held, taken
-        if type(self._argument) is not list and type(self._argument) is not tuple:
-            self._argument = list(self._argument)
-        messages = self._argument
         while self._progress < len(messages):  # foreign code runs in between, and may change the list
             if self._core._writes <= 0 and self._core._pace():
                 return self._rest()
+            self._core.send_queue.more = self._progress + 1 < len(messages)
             data = messages[self._progress]
             if type(data) is tuple or type(data) is list:
                 open_parts(&parts, data, True)

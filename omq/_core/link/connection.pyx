@@ -406,7 +406,7 @@ cdef class Connection(Receiver):
             self.send_queue.wait_queue.notify()  # whoever leads may sleep: this is not always its own message
         elif first:
             # After an idle while: write through. Otherwise messages gather, until the turn ends or the flusher comes.
-            if self.send_queue is None or not (self._dense or self.send_queue.gathers):
+            if self.send_queue is None or not (self._dense or self.send_queue.gathers or self.send_queue.more):
                 now = now_ns()
                 if self.send_queue is None or now - send_buffer.last_write > SPARSE_NS:
                     self._short_burst = SHORT_BURST

@@ -9,7 +9,7 @@ from omq._core.clock cimport now_ns, tick, worked_ns
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.wire.frame_reader cimport Run
 from omq._core.wire.framing cimport FLAG_COMMAND, LONG_HEADER, SHORT_HEADER, SHORT_SIZE, write_header
-from omq._core.wire.send_buffer cimport BATCH_MESSAGES, Part
+from omq._core.wire.send_buffer cimport BATCH_MESSAGES, SPARSE_NS, Part
 
 import logging
 
@@ -715,6 +715,18 @@ cdef class SendQueue:
         if not self._scheduled:
             self._schedule()  # a signal handler may raise in it
             self._scheduled = True
+        return 0
+
+    cdef int end_many(self) except -1:
+        """A call has put all its messages: they leave at once after an idle while, else when the turn ends."""
+        cdef long long now
+        self.more = False
+        if self._dirty is not None:
+            now = now_ns()
+            if now - self._ran_out > SPARSE_NS:
+                self._flush_turn()
+                now = now_ns()
+            self._ran_out = now
         return 0
 
     cdef int _flush_turn(self) except -1:

@@ -5,12 +5,15 @@ import asyncio
 import ctypes
 import inspect
 import mmap
+import socket
+import struct
 from collections.abc import Coroutine
 
 import pytest
 
 import omq.asyncio as omq
 from tests.unit.conftest import on_both_loops
+from tests.unit.engine.wire import RawPeer
 
 LARGE = bytes(range(256)) * 400  # 102,400 bytes: beyond every inline and slab limit
 
@@ -196,6 +199,32 @@ async def test_send_many_says_how_many_were_accepted(make, endpoint, count):
     messages = [str(number).encode() for number in range(count)]
     assert await push.send_many(iter(messages)) == count
     assert await reader == messages
+
+
+def segments(sock):
+    """How many segments with data have come in (`tcpi_data_segs_in`)."""
+    (found,) = struct.unpack_from("I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192), 152)
+    return found
+
+
+@on_both_loops
+@pytest.mark.parametrize("kind", [omq.PUSH, omq.PAIR, omq.DEALER, omq.ROUTER, omq.PUB], ids=lambda kind: kind.__name__)
+async def test_what_one_call_sends_leaves_with_it_in_one_piece(make, kind):
+    server = make(kind, bind="tcp://127.0.0.1:*")
+    raw = await RawPeer.dial(server.endpoints[0])
+    peer = {omq.PUSH: b"PULL", omq.PAIR: b"PAIR", omq.DEALER: b"ROUTER", omq.ROUTER: b"DEALER", omq.PUB: b"SUB"}[kind]
+    await raw.handshake(peer, Identity=b"me")
+    if kind is omq.PUB:
+        await raw.subscribe(b"")
+        await server.wait_subscribed(timeout=5)
+    await server.wait_connected(timeout=5)
+    given = [(b"me", b"%02d" % number) if kind is omq.ROUTER else b"%02d" % number for number in range(20)]
+    before = segments(raw.sock)
+    assert await server.send_many(given) == 20
+    # The loop had no turn in between.
+    assert raw.sock.recv(1000) == b"".join(b"\0\x02%02d" % number for number in range(20))
+    assert segments(raw.sock) == before + 1
+    raw.close()
 
 
 # Several parts where one is wanted
