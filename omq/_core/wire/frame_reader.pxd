@@ -11,6 +11,7 @@ from omq._core.wire.send_buffer cimport Part
 
 cdef enum:
     LARGE_FRAME = 32768      # a body above this is read by the kernel into the bytes object that the user gets
+    MOVED_AGAIN = 65536      # bytes of a large body that move into the caller's memory a second time
     LARGE_STEP = 1048576     # bytes first allocated for a large body: memory grows with the bytes that arrive
     COMMAND_LIMIT = 8388608  # bytes a command may have (a subscription to a long topic is one)
     PARTS_CEILING = 1048576  # parts a message may have unless max_parts says otherwise
@@ -85,6 +86,7 @@ cdef class FrameReader:
     cdef Py_ssize_t _target_size     # bytes
     cdef Node *_aimed                # the large frame that stands in the target; NULL: none
     cdef Py_ssize_t _aimed_size      # bytes of that frame when it is whole
+    cdef bint _came_back             # the large frame stood in a target that was taken back
     cdef Header _header              # of the frame that SCAN_LARGE announces
     cdef bint more                   # take_part: another part of the same message follows
     cdef long long max_size          # bytes a message may have, all parts together

@@ -448,6 +448,7 @@ cdef class FrameReader:
         if tail == self._head and tail.pos == tail.end:
             self._drop_head()
         self._large = node
+        self._came_back = False
         self._have = have
         self._room = room
         self._size = self._header.size
@@ -522,7 +523,9 @@ cdef class FrameReader:
         cdef Node *node = self._large
         self._target = into
         self._target_size = size
-        if node != NULL and self._fits_target(node.flags, self._size):
+        # Calls whose time runs out would move it to and fro: from here on it moves once more only, when it is whole.
+        cdef bint stays = self._came_back and self._have > MOVED_AGAIN
+        if node != NULL and not stays and self._fits_target(node.flags, self._size):
             # The frame has begun: its bytes move over, which they would have to in the end.
             memcpy(into, self._memory, self._have)
             Py_DECREF(<object>node.body)
@@ -549,6 +552,7 @@ cdef class FrameReader:
             node.body = <PyObject *>body
             if node == self._large:
                 self._memory = PyBytes_AS_STRING(body)
+                self._came_back = True
         return 0
 
     cdef object complaint(self, Scan found):

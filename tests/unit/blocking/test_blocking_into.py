@@ -132,6 +132,34 @@ def test_a_call_that_runs_out_of_time_in_a_frame_loses_nothing_of_it(make: Socke
         assert pull.recv(timeout=BOUND) == message
 
 
+def test_calls_that_run_out_of_time_in_a_frame_do_not_move_it_to_and_fro(make: Sockets) -> None:
+    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
+    message = body(LARGE)
+    wire = frames(message)
+    buffer = bytearray(LARGE)
+    with raw_push(pull) as sock:
+        sock.sendall(wire[: LARGE // 2])
+        arrived(pull, LARGE // 2)
+        with pytest.raises(omq.ReceiveTimeout):
+            pull.recv_into(buffer, timeout=0)
+        tracemalloc.start()
+        try:
+            for _ in range(3):
+                before = tracemalloc.get_traced_memory()[0]
+                tracemalloc.reset_peak()
+                with pytest.raises(omq.ReceiveTimeout):
+                    pull.recv_into(buffer, timeout=0)
+                # Each time that it moves it takes memory of its own again.
+                assert tracemalloc.get_traced_memory()[1] - before < LARGE // 4
+        finally:
+            tracemalloc.stop()
+        sock.sendall(wire[LARGE // 2 :])
+        assert pull.recv_into(buffer, timeout=BOUND) == LARGE
+        sock.sendall(wire)  # the next one lands as before
+        assert pull.recv_into(buffer, timeout=BOUND) == LARGE
+    assert buffer == message
+
+
 def test_another_peer_may_be_first(make: Sockets, crew: Crew) -> None:
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     slow, quick = body(LARGE, 1), body(LARGE, 2)
