@@ -76,6 +76,11 @@ class GreetingParser:
         """The bytes that were fed and come after the greeting."""
         return self._unread
 
+    @property
+    def begun(self) -> bool:
+        """Whether the beginning of a greeting was fed."""
+        return self._checked > 0
+
     def feed(self, data: bytes) -> Greeting | None:
         """Takes bytes from the peer.
 

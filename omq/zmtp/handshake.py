@@ -171,7 +171,7 @@ class Handshake:
     @property
     def hint(self) -> str:
         """The most likely meaning of the peer's silence, or of its end, now; empty for none in particular."""
-        if self._state is _S.GREETING and self._mechanism.has_roles:
+        if self._state is _S.GREETING and (self._mechanism.has_roles or self._parser.begun):
             # libzmq hangs up on a greeting that names another mechanism, before it has sent all of its own.
             return f"it may have another mechanism than {self._mechanism.name.decode()}"
         return self._mechanism.hint if self._state in (_S.SECURITY, _S.ASKING) else ""

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import math
 import os
 import pickle
 import queue
@@ -91,7 +92,8 @@ class Owner:
         self._memory = SharedMemory(blocks)
         self._connection = StandingConnection(settings, endpoint, self._memory, SharedMemory(blocks))
         self._drain = ""
-        self._drained = 0.0
+        self._drained = 0.0  # seconds that its microbatches have gathered
+        self._drains_since = math.inf  # when its first messages came
         self.resting = False
         self.changed = threading.Event()
         self.last: Microbatch | None = None
@@ -133,18 +135,19 @@ class Owner:
                 raise omq.StateError("the query has ended")
             settings: Settings = pickle.loads(bytes.fromhex(request["settings"]))
             connection.awake(settings)
-            limits = self._limits(request, microbatch)
+            limits = self._limits(request, microbatch, settings)
             begun = time.monotonic()
             try:
                 shape = Shape(tuple(request["columns"]), settings.batch_bytes, settings.socket == "SUB")
                 for taken in connection.take(shape, limits):
                     microbatch.add(taken)
+                    self._drains_since = min(self._drains_since, time.monotonic())
             finally:
                 self._drained += time.monotonic() - begun
             if request["drain"] and connection.cut:
                 log.warning(
-                    "%s: messages still came after availableNow had gathered for %g s; the next run takes them"
-                    " (triggerSeconds: how long it gathers)",
+                    "%s: messages still came after availableNow had taken them for %g s; the next run takes the others"
+                    " (option triggerSeconds)",
                     connection.endpoint,
                     request["limits"]["seconds"],
                 )
@@ -154,14 +157,17 @@ class Owner:
         finally:
             self.changed.set()
 
-    def _limits(self, request: dict[str, Any], microbatch: Microbatch) -> Limits:
+    def _limits(self, request: dict[str, Any], microbatch: Microbatch, settings: Settings) -> Limits:
         """What is left of a request's limits, where its microbatch has begun before, and of the time of a drain."""
         wanted = Limits(**request["limits"])
         if request["drain"] != self._drain:
-            self._drain, self._drained = request["drain"], 0.0
+            self._drain, self._drained, self._drains_since = request["drain"], 0.0, math.inf
         seconds = wanted.seconds
         if request["drain"] and seconds is not None:
-            seconds = max(seconds - self._drained, 0.0)
+            # Under a cap a microbatch gathers in no time, and Spark takes its own for each: who has said how long it
+            # may take means all of it. Else what is there is to be read whole, however many microbatches it needs.
+            spent = self._drained if settings.max_seconds is None else time.monotonic() - self._drains_since
+            seconds = max(seconds - max(spent, 0.0), 0.0)
         return Limits(
             rows=(MESSAGES if wanted.rows is None else wanted.rows) - microbatch.rows,
             bytes=(self._most if wanted.bytes is None else wanted.bytes) - microbatch.bytes,

@@ -150,15 +150,23 @@ class Settings:
         return both * self.partitions if self.partitions else both
 
     def security(self) -> Any:
-        """The socket's CURVE keys, read in the process that opens the socket; `None` without CURVE."""
-        keys = {name: Path(path).read_text(encoding="ascii") for name, path in self.keys}
+        """The socket's CURVE keys, read in the process that opens the socket; `None` without CURVE.
+
+        Raises:
+            OptionError: A file cannot be read, or has no key.
+        """
+        keys = {name: _read(name, path) for name, path in self.keys}
         secret = keys["curveSecretKeyFile"].strip() if "curveSecretKeyFile" in keys else None
-        if "curveServerKeyFile" in keys:
-            return omq.CurveClient(keys["curveServerKeyFile"].strip(), secret_key=secret)
-        if secret is None:
-            return None
-        allowed = keys.get("curveAuthorizedKeysFile")
-        return omq.CurveServer(secret, None if allowed is None else set(allowed.split()))
+        try:
+            if "curveServerKeyFile" in keys:
+                return omq.CurveClient(keys["curveServerKeyFile"].strip(), secret_key=secret)
+            if secret is None:
+                return None
+            allowed = keys.get("curveAuthorizedKeysFile")
+            return omq.CurveServer(secret, None if allowed is None else set(allowed.split()))
+        except (ValueError, omq.OptionError) as error:
+            files = ", ".join(f"{name}={path!r}" for name, path in self.keys)
+            raise omq.OptionError(f"{error} ({files})") from None
 
     def open(self, endpoint: str | None = None, **options: Any) -> omq.Socket:
         """Opens a socket.
@@ -171,6 +179,15 @@ class Settings:
         bind = [one for one in self.bind if endpoint in (None, one)]
         connect = [one for one in self.connect if endpoint in (None, one)]
         return kind(bind=bind, connect=connect, **{"security": self.security(), **dict(self.options), **options})
+
+
+def _read(option: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except OSError as error:
+        raise omq.OptionError(f"{option}={path!r}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise omq.OptionError(f"{option}={path!r}: it has no keys as Z85") from None
 
 
 def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settings:

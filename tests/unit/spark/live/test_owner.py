@@ -690,6 +690,36 @@ def test_a_drain_ends_when_it_is_quiet_and_goes_on_where_there_was_no_room(push:
     stream.end()
 
 
+def test_a_drain_that_has_a_time_ends_in_it_however_short_its_microbatches_are(push: omq.PUSH) -> None:
+    stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="10", quietSeconds="5", triggerSeconds="1")
+    push.send_many(numbered(0, 1000))
+    began, bounded, number, got = time.monotonic(), True, 0, []
+    while bounded:
+        number += 1
+        got += stream.read(number, "run")
+        (one,) = stream.run.status()["partitions"]
+        bounded = one["bounded"]
+        time.sleep(0.1)  # what Spark does in between
+    assert got == numbered(0, len(got))
+    assert 10 < len(got) < 1000
+    assert time.monotonic() - began < 30
+    assert stream.read(number + 1, "another run") == numbered(len(got), 10)
+    stream.end()
+
+
+def test_a_drain_that_has_none_reads_what_is_there_whole(push: omq.PUSH, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omq.spark.live.reading.DRAINING", 1.0)
+    stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="10", quietSeconds="0.3")
+    push.send_many(numbered(0, 150))
+    got, number = [], 0
+    while len(got) < 150:
+        number += 1
+        got += stream.read(number, "run")
+        time.sleep(0.1)
+    assert got == numbered(0, 150)
+    stream.end()
+
+
 def test_a_microbatch_without_bounds_has_one_all_the_same(push: omq.PUSH, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omq.spark.live.owner.available", lambda: 1 << 20)
     wanted = parsed(connect=push.endpoints[0], triggerSeconds="30")

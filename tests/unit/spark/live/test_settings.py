@@ -188,6 +188,17 @@ def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -
             assert push.peers[0].user_id == client_public.decode()
 
 
+def test_a_key_file_that_is_none_is_named_with_its_option(tmp_path: Path) -> None:
+    given = {"socket": "PULL", "connect": "tcp://127.0.0.1:5555", "maxRows": "1"}
+    missing = settings.parse("read", {**given, "curveServerKeyFile": str(tmp_path / "none")})
+    with pytest.raises(omq.OptionError, match=r"curveServerKeyFile='.*/none': No such file"):
+        missing.open()
+    for text in (b"no key", b"\xff"):
+        wrong = settings.parse("read", {**given, **_files(tmp_path, curveServerKeyFile=text)})
+        with pytest.raises(omq.OptionError, match=r"curveServerKeyFile='.*/curveServerKeyFile'"):
+            wrong.open()
+
+
 #: A text for every option of a socket, and the value that it stands for.
 EVERY: dict[str, tuple[str, Any]] = {
     "send_hwm": ("7", 7),
