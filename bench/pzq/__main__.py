@@ -3,7 +3,8 @@
 produced     messages a second of one producer whose acknowledgements are pipelined
 asked        of one producer that waits for each acknowledgement
 consumed     taken and acknowledged by one consumer, until the monitor says that nothing is left
-hard         produced with --hard-sync, 64 messages waiting for their acknowledgements
+hard         produced with --hard-sync, 64 messages waiting for their acknowledgements; beside LMDB alone, which commits
+             as many at a time and has nobody to answer
 replicated   produced as in the first line, to the first of two nodes, of which the other has to hold each message
 replicated 3 the same with three nodes: all of them keep each message, one has to hold it before the answer
 
@@ -24,6 +25,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
+
+import lmdb
 
 from bench.pzq.bare import ask, drain, figure, messages_left, produce
 from bench.pzq.original import Original, free_ports
@@ -103,6 +106,16 @@ def play(endpoints: dict[str, str], count: int, size: int) -> dict[str, float]:
     return found
 
 
+def commits(folder: Path, count: int, size: int) -> float:
+    """Messages a second that LMDB alone syncs, `DEPTH` of them in a commit."""
+    with lmdb.open(str(folder / "floor"), map_size=1 << 34) as environment:
+        bodies, began = b"x" * (size * DEPTH), time.perf_counter()
+        for number in range(count // DEPTH):
+            with environment.begin(write=True) as transaction:
+                transaction.put(b"%016d" % number, bodies)
+        return count // DEPTH * DEPTH / (time.perf_counter() - began)
+
+
 def main() -> None:
     """Plays the rounds, and shows what came of them."""
     parser = argparse.ArgumentParser(prog="python -m bench.pzq", description=__doc__.split("\n")[0])
@@ -113,8 +126,9 @@ def main() -> None:
     asked = parser.parse_args()
     original = Original(asked.original.absolute(), ACK_TIMEOUT) if asked.original else None
     found: dict[str, dict[str, list[float]]] = {"device": defaultdict(list), "stub": defaultdict(list)}
+    found["LMDB"] = defaultdict(list)
     for _ in range(asked.rounds):
-        for name in found:
+        for name in ("device", "stub"):
             with tempfile.TemporaryDirectory(dir=".") as text:
                 folder = Path(text).absolute()
                 command = ["bench.pzq.stub", str(folder / "ready.json")] if name == "stub" else device(folder)
@@ -130,6 +144,8 @@ def main() -> None:
                 found["device"]["hard"].append(
                     produce(endpoints["receive"], asked.count, asked.size, DEPTH, DEPTH // 4)
                 )
+        with tempfile.TemporaryDirectory(dir=".") as text:
+            found["LMDB"]["hard"].append(commits(Path(text), asked.count, asked.size))
         for name, nodes in REPLICATED.items():
             with tempfile.TemporaryDirectory(dir=".") as text, cluster(Path(text).absolute(), nodes) as endpoint:
                 found["device"][name].append(produce(endpoint, asked.count, asked.size, WINDOW, BATCH))
@@ -140,6 +156,9 @@ def main() -> None:
         if stubs:
             share = statistics.median(ours) / statistics.median(stubs)
             line += f"  stub {_shown(stubs)}  {share:.0%} of it, goal {SHARE:.0%}"
+        if floor := found["LMDB"][what]:
+            share = statistics.median(ours) / statistics.median(floor)
+            line += f"  LMDB {_shown(floor)}  {share:.0%} of it"
         print(line)
     for name in REPLICATED:
         ours = found["device"][name]

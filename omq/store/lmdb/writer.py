@@ -18,6 +18,7 @@ from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
 from omq.store.internal import Clean, Owed, Retain
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.ledger import Ledger
+from omq.store.lmdb.patience import Patience
 
 log = logging.getLogger("omq.store")
 
@@ -26,6 +27,8 @@ GROUP_WRITES: Final = 4096
 GROUP_BYTES: Final = 1024 * 1024
 LARGEST_GROUP: Final = 16 * GROUP_BYTES
 QUICK_SYNC: Final = 0.002  # seconds of a commit of one such group
+#: Bytes of a group beyond which its commit costs more than its sync: nothing more is awaited.
+WORTH_A_SYNC: Final = 128 * 1024
 FEW: Final = 4  # deletions for which a full disk must have the space
 OWED_AGAIN: Final = 0.1  # seconds until what found no space is tried again
 SYNC_AGAIN: Final = 1.0  # seconds in which no second sync is to make room where the first one has not
@@ -59,6 +62,38 @@ class Latency:
         for limit, number in zip(BUCKETS, self.buckets, strict=True):
             total += number
             stats.sync_buckets[limit] = stats.sync_buckets.get(limit, 0) + total
+
+
+class _Group:
+    """What becomes one transaction.
+
+    Args:
+        room: Bytes of messages that it has room for, about.
+
+    Attributes:
+        writes: The writes.
+        records: The messages that they bring.
+        size: Bytes of these.
+        last: Nothing comes behind it.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.writes: list[Write] = []
+        self.records = 0
+        self.size = 0
+        self.last = False
+        self._room = room
+
+    def takes(self, write: Write | None) -> bool:
+        """Takes one more, or the end; whether there is room for another one."""
+        if write is None:
+            self.last = True
+            return False
+        self.writes.append(write)
+        if isinstance(write, GROWING):
+            self.size += len(write.records)
+            self.records += write.count
+        return self.size < self._room and len(self.writes) < GROUP_WRITES
 
 
 class Writer:
@@ -117,6 +152,7 @@ class Writer:
         self._queue: SimpleQueue[Write | None] = SimpleQueue()
         self._ended = False  # nothing more is taken
         self._group_bytes = GROUP_BYTES
+        self._patience = Patience()
         self._tight = ""  # why the data file cannot grow, as far as is known
         #: For what is written now: 1: the reserve was given, 2: a sync has freed what it could, 3: little is deleted.
         self._helped = 0
@@ -191,25 +227,35 @@ class Writer:
             self._queue.put(Clean())
 
     def _gather(self) -> list[Write]:
-        """Waits for a write, and takes what has come with it."""
-        group: list[Write] = []
-        size = 0
-        get = self._queue.get
-        write = get()
+        """Waits for a write, and takes what has come with it, or is about to."""
+        group = _Group(self._group_bytes)
+        idle = self._queue.empty()
+        goes_on = group.takes(self._queue.get())
         try:
-            while True:
-                if write is None:
-                    self._ended = True
-                    break
-                group.append(write)
-                if isinstance(write, GROWING):
-                    size += len(write.records)
-                if size >= self._group_bytes or len(group) >= GROUP_WRITES:
-                    break
-                write = get(block=False)
+            while goes_on:
+                goes_on = group.takes(self._queue.get(block=False))
         except Empty:
-            pass
-        return group
+            if self.strong:
+                self._await_more(group, 0 if idle else group.records)
+        self._ended = group.last
+        return group.writes
+
+    def _await_more(self, group: _Group, came: int) -> None:
+        """Waits for what is worth a wait; *came*: how many messages had come when the last commit ended."""
+        if group.size >= WORTH_A_SYNC:
+            return
+        now = time.perf_counter()
+        wanted, seconds = self._patience.waits_for(came, now)
+        if wanted <= group.records:
+            return
+        goes_on = True
+        try:
+            while goes_on and group.records < wanted and group.size < WORTH_A_SYNC:
+                goes_on = group.takes(self._queue.get(timeout=max(0.0, now + seconds - time.perf_counter())))
+        except Empty:
+            self._patience.waited(paid=False)
+        else:
+            self._patience.waited(paid=True)
 
     def _write(self, group: list[Write]) -> None:
         """Writes a group, in parts where it does not go as a whole."""
@@ -302,8 +348,10 @@ class Writer:
             self._forget()
             raise
         if strong:
-            seconds = time.perf_counter() - began
+            now = time.perf_counter()
+            seconds = now - began
             self.latency.note(seconds)
+            self._patience.committed(ledger.appended, seconds, now)
             if ledger.appended_bytes <= GROUP_BYTES:
                 self._group_bytes = min(LARGEST_GROUP, int(GROUP_BYTES * max(1.0, seconds / QUICK_SYNC)))
         self.commits += 1

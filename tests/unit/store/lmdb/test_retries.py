@@ -18,7 +18,7 @@ def test_a_write_that_fails_unexpectedly_harms_no_other(store: Opened, monkeypat
     topic = store.make("t")
     good = [Append(topic, blocks.encode([b"%d" % i]), 1) for i in range(3)]
     bad = Append(topic, b"", 1)
-    bad.count = "many"  # type: ignore[assignment]
+    bad.producer, bad.sequence = 7, 1  # type: ignore[assignment]
     store.try_(good[0], bad, good[1], Trim(topic, 0), good[2])
     assert isinstance(bad.error, StoreError)
     assert sorted(write.first for write in good) == [1, 2, 3]
@@ -112,7 +112,7 @@ def test_one_write_that_cannot_be_written_costs_the_others_few_commits(store: Op
     topic = store.make("t")
     good = [Append(topic, blocks.encode([b"x"]), 1) for _ in range(300)]
     bad = Append(topic, b"", 1)
-    bad.count = "many"  # type: ignore[assignment]
+    bad.producer, bad.sequence = 7, 1  # type: ignore[assignment]
     writer = store.log._writers["strong"]
     before = writer.commits
     held = Held(writer.environment, monkeypatch)
