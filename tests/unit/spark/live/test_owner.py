@@ -56,7 +56,7 @@ class Stream:
 
     def begin(self) -> None:
         """The query's run begins."""
-        self.run = Run(self.name, KEEP, names_of(self.settings))
+        self.run = Run(self.name, self.settings.keep_seconds, names_of(self.settings))
 
     def end(self) -> None:
         """The process that Spark asks for offsets is gone."""
@@ -179,11 +179,12 @@ def test_after_the_time_that_they_are_kept_all_processes_are_gone(push: omq.PUSH
     assert stream.owner() != owner
 
 
-def test_one_that_has_nothing_to_keep_ends_with_the_run(push: omq.PUSH, stream: Stream) -> None:
+def test_one_that_has_nothing_to_keep_ends_with_the_run(push: omq.PUSH) -> None:
+    stream = Stream(connect=push.endpoints[0], triggerSeconds="0.3", keepSeconds="60")
     assert stream.read(1) == []
     owner = stream.owner()
     stream.end()
-    assert gone(owner, 2.5)
+    assert gone(owner, 20)
 
 
 def test_a_killed_owner_is_replaced_and_told_of(push: omq.PUSH, stream: Stream) -> None:
