@@ -5,11 +5,21 @@
 `docs/howto/spark.md` says how to use the data source, what it guarantees and how to size it.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from omq.spark.live.stages import pull_batches, push_partition
+if TYPE_CHECKING:
+    from omq.spark.live.stages import pull_batches, push_partition
 
 __all__ = ["pull_batches", "push_partition", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    # A stream's coordinator is of this package, too, and begins in half the time without Arrow.
+    if name in ("pull_batches", "push_partition"):
+        from omq.spark.live import stages
+
+        return getattr(stages, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register(spark: Any) -> None:
