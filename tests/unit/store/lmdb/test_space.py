@@ -207,14 +207,14 @@ def test_while_nothing_can_be_written_what_is_deleted_is_tried_again_in_peace(st
         assert not any(bytes(key[:1]) == b"b" for key, _ in reading.cursor())
 
 
-def test_many_small_commits_do_not_wait_for_the_next_sync_with_what_they_free(tmp_path: Path, monkeypatch) -> None:
+def test_many_small_commits_do_not_wait_for_the_next_sync_with_what_they_free(directory: Path, monkeypatch) -> None:
     """A sync holds the pages of its state, so that those of each commit behind it are new ones, five or so."""
     monkeypatch.setattr("omq.store.lmdb.flusher.COMMITS", 200)
-    with Opened.on_disk(tmp_path / "store", flush_interval=1000.0) as log:
+    with Opened.on_disk(directory, flush_interval=1000.0) as log:
         topic = log.make("t", persistence="weak")
         for _ in range(2000):
             log.append(topic, bytes(100))
-        assert (tmp_path / "store" / "weak" / "data.mdb").stat().st_size < 4096 * 4000
+        assert (directory / "weak" / "data.mdb").stat().st_size < 4096 * 4000
 
 
 def test_a_disk_that_is_full_of_what_waits_for_a_sync_is_not_full(tmp_path: Path, monkeypatch) -> None:
