@@ -628,6 +628,7 @@ cdef class Call:
     cdef object _send_many(self):
         if type(self._argument) is not list and type(self._argument) is not tuple:
             self._argument = list(self._argument)
+        self._core.send_queue.begin_many()
         try:
             return self._put_many(self._argument)
         finally:

@@ -154,6 +154,7 @@ cdef class SendQueue:
     cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef bint more                   # likewise: the call that puts messages has more of them
     cdef long long _ran_out          # when such a call had no more, last
+    cdef bint _was_idle              # that was a while ago when this one began
     cdef bint led                    # whoever puts messages ends each turn itself: batches are left to nobody else
     cdef Py_ssize_t parked           # messages that peers which cannot be written hold
     cdef readonly bint heeds         # commands may be for it: see `heed`
@@ -175,6 +176,7 @@ cdef class SendQueue:
     cdef int note(self, Peer peer) except -1
     cdef int defer(self, Peer peer) except -1
     cdef int _flush_turn(self) except -1
+    cdef void begin_many(self) noexcept
     cdef int end_many(self) except -1
 
     @cython.final

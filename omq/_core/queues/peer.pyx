@@ -717,16 +717,17 @@ cdef class SendQueue:
             self._scheduled = True
         return 0
 
+    cdef void begin_many(self) noexcept:
+        """A call begins to put messages."""
+        # The caller's own pauses count: what is put to many peers takes long.
+        self._was_idle = now_ns() - self._ran_out > SPARSE_NS
+
     cdef int end_many(self) except -1:
-        """A call has put all its messages: they leave at once after an idle while, else when the turn ends."""
-        cdef long long now
+        """The call has put what it could: that leaves at once after an idle while, else when the turn ends."""
         self.more = False
-        if self._dirty is not None:
-            now = now_ns()
-            if now - self._ran_out > SPARSE_NS:
-                self._flush_turn()
-                now = now_ns()
-            self._ran_out = now
+        if self._was_idle and self._dirty is not None:
+            self._flush_turn()
+        self._ran_out = now_ns()
         return 0
 
     cdef int _flush_turn(self) except -1:

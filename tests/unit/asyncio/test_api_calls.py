@@ -227,6 +227,28 @@ async def test_what_one_call_sends_leaves_with_it_in_one_piece(make, kind):
     raw.close()
 
 
+@on_both_loops
+async def test_a_flood_of_small_calls_gathers_however_many_there_are_to_write_to(make):
+    """To write to each of them takes longer than a pause does that shows that there is no flood."""
+    pub = make(omq.PUB, bind="tcp://127.0.0.1:*")
+    peers = [await RawPeer.dial(pub.endpoints[0]) for _ in range(200)]
+    for peer in peers:
+        await peer.handshake(b"SUB")
+        await peer.subscribe(b"")
+    await pub.wait_subscribed(n=len(peers), timeout=5)
+    taken = []
+    for call in (pub.send, lambda message: pub.send_many([message])):
+        before = segments(peers[-1].sock)
+        for number in range(500):
+            await call(b"%03d" % number)
+        await asyncio.sleep(0)
+        assert await peers[-1].read_exactly(500 * 5) == b"".join(b"\0\x03%03d" % number for number in range(500))
+        taken.append(segments(peers[-1].sock) - before)
+    assert taken[1] < 3 * taken[0] + 10, taken
+    for peer in peers:
+        peer.close()
+
+
 # Several parts where one is wanted
 
 
