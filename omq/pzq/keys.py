@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
+from typing import Final, Generic, NamedTuple, TypeVar, overload
 
 V = TypeVar("V")
 
@@ -165,8 +165,15 @@ class Spans(Generic[V]):
         for span in self._spans:
             yield span.first, span.end, span.value
 
-    def __bool__(self) -> bool:
-        return bool(self._spans)
+    def __len__(self) -> int:
+        """How many spans there are."""
+        return len(self._spans)
+
+    def drop(self, most: int) -> int:
+        """Drops the lowest spans; how many."""
+        dropped = min(most, len(self._spans))
+        del self._spans[:dropped]
+        return dropped
 
     def _before(self, number: int) -> int:
         """Where a number is, or else would be inserted behind; -1: before all."""
@@ -196,11 +203,15 @@ class Spans(Generic[V]):
 
     def put(self, first: int, end: int, value: V) -> None:
         """Notes what belongs to numbers that are not there yet."""
-        at = self._before(first)
-        if at >= 0 and (span := self._spans[at]).end == first and span.value == value:
+        spans, at = self._spans, self._before(first)
+        if at >= 0 and (span := spans[at]).end == first and span.value == value:
             span.end = end
         else:
-            self._spans.insert(at + 1, _Span(first, end, value))
+            at += 1
+            spans.insert(at, _Span(first, end, value))
+        if at + 1 < len(spans) and (after := spans[at + 1]).first == end and after.value == value:
+            spans[at].end = after.end
+            del spans[at + 1]
 
     def take(self, first: int, end: int) -> list[tuple[int, int, V]]:
         """Takes some numbers out, as far as they are there."""
@@ -376,37 +387,63 @@ class Numbered:
 
 
 class Recent:
-    """The keys that came last.
+    """Keys that came lately, as runs. Where these are too many, those go whose messages were stored first.
+
+    So what has come twice is not kept at the cost of what has come once: who asks for all in their order, and is given
+    again what is forgotten, would else have each message forgotten right before he asks for it.
 
     Args:
-        most: How many.
+        most: How many runs.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._keys: KeyMap[None] = KeyMap()
-        self._order: OrderedDict[KeyRun, None] = OrderedDict()  # some of these may be gone again
+        self._runs = 0
+        self._by_head: dict[str, Spans[None]] = {}
+        self._oldest: list[tuple[int, str]] = []  # when the messages of each head were stored; a heap
 
     def __contains__(self, key: str) -> bool:
-        return key in self._keys
+        return bool(self.find([key]))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
+        for head, spans in self._by_head.items():
+            for first, end, _ in spans:
+                yield from KeyRun(head, first, end).texts()
 
-    def find(self, keys: Iterable[str]) -> list[tuple[KeyRun, Any]]:
+    def find(self, keys: Iterable[str]) -> list[KeyRun]:
         """Those of some keys that are among them."""
-        return self._keys.find(keys)
+        found: list[KeyRun] = []
+        if self._by_head:
+            for head, first, end in Keys.of(keys).runs:
+                if (spans := self._by_head.get(head)) is not None:
+                    found += [KeyRun(head, begin, stop) for begin, stop, _ in spans.find(first, end)]
+        return found
 
     def add(self, keys: Iterable[str]) -> None:
         """Keys have come."""
-        for run in Keys.of(keys).runs:
-            self._keys.put_run(run, None)
-            self._order[run] = None
-        while (over := len(self._keys) - self._most) > 0 or len(self._order) > self._most:
-            (head, first, end), _ = self._order.popitem(last=False)
-            cut = min(end, first + over) if over > 0 else end
-            self._keys.take(Keys([KeyRun(head, first, cut)]))
-            if cut < end:
-                left = KeyRun(head, cut, end)
-                self._order[left] = None
-                self._order.move_to_end(left, last=False)
+        for head, first, end in Keys.of(keys).runs:
+            spans = self._by_head.get(head)
+            if spans is None:
+                spans = self._by_head[head] = Spans()
+                heappush(self._oldest, (_stored(head), head))
+            before = len(spans)
+            spans.take(first, end)
+            spans.put(first, end, None)
+            self._runs += len(spans) - before
+        if self._runs > self._most:
+            self._forget(self._runs - self._most + self._most // 64)
+
+    def _forget(self, runs: int) -> None:
+        while runs > 0:
+            spans = self._by_head[self._oldest[0][1]]
+            dropped = spans.drop(runs)
+            runs -= dropped
+            self._runs -= dropped
+            if not spans:
+                del self._by_head[heappop(self._oldest)[1]]
+
+
+def _stored(head: str) -> int:
+    """When messages were stored, in microseconds since 1970, as the head of their keys says; 0 where it does not."""
+    when = head.partition("|")[0]
+    return int(when) if when.isascii() and when.isdecimal() and len(when) <= 20 else 0

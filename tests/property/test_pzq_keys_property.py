@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from omq.pzq.keys import KeyMap, Keys, Numbered, Places, Recent
+from omq.pzq.keys import KeyMap, Keys, Numbered, Places, Recent, split
 
 HEADS = [f"{when}|0123abcd-4567-8007-{number:04x}-" for when in (17, 170) for number in (0x8000, 0xBFFF)]
 RUNS = st.builds(
@@ -22,6 +22,24 @@ KEYS = st.lists(st.one_of(RUNS, ODD.map(lambda key: [key])), min_size=1, max_siz
 )
 
 
+def runs_of(keys: set[str]) -> list[list[str]]:
+    """The keys, those first whose messages were stored first; keys that count up are one."""
+
+    def age(key: str) -> tuple[int, str, int]:
+        head, number = split(key)
+        when = head.partition("|")[0]
+        return int(when) if when.isascii() and when.isdecimal() else 0, head, number
+
+    runs: list[list[str]] = []
+    for key in sorted(keys, key=age):
+        _, head, number = age(key)
+        if runs and number > 0 and age(runs[-1][-1])[1:] == (head, number - 1):
+            runs[-1].append(key)
+        else:
+            runs.append([key])
+    return runs
+
+
 class Beside(RuleBasedStateMachine):
     """Whatever is done, both have the same."""
 
@@ -30,7 +48,7 @@ class Beside(RuleBasedStateMachine):
         self.places, self.expected = Places(), dict[str, int]()
         self.owners, self.owned = KeyMap[object](), dict[str, object]()
         self.numbered, self.named, self.next = Numbered(), dict[int, str](), 1
-        self.recent, self.last = Recent(12), dict[str, None]()
+        self.recent, self.last = Recent(6), set[str]()
 
     @rule(keys=KEYS, place=st.integers(0, 40))
     def note(self, keys: list[str], place: int) -> None:
@@ -68,11 +86,10 @@ class Beside(RuleBasedStateMachine):
 
     @rule(keys=KEYS)
     def come(self, keys: list[str]) -> None:
-        keys = [key for key in keys if key not in self.last]
         self.recent.add(keys)
-        self.last.update(dict.fromkeys(keys))
-        while len(self.last) > 12:
-            del self.last[next(iter(self.last))]
+        self.last.update(keys)
+        while len(runs := runs_of(self.last)) > 6:
+            self.last -= set(runs[0])
 
     @invariant()
     def both_have_the_same(self) -> None:
@@ -114,4 +131,28 @@ def test_the_same_keys_again_and_again_do_not_gather() -> None:
     recent = Recent(4)
     for number in range(100):
         recent.add([f"{HEADS[0]}{number % 2:012x}", f"{HEADS[0]}{number % 3:012x}"])
-    assert len(recent._order) <= 5
+    assert sorted(recent) == [f"{HEADS[0]}{number:012x}" for number in range(3)]
+    assert recent._runs == 1
+
+
+def test_who_asks_for_all_in_their_order_is_given_again_only_what_is_beyond_the_bound() -> None:
+    """Consumers leave every other message, so that each of these is a run."""
+    keys = [f"{1700 + number // 256}|0123abcd-4567-8007-8000-{number:012x}" for number in range(40_000)]
+    told = [key for number, key in enumerate(keys) if number % 2]
+    recent = Recent(16_384)
+    for key in told:
+        recent.add([key])
+    again = 0
+    for begin in range(0, len(told), 256):
+        unknown = [key for key in told[begin : begin + 256] if key not in recent]
+        again += len(unknown)
+        recent.add(unknown)
+    assert len(told) - 16_384 <= again <= len(told) - 16_384 + 2 * 16_384 // 64
+
+
+def test_runs_are_remembered_however_long_they_are() -> None:
+    recent = Recent(100)
+    for number in range(10_000):
+        if number % 200:
+            recent.add([f"{HEADS[0]}{number:012x}"])
+    assert len(list(recent)) == 9_950

@@ -18,7 +18,7 @@ from omq.pzq.cluster.beginnings import KEPT, NONE, Beginnings
 from omq.pzq.cluster.possession import BOUND, number_of
 from omq.pzq.keys import KeyRun, Keys, Origin, Recent
 
-#: Keys that are remembered, whoever's they are.
+#: Runs of keys that are remembered, whoever's they are.
 REMEMBERED: Final = 65_536
 #: Ranges of a statement.
 MAX_RANGES: Final = 2048
@@ -102,7 +102,7 @@ class Done:
     def find(self, owner: str, keys: Iterable[str]) -> list[KeyRun]:
         """Those of some of an owner's keys that are among them; one may be there twice."""
         keys = Keys.of(keys)
-        return [run for run, _ in self._recent.find(keys)] + list(self.stated(owner, keys.runs))
+        return self._recent.find(keys) + list(self.stated(owner, keys.runs))
 
     # ------------------------------------------------------------------ statements
 

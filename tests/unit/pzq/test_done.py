@@ -34,7 +34,7 @@ def test_what_it_was_told_of_is_forgotten_after_a_while_and_what_was_stated_is_n
     done = Done()
     done.add(keys(1, 10))
     done.state("a", STEM, 200, [(1, 5)])
-    done.add(keys(100, REMEMBERED))
+    done.add(keys(100 + 2 * number, 1)[0] for number in range(REMEMBERED))  # a run each
     assert [number for number in range(1, 11) if knows(done, "a", keys(number, 1)[0])] == [1, 2, 3, 4, 5]
     assert found(done, keys(1, 10)) == list(keys(1, 5))
 
