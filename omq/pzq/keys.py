@@ -390,7 +390,8 @@ class Recent:
     """Keys that came lately, as runs. Where these are too many, those go whose messages were stored first.
 
     So what has come twice is not kept at the cost of what has come once: who asks for all in their order, and is given
-    again what is forgotten, would else have each message forgotten right before he asks for it.
+    again what is forgotten, would else have each message forgotten right before he asks for it. Messages of different
+    stores are not compared, whose clocks may differ: that one gives way of which there are most.
 
     Args:
         most: How many runs.
@@ -398,9 +399,12 @@ class Recent:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._runs = 0
-        self._by_head: dict[str, Spans[None]] = {}
-        self._oldest: list[tuple[int, str]] = []  # when the messages of each head were stored; a heap
+        self._by_head: dict[str, _OfHead] = {}
+        self._shares: dict[str, _Share] = {}  # by stem
+
+    def __len__(self) -> int:
+        """How many runs there are."""
+        return sum(share.runs for share in self._shares.values())
 
     def __contains__(self, key: str) -> bool:
         return bool(self.find([key]))
@@ -422,25 +426,62 @@ class Recent:
     def add(self, keys: Iterable[str]) -> None:
         """Keys have come."""
         for head, first, end in Keys.of(keys).runs:
-            spans = self._by_head.get(head)
-            if spans is None:
-                spans = self._by_head[head] = Spans()
-                heappush(self._oldest, (_stored(head), head))
+            spans = self._by_head.get(head) or self._begin(head)
             before = len(spans)
             spans.take(first, end)
             spans.put(first, end, None)
-            self._runs += len(spans) - before
-        if self._runs > self._most:
-            self._forget(self._runs - self._most + self._most // 64)
+            self._shares[spans.stem].runs += len(spans) - before
+        while (over := len(self) - self._most) > 0:
+            self._forget(over + self._most // 64)
+
+    def _begin(self, head: str) -> _OfHead:
+        """A head that was not known."""
+        origin = Origin.of(head)
+        spans = self._by_head[head] = _OfHead("" if origin is None else origin.stem)
+        if (share := self._shares.get(spans.stem)) is None:
+            share = self._shares[spans.stem] = _Share()
+        heappush(share.heads, (_stored(head), head))
+        return spans
 
     def _forget(self, runs: int) -> None:
-        while runs > 0:
-            spans = self._by_head[self._oldest[0][1]]
+        """Forgets so many runs, or all of one store."""
+        stem, share = max(self._shares.items(), key=lambda one: (one[1].runs, one[0]))
+        while runs > 0 and share.runs:
+            spans = self._by_head[share.heads[0][1]]
             dropped = spans.drop(runs)
             runs -= dropped
-            self._runs -= dropped
+            share.runs -= dropped
             if not spans:
-                del self._by_head[heappop(self._oldest)[1]]
+                del self._by_head[heappop(share.heads)[1]]
+        if not share.runs:
+            del self._shares[stem]
+
+
+class _OfHead(Spans[None]):
+    """The remembered keys of one head.
+
+    Attributes:
+        stem: Of which store they are; empty for keys that do not say it.
+    """
+
+    __slots__ = ("stem",)
+
+    def __init__(self, stem: str) -> None:
+        super().__init__()
+        self.stem = stem
+
+
+class _Share:
+    """What of the remembered keys is of one store.
+
+    Attributes:
+        runs: How many.
+        heads: When the messages of each head were stored, and the head; a heap.
+    """
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.heads: list[tuple[int, str]] = []
 
 
 def _stored(head: str) -> int:
