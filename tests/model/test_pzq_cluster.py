@@ -17,7 +17,7 @@ KEY = key_in("a0", 1)
 
 #: Of a beginning: the faults that have happened, and how far its ways go in the usual run.
 FAULTS = {"produced": 0, "taken_over": 1, "returning": 1}
-ROUNDS = {"produced": 7, "taken_over": 4, "returning": 4}
+ROUNDS = {"produced": 6, "taken_over": 4, "returning": 4}
 
 
 def explore(cluster: Cluster, faults: int, rounds: int, seconds: float) -> tuple[int, bool]:
