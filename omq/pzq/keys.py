@@ -169,10 +169,10 @@ class Spans(Generic[V]):
         """How many spans there are."""
         return len(self._spans)
 
-    def drop(self, most: int) -> int:
-        """Drops the lowest spans; how many."""
-        dropped = min(most, len(self._spans))
-        del self._spans[:dropped]
+    def drop(self, most: int) -> list[tuple[int, int, V]]:
+        """Takes the lowest spans out."""
+        dropped = [(span.first, span.end, span.value) for span in self._spans[:most]]
+        del self._spans[:most]
         return dropped
 
     def _before(self, number: int) -> int:
@@ -332,6 +332,20 @@ class KeyMap(Generic[V]):
                 del self._heads[head]
         return taken
 
+    def spans(self, head: str) -> int:
+        """How many runs of one head there are."""
+        spans = self._heads.get(head)
+        return 0 if spans is None else len(spans)
+
+    def drop(self, head: str, most: int) -> int:
+        """Takes out runs of one head, those with the lowest numbers; how many."""
+        spans = self._heads[head]
+        dropped = spans.drop(most)
+        self._count -= sum([end - first for first, end, _ in dropped])
+        if not spans:
+            del self._heads[head]
+        return len(dropped)
+
 
 class Places(KeyMap[int]):
     """Where messages are, by key: those of one run lie behind each other."""
@@ -399,76 +413,57 @@ class Recent:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._by_head: dict[str, _OfHead] = {}
-        self._shares: dict[str, _Share] = {}  # by stem
+        self._keys: KeyMap[None] = KeyMap()
+        self._shares: dict[str, _Share] = {}  # by stem; keys that do not say it have an empty one
+        self._share_of: dict[str, _Share] = {}  # by head
 
     def __len__(self) -> int:
         """How many runs there are."""
         return sum(share.runs for share in self._shares.values())
 
     def __contains__(self, key: str) -> bool:
-        return bool(self.find([key]))
+        return key in self._keys
 
     def __iter__(self) -> Iterator[str]:
-        for head, spans in self._by_head.items():
-            for first, end, _ in spans:
-                yield from KeyRun(head, first, end).texts()
+        return iter(self._keys)
 
     def find(self, keys: Iterable[str]) -> list[KeyRun]:
         """Those of some keys that are among them."""
-        found: list[KeyRun] = []
-        if self._by_head:
-            for head, first, end in Keys.of(keys).runs:
-                if (spans := self._by_head.get(head)) is not None:
-                    found += [KeyRun(head, begin, stop) for begin, stop, _ in spans.find(first, end)]
-        return found
+        return [run for run, _ in self._keys.find(keys)]
 
     def add(self, keys: Iterable[str]) -> None:
         """Keys have come."""
-        for head, first, end in Keys.of(keys).runs:
-            spans = self._by_head.get(head) or self._begin(head)
-            before = len(spans)
-            spans.take(first, end)
-            spans.put(first, end, None)
-            self._shares[spans.stem].runs += len(spans) - before
+        for run in Keys.of(keys).runs:
+            share = self._share_of.get(run.head) or self._begin(run.head)
+            before = self._keys.spans(run.head)
+            self._keys.put_run(run, None)
+            share.runs += self._keys.spans(run.head) - before
         while (over := len(self) - self._most) > 0:
             self._forget(over + self._most // 64)
 
-    def _begin(self, head: str) -> _OfHead:
+    def _begin(self, head: str) -> _Share:
         """A head that was not known."""
         origin = Origin.of(head)
-        spans = self._by_head[head] = _OfHead("" if origin is None else origin.stem)
-        if (share := self._shares.get(spans.stem)) is None:
-            share = self._shares[spans.stem] = _Share()
+        stem = "" if origin is None else origin.stem
+        if (share := self._shares.get(stem)) is None:
+            share = self._shares[stem] = _Share()
+        self._share_of[head] = share
         heappush(share.heads, (_stored(head), head))
-        return spans
+        return share
 
     def _forget(self, runs: int) -> None:
         """Forgets so many runs, or all of one store."""
         stem, share = max(self._shares.items(), key=lambda one: (one[1].runs, one[0]))
         while runs > 0 and share.runs:
-            spans = self._by_head[share.heads[0][1]]
-            dropped = spans.drop(runs)
+            head = share.heads[0][1]
+            dropped = self._keys.drop(head, runs)
             runs -= dropped
             share.runs -= dropped
-            if not spans:
-                del self._by_head[heappop(share.heads)[1]]
+            if not self._keys.spans(head):
+                heappop(share.heads)
+                del self._share_of[head]
         if not share.runs:
             del self._shares[stem]
-
-
-class _OfHead(Spans[None]):
-    """The remembered keys of one head.
-
-    Attributes:
-        stem: Of which store they are; empty for keys that do not say it.
-    """
-
-    __slots__ = ("stem",)
-
-    def __init__(self, stem: str) -> None:
-        super().__init__()
-        self.stem = stem
 
 
 class _Share:
