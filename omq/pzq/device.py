@@ -209,7 +209,13 @@ class AsyncDevice:
         self._by_id = {queue.id: (queue, outlet) for queue in self._queues}
         graves = self._outlet("dead_letter", self._dead) if self._dead_letter is not None else None
         self._by_id.update({queue.id: (queue, graves) for queue in self._dead})
-        self._inlet = Inlet(self._journal, self._queues[-1].id, quick=self._kind == "weak", cluster=self._member)
+        self._inlet = Inlet(
+            self._journal,
+            self._queues[-1].id,
+            quick=self._kind == "weak",
+            awaited=lambda: bool(outlet.consumers),
+            cluster=self._member,
+        )
         self.endpoints["receive"] = self._inlet.start(self._receive, self._security)
         self.endpoints["send"] = outlet.start(self._send, self._security)
         if graves is not None and self._dead_letter is not None:

@@ -72,17 +72,27 @@ class Inlet:
         journal: Where the store is.
         topic: The topic that messages go to.
         quick: What is stored there waits for no disk.
+        awaited: Whether somebody waits for messages.
         cluster: What the messages are given to, too; `None`: nothing.
 
     Attributes:
         counts: What has happened: `stored`, `repeated`, `refused`, and `stored_bytes` of bodies.
     """
 
-    def __init__(self, journal: Journal, topic: int, *, quick: bool, cluster: Cluster | None = None) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        topic: int,
+        *,
+        quick: bool,
+        awaited: Callable[[], bool],
+        cluster: Cluster | None = None,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._journal = journal
         self._topic = topic
         self._quick = quick
+        self._awaited = awaited
         self._cluster = cluster
         self._nodes: set[bytes] = set()  # connections of nodes
         self._bodies: list[bytes] = []  # of one part each, to be encoded together
@@ -174,7 +184,9 @@ class Inlet:
                 turned = time.monotonic()
             if soon:
                 await asyncio.sleep(0)
-                turned = self._look_for_more()
+                turned = time.monotonic()
+                if not self._look_for_more(turned + SOON):
+                    self._journal.catch_up()
             try:
                 batch: list[Any] = await socket.recv_many(BATCH)
             except ClosedError:
@@ -192,18 +204,20 @@ class Inlet:
                     await self._room
             self._flush()
             if few and self._quick:
-                self._journal.flush_at_once(QUICK)
+                self._journal.flush_at_once(QUICK, note=self._cluster is None)
+                if not soon or self._awaited():
+                    self._journal.catch_up()
             else:
                 self._journal.flush()
             answered = time.monotonic()
 
-    def _look_for_more(self) -> float:
-        """Waits for a request without sleeping; when the loop had its last turn."""
-        turned = now = time.monotonic()
+    def _look_for_more(self, until: float) -> bool:
+        """Waits for a request without sleeping; whether one has come."""
         with suppress(ClosedError):
-            while now - turned < SOON and not at_once(self._socket.poll(0.0)):
-                now = time.monotonic()
-        return turned
+            while not at_once(self._socket.poll(0.0)):
+                if time.monotonic() >= until:
+                    return False
+        return True
 
     def _take(self, frames: list[bytes]) -> None:
         """One message of a producer."""

@@ -426,12 +426,20 @@ class Log(Protocol):
     def submit_many(self, writes: Iterable[Write]) -> None:
         """Takes several."""
 
-    def write_at_once(self, writes: list[Write]) -> bool:
+    def write_at_once(self, writes: list[Write], *, note: bool = False) -> bool:
         """Does writes that wait for no disk in the calling thread, `notify` and `appended` included.
+
+        Args:
+            writes: The writes.
+            note: Small appends need only be noted: a process that dies loses none, and they are there to be read once
+                something else is written, or `catch_up` is called, which who asks for it does soon.
 
         Returns:
             Whether it has: not where the disk is to be waited for, or something else is written or waits to be.
         """
+
+    def catch_up(self) -> None:
+        """Writes what was only noted, in the calling thread, `appended` included."""
 
     def topics(self) -> list[TopicState]:
         """All topics, by id."""

@@ -41,6 +41,12 @@ class Owed(Append):
         self.done = True
 
 
+class Noted(Owed):
+    """An append that was acknowledged once it was noted (see `omq.store.lmdb.notes`), where it stays until written."""
+
+    __slots__ = ()
+
+
 class Carry(Settle):
     """The second half."""
 

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from omq.store.errors import StagesFull, StoreError, StoreFailed, StoreFull
-from omq.store.interface import Appended, Log, Notify, Write
+from omq.store.interface import Appended, Log, Notify, Settle, Write
 
 #: Seconds without a refusal after which what is stored shows that there is room again.
 _FULL = 10.0
@@ -89,7 +89,7 @@ class Journal:
     def submit(self, write: Write, done: Callable[[Any], None]) -> None:
         """Submits a write at the end of this turn; *done* gets it back in the loop, with its result or its error."""
         if not self._out:
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._end_turn)
         self.add(write, done)
 
     def add(self, write: Write, done: Callable[[Any], None]) -> None:
@@ -110,30 +110,51 @@ class Journal:
                 write.error = error
             self._notify(out)
 
-    def flush_at_once(self, seconds: float) -> None:
+    def flush_at_once(self, seconds: float, *, note: bool = False) -> None:
         """Submits what this turn has gathered, and hands on what has come of it.
 
         The store writes in this very thread where it can; else the loop waits for it (see `linger`).
 
         Args:
             seconds: For so long at most.
+            note: Small appends need only be noted (see `Log.write_at_once`), until `catch_up` is called.
         """
+        if not self._write_here(note=note):
+            self.flush()
+            self.linger(seconds)
+
+    def _end_turn(self) -> None:
+        # One that stands alone takes less time here than to be handed to a thread, which then wants this one's turn.
+        if len(self._out) != 1 or type(self._out[0]) is not Settle or not self._write_here():
+            self.flush()
+
+    def _write_here(self, *, note: bool = False) -> bool:
+        """Has the store write what this turn has gathered in this very thread; whether it has."""
         out = self._out
-        if out and self._outstanding == len(out):
-            self._out = []
-            self._attends = True
-            try:
-                done = self.store.write_at_once(out)
-            except StoreError:
-                done = False  # `flush` says so
-            finally:
-                self._attends = False
-            if done:
-                self._arrived()
-                return
+        if not out or self._outstanding != len(out):
+            return False
+        self._out, self._attends = [], True
+        try:
+            done = self.store.write_at_once(out, note=note)
+        except StoreError:
+            done = False  # `flush` says so
+        finally:
+            self._attends = False
+        if not done:
             self._out = out
-        self.flush()
-        self.linger(seconds)
+        if self._news:
+            self._arrived()
+        return done
+
+    def catch_up(self) -> None:
+        """Has the store write what it has only noted, and hands on what has come of it."""
+        self._attends = True
+        try:
+            self.store.catch_up()
+        finally:
+            self._attends = False
+        if self._news:
+            self._arrived()
 
     def linger(self, seconds: float) -> None:
         """Waits in this very thread for the store to give something back, and hands it on.

@@ -558,9 +558,12 @@ class MemoryStore:
         if grown:
             self._appended(grown)
 
-    def write_at_once(self, writes: list[Write]) -> bool:
+    def write_at_once(self, writes: list[Write], *, note: bool = False) -> bool:
         self.submit_many(writes)
         return True
+
+    def catch_up(self) -> None:
+        pass  # nothing is only noted
 
     def _make(self, write: MakeTopic) -> None:
         for topic in self._engine.topics.values():

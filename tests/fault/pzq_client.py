@@ -15,7 +15,7 @@ from typing import Any
 
 import zmq
 
-WINDOW = 40
+WINDOWS = 1, 3, 40
 PATIENCE = 300  # milliseconds without an answer, after which all that waits is sent again
 
 
@@ -25,6 +25,7 @@ def produce(job: dict[str, Any], journal: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: ending.append(number))
     os.write(journal, f"{json.dumps(['b', job['seed']])}\n".encode())  # from now on it ends as it is asked to
     chance = random.Random(job["seed"])
+    window = chance.choice(WINDOWS)
     socket = zmq.Context().socket(zmq.DEALER)
     socket.linger = 0
     socket.connect(job["endpoint"])
@@ -40,7 +41,7 @@ def produce(job: dict[str, Any], journal: int) -> None:
     for number in job["again"]:
         send(number)
     while waiting or not ending:
-        while not ending and len(waiting) < WINDOW:
+        while not ending and len(waiting) < window:
             os.write(journal, f"{json.dumps(['t', sequence])}\n".encode())
             send(sequence)
             sequence += 1

@@ -24,6 +24,7 @@ class History:
         first: The first ids that were acknowledged, by number.
         settled: Ranges of jobs that were acknowledged.
         position: The highest that was acknowledged.
+        staged: The highest number of a stage: its commit may not have been tried, and the stage is there.
     """
 
     tried: dict[int, Batch] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class History:
     done: dict[int, int | None] = field(default_factory=dict)
     settled: list[tuple[int, int]] = field(default_factory=list)
     position: int = 0
+    staged: int = 0
     failed: list[str] = field(default_factory=list)
     over: bool = False
     last_said: list[Any] = field(default_factory=list)
@@ -44,7 +46,7 @@ class History:
         )
         left = {number: batch for number, batch in self.tried.items() if number not in self.done}
         again = [batch for number, batch in left.items() if self.kinds[number] == "append"]
-        begin = {"next": max(self.tried, default=0) + 1, "again": again}
+        begin = {"next": max(self.staged, *self.tried, 0) + 1, "again": again}
         assert process.stdin is not None
         assert process.stdout is not None
         self.over = False
@@ -67,6 +69,8 @@ class History:
             case ["try", "append" | "commit" as kind, name, number, count]:
                 self.tried[number] = name, number, count
                 self.kinds[number] = kind
+            case ["try", "stage", number]:
+                self.staged = max(self.staged, number)
             case ["done", "append", _, number, _, first, _]:
                 assert self.done.get(number, first) == first
                 self.done[number] = first

@@ -73,13 +73,28 @@ class Load:
     def append(self, name: str, number: int, count: int) -> None:
         records = blocks.encode(bodies_of(number, count))
         context = ["append", name, number, count]
-        self.submit(Append(self.topics[name], records, count, b"p", number, max(number - 50, 0), context=context))
+        write = Append(self.topics[name], records, count, b"p", number, max(number - 50, 0), context=context)
+        if name == "weak" and not self._waiting and self._random.random() < 0.8:
+            self.note(write)
+        else:
+            self.submit(write)
+
+    def note(self, write: Append) -> None:
+        """What is noted is acknowledged; it is written with the next write, or soon."""
+        say("try", *write.context)
+        self._waiting += 1
+        if not self.store.write_at_once([write], note=True):
+            self.store.submit(write)
+        elif self._random.random() < 0.2:
+            self.store.catch_up()
 
     def step(self) -> None:
         chance = self._random.random()
         if chance < 0.7:
-            self.append(self._random.choice(list(TOPICS)), self.number, self._random.randint(1, 20))
-            self.number += 1
+            name = self._random.choice(list(TOPICS))
+            for _ in range(self._random.choice([1, 1, 10]) if name == "weak" else 1):
+                self.append(name, self.number, self._random.randint(1, 20))
+                self.number += 1
         elif chance < 0.8:
             jobs = self.store.topic(self.topics["jobs"])
             if jobs.last:

@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+import zmq
 
 from tests.fault.pzq_player import Player
 from tests.ports import held
+from tests.system.pzq.raw import asked, raw
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 
@@ -35,6 +37,35 @@ def killed(directory: Path, seed: int, hits: int) -> Player:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_device_whose_world_is_killed_keeps_what_it_acknowledged(tmp_path: Path, seed: int) -> None:
     killed(tmp_path, seed, hits=2)
+
+
+@pytest.mark.timeout(60)
+def test_what_was_answered_one_by_one_outlives_a_kill_right_behind_the_answer(tmp_path: Path) -> None:
+    answered: list[bytes] = []
+    with held() as receive, held() as send:
+        player = Player(tmp_path, 0, (receive, send))
+        try:
+            for life in range(4):
+                player.begin_device()
+                with raw(zmq.DEALER, f"tcp://127.0.0.1:{receive}") as producer:
+                    # Of each life another part is written already: none of it, some, all but one.
+                    for number in range((1, 50, 70, 130)[life]):
+                        body = b"%d.%d" % (life, number)
+                        number_it = (b"DEDUP:p:%d" % len(answered),) if life % 2 else ()
+                        assert asked(producer, b"id", *number_it, b"", body) == [b"id", b"1", b""]
+                        answered.append(body)
+                    player.kill("device")
+            player.begin_device()
+            with raw(zmq.ROUTER, f"tcp://127.0.0.1:{send}") as consumer:
+                for body in answered:
+                    peer, key, *_, came = consumer.recv_multipart()
+                    assert came == body
+                    consumer.send_multipart([peer, key, b"1"])
+                consumer.rcvtimeo = 200
+                with pytest.raises(zmq.Again):
+                    consumer.recv_multipart()
+        finally:
+            player.end()
 
 
 @pytest.mark.fault

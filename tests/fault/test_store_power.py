@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from omq.store.interface import DeleteTopic, SetPosition, Settle
+from omq._core import blocks
+from omq.store.interface import Append, DeleteTopic, SetPosition, Settle
 from omq.store.lmdb.catalog import RESERVED
 from omq.store.lmdb.session import Session
 from tests.unit.store.opened import Opened
@@ -39,7 +40,7 @@ class Writing:
         """A few transactions."""
         log, chance = self.log, self._chance
         for _ in range(chance.randint(1, 12)):
-            match chance.randrange(6):
+            match chance.randrange(7):
                 case 0 | 1:
                     log.append(self.topic, *[os.urandom(chance.choice([10, 500, 9000]))] * chance.randint(1, 12))
                 case 2 | 3:
@@ -55,6 +56,9 @@ class Writing:
                     other = log.make(f"other {self._made}", persistence="weak")
                     log.append(other, bytes(20_000))
                     log.do(DeleteTopic(other))
+                case 6:
+                    for _ in range(chance.randint(1, 9)):
+                        log.log.write_at_once([Append(self.topic, blocks.encode([b"noted"]), 1)], note=True)
 
     def state(self) -> tuple[object, ...]:
         """What can be seen."""

@@ -1,6 +1,7 @@
 """The store on disk and the one in memory do the same, whatever is asked of them."""
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ NAME = st.sampled_from([b"a", b"b", b"c"])
 RANGES = st.lists(st.tuples(ID, ID), max_size=3)
 STEP = st.one_of(
     st.tuples(st.just("append"), TOPIC, st.integers(1, 9), st.sampled_from([b"", b"p", b"q"]), st.integers(1, 9), ID),
+    st.tuples(st.just("note"), TOPIC, st.integers(1, 9), st.sampled_from([b"", b"p", b"q"]), st.integers(1, 9), ID),
     st.tuples(st.just("settle"), st.just(3), RANGES, st.dictionaries(ID, ID, max_size=2)),
     st.tuples(st.just("move"), st.just(3), ID),
     st.tuples(st.just("position"), TOPIC, st.text("xy", max_size=1), ID),
@@ -39,6 +41,7 @@ STEP = st.one_of(
     st.tuples(st.just("abort"), NAME),
     st.tuples(st.just("trim"), TOPIC, ID),
     st.tuples(st.just("again")),
+    st.tuples(st.just("killed")),
 )
 
 
@@ -46,7 +49,7 @@ def write_of(step: tuple[Any, ...], number: int) -> Any:
     """The write that a step stands for; others of the same number have the same content."""
     records = lambda count: blocks.encode([b"%d.%d" % (number, i) for i in range(count)])  # noqa: E731
     match step:
-        case "append", topic, count, producer, sequence, settled:
+        case "append" | "note", topic, count, producer, sequence, settled:
             return Append(
                 topic, records(count), count, producer, sequence if producer else 0, min(settled // 8, sequence)
             )
@@ -71,7 +74,10 @@ def write_of(step: tuple[Any, ...], number: int) -> Any:
 def outcome(log: Opened, step: tuple[Any, ...], number: int) -> Any:
     """What comes of a step."""
     write = write_of(step, number)
-    log.try_(write)
+    if step[0] == "note" and log.log.write_at_once([write], note=True):
+        log.wait([write])
+    else:
+        log.try_(write)
     if write.error is not None:
         assert isinstance(write.error, StoreError)
         return type(write.error).__name__
@@ -96,7 +102,8 @@ def state(log: Opened) -> Any:
 @given(st.lists(STEP, max_size=25), st.sampled_from(["strong", "weak"]))
 def test_disk_and_memory_do_the_same(steps: list[tuple[Any, ...]], kind: str) -> None:
     with tempfile.TemporaryDirectory(dir=QUICK) as path, Opened.in_memory() as memory:
-        disk = Opened.on_disk(Path(path))
+        here = Path(path) / "begun"
+        disk = Opened.on_disk(here)
         try:
             for log in (disk, memory):
                 for name, delivery in (("a", "broadcast"), ("b", "broadcast"), ("c", "round_robin")):
@@ -104,10 +111,19 @@ def test_disk_and_memory_do_the_same(steps: list[tuple[Any, ...]], kind: str) ->
             for number, step in enumerate(steps):
                 if step[0] == "again":
                     disk.log.close()
-                    disk = Opened.on_disk(Path(path))
+                    disk = Opened.on_disk(here)
                     assert disk.log.findings == []
+                elif step[0] == "killed":
+                    # A process that dies leaves what is in its files, and these are as they are now.
+                    left, here = here, Path(path) / str(number)
+                    shutil.copytree(left, here)
+                    disk.log.close()
+                    disk = Opened.on_disk(here)
+                    assert disk.log.findings == ["the store was not closed in order"]
                 else:
                     assert outcome(disk, step, number) == outcome(memory, step, number), step
-                assert state(disk) == state(memory), step
+                if step[0] != "note":
+                    disk.log.catch_up()
+                    assert state(disk) == state(memory), step
         finally:
             disk.log.close()

@@ -64,15 +64,23 @@ class Flusher:
         self._commits = 0  # since the last sync began
         self._environment: Environment | None = None
         self._latency = Latency()
+        self._catch_up: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._pin: Any = None
         self._synced = -1  # the transaction that is
         self._thread = threading.Thread(target=self._run, name="omq-store-flush", daemon=True)
 
-    def start(self, environment: Environment, latency: Latency) -> None:
-        """Begins, with a first sync."""
+    def start(self, environment: Environment, latency: Latency, catch_up: Callable[[], None]) -> None:
+        """Begins, with a first sync.
+
+        Args:
+            environment: What it syncs.
+            latency: Of these syncs.
+            catch_up: Writes what is acknowledged and not yet in the environment.
+        """
         self._environment = environment
         self._latency = latency
+        self._catch_up = catch_up
         environment.unpinned = self._unpinned
         if self.is_ahead():
             self.path.unlink()  # it was of another file, or of a state that is lost
@@ -112,6 +120,7 @@ class Flusher:
                 break
             now = time.monotonic()
             if now >= flushed + self._interval or self._commits >= COMMITS:
+                self._catch_up()
                 self.flush()
                 flushed = now
             if now >= ticked + TICK:

@@ -23,7 +23,20 @@ from omq.store.interface import (
     Trim,
     Write,
 )
-from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Owed, Quarantine, Reserve, Retain, Sweep
+from omq.store.internal import (
+    Allow,
+    Carried,
+    Carry,
+    Clean,
+    Elsewhere,
+    Jump,
+    Noted,
+    Owed,
+    Quarantine,
+    Reserve,
+    Retain,
+    Sweep,
+)
 from omq.store.joining import OpenBlock, Records, pieces, reaching
 from omq.store.lmdb import acknowledged
 from omq.store.lmdb.catalog import RESERVED, Catalog
@@ -114,6 +127,7 @@ class Ledger:
             Append: self._append,
             Carried: self._append,
             Owed: self._append_owed,
+            Noted: self._append_owed,
             Carry: self._settle,
             MakeTopic: self._make,
             DeleteTopic: self._delete,
@@ -249,6 +263,25 @@ class Ledger:
             write.timestamp = self._wall
             write.first = self._grow(topic, write.records, write.count)
         self._producers.note(self._transaction, producer, write, self._now)
+
+    def tell(self, write: Append, last: int) -> bool:
+        """Tells an append its ids before a transaction gives them; whether that can be done without one.
+
+        Args:
+            write: The append.
+            last: The last id that its topic has given; 0: it is the topic that knows.
+        """
+        topic = self.topics.get(write.topic_id)
+        if topic is None or topic.id in self.owing or topic.reserved is None:
+            return False
+        write.first = (last or topic.last) + 1
+        if write.first + write.count + RESERVED // 2 > topic.reserved:
+            return False
+        if write.producer and write.sequence and not self._producers.is_new(write):
+            return False
+        write.duplicate = False
+        write.timestamp = wall()
+        return True
 
     def _append_owed(self, write: Owed) -> None:
         topic = self._topic(write.topic_id)

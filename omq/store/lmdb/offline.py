@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 
 from omq._core import blocks
 from omq._core.blocks import Message
 from omq.store.errors import DamagedError, StoreError
+from omq.store.interface import Append
 from omq.store.lmdb.catalog import Catalog
 from omq.store.lmdb.data_file import look
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.ledger import Ledger
+from omq.store.lmdb.notes import read
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.session import Session
 from omq.store.lmdb.topic import Topic
@@ -40,6 +44,7 @@ class Offline:
         self.orderly = self._session.orderly
         self.topics: dict[int, Topic] = {}
         self._environments: dict[str, Environment] = {}
+        self._noted: defaultdict[int, list[Append]] = defaultdict(list)  # what whoever opens it next will write
         try:
             self._open()
         except BaseException:
@@ -64,6 +69,10 @@ class Offline:
                     except DamagedError as error:
                         catalog.damaged[topic.id] = error
         self.topics = {id: topic for id, topic in catalog.topics.items() if id not in catalog.damaged}
+        with contextlib.suppress(FileNotFoundError):
+            for write in read((self._session.directory / "weak" / "notes").read_bytes())[0]:
+                if write.topic_id in self.topics and write.first > self.topics[write.topic_id].last:
+                    self._noted[write.topic_id].append(write)
 
     def __enter__(self) -> Offline:
         return self
@@ -100,7 +109,10 @@ class Offline:
         """Reads a topic from end to end: its records, their bytes, and what is damaged."""
         if topic.persistence == "transient":
             return 0, 0, []
-        return check_topic(self.environment(topic), topic)
+        records, size, damaged = check_topic(self.environment(topic), topic)
+        noted = self._noted[topic.id]
+        records += sum(write.count for write in noted)
+        return records, size + sum(len(write.records) for write in noted), damaged
 
     def messages(self, topic: Topic, start: int = 0, stop: int = 0) -> Iterator[Message | DamagedError]:
         """Messages of a topic, and in between what is damaged of it."""
@@ -114,10 +126,14 @@ class Offline:
                     for header, records in reader.blocks(start, stop):
                         start = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
                         yield from blocks.decode(header, records, topic.name)
-                    return
+                    break
                 except DamagedError as error:
                     found = error
                 except StoreError as error:
                     found = DamagedError(str(error), topic.id, start, topic.last)
             yield found
             start = found.last + 1
+        for write in self._noted[topic.id]:
+            header = blocks.header(write.first, write.count, write.timestamp, len(write.records))
+            noted: list[Message] = blocks.decode(header, write.records, topic.name)
+            yield from (message for message in noted if start <= message.id and not 0 < stop <= message.id)

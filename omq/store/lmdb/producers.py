@@ -52,6 +52,14 @@ class Producers:
         for known in [known for known in self._known if known[0] == topic_id]:
             del self._known[known]
 
+    def is_new(self, write: Append) -> bool:
+        """Whether it is known without looking at rows that an append was not done before. From now on it was."""
+        producer = self._known.get((write.topic_id, write.producer))
+        if producer is None or write.sequence <= producer.highest:
+            return False
+        producer.highest = write.sequence
+        return True
+
     def repeated(self, transaction: Any, producer: Producer, write: Append) -> bool:
         """Whether an append was done before: then it has its answer."""
         if write.sequence > producer.highest:

@@ -41,6 +41,7 @@ from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
 from omq.store.lmdb.ledger import ANOTHER_KIND, Ledger
 from omq.store.lmdb.left import ANOTHER, look
+from omq.store.lmdb.notes import Notes
 from omq.store.lmdb.quarantine import keep_aside, listed
 from omq.store.lmdb.reader import LmdbReader, find_record
 from omq.store.lmdb.session import Session
@@ -143,6 +144,8 @@ class Store:
             self._weak.close()
             self._strong.close()
             raise
+        self._notes = Notes(weak)
+        self._look_at_notes(weak_ledger.topics, lost)
         self._writers: dict[str, Writer] = {
             "strong": self._writer("strong", self._strong, strong_ledger),
             "weak": self._writer("weak", self._weak, weak_ledger),
@@ -157,7 +160,7 @@ class Store:
                 if position < 0
             ]
         # The first sync comes before the first write: until then nothing holds the pages of the last one.
-        self._flusher.start(self._weak, self._writers["weak"].latency)
+        self._flusher.start(self._weak, self._writers["weak"].latency, self._writers["weak"].catch_up)
         for writer in self._writers.values():
             writer.start()
         for error in tails:
@@ -165,6 +168,7 @@ class Store:
             if isinstance(error, DamagedError):
                 self._damage(error)
         self._begin_ids(lost, older)
+        self._writers["weak"].catch_up()
 
     def _writer(self, name: str, environment: Environment, ledger: Ledger) -> Writer:
         return Writer(
@@ -172,6 +176,7 @@ class Store:
             environment,
             ledger,
             strong=name == "strong",
+            notes=None if name == "strong" else self._notes,
             notify=self._done,
             appended=self._appended,
             committed=(lambda: None) if name == "strong" else self._flusher.committed,
@@ -238,6 +243,15 @@ class Store:
             # Without space it is asked for again when ids are given.
             with contextlib.suppress(StoreError):
                 self._reserve_now(go_on.reserved, go_on.next_topic)
+
+    def _look_at_notes(self, topics: dict[int, Topic], lost: bool) -> None:
+        """Has written what was acknowledged and only noted when whoever had the store open died."""
+        for write in self._notes.left():
+            topic = topics.get(write.topic_id)
+            if topic is not None and write.first > topic.last and not lost:
+                self._notes.waiting.append(write)
+        if not self._notes.waiting:
+            self._notes.clear()
 
     def _note_damage(self) -> None:
         """Tells of what was found damaged before."""
@@ -431,7 +445,7 @@ class Store:
         if here:
             self._do_here(here)
 
-    def write_at_once(self, writes: list[Write]) -> bool:
+    def write_at_once(self, writes: list[Write], *, note: bool = False) -> bool:
         writer = self._writers["weak"]
         with self._submitting:
             if self._closed:
@@ -439,7 +453,10 @@ class Store:
             for write in writes:
                 if type(write) not in AT_ONCE or self._where.get(write.topic_id) is not writer:  # type: ignore[attr-defined]
                     return False
-            return writer.write_at_once(writes)
+            return writer.write_at_once(writes, note=note)
+
+    def catch_up(self) -> None:
+        self._writers["weak"].catch_up()
 
     def _writer_of(self, write: Write) -> Writer | None:
         """The writer that a write is for; `None`: the store itself."""
@@ -575,6 +592,7 @@ class Store:
         self._flusher.stop()
         self._check_place()
         self._writers["weak"].end()
+        self._notes.close()
         synced = self._flusher.finish()
         self._writers["strong"].end()
         closed = [self._weak.close(), self._strong.close()]

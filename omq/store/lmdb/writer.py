@@ -13,11 +13,12 @@ from typing import Final
 
 import lmdb
 
-from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull, bare
+from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull, UnknownTopic, bare
 from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
-from omq.store.internal import Clean, Owed, Retain
+from omq.store.internal import Clean, Noted, Owed, Retain
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.ledger import Ledger
+from omq.store.lmdb.notes import LARGEST, Notes
 from omq.store.lmdb.patience import Patience
 
 log = logging.getLogger("omq.store")
@@ -104,6 +105,7 @@ class Writer:
         environment: What it writes.
         ledger: What writes do there.
         strong: Commits wait for the disk.
+        notes: Where appends may be noted before they are written; `None`: they may not.
         notify: Gets what is done.
         appended: Gets what has grown.
         committed: Is told of each commit.
@@ -128,6 +130,7 @@ class Writer:
         ledger: Ledger,
         *,
         strong: bool,
+        notes: Notes | None,
         notify: Notify,
         appended: Appended,
         committed: Callable[[], None],
@@ -143,6 +146,7 @@ class Writer:
         self.latency = Latency()
         self.commits = self.full = self.appended = self.appended_bytes = self.duplicates = 0
         self.strong = strong
+        self.notes = notes
         self._notify = notify
         self._appended = appended
         self._committed = committed
@@ -168,18 +172,34 @@ class Writer:
         """Takes a write."""
         self._queue.put(write)
 
-    def write_at_once(self, group: list[Write]) -> bool:
-        """Writes a group in the calling thread, if nothing is written or waits just now; whether it has."""
+    def write_at_once(self, group: list[Write], *, note: bool = False) -> bool:
+        """Writes a group in the calling thread, if nothing is written or waits just now; whether it has.
+
+        Args:
+            group: The writes.
+            note: To note it is enough; who asks for that calls `catch_up` when he has nothing else to do.
+        """
         if not self._turn.acquire(blocking=False):
             return False
         try:
             if self._ended or self.owed or not self._queue.empty():
                 return False
-            self._write(group)
-            self._go_on()
+            noted = self._note(group) if note else 0
+            if noted < len(group):
+                self._commit(group[noted:])
         finally:
             self._turn.release()
         return True
+
+    def catch_up(self) -> None:
+        """Writes what was noted in the calling thread. Where another thread has its turn it does so."""
+        if self.notes is None or not self.notes.waiting or not self._turn.acquire(blocking=False):
+            return
+        try:
+            if not self._ended:
+                self._commit([])
+        finally:
+            self._turn.release()
 
     def end(self) -> None:
         """Does what was submitted, then ends; returns once it has."""
@@ -205,9 +225,7 @@ class Writer:
             with self._turn:
                 if self.owed and (self._ended or time.monotonic() >= self._owed_next):
                     self._write_owed()
-                if group:
-                    self._write(group)
-                self._go_on()
+                self._commit(group)
         left = []
         while True:
             try:
@@ -217,6 +235,31 @@ class Writer:
             if write is not None:
                 left.append(write)
         self._give_up([*self.owed, *left], StoreClosed("the store is closed"))
+
+    def _note(self, group: list[Write]) -> int:
+        """Notes appends, and acknowledges them; how many of the first ones."""
+        notes, noted = self.notes, 0
+        if notes is None or self.broken is not None or self.short or self._tight:
+            return 0
+        for write in group:
+            if type(write) is not Append or len(write.records) > LARGEST:
+                break
+            if not self.ledger.tell(write, notes.last.get(write.topic_id, 0)) or not notes.put(write):
+                break
+            noted += 1
+        self._done(group[:noted])
+        return noted
+
+    def _commit(self, group: list[Write]) -> None:
+        """Writes what was noted, and a group behind it."""
+        notes = self.notes
+        if notes is not None and notes.waiting:
+            group = [*notes.take(), *group]
+        if group:
+            self._write(group)
+        if notes is not None and not self.owed and self.broken is None:
+            notes.clear()
+        self._go_on()
 
     def _go_on(self) -> None:
         """Submits what is to be done behind a write."""
@@ -362,7 +405,9 @@ class Writer:
         grown = ledger.committed()
         left = [write for write in group if not write.done]
         if len(left) < len(group) and not strong:
-            self._owe([write for write in group if write.done and isinstance(write.error, StoreFull)])
+            failed = [write for write in group if write.done and write.error is not None]
+            self._owe([write for write in failed if isinstance(write.error, StoreFull)])
+            self._lose([write for write in failed if not isinstance(write.error, StoreFull | UnknownTopic)])
         if left:
             self._done(left)
         if grown:
@@ -393,12 +438,11 @@ class Writer:
 
     def _owe(self, writes: list[Write]) -> None:
         """Keeps appends that were acknowledged and found no space."""
-        new = sum(not isinstance(write, Owed) for write in writes)
-        if new:
+        if writes and not self.owing:
             log.error(
-                "%s: %d acknowledged writes to async topics found no space; they are kept in memory until there is",
+                "%s: %d acknowledged writes found no space; they are kept in memory until there is",
                 self.environment.directory,
-                new,
+                len(writes),
             )
         for write in writes:
             if isinstance(write, Append):
@@ -414,7 +458,7 @@ class Writer:
         self._write(list(owed))
         self.owing = bool(self.owed)
         if not self.owing and self.broken is None:
-            log.warning("%s: %d writes to async topics found space after all", self.environment.directory, len(owed))
+            log.warning("%s: %d acknowledged writes found space after all", self.environment.directory, len(owed))
 
     def _done(self, group: list[Write]) -> None:
         """Hands writes back."""
@@ -428,14 +472,19 @@ class Writer:
 
     def _give_up(self, group: list[Write], error: BaseException) -> None:
         """Hands writes back that are not done."""
-        lost = sum(write.done for write in group)
-        if lost:
-            self.lost += lost
-            log.error("%s: %d writes to async topics are lost: %s", self.environment.directory, lost, error)
-        group = [write for write in group if not write.done]
         for write in group:
             write.error = error
-        self._done(group)
+        # What is noted is found by who opens the store next.
+        self._lose([write for write in group if write.done and type(write) is not Noted])
+        self._done([write for write in group if not write.done])
+
+    def _lose(self, writes: list[Write]) -> None:
+        """Says that acknowledged writes are lost."""
+        if writes:
+            self.lost += len(writes)
+            log.error(
+                "%s: %d acknowledged writes are lost: %s", self.environment.directory, len(writes), writes[0].error
+            )
 
     def _refusal(self) -> StoreError:
         return StoreFailed(f"the store takes no more writes, since one failed: {self.broken}")

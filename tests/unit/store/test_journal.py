@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from omq._core.blocks import encode
 from omq.store.errors import StagesFull, StoreClosed, StoreFull, UnknownTopic
-from omq.store.interface import Append, MakeTopic
+from omq.store.interface import Append, MakeTopic, Settle
 from omq.store.journal import Journal
 from omq.store.lmdb.store import Store
 
@@ -118,6 +119,61 @@ async def test_a_loop_that_is_told_at_once_is_told_in_no_other_way(tmp_path: Pat
     journal.flush()
     await journal.close()
     assert [write.first for write in done] == list(range(1, 12))
+
+
+def note(journal: Journal) -> None:
+    """Has what was added noted; the store may do something of its own before."""
+    while not journal._write_here(note=True):
+        time.sleep(0)
+
+
+async def test_what_is_noted_is_handed_on_at_once_and_grows_with_the_catching_up(tmp_path: Path) -> None:
+    grown: list[dict[int, int]] = []
+    journal = Journal(grown.append, logging.getLogger("omq.test"), "test")
+    await journal.open(
+        lambda notify, appended: Store(tmp_path, notify=notify, appended=appended, flush_interval=1000.0)
+    )
+    topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
+    done: list[Append] = []
+    for _ in range(3):
+        journal.add(Append(topic, encode([b"body"]), 1), done.append)
+        note(journal)
+    assert [write.first for write in done] == [1, 2, 3]
+    assert grown == []
+    journal.catch_up()
+    assert grown == [{topic: 3}]
+    journal.catch_up()
+    await journal.close()
+    assert grown == [{topic: 3}]
+
+
+async def test_a_settlement_that_stands_alone_is_written_in_the_loop(tmp_path: Path) -> None:
+    threads: list[str] = []
+
+    def opened(notify: Any, appended: Any) -> Store:
+        def note(writes: list[Any]) -> None:
+            threads.append(threading.current_thread().name)
+            notify(writes)
+
+        return Store(tmp_path, notify=note, appended=appended)
+
+    journal = Journal(lambda grown: None, logging.getLogger("omq.test"), "test")
+    await journal.open(opened)
+    topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
+    await journal.do(Append(topic, encode([b"body"] * 9), 9))
+    me = threading.current_thread().name
+    for id in range(1, 10):
+        threads.clear()
+        while threads != [me]:  # the store may do something of its own
+            threads.clear()
+            await journal.do(Settle(topic, [(id, id)], id))
+    # What stands beside others goes with them.
+    writes = [Settle(topic, [(1, 9)], 9), Append(topic, encode([b"more"]), 1)]
+    threads.clear()
+    await asyncio.gather(*(journal.do(write) for write in writes))
+    assert threads == ["omq-store-weak"]
+    assert journal.store.settled(topic).watermark == 9
+    await journal.close()
 
 
 def test_a_write_at_once_is_refused_where_it_would_wait(tmp_path: Path) -> None:

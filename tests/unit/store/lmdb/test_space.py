@@ -106,7 +106,7 @@ def test_what_was_acknowledged_early_is_written_once_there_is_space(again: Again
     store.wait_grown(other, 1)
     store.wait_grown(topic, 4)
     assert store.read(topic) == [(1, b"1"), (2, b"2"), (3, b"3"), (4, b"4")]
-    said = [record.levelname for record in caplog.records if "async" in record.message]
+    said = [record.levelname for record in caplog.records if "acknowledged" in record.message]
     assert said == ["ERROR", "WARNING"]
     assert again().read(topic)[-1] == (4, b"4")
 
@@ -120,7 +120,7 @@ def test_what_is_acknowledged_and_finds_no_space_until_the_end_is_said(again: Ag
     room.full.set()
     store.append(topic, b"2")
     store.log.close()
-    assert "1 writes to async topics are lost" in caplog.text
+    assert "1 acknowledged writes are lost" in caplog.text
     # Its id was told, and is not given again.
     store = again()
     assert store.log.findings

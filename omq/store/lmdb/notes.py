@@ -1,0 +1,144 @@
+"""Appends that are acknowledged before they are in the environment: a small file beside it, which outlives the process.
+
+For one small message LMDB writes five pages anew, which takes longer than all else that its producer waits for. So what
+comes alone is noted first, by one write of about its own size, and acknowledged. What has gathered becomes one
+transaction a little later, when nobody waits for it.
+
+Nothing here is synced. After a loss of power the environment is what its last sync has left, and nobody looks at the
+notes.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from omq._core.blocks import crc32c
+from omq.store.interface import Append
+from omq.store.internal import Noted
+
+#: Bytes of the file, and how many appends it holds: to write them takes some 0.1 ms.
+ROOM: Final = 256 * 1024
+MOST: Final = 64
+#: Bytes of records beyond which nothing is won.
+LARGEST: Final = 16 * 1024
+#: A note: checksum of all that follows, round, bytes of the records, topic, first id, count, timestamp, sequence,
+#: settled, bytes of the producer; then the producer and the records.
+_SUM: Final = struct.Struct(">I")
+_NOTE: Final = struct.Struct(">QIIQIQQQB")
+_HEAD: Final = _SUM.size + _NOTE.size
+
+
+class Notes:
+    """The notes of one environment. Whoever writes the environment uses them.
+
+    Args:
+        directory: Of the environment.
+
+    Attributes:
+        waiting: What is noted, and not in the environment.
+        last: The last id that was told, by topic, of those.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.waiting: list[Append] = []
+        self.last: dict[int, int] = {}
+        self._path = directory / "notes"
+        self._file = -1
+        self._end = 0  # of what is noted
+        # Notes of another round are old. They stand behind newer ones where those are smaller.
+        self._round = int.from_bytes(os.urandom(8), "big")
+
+    def put(self, write: Append) -> bool:
+        """Notes an append that was told its ids; whether there was room."""
+        records, producer = write.records, write.producer
+        if len(self.waiting) >= MOST:
+            return False
+        note = _NOTE.pack(
+            self._round,
+            len(records),
+            write.topic_id,
+            write.first,
+            write.count,
+            write.timestamp,
+            write.sequence,
+            write.settled,
+            len(producer),
+        )
+        note = b"".join((note, producer, records))
+        end = self._end + _SUM.size + len(note)
+        if end > ROOM:
+            return False
+        try:
+            if self._file < 0:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if os.pwrite(self._file, _SUM.pack(crc32c(note)) + note, self._end) != end - self._end:
+                return False
+        except OSError:
+            return False  # a disk that is full, or broken, is the environment's to find
+        self._end = end
+        self.waiting.append(write)
+        self.last[write.topic_id] = write.first + write.count - 1
+        return True
+
+    def take(self) -> list[Noted]:
+        """What is noted, to be written now. The notes stay until they are cleared."""
+        taken = [Noted(write) for write in self.waiting]
+        self.waiting.clear()
+        self.last.clear()
+        return taken
+
+    def clear(self) -> None:
+        """All that was noted is in the environment."""
+        if not self._end:
+            return
+        self._end = 0
+        self._round = (self._round + 1) % 2**64
+        try:
+            os.pwrite(self._file, bytes(_HEAD), 0)
+        except OSError:
+            pass  # their ids say that they were written
+
+    def left(self) -> list[Append]:
+        """What somebody has left here; new notes come behind it."""
+        try:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return []
+        found, self._end, last = read(os.pread(self._file, ROOM, 0))
+        self._round = last if found else self._round
+        return found
+
+    def close(self) -> None:
+        """Ends. What is not in the environment stays, whatever comes."""
+        if self._file < 0:
+            return
+        try:
+            if self._end:
+                os.fsync(self._file)
+        finally:
+            os.close(self._file)
+            self._file = -1
+
+
+def read(data: bytes) -> tuple[list[Append], int, int]:
+    """What is noted in a file, which may be in the environment or not; where that ends; its round."""
+    view = memoryview(data)
+    found: list[Append] = []
+    end = round = 0
+    while len(data) >= end + _HEAD:
+        note = _NOTE.unpack_from(data, end + _SUM.size)
+        _, size, topic, first, count, timestamp, sequence, settled, name = note
+        begin = end + _HEAD + name
+        whole = view[end + _SUM.size : begin + size]
+        if len(whole) < _NOTE.size + name + size or _SUM.unpack_from(data, end)[0] != crc32c(whole):
+            break  # whoever wrote it died before it was acknowledged
+        if found and note[0] != round:
+            break
+        write = Append(topic, data[begin : begin + size], count, data[end + _HEAD : begin], sequence, settled)
+        write.first, write.timestamp = first, timestamp
+        found.append(write)
+        round, end = note[0], begin + size
+    return found, end, round
