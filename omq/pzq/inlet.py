@@ -195,15 +195,18 @@ class Inlet:
             soon = few and self._quick and time.monotonic() - answered < SOON
             while self._cluster is not None and (event := self._watch.take()) is not None:
                 self._happened(event)
-            batch.reverse()
-            while batch:
-                self._take(batch.pop())
-                if self._journal.waiting > MAX_WAITING:
-                    self._journal.flush()
-                    self._room = asyncio.get_running_loop().create_future()
-                    await self._room
+            if not self._take_plain(batch):
+                batch.reverse()
+                while batch:
+                    self._take(batch.pop())
+                    if self._journal.waiting > MAX_WAITING:
+                        await self._make_room()
+            del batch
             self._flush()
-            if few and self._quick:
+            if self._journal.waiting > MAX_WAITING:
+                await self._make_room()
+            # The nodes of a cluster get what is stored: now, not once the store's thread has had its turn.
+            if self._quick and (few or self._cluster is not None):
                 self._journal.flush_at_once(QUICK, note=self._cluster is None)
                 if not soon or self._awaited():
                     self._journal.catch_up()
@@ -211,12 +214,36 @@ class Inlet:
                 self._journal.flush()
             answered = time.monotonic()
 
+    async def _make_room(self) -> None:
+        """Waits until less waits for the store."""
+        self._journal.flush()
+        self._room = asyncio.get_running_loop().create_future()
+        await self._room
+
     def _look_for_more(self, until: float) -> bool:
         """Waits for a request without sleeping; whether one has come."""
         with suppress(ClosedError):
             while not at_once(self._socket.poll(0.0)):
                 if time.monotonic() >= until:
                     return False
+        return True
+
+    def _take_plain(self, batch: list[Any]) -> bool:
+        """A batch in which each message is an id, an empty frame and one frame of body; whether it is one."""
+        asked: list[Asked] = []
+        bodies: list[bytes] = []
+        try:
+            for peer, id, empty, body in batch:
+                if empty:
+                    return False
+                asked.append((peer, id))
+                bodies.append(body)
+        except ValueError:
+            return False
+        size = sum(map(len, bodies))
+        if size > WRITE:
+            return False
+        self._asked, self._bodies, self._size = asked, bodies, size
         return True
 
     def _take(self, frames: list[bytes]) -> None:
@@ -307,9 +334,13 @@ class Inlet:
 
     def accept(self, asked: list[Asked], text: bytes | None = None) -> None:
         """Tells producers that their messages are stored, and what is to be said of it."""
-        tail = (STORED, b"") if text is None else (STORED, b"", text)
+        answers: list[tuple[bytes, ...]]
+        if text is None:
+            answers = [(peer, id, STORED, b"") for peer, id in asked]
+        else:
+            answers = [(peer, id, STORED, b"", text) for peer, id in asked]
         try:
-            at_once(self._socket.send_many([(*one, *tail) for one in asked]))
+            at_once(self._socket.send_many(answers))
         except ClosedError:
             pass
 
