@@ -15,7 +15,7 @@ from omq.types import Security
 
 __all__ = ["MECHANISMS", "Admission", "SecurityFiles"]
 
-LOG: Final = logging.getLogger("omq.broker")
+LOG: Final = logging.getLogger("omq.keys")
 
 MECHANISMS: Final = ("null", "plain", "curve")
 KEY_SIZE: Final = 32  # bytes of a key

@@ -208,6 +208,8 @@ class AsyncDevice:
         outlet = self._outlet("send", self._queues)
         self._by_id = {queue.id: (queue, outlet) for queue in self._queues}
         graves = self._outlet("dead_letter", self._dead) if self._dead_letter is not None else None
+        if graves is not None and not self._dead:
+            log.warning("dead_letter=%r: there is none, and without max_deliveries none comes", self._dead_letter)
         self._by_id.update({queue.id: (queue, graves) for queue in self._dead})
         self._inlet = Inlet(
             self._journal,

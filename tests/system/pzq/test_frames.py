@@ -317,6 +317,14 @@ def test_a_consumer_that_forgets_a_message_is_tried_again(make: Make) -> None:
                     taken += consumer is forgetful
 
 
+def test_dead_letters_that_cannot_come_are_told_of(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    make(dead_letter="tcp://127.0.0.1:*").close()
+    assert "without max_deliveries none comes" in caplog.text
+    make(max_deliveries=3, dead_letter="tcp://127.0.0.1:*").close()
+    make(dead_letter="tcp://127.0.0.1:*").close()  # there may be some
+    assert caplog.text.count("none comes") == 1
+
+
 def test_what_is_delivered_too_often_becomes_a_dead_letter(make: Make) -> None:
     device = make(max_deliveries=2, ack_timeout=60_000_000, dead_letter="tcp://127.0.0.1:*")
     with (
