@@ -24,8 +24,8 @@ ROOM: Final = 256 * 1024
 MOST: Final = 64
 #: Bytes of records beyond which nothing is won.
 LARGEST: Final = 16 * 1024
-#: A note: checksum of all that follows, round, bytes of the records, topic, first id, count, timestamp, sequence,
-#: settled, bytes of the producer; then the producer and the records.
+#: A note: checksum of the store's id and of what follows, round, bytes of the records, topic, first id, count,
+#: timestamp, sequence, settled, bytes of the producer; then the producer and the records.
 _SUM: Final = struct.Struct(">I")
 _NOTE: Final = struct.Struct(">QIIQIQQQB")
 _HEAD: Final = _SUM.size + _NOTE.size
@@ -36,16 +36,18 @@ class Notes:
 
     Args:
         directory: Of the environment.
+        store: The id of the store: what another one has noted means nothing here.
 
     Attributes:
         waiting: What is noted, and not in the environment.
         last: The last id that was told, by topic, of those.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, store: str) -> None:
         self.waiting: list[Append] = []
         self.last: dict[int, int] = {}
         self._path = directory / "notes"
+        self._store = store
         self._file = -1
         self._end = 0  # of what is noted
         # Notes of another round are old. They stand behind newer ones where those are smaller.
@@ -74,7 +76,7 @@ class Notes:
         try:
             if self._file < 0:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if os.pwrite(self._file, _SUM.pack(crc32c(note)) + note, self._end) != end - self._end:
+            if os.pwrite(self._file, _SUM.pack(_sum(note, self._store)) + note, self._end) != end - self._end:
                 return False
         except OSError:
             return False  # a disk that is full, or broken, is the environment's to find
@@ -107,7 +109,7 @@ class Notes:
             self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return []
-        found, self._end, last = read(os.pread(self._file, ROOM, 0))
+        found, self._end, last = read(os.pread(self._file, ROOM, 0), self._store)
         self._round = last if found else self._round
         return found
 
@@ -123,8 +125,12 @@ class Notes:
             self._file = -1
 
 
-def read(data: bytes) -> tuple[list[Append], int, int]:
-    """What is noted in a file, which may be in the environment or not; where that ends; its round."""
+def _sum(note: bytes | memoryview, store: str) -> int:
+    return crc32c(note, crc32c(store.encode()))
+
+
+def read(data: bytes, store: str) -> tuple[list[Append], int, int]:
+    """What a store has noted in a file, which may be in the environment or not; where that ends; its round."""
     view = memoryview(data)
     found: list[Append] = []
     end = round = 0
@@ -133,7 +139,7 @@ def read(data: bytes) -> tuple[list[Append], int, int]:
         _, size, topic, first, count, timestamp, sequence, settled, name = note
         begin = end + _HEAD + name
         whole = view[end + _SUM.size : begin + size]
-        if len(whole) < _NOTE.size + name + size or _SUM.unpack_from(data, end)[0] != crc32c(whole):
+        if len(whole) < _NOTE.size + name + size or _SUM.unpack_from(data, end)[0] != _sum(whole, store):
             break  # whoever wrote it died before it was acknowledged
         if found and note[0] != round:
             break

@@ -70,7 +70,7 @@ class Offline:
                         catalog.damaged[topic.id] = error
         self.topics = {id: topic for id, topic in catalog.topics.items() if id not in catalog.damaged}
         with contextlib.suppress(FileNotFoundError):
-            for write in read((self._session.directory / "weak" / "notes").read_bytes())[0]:
+            for write in read((self._session.directory / "weak" / "notes").read_bytes(), self.id)[0]:
                 if write.topic_id in self.topics and write.first > self.topics[write.topic_id].last:
                     self._noted[write.topic_id].append(write)
 

@@ -144,7 +144,7 @@ class Store:
             self._weak.close()
             self._strong.close()
             raise
-        self._notes = Notes(weak)
+        self._notes = Notes(weak, self.id)
         self._look_at_notes(weak_ledger.topics, lost)
         self._writers: dict[str, Writer] = {
             "strong": self._writer("strong", self._strong, strong_ledger),

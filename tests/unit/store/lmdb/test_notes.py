@@ -255,7 +255,7 @@ def seen(writes: list[Append]) -> list[tuple[object, ...]]:
 
 
 def test_of_a_torn_note_nothing_is_believed(tmp_path: Path) -> None:
-    book, writes = notes.Notes(tmp_path), noted(4)
+    book, writes = notes.Notes(tmp_path, "id"), noted(4)
     ends = []
     for write in writes:
         assert book.put(write)
@@ -263,28 +263,35 @@ def test_of_a_torn_note_nothing_is_believed(tmp_path: Path) -> None:
     data = (tmp_path / "notes").read_bytes()
     for cut in range(len(data) + 1):
         whole = sum(end <= cut for end in ends)
-        assert seen(notes.read(data[:cut])[0]) == seen(writes[:whole])
-        assert seen(notes.read(data[:cut] + bytes(100))[0]) == seen(writes[:whole])
+        assert seen(notes.read(data[:cut], "id")[0]) == seen(writes[:whole])
+        assert seen(notes.read(data[:cut] + bytes(100), "id")[0]) == seen(writes[:whole])
     for at in range(len(data)):
         spoilt = data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]
         whole = sum(end <= at for end in ends)
-        assert seen(notes.read(spoilt)[0]) == seen(writes[:whole])
+        assert seen(notes.read(spoilt, "id")[0]) == seen(writes[:whole])
+
+
+def test_what_another_store_has_noted_means_nothing(tmp_path: Path) -> None:
+    book = notes.Notes(tmp_path, "one")
+    assert book.put(noted(1)[0])
+    assert notes.Notes(tmp_path, "another").left() == []
+    assert len(notes.Notes(tmp_path, "one").left()) == 1
 
 
 def test_old_notes_are_not_read(tmp_path: Path) -> None:
-    book, writes = notes.Notes(tmp_path), noted(4)
+    book, writes = notes.Notes(tmp_path, "id"), noted(4)
     for write in writes:
         assert book.put(write)
     assert book.take()
     book.clear()
-    assert notes.Notes(tmp_path).left() == []
+    assert notes.Notes(tmp_path, "id").left() == []
     # A new one as long as the first old one: the second old one stands right behind it.
     assert book.put(writes[0])
-    assert seen(notes.Notes(tmp_path).left()) == seen(writes[:1])
-    other = notes.Notes(tmp_path)
+    assert seen(notes.Notes(tmp_path, "id").left()) == seen(writes[:1])
+    other = notes.Notes(tmp_path, "id")
     other.left()
     assert other.put(writes[3])
-    assert seen(notes.Notes(tmp_path).left()) == seen([writes[0], writes[3]])
+    assert seen(notes.Notes(tmp_path, "id").left()) == seen([writes[0], writes[3]])
     other.clear()
     book.close()
     other.close()
