@@ -38,6 +38,7 @@ class Owed(Append):
             write.topic_id, write.records, write.count, write.producer, write.sequence, write.settled, write.context
         )
         self.told = write.first
+        self.timestamp = write.timestamp
         self.done = True
 
 

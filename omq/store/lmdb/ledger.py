@@ -288,6 +288,8 @@ class Ledger:
         if write.told > topic.last + 1:
             # What stood before it was not acknowledged, and is refused.
             self._jump(Jump(topic.id, write.told - 1))
+        if not self.appended:  # such writes come first, and what is in one transaction has one time
+            self._wall = write.timestamp
         self._append(write)
 
     def _grow(self, topic: Topic, records: Records, count: int) -> int:

@@ -10,12 +10,15 @@ notes.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import struct
 from pathlib import Path
 from typing import Final
 
 from omq._core.blocks import crc32c
+from omq.store.errors import StoreError
 from omq.store.interface import Append
 from omq.store.internal import Noted
 
@@ -75,7 +78,7 @@ class Notes:
             return False
         try:
             if self._file < 0:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             if os.pwrite(self._file, _SUM.pack(_sum(note, self._store)) + note, self._end) != end - self._end:
                 return False
         except OSError:
@@ -104,12 +107,12 @@ class Notes:
             pass  # their ids say that they were written
 
     def left(self) -> list[Append]:
-        """What somebody has left here; new notes come behind it."""
-        try:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return []
-        found, self._end, last = read(os.pread(self._file, ROOM, 0), self._store)
+        """What somebody has left here; new notes come behind it.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
+        found, self._end, last, self._file = look(self._path, self._store, os.O_RDWR)
         self._round = last if found else self._round
         return found
 
@@ -127,6 +130,29 @@ class Notes:
 
 def _sum(note: bytes | memoryview, store: str) -> int:
     return crc32c(note, crc32c(store.encode()))
+
+
+def look(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[Append], int, int, int]:
+    """What is noted in a file, as `read` says it, and the file's descriptor, -1 where there is no file.
+
+    Raises:
+        StoreError: It cannot be read, or not be opened so.
+    """
+    file = -1
+    try:
+        file = os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        return *read(os.pread(file, ROOM, 0), store), file
+    except FileNotFoundError:
+        return [], 0, 0, -1
+    except OSError as error:
+        if file >= 0:
+            os.close(file)
+        raise StoreError(
+            f"{path}: {error.strerror}. Messages may be noted there that are acknowledged and stand nowhere else. "
+            "Nothing was changed. Have it be a file that can be read and written, or remove it to go on without them."
+        ) from None
 
 
 def read(data: bytes, store: str) -> tuple[list[Append], int, int]:

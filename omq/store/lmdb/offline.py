@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from omq.store.lmdb.catalog import Catalog
 from omq.store.lmdb.data_file import look
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.ledger import Ledger
-from omq.store.lmdb.notes import read
+from omq.store.lmdb.notes import look as look_at_notes
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.session import Session
 from omq.store.lmdb.topic import Topic
@@ -69,10 +68,12 @@ class Offline:
                     except DamagedError as error:
                         catalog.damaged[topic.id] = error
         self.topics = {id: topic for id, topic in catalog.topics.items() if id not in catalog.damaged}
-        with contextlib.suppress(FileNotFoundError):
-            for write in read((self._session.directory / "weak" / "notes").read_bytes(), self.id)[0]:
-                if write.topic_id in self.topics and write.first > self.topics[write.topic_id].last:
-                    self._noted[write.topic_id].append(write)
+        noted, _, _, file = look_at_notes(self._session.directory / "weak" / "notes", self.id)
+        if file >= 0:
+            os.close(file)
+        for write in noted:
+            if write.topic_id in self.topics and write.first > self.topics[write.topic_id].last:
+                self._noted[write.topic_id].append(write)
 
     def __enter__(self) -> Offline:
         return self

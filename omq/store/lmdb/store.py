@@ -124,6 +124,7 @@ class Store:
         except BaseException:
             self._strong.close()
             raise
+        self._notes = Notes(weak, self.id)
         try:
             self._catalog = Catalog()
             strong_ledger = Ledger(self._catalog, self._reserve, session.clock, lambda key: self._has(key, self._weak))
@@ -139,13 +140,13 @@ class Store:
             older = older or given.is_behind(session, self._catalog, self._sound())
             if older:
                 self.findings.append(f"{strong}: {ANOTHER}")
+            self._look_at_notes(weak_ledger.topics, lost)
             given.note(self._session, self._catalog, orderly=False)
         except BaseException:
+            self._notes.close()
             self._weak.close()
             self._strong.close()
             raise
-        self._notes = Notes(weak, self.id)
-        self._look_at_notes(weak_ledger.topics, lost)
         self._writers: dict[str, Writer] = {
             "strong": self._writer("strong", self._strong, strong_ledger),
             "weak": self._writer("weak", self._weak, weak_ledger),

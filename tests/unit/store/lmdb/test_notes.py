@@ -14,9 +14,9 @@ import lmdb
 import pytest
 
 from omq._core import blocks
-from omq.store.errors import StoreFailed, StoreFull
+from omq.store.errors import StoreError, StoreFailed, StoreFull
 from omq.store.interface import Append, DeleteTopic, Settle
-from omq.store.lmdb import notes, session
+from omq.store.lmdb import ledger, notes, session
 from omq.store.lmdb.notes import LARGEST, MOST, ROOM
 from omq.store.lmdb.offline import Offline
 from tests.unit.store.lmdb.faults import Failing, NoRoom
@@ -143,6 +143,39 @@ def test_a_kill_takes_nothing(again: Again, directory: Path) -> None:
     log = again()
     assert log.read(1) == [(i + 1, b"%d" % i) for i in range(70)]
     assert note(log, 1, b"more").first == 71
+
+
+@pytest.mark.parametrize("kind", ["directory", "loop", "fifo"])
+def test_notes_that_cannot_be_read_are_not_passed_over(again: Again, directory: Path, kind: str) -> None:
+    kill_one(directory)
+    place, kept = directory / "weak" / "notes", directory / "kept"
+    place.rename(kept)
+    {"directory": place.mkdir, "loop": lambda: place.symlink_to(place), "fifo": lambda: os.mkfifo(place)}[kind]()
+    with pytest.raises(StoreError, match=r"weak/notes: .* acknowledged and stand nowhere else"):
+        Offline(directory)
+    with pytest.raises(StoreError, match=r"weak/notes: .* remove it to go on without them"):
+        again()
+    place.rmdir() if kind == "directory" else place.unlink()
+    kept.rename(place)
+    log = again()
+    assert log.log.findings == ["the store was not closed in order"]
+    assert len(log.read(1)) == 70
+
+
+def test_messages_that_were_noted_have_the_time_of_then(again: Again, died: Again, monkeypatch) -> None:
+    log = again(flush_interval=IDLE)
+    topic = log.make("t", persistence="weak")
+    monkeypatch.setattr(ledger, "wall", lambda: 1_000_000)
+    note(log, topic, b"a")
+    monkeypatch.setattr(ledger, "wall", lambda: 9_000_000)
+    assert log.append(topic, b"b").timestamp == 1_000_000  # of one transaction
+    note(log, topic, b"c")
+    monkeypatch.setattr(ledger, "wall", lambda: 20_000_000)
+    left = died()
+    left.append(topic, b"d")
+    with left.log.read(topic) as reader:
+        told = [blocks.decode(header, records, "t") for header, records in reader.blocks(1)]
+    assert [message.timestamp for block in told for message in block] == [1, 1, 9, 20]
 
 
 def test_a_loss_of_power_takes_what_was_not_synced(again: Again, directory: Path, monkeypatch) -> None:
