@@ -51,6 +51,7 @@ class Notes:
         self.last: dict[int, int] = {}
         self._path = directory / "notes"
         self._store = store
+        self._seed = crc32c(store.encode())
         self._file = -1
         self._end = 0  # of what is noted
         # Notes of another round are old. They stand behind newer ones where those are smaller.
@@ -79,7 +80,7 @@ class Notes:
         try:
             if self._file < 0:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            if os.pwrite(self._file, _SUM.pack(_sum(note, self._store)) + note, self._end) != end - self._end:
+            if os.pwrite(self._file, _SUM.pack(crc32c(note, self._seed)) + note, self._end) != end - self._end:
                 return False
         except OSError:
             return False  # a disk that is full, or broken, is the environment's to find
@@ -116,20 +117,19 @@ class Notes:
         self._round = last if found else self._round
         return found
 
-    def close(self) -> None:
-        """Ends. What is not in the environment stays, whatever comes."""
+    def close(self) -> bool:
+        """Ends; whether what is not in the environment is on the disk."""
         if self._file < 0:
-            return
+            return True
         try:
             if self._end:
                 os.fsync(self._file)
+        except OSError:
+            return False
         finally:
             os.close(self._file)
             self._file = -1
-
-
-def _sum(note: bytes | memoryview, store: str) -> int:
-    return crc32c(note, crc32c(store.encode()))
+        return True
 
 
 def look(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[Append], int, int, int]:
@@ -157,7 +157,7 @@ def look(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[Append],
 
 def read(data: bytes, store: str) -> tuple[list[Append], int, int]:
     """What a store has noted in a file, which may be in the environment or not; where that ends; its round."""
-    view = memoryview(data)
+    view, seed = memoryview(data), crc32c(store.encode())
     found: list[Append] = []
     end = round = 0
     while len(data) >= end + _HEAD:
@@ -165,7 +165,7 @@ def read(data: bytes, store: str) -> tuple[list[Append], int, int]:
         _, size, topic, first, count, timestamp, sequence, settled, name = note
         begin = end + _HEAD + name
         whole = view[end + _SUM.size : begin + size]
-        if len(whole) < _NOTE.size + name + size or _SUM.unpack_from(data, end)[0] != _sum(whole, store):
+        if len(whole) < _NOTE.size + name + size or _SUM.unpack_from(data, end)[0] != crc32c(whole, seed):
             break  # whoever wrote it died before it was acknowledged
         if found and note[0] != round:
             break

@@ -593,8 +593,8 @@ class Store:
         self._flusher.stop()
         self._check_place()
         self._writers["weak"].end()
-        self._notes.close()
-        synced = self._flusher.finish()
+        kept = self._notes.close()
+        synced = self._flusher.finish() and kept
         self._writers["strong"].end()
         closed = [self._weak.close(), self._strong.close()]
         # Where acknowledged messages are lost their ids must not be given again.
