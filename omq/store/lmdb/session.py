@@ -14,6 +14,7 @@ from omq.store.clock import Clock, uptime, wall
 from omq.store.errors import DamagedError, StoreError, StoreLocked
 
 FORMAT: Final = 2
+LEAST_BLOCK: Final = 4096  # bytes that a file takes on the disk, if it has any
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -26,6 +27,25 @@ def write_durably(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     new.replace(path)
     sync_directory(path.parent)
+
+
+def write_in_place(path: Path, data: bytes) -> bool:
+    """Writes over a file; whether it could, in the space that the file has."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        size = os.fstat(descriptor).st_size
+        if len(data) > max(size, LEAST_BLOCK):
+            return False
+        written = os.pwrite(descriptor, data.ljust(size), 0)
+        os.fsync(descriptor)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return written >= len(data)
 
 
 def sync_directory(directory: Path) -> None:
@@ -176,10 +196,14 @@ class Session:
             self.check_place()
         except OSError:
             return True  # what is there now has another owner
+        data = json.dumps(row).encode() + b"\n"
         try:
-            write_durably(path, json.dumps(row).encode() + b"\n")
+            write_durably(path, data)
         except OSError:
-            # No space: a store that says nothing was not closed in order.
+            # No space. Where the file stands there may be some; it would not be whole if the power was lost meanwhile.
+            if write_in_place(path, data):
+                return True
+            # A store that says nothing was not closed in order.
             if self._last().get("orderly"):
                 path.unlink(missing_ok=True)
                 sync_directory(self.directory)

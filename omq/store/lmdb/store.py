@@ -141,7 +141,7 @@ class Store:
             if older:
                 self.findings.append(f"{strong}: {ANOTHER}")
             self._look_at_notes(weak_ledger.topics, lost)
-            given.note(self._session, self._catalog, orderly=False)
+            self._noted = given.note(self._session, self._catalog, orderly=False)
         except BaseException:
             self._notes.close()
             self._weak.close()
@@ -629,9 +629,9 @@ class Store:
                 writer.submit(Retain())
             if hour:
                 writer.submit(Clean())
-        if hour:
-            # Where the power is lost the clock goes on from here.
-            given.note(self._session, self._catalog, orderly=False)
+        if hour or not self._noted:
+            # Where the power is lost the clock goes on from here. Where nothing is noted a kill is taken for that.
+            self._noted = given.note(self._session, self._catalog, orderly=False)
 
     def _check_place(self) -> None:
         """Gives the store up where its files are not on their paths any more, also where nobody writes."""

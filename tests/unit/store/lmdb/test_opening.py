@@ -1,5 +1,6 @@
 """What the store on disk finds when it is opened."""
 
+import errno
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from omq.store.interface import Append, MakeTopic
 from omq.store.lmdb import session
 from omq.store.lmdb.store import Store
 from tests.unit.store.opened import Opened
+from tests.waits import until
 
 Again = Callable[..., Opened]
 
@@ -46,6 +48,7 @@ from omq._core import blocks
 from omq.store.interface import Append, MakeTopic
 sys.path.insert(0, sys.argv[2])
 from tests.unit.store.opened import Opened
+from tests.waits import until
 log = Opened.on_disk(sys.argv[1])
 for kind in ("strong", "weak", "async"):
     topic = log.make(kind, persistence=kind)
@@ -150,3 +153,42 @@ def test_a_store_that_was_never_opened_to_the_end_is_made(again: Again, director
     (directory / "strong").mkdir()
     (directory / "strong" / "data.mdb").touch()
     assert again().make("t") == 1
+
+
+@pytest.mark.parametrize("kind", ["in place", "once there is space"])
+def test_a_kill_after_a_start_without_space_is_no_loss_of_power(
+    again: Again, directory: Path, monkeypatch, kind: str
+) -> None:
+    log = again()
+    topic = log.make("t", persistence="weak")
+    log.append(topic, b"a")
+    log.log.close()
+    with monkeypatch.context() as full:
+
+        def no_space(path: Path, data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(session, "write_durably", no_space)
+        if kind != "in place":
+            full.setattr(session, "write_in_place", lambda path, data: False)
+        log = again(flush_interval=1000.0)
+        log.append(topic, b"b")
+        assert (directory / "session").exists() == (kind == "in place")
+    until((directory / "session").exists)
+    # A process that is killed leaves what is in its files, and these are as they are now.
+    left = directory.with_name("left")
+    shutil.copytree(directory, left)
+    with Opened.on_disk(left) as log:
+        assert log.log.findings == ["the store was not closed in order"]
+        assert log.read(topic) == [(1, b"a"), (2, b"b")]
+
+
+def test_a_file_is_written_over_where_it_has_room(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert not session.write_in_place(path, b"{}")
+    path.write_bytes(b'{"a": 1}')
+    for data in (b'{"a": 2, "b": 3}', b"{}", b" " * 4094 + b"{}"):
+        assert session.write_in_place(path, data)
+        assert path.read_bytes().strip() == data.strip()
+    assert not session.write_in_place(path, b" " * 4095 + b"{}")
+    assert path.stat().st_size == 4096
