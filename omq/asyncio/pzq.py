@@ -116,6 +116,8 @@ class Producer:
 
     async def _put(self, frames: list[bytes], deadline: tuple[float, float | None]) -> None:
         _, end = deadline
+        if not frames:
+            return
         try:
             await self._socket.send_multipart(frames, timeout=None if end is None else max(end - time.monotonic(), 0))
         except SendTimeout:

@@ -9,8 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from omq.errors import UsageError
-from omq.pzq.errors import ProduceTimeout, Refused
-from omq.pzq.wire import DELIVERIES, PREFETCH, REFUSED, STORED, dedup, has_dedup, read_delivery, read_reply
+from omq.pzq.errors import Malformed, ProduceTimeout, Refused
+from omq.pzq.wire import (
+    DELIVERIES,
+    PREFETCH,
+    REFUSED,
+    STORED,
+    check_body,
+    dedup,
+    has_dedup,
+    read_delivery,
+    read_reply,
+)
 from omq.socket_base import patience
 from omq.types import Unset
 
@@ -117,7 +127,7 @@ class Unanswered:
         self._refused.clear()
 
     def compose(self, index: int, body: Body, headers: Iterable[bytes] = (), id: bytes | None = None) -> list[bytes]:
-        """The frames of a message, which waits for its answer from now on.
+        """The frames of a message, which waits for its answer from now on; none where it is too large to be taken.
 
         Raises:
             UsageError: A header is empty, or there is no body.
@@ -126,6 +136,11 @@ class Unanswered:
         parts, own = parts_of(body), headers_of(headers)
         if id is not None and not isinstance(id, bytes | bytearray | memoryview):
             raise TypeError(f"id is bytes, not {type(id).__name__}")
+        try:
+            check_body(sum(map(len, parts)))
+        except Malformed as error:  # the device would say so, or hang up
+            self._refused.append((index, Refused(str(error))))
+            return []
         self._sequence += 1
         id = b"%d" % self._sequence if id is None else bytes(id)
         if id in self._given_up:  # the answer to that one would be taken for this one's

@@ -302,6 +302,7 @@ class AsyncDevice:
         """How it is, now."""
         store, inlet, outlets = self._journal.store, self._inlet, self._outlets
         assert inlet is not None
+        self._journal.catch_up()  # what is counted as stored is there
         stats = store.stats()
         queues = (*self._queues, *self._dead)
         member = self._member

@@ -18,7 +18,7 @@ from omq.event import Event, EventKind
 from omq.pzq.at_once import at_once
 from omq.pzq.errors import Malformed
 from omq.pzq.watch import Watch
-from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICA, REPLICAS, STORED, pack, read_produced
+from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICA, REPLICAS, STORED, check_body, pack, read_produced
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import Append
 from omq.store.journal import Journal
@@ -254,8 +254,7 @@ class Inlet:
         try:
             parts, producer, sequence = read_produced(frames)
             size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-            if size > MAX_BODY:
-                raise Malformed(f"a body of {size} bytes is too large: {MAX_BODY} are the most")
+            check_body(size)
         except Malformed as error:
             self.counts["refused"] += 1
             self._answer((frames[0], frames[1]), str(error))

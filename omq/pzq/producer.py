@@ -112,6 +112,8 @@ class Producer:
 
     def _put(self, frames: list[bytes], deadline: tuple[float, float | None]) -> None:
         _, end = deadline
+        if not frames:
+            return
         try:
             self._socket.send_multipart(frames, timeout=None if end is None else max(end - time.monotonic(), 0))
         except omq.SendTimeout:

@@ -40,6 +40,12 @@ def shown(frame: bytes) -> str:
 # ---------------------------------------------------------------------- producers
 
 
+def check_body(size: int) -> None:
+    """Raises `Malformed` where a body has more bytes than a device takes."""
+    if size > MAX_BODY:
+        raise Malformed(f"a body of {size} bytes is too large: {MAX_BODY} are the most")
+
+
 def read_produced(frames: list[bytes]) -> tuple[list[bytes], bytes, int]:
     """Reads what a producer has sent: `peer | id | header* | empty | body+`.
 

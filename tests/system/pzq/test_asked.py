@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from tests.system.pzq.raw import asked, raw
+from tests.system.pzq.raw import asked, figures, raw
 from tests.system.pzq.test_command import device
 
 pytestmark = pytest.mark.timeout(60)
@@ -68,3 +68,27 @@ def test_consumers_are_served_beside_producers_that_ask_without_a_pause(tmp_path
         thread.join(10)
         assert taken == [b"%d" % number for number in range(2000)]
         assert worst < 1
+
+
+def test_figures_add_up_while_a_producer_asks(tmp_path: Path) -> None:
+    monitor = f"ipc://{tmp_path / 'm'}"
+    with (
+        device(tmp_path, f"--database={tmp_path / 'data'}", f"--monitor-dsn={monitor}") as (_, where),
+        raw(zmq.DEALER, where["receive"]) as producer,
+    ):
+        ended = threading.Event()
+
+        def ask() -> None:
+            while not ended.is_set():
+                assert asked(producer, b"id", b"", b"body") == [b"id", b"1", b""]
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        try:
+            for _ in range(100):
+                told = figures(monitor)
+                assert told["messages"] == told["stored"]
+        finally:
+            ended.set()
+            thread.join(10)
+        assert told["stored"] > 100
