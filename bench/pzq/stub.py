@@ -38,9 +38,8 @@ class Stub:
         """Answers producers."""
         while True:
             batch: list[Any] = await self.receive.recv_many(BATCH)
-            for peer, id, _, *parts in batch:
-                self.waiting.append(parts)
-                await self.receive.send_multipart((peer, id, b"1", b""))
+            self.waiting += [parts for _, _, _, *parts in batch]
+            await self.receive.send_many([(peer, id, b"1", b"") for peer, id, *_ in batch])
             await self.give()
             await asyncio.sleep(0)
 
@@ -58,15 +57,16 @@ class Stub:
         if not self.send.peers:
             return
         now = b"%d" % (time.time_ns() // 1000)
-        for _ in range(2 * BATCH):
-            if not self.waiting or self.size > INFLIGHT:
-                return
+        given: list[tuple[bytes, ...]] = []
+        while self.waiting and self.size <= INFLIGHT and len(given) < 2 * BATCH:
             parts = self.waiting.popleft()
             self.number += 1
             key = b"%b|%036d" % (now, self.number)
             self.held[key] = parts
             self.size += sum(map(len, parts))
-            await self.send.send_multipart((key, now, b"5000000", b"", *parts))
+            given.append((key, now, b"5000000", b"", *parts))
+        if given:
+            await self.send.send_many(given)
 
     async def tell(self) -> None:
         """Answers who asks."""
