@@ -44,6 +44,10 @@ QUICK: Final = 0.0002
 #: Seconds for which the loop looks for the next request before it sleeps, while a producer that asks one by one comes
 #: back sooner than that: to be woken costs more.
 SOON: Final = 0.00015
+#: Seconds that a write of the loop's own may take; after a slower one a thread writes for so many seconds. So a disk
+#: that is behind holds up no consumer, nor what nodes tell each other.
+SLOW: Final = 0.03
+CAUTION: Final = 0.5
 #: Seconds after which the loop gets a turn between two batches.
 TURN: Final = 0.002
 HEARTBEAT: Final = 10.0
@@ -177,7 +181,7 @@ class Inlet:
     async def _serve(self) -> None:
         socket = self._socket
         turned = answered = time.monotonic()
-        soon = False
+        soon, careful = False, 0.0
         while True:
             if time.monotonic() - turned > TURN:
                 await asyncio.sleep(0)
@@ -206,13 +210,17 @@ class Inlet:
             if self._journal.waiting > MAX_WAITING:
                 await self._make_room()
             # The nodes of a cluster get what is stored: now, not once the store's thread has had its turn.
-            if self._quick and (few or self._cluster is not None):
+            began = time.monotonic()
+            if self._quick and (few or self._cluster is not None) and began >= careful:
                 self._journal.flush_at_once(QUICK, note=self._cluster is None)
                 if not soon or self._awaited():
                     self._journal.catch_up()
+                answered = time.monotonic()
+                if answered - began > SLOW:
+                    careful = answered + CAUTION
             else:
                 self._journal.flush()
-            answered = time.monotonic()
+                answered = time.monotonic()
 
     async def _make_room(self) -> None:
         """Waits until less waits for the store."""

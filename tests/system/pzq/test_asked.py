@@ -6,10 +6,14 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
 
+from omq.pzq.inlet import CAUTION, SLOW
+from omq.store.lmdb.store import Store
+from tests.system.pzq.conftest import Make
 from tests.system.pzq.raw import asked, figures, raw
 from tests.system.pzq.test_command import device
 
@@ -68,6 +72,27 @@ def test_consumers_are_served_beside_producers_that_ask_without_a_pause(tmp_path
         thread.join(10)
         assert taken == [b"%d" % number for number in range(2000)]
         assert worst < 1
+
+
+def test_a_disk_that_is_behind_does_not_hold_up_the_loop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[float] = []
+    write_at_once = Store.write_at_once
+
+    def slowly(store: Store, writes: list[Any], *, note: bool = False) -> bool:
+        if note:
+            began.append(time.monotonic())
+            time.sleep(2 * SLOW)
+        return write_at_once(store, writes, note=note)
+
+    monkeypatch.setattr(Store, "write_at_once", slowly)
+    device = make()
+    with raw(zmq.DEALER, device.endpoints["receive"]) as producer:
+        until = time.monotonic() + 2.5 * CAUTION
+        while time.monotonic() < until:
+            assert asked(producer, b"id", b"", b"body") == [b"id", b"1", b""]
+        assert 2 <= len(began) <= 3
+        told = figures(device.endpoints["monitor"])
+        assert told["messages"] == told["stored"] > 100
 
 
 def test_figures_add_up_while_a_producer_asks(tmp_path: Path) -> None:
