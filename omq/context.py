@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self, SupportsIndex
 from omq._core.atomic import Slot
 from omq._core.bell import Bell
 from omq._core.calls.leader import ForkGuard
+from omq._core.link.background import Background
 from omq._core.link.deferred_calls import DeferredCalls
 from omq._core.link.flusher import Flusher
 from omq._core.queues.names import Names
@@ -68,6 +69,7 @@ class Context:
         self.pool = Pool()
         self.inproc = Names()
         self.flusher = Flusher()
+        self.background = Background()
         self.deferred_calls = DeferredCalls()
         self.bell = Bell()
         self.fork_guard = ForkGuard()
@@ -180,6 +182,7 @@ class Context:
         if io is not None:
             io.stop()
         self.flusher.stop()
+        self.background.stop()
         self.deferred_calls.close()
         self.bell.close()
         # Nothing is left to do when this is released; and what a signal handler raises there would be lost.

@@ -33,6 +33,7 @@ cdef extern from "<sys/epoll.h>" nogil:
     int EPOLL_CLOEXEC
     int EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
     unsigned int EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP
+    unsigned int EPOLLET, EPOLLONESHOT
 
 cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd(unsigned int, int)

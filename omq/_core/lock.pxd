@@ -130,9 +130,17 @@ cdef extern from *:
     /* A lock for sections that are short, or that the other side need not wait for: taking it is one instruction. */
     static inline int take_flag(int *flag) { return !__atomic_exchange_n(flag, 1, __ATOMIC_ACQUIRE); }
     static inline void drop_flag(int *flag) { __atomic_store_n(flag, 0, __ATOMIC_RELEASE); }
+
+    /* Counters that a thread without the lock reads, or changes. */
+    static inline long long load(const long long *from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+    static inline void store(long long *to, long long value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
+    static inline void add_to(long long *to, long long value) { __atomic_fetch_add(to, value, __ATOMIC_RELAXED); }
     """
     bint take_flag(int *flag) noexcept nogil
     void drop_flag(int *flag) noexcept nogil
+    long long load(const long long *) noexcept nogil
+    void store(long long *, long long) noexcept nogil
+    void add_to(long long *, long long) noexcept nogil
 
 
 cdef inline void hold_mutex(pthread_mutex_t *mutex) noexcept:

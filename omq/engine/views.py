@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from omq._core.calls.leader import ForkGuard
+from omq._core.link.background import Background
 from omq._core.link.connection import Connection
 from omq._core.link.flusher import Flusher
 from omq._core.link.handshake_io import HandshakePoller
@@ -38,12 +39,14 @@ class Shared(Protocol):
         pool: Memory for slabs and batches.
         inproc: The inproc names.
         fork_guard: Whether the process has forked since.
-        flusher: Its thread writes what callers left behind, and answers PINGs while nobody can read.
+        flusher: Its thread writes what callers left behind.
+        background: Its thread reads and writes while no thread with the GIL does.
         closed: Whether it has been terminated.
     """
 
     pool: Pool
     flusher: Flusher
+    background: Background
     inproc: Names
     fork_guard: ForkGuard
 

@@ -289,7 +289,7 @@ class WireSession(StateMachine[ConnectionState]):
             pattern.max_parts(self.options),
             driver.flusher,
             self._handshake.codec,
-            watcher=engine.context.flusher,
+            background=engine.context.background,
         )
         if self._dialer is not None:
             self.peer.origin = self._dialer

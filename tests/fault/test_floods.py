@@ -17,8 +17,8 @@ import pytest
 import omq
 import omq.asyncio
 from omq._core.bell import Bell
+from omq._core.link.background import Background
 from omq._core.link.connection import Connection
-from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
 from omq._core.queues.peer import RecvQueue
 from omq._core.queues.wait_queue import WaitQueue
@@ -179,18 +179,18 @@ def test_commands_that_the_engine_has_no_time_for_fill_no_memory() -> None:
 
 def test_a_flusher_that_has_been_stopped_stays_so() -> None:
     """An asyncio socket may outlive its context, and hear its first PING then."""
-    flusher = Flusher()
-    flusher.stop()
+    background = Background()
+    background.stop()
     threads = len(os.listdir("/proc/self/task"))
     near, far = socket.socketpair()
     near.setblocking(False)
     poller = Poller(None)
-    peer = Connection(Owner(), near.detach(), poller, Pool(), RecvQueue(WaitQueue()), 0, watcher=flusher)
+    peer = Connection(Owner(), near.detach(), poller, Pool(), RecvQueue(WaitQueue()), 0, background=background)
     peer.start(b"")
     far.sendall(encode_frame(b"\4PING\0\0", command=True))
     until(lambda: poller.dispatch() or peer.pings)
     assert len(os.listdir("/proc/self/task")) <= threads  # one that another test has left may end meanwhile
-    flusher.stop()
+    background.stop()
     far.close()
     peer.close()
     poller.close()

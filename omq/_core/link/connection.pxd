@@ -14,11 +14,13 @@ cdef class Connection(Receiver):
     cdef bint _dense                 # the last batch left because it was full
     cdef long long _delivered        # when, while we part, the peer's kernel was first seen to have everything; 0: not yet
     cdef int _decide(self, bint first) except? -1
+    cdef int _part_with_threads(self) except -1
     cdef int _bow_out(self) except -1
     cdef bint _is_speaking(self) noexcept
     cdef int _look_empty(self) except -1
     cdef int _push(self) noexcept
     cdef int _after(self, int status) except -1
+    cdef Py_ssize_t _unread(self) noexcept
     cdef Outlook _outlook(self) noexcept
     cdef int _hold_back(self, bytes frames) except -1
     cdef int _release(self) except -1

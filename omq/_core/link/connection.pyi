@@ -1,5 +1,6 @@
 from typing import Any
 
+from omq._core.link.background import Background
 from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
 from omq._core.link.receiver import Receiver
@@ -23,7 +24,7 @@ class Connection(Receiver):
         max_parts: Parts that one message may have; `None` for 1048576.
         flusher: Writes batches that callers left behind; `None`: the send queue does, when the loop's turn ends.
         codec: How frames look on the wire; `None`: plain frames (RFC 23, Framing).
-        watcher: Its thread answers PINGs while nobody can read; `None`: no thread does.
+        background: The thread that reads and writes while nobody else does; `None`: there is none.
         ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
     """
 
@@ -40,7 +41,7 @@ class Connection(Receiver):
         flusher: Flusher | None = None,
         codec: Codec | None = None,
         *,
-        watcher: Flusher | None = None,
+        background: Background | None = None,
         ceiling: int = ...,
     ) -> None: ...
     @property

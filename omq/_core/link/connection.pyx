@@ -30,6 +30,7 @@ from omq._core.clock cimport now_ns
 from omq._core.lock cimport drop_flag
 from omq._core.kernel cimport NO_FD, EPOLLOUT
 from omq._core.wire.codec cimport Codec
+from omq._core.link.background cimport Background
 from omq._core.link.flusher cimport Flusher
 from omq._core.queues.peer cimport RecvQueue
 from omq._core.wire.pool cimport Pool
@@ -91,28 +92,26 @@ cdef class Connection(Receiver):
         recv_hwm: Messages; 0 for no bound.
         flusher: Writes batches that callers left behind; None: the send queue does, when the loop's turn ends.
         codec: How frames look on the wire; None: plain frames.
-        watcher: Its thread answers PINGs while nobody can read; None: no thread does.
+        background: The thread that reads and writes while nobody else does; None: there is none.
     """
 
     def __init__(self, session, int fd, Poller poller not None, Pool pool not None, RecvQueue recv_queue, recv_hwm,
                  max_size=None, max_parts=None, Flusher flusher=None, Codec codec=None, *,
-                 Flusher watcher=None, ceiling=MESSAGE_CEILING):
+                 Background background=None, ceiling=MESSAGE_CEILING):
         cdef SendBuffer send_buffer
         cdef FrameReader frame_reader
         self.fd = fd  # whatever fails from here on, the descriptor is closed
         send_buffer = SendBuffer(pool)
         frame_reader = FrameReader(pool, max_size, max_parts, ceiling)
         send_buffer.encode_with(codec)
-        send_buffer.shared = flusher is not None
+        send_buffer.shared = flusher is not None or background is not None
         frame_reader.decode_with(codec)
-        self._set_up(session, fd, poller, send_buffer, frame_reader, recv_queue, recv_hwm, flusher, watcher)
+        self._set_up(session, fd, poller, send_buffer, frame_reader, recv_queue, recv_hwm, flusher, background)
         self.writable = True
 
     def __dealloc__(self):
         if self.fd >= 0:
-            self._end_responder()
-            if self._flusher is not None:
-                self._flusher.forget(self._send_buffer)
+            self._part_with_threads()
             close(self.fd)
 
     def start(self, bytes received not None):
@@ -123,8 +122,6 @@ cdef class Connection(Receiver):
             self.bytes_in += PyBytes_GET_SIZE(received)
             if self._digest() == 0:
                 self._hand_over()
-        if self._flusher is not None and self._watcher is not None and not self.lost:
-            self._begin_responder()
 
     def close(self):
         """Leaves the epoll set and closes the descriptor. What has arrived can still be taken."""
@@ -133,9 +130,7 @@ cdef class Connection(Receiver):
             self.recv_queue._growing = None
         self.writable = False
         if self.fd >= 0:
-            self._end_responder()
-            if self._flusher is not None:
-                self._flusher.forget(self._send_buffer)
+            self._part_with_threads()
             self._leave()
             self._send_buffer.fd = -1
             self._bow_out()
@@ -143,6 +138,19 @@ cdef class Connection(Receiver):
             self.fd = NO_FD
         self._backlog = None
         self._send_buffer.clear()
+
+    cdef int _part_with_threads(self) except -1:
+        """Makes sure that no thread without the GIL touches this connection any more."""
+        self._end_read_ahead()
+        if self._flusher is not None:
+            self._flusher.forget(self._send_buffer)
+        if self._background is not None:
+            self._background.forget(self._send_buffer)
+            self._background = None
+        if self._read_ahead is not None:
+            self._read_ahead.clear()
+            self._read_ahead = None
+        return 0
 
     cdef int _bow_out(self) except -1:
         """Makes sure that closing does not reset the connection while the peer's kernel lacks some of our bytes."""
@@ -175,7 +183,8 @@ cdef class Connection(Receiver):
         if not self._parting:
             self._parting = True
             self._backlog = None
-            self._end_responder()
+            self._end_read_ahead()
+            self._read_ahead = None
             shutdown(self.fd, SHUT_WR)
             self._hwm = 0
             self.refill()
@@ -205,8 +214,6 @@ cdef class Connection(Receiver):
         if self.fd >= 0 and not (self.lost or self._broken):
             self._backlog = None
             self._broken = True  # for writing
-            self._end_responder()
-            self._watcher = None
             shutdown(self.fd, SHUT_WR)
             # What comes is bounded by what the kernels hold: it is taken also while the user is busy.
             self._brim = self.bytes_in + GRACE
@@ -392,7 +399,8 @@ cdef class Connection(Receiver):
         cdef int status = FLUSH_NOTHING
         cdef long long now
         if self._blocked:
-            pass
+            if first and self._background is not None:
+                self._background.note(send_buffer)  # what was there before has left, and no event is to come
         elif send_buffer.stuck or send_buffer.failed:
             status = FLUSH_ERROR if send_buffer.failed else FLUSH_BLOCKED
         elif (send_buffer.bytes >= BATCH_BYTES or send_buffer._foreign or send_buffer.next_overflows()
@@ -421,6 +429,8 @@ cdef class Connection(Receiver):
             if status == FLUSH_NOTHING:
                 if self._flusher is None or self.send_queue.draining:
                     self.send_queue.defer(self)
+                    if self._background is not None:
+                        self._background.note(send_buffer)
                 elif self._flusher.leave(send_buffer):
                     self._dense = False
                     self.send_queue.note(self)
@@ -514,7 +524,11 @@ cdef class Connection(Receiver):
     @property
     def unheard(self):
         """Whether the peer has sent something that we have not read, or that nobody would read now."""
-        return self._stopped or self.fd < 0 or unread_bytes(self.fd) > 0
+        return self._stopped or self.fd < 0 or self._unread() > 0
+
+    cdef Py_ssize_t _unread(self) noexcept:
+        """Bytes that have arrived and that the owner has not read."""
+        return unread_bytes(self.fd) + (self._read_ahead.bytes if self._read_ahead is not None else 0)
 
     @property
     def held_up(self):
@@ -543,12 +557,12 @@ cdef class Connection(Receiver):
         """
         cdef CommandBacklog waiting = self._backlog
         cdef Outlook found
-        cdef int unread
+        cdef Py_ssize_t unread
         if waiting is None or self.lost or self._broken or self.fd < 0:
             return False
         waiting.asked = False
         found = outlook(self.fd, &waiting.room)
-        unread = unread_bytes(self.fd)
+        unread = self._unread()
         if found == ENDED:
             self._backlog = None
         elif found == CROWDED:
@@ -593,7 +607,7 @@ cdef class Connection(Receiver):
         cdef CommandBacklog waiting = self._backlog
         if not waiting.asked:
             waiting.asked = True
-            waiting.seen = self.bytes_in + unread_bytes(self.fd)
+            waiting.seen = self.bytes_in + self._unread()
             self._poller.call_back(self.session.on_restrained, None)
         return 0
 

@@ -24,6 +24,7 @@ from omq._core.kernel cimport (
     EPOLL_CTL_DEL,
     EPOLL_CTL_MOD,
     EPOLLIN,
+    EPOLLONESHOT,
     NO_FD,
     epoll_create1,
     epoll_ctl,
@@ -32,9 +33,6 @@ from omq._core.kernel cimport (
     eventfd,
 )
 from omq._core.thread cimport pthread_join, start_thread
-
-cdef extern from "<sys/epoll.h>" nogil:
-    unsigned int EPOLLONESHOT
 
 cdef extern from "Python.h":
     int Py_AddPendingCall(int (*)(void *) noexcept, void *) noexcept nogil

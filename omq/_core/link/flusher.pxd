@@ -1,16 +1,9 @@
 # The thread that sends batches that callers left behind. It never takes the GIL.
 
 from omq._core.wire.send_buffer cimport SendBuffer
-from omq._core.link.ping_responder cimport PingResponder
+from omq._core.link.pointers cimport PointerArray
 from omq._core.lock cimport pthread_mutex_t, sem_t
 from omq._core.thread cimport pthread_t
-
-cdef struct PointerArray:
-    void **entries           # objects that the thread works on; borrowed, each is taken out before it ends
-    int count                # number of entries
-    int room                 # entries that the memory holds
-    void *current            # the entry under work
-
 
 cdef class Flusher:
     cdef pthread_t _thread
@@ -20,18 +13,11 @@ cdef class Flusher:
     cdef sem_t _work                 # posted when the parked thread has something to do
     cdef PointerArray _left          # SendBuffers with something left behind; forget() takes them out
     cdef bint _needless              # the last look found batches, and all of them in their callers' hands
-    cdef PointerArray _watched       # PingResponders; unwatch() takes them out
-    cdef long long _due              # nanoseconds on the monotonic clock, when the next of them is to be looked at
-    cdef unsigned char *_view        # memory for the bytes that they look at; the thread's
     cdef bint _parked
     cdef bint _over                  # stopped for good: asyncio sockets may outlive their context
     cdef bint _start(self) noexcept
     cdef bint leave(self, SendBuffer send_buffer) noexcept
     cdef int forget(self, SendBuffer send_buffer) except -1
-    cdef int _strike(self, PointerArray *pointers, void *entry) except -1
-    cdef int watch(self, PingResponder responder) except -1
-    cdef int unwatch(self, PingResponder responder) except -1
-    cdef void _look_after(self) noexcept nogil
     cdef bint _rest(self) noexcept nogil
     cdef void _loop(self) noexcept nogil
     cdef bint _ended(self) noexcept nogil

@@ -2,18 +2,18 @@
 
 A caller that sends a little and goes off to compute holds the GIL; this thread does not need it. The thread wakes
 when a batch is left behind, writes it once the last write is some 20 us old, and parks when nothing is left for a
-while. Where the kernel takes no more the socket's epoll set reports when it does, and the thread that watches the
-set writes the rest.
+while. Where the kernel takes no more the socket's epoll set reports when it does, and whoever serves the set writes the
+rest: its owner, the I/O thread, or the background thread.
 """
 
 cimport cython
-from libc.stdlib cimport free, malloc, realloc
-from posix.time cimport CLOCK_MONOTONIC, nanosleep, timespec
+from libc.stdlib cimport free
+from posix.time cimport nanosleep, timespec
 from posix.unistd cimport getpid
 
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.clock cimport now_ns
-from omq._core.link.ping_responder cimport NEVER, VIEW, PingResponder, Stillness
+from omq._core.link.pointers cimport PointerArray, enrol, strike
 from omq._core.lock cimport (
     hold_mutex,
     pthread_mutex_destroy,
@@ -27,9 +27,6 @@ from omq._core.lock cimport (
     sem_wait,
 )
 from omq._core.thread cimport pthread_join, start_thread
-
-cdef extern from "<semaphore.h>" nogil:
-    int sem_clockwait(sem_t *, int, const timespec *)
 
 cdef extern from "<sys/prctl.h>" nogil:
     int prctl(int, ...)
@@ -67,29 +64,11 @@ cdef enum:
     STREAM_NAP_NS = 400000    # nanoseconds while a stream goes on: each look takes a core from its sender or receiver
     STREAM = 20               # looks in a row that found callers at work and nothing to do, after which it is a stream
     SLACK_NS = 1000           # nanoseconds by which a nap may be longer: the kernel's usual 50 us would double it
-    FIRST_LOOK_NS = 50000000  # nanoseconds after which a new connection is looked at for the first time
-    TOGETHER_NS = 2000000     # nanoseconds between two looks at connections that nobody reads...
-    TOGETHER = 32             # ...or so many times as many as the last look took, where there are thousands of them...
-    APART_NS = 10000000       # ...but no more than that
     PATIENCE = 10             # looks without work before parking
     WRITE_NS = 40000          # nanoseconds that a write to one of many costs all: the call, and a core for a receiver
     MANY = 100                # batches of those many that are waited for
     LOOK_NS = 8000            # nanoseconds that a look may wait longer for each batch to be looked at...
     LONGEST_NAP_NS = 500000   # ...and that it waits at most
-
-
-cdef bint enrol(PointerArray *pointers, void *entry) noexcept nogil:
-    """Appends an entry; False: there is no memory."""
-    cdef void *memory
-    if pointers.count == pointers.room:
-        memory = realloc(pointers.entries, (2 * pointers.room + 16) * sizeof(void *))
-        if memory == NULL:
-            return False
-        pointers.entries = <void **>memory
-        pointers.room = 2 * pointers.room + 16
-    pointers.entries[pointers.count] = entry
-    pointers.count += 1
-    return True
 
 
 cdef void *run(void *flusher) noexcept nogil:
@@ -107,7 +86,6 @@ cdef class Flusher:
         pthread_mutex_init(&self._mutex, NULL)
         sem_init(&self._work, 0, 0)
         self._parked = True
-        self._due = NEVER
         self._pid = getpid()
 
     def __dealloc__(self):
@@ -116,8 +94,6 @@ cdef class Flusher:
             sem_destroy(&self._work)
             pthread_mutex_destroy(&self._mutex)
         free(self._left.entries)
-        free(self._watched.entries)
-        free(self._view)
 
     def stop(self):
         """Ends the thread for good; what is left behind stays where it is."""
@@ -160,96 +136,14 @@ cdef class Flusher:
 
     cdef int forget(self, SendBuffer send_buffer) except -1:
         """Forgets *send_buffer*, which ends: afterwards the thread does not touch it."""
-        return self._strike(&self._left, <void *>send_buffer)
-
-    cdef int _strike(self, PointerArray *pointers, void *entry) except -1:
-        """Takes an entry out, once the thread is done with it."""
-        cdef int i
-        cdef timespec moment
-        if self._pid != getpid():
-            return 0
-        moment.tv_sec = 0
-        moment.tv_nsec = 1000
-        hold_mutex(&self._mutex)
-        while pointers.current == entry:
-            pthread_mutex_unlock(&self._mutex)
-            with nogil:
-                nanosleep(&moment, NULL)
-            hold_mutex(&self._mutex)
-        for i in range(pointers.count - 1, -1, -1):
-            if pointers.entries[i] == entry:
-                pointers.count -= 1
-                pointers.entries[i] = pointers.entries[pointers.count]
-        pthread_mutex_unlock(&self._mutex)
+        if self._pid == getpid():
+            strike(&self._mutex, &self._left, <void *>send_buffer)
         return 0
-
-    cdef int watch(self, PingResponder responder) except -1:
-        """Makes the thread answer the PINGs of a connection while nobody reads it, until `unwatch`."""
-        cdef bint sooner
-        if not self._running and not self._start():
-            return 0  # the system gives no thread
-        hold_mutex(&self._mutex)
-        if not enrol(&self._watched, <void *>responder):
-            pthread_mutex_unlock(&self._mutex)
-            raise MemoryError()
-        sooner = responder.read + FIRST_LOOK_NS < self._due
-        if sooner:
-            self._due = responder.read + FIRST_LOOK_NS
-        pthread_mutex_unlock(&self._mutex)
-        if sooner:
-            sem_post(&self._work)  # the thread may sleep longer than that
-        return 0
-
-    cdef int unwatch(self, PingResponder responder) except -1:
-        """Forgets a connection, which ends: afterwards the thread does not touch it."""
-        return self._strike(&self._watched, <void *>responder)
-
-    cdef void _look_after(self) noexcept nogil:
-        """Looks after the connections that nobody has read for long."""
-        cdef long long now = now_ns()
-        cdef long long due = NEVER
-        cdef long long next_look, soonest
-        cdef void *responder
-        cdef Stillness last
-        cdef int i = 0
-        last.poll_fd = -1
-        if self._view == NULL:
-            self._view = <unsigned char *>malloc(VIEW)
-        pthread_mutex_lock(&self._mutex)
-        while self._view != NULL and i < self._watched.count:
-            responder = self._watched.entries[i]
-            next_look = (<PingResponder>responder).due
-            if next_look <= now:
-                self._watched.current = responder
-                pthread_mutex_unlock(&self._mutex)
-                next_look = (<PingResponder>responder).look(now, self._view, &last)
-                pthread_mutex_lock(&self._mutex)
-                self._watched.current = NULL
-            if next_look < due:
-                due = next_look
-            # If an entry was taken out meanwhile, another one has come into its place: look at all of them once more.
-            i = i + 1 if i < self._watched.count and self._watched.entries[i] == responder else 0
-        # Several connections are looked after together.
-        soonest = now + max(<long long>TOGETHER_NS, min(TOGETHER * (now_ns() - now), <long long>APART_NS))
-        self._due = max(due, soonest)  # NEVER is later than all
-        pthread_mutex_unlock(&self._mutex)
 
     cdef bint _rest(self) noexcept nogil:
-        """Sleeps until there is a batch to write, or a connection to look after; False: the thread is to end."""
-        cdef timespec when
-        cdef long long due
-        while True:
-            pthread_mutex_lock(&self._mutex)
-            due = self._due
-            pthread_mutex_unlock(&self._mutex)
-            if due == NEVER:
-                sem_wait(&self._work)
-                return not self._ended()
-            when.tv_sec = due // 1000000000
-            when.tv_nsec = due % 1000000000
-            if sem_clockwait(&self._work, CLOCK_MONOTONIC, &when) == 0:
-                return not self._ended()
-            self._look_after()
+        """Sleeps until there is a batch to write; False: the thread is to end."""
+        sem_wait(&self._work)
+        return not self._ended()
 
     cdef bint _ended(self) noexcept nogil:
         cdef bint over
@@ -272,8 +166,6 @@ cdef class Flusher:
                     idle = 0
                 else:
                     idle += 1
-                if now_ns() >= self._due:
-                    self._look_after()
                 needless = needless + 1 if self._needless else 0
                 if needless > STREAM:
                     nap.tv_nsec = STREAM_NAP_NS

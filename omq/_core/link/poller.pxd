@@ -2,12 +2,15 @@
 
 from omq._core.bell cimport Bell
 from omq._core.kernel cimport epoll_event
+from omq._core.link.background cimport Background, WatchedSet
+from omq._core.lock cimport load, store
 from omq._core.queues.wait_queue cimport Turn
 from omq._core.queues.peer cimport Peer
 
 cdef enum:
     EVENTS = 64              # events taken from the kernel at once
     NO_TICKET = 0            # the ticket of descriptors that are no peers
+    FIRST_TICKET = 2         # tickets of peers are not below
 
 
 cdef class Poller:
@@ -21,15 +24,28 @@ cdef class Poller:
     cdef Peer _only                  # the only peer in the set, if no other has ever been in it; else None
     cdef Bell _bell                  # tells sessions in the I/O thread; None: they are told at once
     cdef Turn _turn                  # runs woken calls; None: they are not run from here
+    cdef WatchedSet _watched         # the set as the background thread knows it; None: it does not
+    cdef bint _shared                # it does, and the WatchedSet owns the descriptor
     cdef bint _busy                  # events are being handled: no others are, meanwhile
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0
     cdef int leave(self, int fd, unsigned long long ticket) except -1
+    cdef void _close(self) noexcept
+    cdef WatchedSet watched_by(self, Background background)
     cdef int serve(self) except -1
     cdef int only_fd(self) noexcept
     cdef int look(self) except -1
     cdef int handle(self, epoll_event *events, int count) except -1
     cdef int call_back(self, object function, object argument) except -1
     cdef int complain(self, object error) except -1
+    cdef int _take_ahead(self, bint skims) except -1
     cdef int _handle(self, epoll_event *events, int count, bint skims) except -1
     cdef int _work(self, bint skims) except -1
     cdef int _tell(self, Peer peer, unsigned int events) except -1
+
+    cdef inline void _note_look(self) noexcept:
+        """Counts a look at the set, which shows the background thread that somebody serves it."""
+        if self._watched is not None:
+            store(&self._watched._serves, self._watched._serves + 1)
+
+    cdef inline bint _has_ahead(self) noexcept:
+        return self._watched is not None and load(&self._watched._ahead)

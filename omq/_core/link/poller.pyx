@@ -17,6 +17,7 @@ from omq._core.kernel cimport (
     epoll_event,
     epoll_wait,
 )
+from omq._core.link.background cimport Background, WatchedSet
 from omq._core.lock cimport hush, unhush
 from omq._core.queues.wait_queue cimport Turn
 from omq._core.queues.peer cimport Peer
@@ -50,13 +51,24 @@ cdef class Poller:
             raise OSError(errno, os.strerror(errno))
 
     def __dealloc__(self):
-        if self.fd >= 0:
-            close(self.fd)
+        self._close()
 
     def close(self):
-        if self.fd >= 0:
+        self._close()
+
+    cdef void _close(self) noexcept:
+        if self._watched is not None:
+            self._watched.close()
+        elif self.fd >= 0 and not self._shared:
             close(self.fd)
-            self.fd = NO_FD
+        self.fd = NO_FD
+
+    cdef WatchedSet watched_by(self, Background background):
+        """Has *background* serve the set while nobody else does; None: there is no thread for it."""
+        if self._watched is None and self.fd >= 0:
+            self._watched = background.begin(self.fd)
+            self._shared = self._watched is not None
+        return self._watched
 
     def set_bell(self, Bell bell not None):
         """Sets the bell of the sessions' loop: sessions are told there what happens to their connections."""
@@ -133,6 +145,9 @@ cdef class Poller:
         cdef Peer only = self._only
         if self.fd < 0 or self._busy:
             return 0
+        self._note_look()
+        if self._has_ahead():
+            self._take_ahead(skims)
         if only is not None and only.only_reads():
             # A single connection that only reads: the event can mean nothing else, and a read handles it.
             if not (skims and only.sated()):
@@ -153,7 +168,36 @@ cdef class Poller:
 
     cdef int handle(self, epoll_event *events, int count) except -1:
         """Handles events."""
+        self._note_look()
+        if self._has_ahead():
+            self._take_ahead(False)
         return self._handle(events, count, False)
+
+    cdef int _take_ahead(self, bint skims) except -1:
+        """Takes what the background thread has read ahead, before anything newer is read."""
+        cdef Peer peer
+        cdef bint again = False
+        cdef Py_ssize_t slot
+        if self._busy:
+            return 0
+        self._busy = True
+        hush()
+        try:
+            self._watched.clear()
+            for slot in range(len(self._peers)):
+                peer = <Peer>self._peers[slot]
+                if peer is None or not peer.has_ahead():
+                    continue
+                if skims and peer.sated():
+                    again = True
+                else:
+                    self._tell(peer, EPOLLIN)
+            if again and self._watched is not None:
+                self._watched.signal()
+        finally:
+            unhush()
+            self._busy = False
+        return 0
 
     cdef int _handle(self, epoll_event *events, int count, bint skims) except -1:
         cdef int i
@@ -165,7 +209,7 @@ cdef class Poller:
         hush()
         try:
             for i in range(count):
-                if events[i].data.u64 == NO_TICKET:
+                if events[i].data.u64 < FIRST_TICKET:
                     continue
                 slot = events[i].data.u64 & 0xffffffff
                 if self._tickets[slot] != events[i].data.u64:

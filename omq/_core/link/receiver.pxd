@@ -2,17 +2,20 @@
 
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.wire.frame_reader cimport FrameReader
+from omq._core.link.background cimport Background, WatchedSet
 from omq._core.link.flusher cimport Flusher
 from omq._core.queues.peer cimport Peer, RecvQueue
 from omq._core.link.poller cimport Poller
-from omq._core.link.ping_responder cimport PingResponder
+from omq._core.link.read_ahead cimport ReadAhead
 
 
 cdef class Receiver(Peer):
     cdef readonly int fd             # the descriptor, owned; -1 once closed
     cdef Poller _poller
-    cdef PingResponder _responder    # state with which a thread without the GIL answers PINGs; None: no thread does
-    cdef Flusher _watcher            # the flusher whose thread that is; None: there is none
+    cdef ReadAhead _read_ahead       # what the background thread has read and answered; None: it does nothing here
+    cdef Background _background      # that thread; None: there is none
+    cdef WatchedSet _attached_to     # the epoll set where it works for this connection; None: it does not
+    cdef long long _from_kernel      # bytes that were read by the owner, and not ahead
     cdef bint _reading               # a read is under way
     cdef Flusher _flusher            # writes what is left behind; None: the send queue does when the turn ends
     cdef SendBuffer _send_buffer
@@ -31,15 +34,16 @@ cdef class Receiver(Peer):
     cdef public int untold           # commands sent to the session that it has not handled; it counts them down
     cdef int _ttl                    # tenths of a second of silence that the last PING allows; 0: no such hint
     cdef int _set_up(self, object session, int fd, Poller poller, SendBuffer send_buffer, FrameReader frame_reader,
-                     RecvQueue recv_queue, Py_ssize_t hwm, Flusher flusher, Flusher watcher) except -1
+                     RecvQueue recv_queue, Py_ssize_t hwm, Flusher flusher, Background background) except -1
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1
     cdef bint _pass_on(self, const char *body, Py_ssize_t size) except -1
     cdef bint _filled(self) noexcept
     cdef int _begin_large(self) except -1
     cdef int _read(self) except -1
     cdef int _take_in(self) except -1
-    cdef int _begin_responder(self) except -1
-    cdef int _end_responder(self) except -1
+    cdef int _begin_read_ahead(self) except -1
+    cdef int _end_read_ahead(self) except -1
+    cdef int _pong(self, const char *context, Py_ssize_t size) except -1
     cdef bint _full(self) noexcept
     cdef int _discard(self) except -1
     cdef int _look_back(self, bint caught_up) except -1

@@ -22,8 +22,9 @@ from omq._core.wire.frame_reader cimport (
     FrameReader,
 )
 from omq._core.link.command_backlog cimport CROWDED, can_reset, outlook
+from omq._core.link.background cimport Background, WatchedSet
 from omq._core.link.flusher cimport Flusher
-from omq._core.link.ping_responder cimport PingResponder
+from omq._core.link.read_ahead cimport ReadAhead
 from omq._core.link.poller cimport Poller
 from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, RecvQueue, Peer
 
@@ -34,6 +35,8 @@ cdef enum:
     MUCH_UNSENT = 65536      # unsent bytes above which a PING is not answered: its sender reads nothing
     MOST_UNTOLD = 64         # commands that the session has not handled yet, above which it gets no more
     SCRATCH = 32768          # bytes thrown away at once
+    MOST_AHEAD = 1073741824  # bytes that are read ahead of an owner that is away, whatever recv_hwm says
+    MOST_COMMANDS_AHEAD = 65536  # likewise, where the peer's type sends no messages
 
 import os
 
@@ -48,7 +51,7 @@ cdef class Receiver(Peer):
         self.fd = NO_FD
 
     cdef int _set_up(self, object session, int fd, Poller poller, SendBuffer send_buffer, FrameReader frame_reader,
-                     RecvQueue recv_queue, Py_ssize_t hwm, Flusher flusher, Flusher watcher) except -1:
+                     RecvQueue recv_queue, Py_ssize_t hwm, Flusher flusher, Background background) except -1:
         """Takes over the objects that it reads with, and those that it reads for."""
         self.session = session
         self.fd = send_buffer.fd = fd
@@ -58,7 +61,7 @@ cdef class Receiver(Peer):
         self.recv_queue = recv_queue
         self._hwm = hwm
         self._flusher = flusher
-        self._watcher = watcher
+        self._background = background
         self._resets = can_reset(fd)
         send_buffer.interest = EPOLLIN | EPOLLRDHUP
         return 0
@@ -75,12 +78,39 @@ cdef class Receiver(Peer):
             self._watched = True
         finally:
             send_buffer.let_go()
+        if self._background is not None and not self._parting:
+            self._begin_read_ahead()
+        return 0
+
+    cdef int _begin_read_ahead(self) except -1:
+        """Has the background thread read and write here while nobody else does, for as long as this is in the set."""
+        cdef WatchedSet watched = self._poller.watched_by(self._background)
+        cdef ReadAhead read_ahead = self._read_ahead
+        if watched is None:
+            return 0
+        if read_ahead is None:
+            read_ahead = ReadAhead(self._send_buffer, self._resets)
+            read_ahead.hwm = self._hwm
+            read_ahead.limit = MOST_AHEAD if self.recv_queue is not None else MOST_COMMANDS_AHEAD
+            read_ahead.max_size = self._frame_reader.max_size
+            read_ahead.reset(self._frame_reader)
+            self._read_ahead = read_ahead
+        self._background.attach(watched, self._send_buffer.ticket, read_ahead)
+        self._attached_to = watched
+        return 0
+
+    cdef int _end_read_ahead(self) except -1:
+        """Makes sure that the background thread does nothing here any more."""
+        if self._attached_to is not None:
+            self._background.detach(self._attached_to, self._send_buffer.ticket, self._read_ahead)
+            self._attached_to = None
         return 0
 
     cdef int _leave(self) except -1:
         """Leaves the epoll set."""
         if self._watched:
             self._watched = False
+            self._end_read_ahead()
             self._send_buffer.hold()
             self._send_buffer.poll_fd = -1
             self._send_buffer.let_go()
@@ -99,6 +129,8 @@ cdef class Receiver(Peer):
 
     def set_recv_hwm(self, Py_ssize_t hwm):
         self._hwm = hwm
+        if self._read_ahead is not None:
+            self._read_ahead.hwm = hwm
         if self._stopped and self.recv_queue is not None and (hwm == 0 or self._frame_reader.complete < hwm):
             self.recv_queue._resume(self)
 
@@ -125,38 +157,34 @@ cdef class Receiver(Peer):
 
     cdef int _read(self) except -1:
         """Reads what is there, up to one turn's worth, and hands over whole messages."""
-        cdef PingResponder responder = self._responder
-        if responder is None or self._reading:
-            self._take_in()
-            if self._watcher is not None and self.pings and self._responder is None and not (self.lost or self._parting):
-                self._begin_responder()
-            return 0
-        responder.begin()
+        cdef ReadAhead read_ahead = self._read_ahead
+        cdef long long before = self._from_kernel
+        cdef Py_ssize_t unanswered
+        if read_ahead is None or self._reading:
+            return self._take_in()
+        read_ahead.begin()
         self._reading = True
         try:
             return self._take_in()
         finally:
             self._reading = False
-            responder.boundary = self._frame_reader.boundary()
-            responder.behind = self._behind
-            responder.leave()
-
-    cdef int _begin_responder(self) except -1:
-        """Lets another thread look after signs of life from now on, when nobody reads for long."""
-        self._responder = PingResponder(self._send_buffer, self._resets)
-        self._responder.boundary = self._frame_reader.boundary()
-        self._send_buffer.shared = True
-        self._watcher.watch(self._responder)
-        return 0
-
-    cdef int _end_responder(self) except -1:
-        if self._responder is not None:
-            self._watcher.unwatch(self._responder)
-            self._responder = None
-        return 0
+            if self._from_kernel != before:
+                read_ahead.taken_in(self._from_kernel - before)
+                read_ahead.read = now_ns()
+                read_ahead.reset(self._frame_reader)
+            else:
+                read_ahead.waiting = self._frame_reader.complete
+            read_ahead.behind = self._behind
+            unanswered = read_ahead.unanswered
+            read_ahead.unanswered = -1
+            read_ahead.leave()
+            if self.has_ahead() and self._attached_to is not None:
+                self._attached_to.signal()  # this turn is over, and nothing else shows that more is there
+            if unanswered >= 0 and not self.lost:
+                self._pong(<const char *>read_ahead._context, unanswered)
 
     cdef int _take_in(self) except -1:
-        cdef Py_ssize_t got
+        cdef Py_ssize_t got, before
         cdef Py_ssize_t turn = TURN_BYTES
         cdef bint over = False
         cdef bint caught_up = False
@@ -168,7 +196,20 @@ cdef class Receiver(Peer):
         while turn > 0:
             if self._full():
                 break
-            if self._flusher is not None and self._frame_reader._large != NULL:
+            if self._read_ahead is not None and self._read_ahead.bytes:
+                before = self._frame_reader.complete
+                got = self._read_ahead.pass_on(self._frame_reader)
+                if got > 0:
+                    self.bytes_in += got
+                    turn -= got
+                    over = self._digest()
+                    self._read_ahead.messages -= self._frame_reader.complete - before
+                    if over:
+                        return 0
+                    if self._filled():
+                        break
+                    continue
+            elif self._flusher is not None and self._frame_reader._large != NULL:
                 # Other threads may run while a large frame is copied. The socket is locked here but the pool is not,
                 # so take the spare block before releasing the GIL.
                 if self._frame_reader._spare == NULL:
@@ -179,10 +220,8 @@ cdef class Receiver(Peer):
                 got = self._frame_reader.fill(self.fd)
             if got > 0:
                 self.bytes_in += got
+                self._from_kernel += got
                 turn -= got
-                if self._responder is not None:
-                    self._responder.read = now_ns()
-                    self._responder.seen = max(0, self._responder.seen - got)
                 if self._digest():
                     return 0
                 if self._filled():
@@ -294,20 +333,15 @@ cdef class Receiver(Peer):
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1:
         """Answers a sign of life, or passes another command to the send queue; False: the session is to handle it."""
         cdef int ttl
-        cdef char frame[PONG_SIZE + CONTEXT]
         if PING_SIZE <= size <= PING_SIZE + CONTEXT and memcmp(data, b"\4PING", 5) == 0:
             ttl = (<int><unsigned char>data[5]) << 8 | <unsigned char>data[6]
             self.pings += 1
-            if self._responder is not None and self._responder.ahead > 0:
-                self._responder.ahead -= 1  # this PING was answered before it was read
+            if self._read_ahead is not None and self._read_ahead.ahead > 0:
+                self._read_ahead.ahead -= 1  # this PING was answered before it was read
             elif self._send_buffer.bytes < MUCH_UNSENT:
-                if self._responder is not None:
-                    self._responder.heard(now_ns())
-                # RFC 37, Connection Heartbeating: answer with the context that came.
-                memcpy(frame, b"\4\0\4PONG", PONG_SIZE)
-                memcpy(frame + PONG_SIZE, data + PING_SIZE, size - PING_SIZE)
-                frame[1] = <char>(PONG_SIZE - SHORT_HEADER + size - PING_SIZE)
-                self.control(PyBytes_FromStringAndSize(frame, PONG_SIZE + size - PING_SIZE))
+                if self._read_ahead is not None:
+                    self._read_ahead.heard(now_ns())
+                self._pong(data + PING_SIZE, size - PING_SIZE)
             if ttl == self._ttl:
                 return True
             self._ttl = ttl
@@ -315,6 +349,14 @@ cdef class Receiver(Peer):
         if self.send_queue is not None and self.send_queue.heeds and self._pass_on(data, size):
             return True
         return 5 <= size <= 5 + CONTEXT and memcmp(data, b"\4PONG", 5) == 0
+
+    cdef int _pong(self, const char *context, Py_ssize_t size) except -1:
+        """Answers a PING with the context that came (RFC 37, Connection Heartbeating)."""
+        cdef char frame[PONG_SIZE + CONTEXT]
+        memcpy(frame, b"\4\0\4PONG", PONG_SIZE)
+        memcpy(frame + PONG_SIZE, context, size)
+        frame[1] = <char>(PONG_SIZE - SHORT_HEADER + size)
+        return self.control(PyBytes_FromStringAndSize(frame, PONG_SIZE + size))
 
     cdef bint _pass_on(self, const char *body, Py_ssize_t size) except -1:
         """Asks the send queue whether a command is for it."""

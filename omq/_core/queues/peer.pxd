@@ -44,6 +44,7 @@ cdef class Peer:
     cdef int on_events(self, unsigned int events) except -1
     cdef bint only_reads(self) noexcept
     cdef bint sated(self) noexcept
+    cdef bint has_ahead(self) noexcept
     cdef int complain(self, object error) except -1
     cdef int fail(self, object error) except -1
     # receiving

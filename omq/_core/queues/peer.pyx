@@ -92,6 +92,10 @@ cdef class Peer:
         """Whether so many messages wait to be taken that newer ones may stay in the kernel."""
         return False
 
+    cdef bint has_ahead(self) noexcept:
+        """Whether bytes were read ahead of its owner that may be taken now."""
+        return False
+
     cdef int complain(self, object error) except -1:
         """Logs an error that should not have happened."""
         log.error("a connection failed", exc_info=error)

@@ -98,6 +98,8 @@ cdef class FrameReader:
     cdef int slabs(self) noexcept nogil
     cdef Py_ssize_t fill(self, int fd) noexcept nogil
     cdef long long boundary(self) noexcept nogil
+    cdef Py_ssize_t unscanned(self, char *into, Py_ssize_t room) noexcept nogil
+    cdef Py_ssize_t absorb(self, const char *data, Py_ssize_t size) noexcept nogil
     cdef int feed(self, const char *data, Py_ssize_t size) except -1
     cdef void clear(self)
     cdef bint _make_room(self) noexcept nogil

@@ -244,6 +244,33 @@ cdef class FrameReader:
         state = measure_plain(p, partial, &frame) if self.codec is None else self.codec.measure(p, partial, &frame)
         return frame.length + <long long>frame.size - partial if state == 1 else -1
 
+    cdef Py_ssize_t unscanned(self, char *into, Py_ssize_t room) noexcept nogil:
+        """Copies the part of a frame's header that has arrived; 0: there is none, or it has more than *room* bytes."""
+        cdef Py_ssize_t size
+        if (self.codec is not None and not self.codec.watchable) or self._large != NULL or self._tail == NULL:
+            return 0
+        size = self._tail.end - self._scan
+        if self._tail.data == NULL or size > room:
+            return 0
+        memcpy(into, self._tail.data + self._scan, size)
+        return size
+
+    cdef Py_ssize_t absorb(self, const char *data, Py_ssize_t size) noexcept nogil:
+        """Takes bytes that another thread has read, as `fill` takes them from the kernel: how many, or FILL_NO_MEMORY."""
+        cdef Node *node
+        if self._large == NULL:
+            if not self._make_room():
+                return FILL_NO_MEMORY
+            node = self._tail
+            size = min(size, self._limit - node.end)
+            memcpy(node.data + node.end, data, size)
+            node.end += size
+        else:
+            size = min(size, self._room - self._have)
+            memcpy(self._memory + self._have, data, size)
+            self._have += size
+        return size
+
     cdef int feed(self, const char *data, Py_ssize_t size) except -1:
         """Appends bytes that another part has read; only while no large frame is under way."""
         cdef Py_ssize_t chunk

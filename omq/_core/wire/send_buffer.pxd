@@ -61,7 +61,7 @@ cdef class SendBuffer:
     # Fields for threads without the GIL; guarded by the flag where `shared`.
     cdef int _taken                  # atomic flag: a thread works on the batch
     cdef int _append_flag            # atomic flag: free while the Flusher is in a system call; who takes it may append
-    cdef bint shared                 # a Flusher may write the batch too
+    cdef bint shared                 # a Flusher, or the background thread, may write the batch too
     cdef bint queued                 # the Flusher knows that something was left in the batch
     cdef bint stuck                  # the Flusher found the kernel full; the epoll set reports when it has room
     cdef bint failed                 # the Flusher got an error
@@ -73,11 +73,18 @@ cdef class SendBuffer:
     cdef long long last_full         # likewise, when the caller last wrote the batch because it was full
     cdef long long _late             # likewise, when the Flusher last wrote the batch
     cdef long long _seen             # `total` at the Flusher's last look
+    cdef bint noted                  # the background thread knows that messages gather here
+    cdef bint _gathered              # there were some at its last look
+    cdef int _idle                   # its looks in a row that found none
+    cdef long long _sent_before      # bytes that had left at its last look
     cdef void _wait(self) noexcept
     cdef void _stop_appending(self) noexcept nogil
     cdef int want(self, unsigned int interest) noexcept nogil
     cdef void give_up(self) noexcept nogil
     cdef bint flush_late(self, long long now, long long patience) noexcept nogil
+    cdef Py_ssize_t flush_on(self) noexcept nogil
+    cdef bint flush_gathered(self) noexcept nogil
+    cdef void _write_on(self) noexcept nogil
     cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put_several(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put(self, const Part *part, int flags) except -1

@@ -37,6 +37,7 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef enum:
     VECTOR = 64              # segments that one system call takes
     FIRST_SEGMENTS = 16
+    IDLE_LOOKS = 10          # looks without messages after which the background thread looks no more
 
 
 @cython.final
@@ -548,3 +549,52 @@ cdef class SendBuffer:
         self.queued = again
         drop_flag(&self._taken)
         return again
+
+    cdef Py_ssize_t flush_on(self) noexcept nogil:
+        """Writes what the kernel had no room for, on the background thread; returns how many bytes."""
+        cdef Py_ssize_t before
+        if not take_flag(&self._taken):
+            return 0  # the caller works on it
+        before = self.bytes
+        if before and self.fd >= 0 and not self.failed:
+            self._write_on()
+        before -= self.bytes
+        drop_flag(&self._taken)
+        return max(before, <Py_ssize_t>0)
+
+    cdef bint flush_gathered(self) noexcept nogil:
+        """Writes messages that gather while their loop's turn does not end, on the background thread.
+
+        Returns:
+            Whether to look again in a while.
+        """
+        cdef long long sent
+        cdef bint again = True
+        if not take_flag(&self._taken):
+            return True  # the caller works on it
+        sent = self.total - self.bytes
+        if self.fd < 0 or self.failed:
+            again = False
+        elif self.bytes == 0:
+            self._idle += 1
+            again = self._idle < IDLE_LOOKS
+        else:
+            self._idle = 0
+            if self._gathered and sent == self._sent_before:
+                self._write_on()
+        self._gathered = self.bytes > 0
+        self._sent_before = self.total - self.bytes
+        if not again:
+            self._idle = 0
+            self.noted = False
+        drop_flag(&self._taken)
+        return again
+
+    cdef void _write_on(self) noexcept nogil:
+        """Writes the batch for an owner that is away."""
+        cdef int status = self.flush(self.fd, self.codec is None)
+        if status == FLUSH_BLOCKED:
+            self.stuck = True
+            self.want(self.interest | EPOLLOUT)
+        elif status == FLUSH_ERROR:
+            self.give_up()

@@ -12,6 +12,7 @@ import pytest
 GARBAGE = """
 import gc, os, socket
 from omq._core.link.connection import Connection
+from omq._core.link.background import Background
 from omq._core.link.flusher import Flusher
 from omq._core.link.poller import Poller
 from omq._core.queues.send_queue import RoundRobin
@@ -20,7 +21,7 @@ from omq._core.queues.peer import RecvQueue
 from omq._core.wire.pool import Pool
 
 gc.disable()
-pool, flusher = Pool(), Flusher()
+pool, flusher, background = Pool(), Flusher(), Background()
 
 def leave():
     ours, theirs = socket.socketpair()
@@ -29,7 +30,7 @@ def leave():
     # The collector clears in the order of their coming: the connection, and only then what would break the cycle.
     held = {}
     recv_queue = RecvQueue(WaitQueue())
-    connection = Connection((held,), ours.detach(), poller, pool, recv_queue, 0, flusher=flusher, watcher=flusher)
+    connection = Connection((held,), ours.detach(), poller, pool, recv_queue, 0, flusher=flusher, background=background)
     held["peer"] = connection
     connection.start(b"\\0\\1x")
     send_queue.add(connection)
@@ -49,6 +50,7 @@ for _ in range(300):
     theirs.close()
 assert len(os.listdir("/proc/self/fd")) <= before + 1
 flusher.stop()
+background.stop()
 print("done")
 """
 

@@ -1,0 +1,89 @@
+# The thread that reads and writes while no thread with the GIL does. It never takes the GIL.
+
+from omq._core.kernel cimport epoll_event
+from omq._core.link.pointers cimport PointerArray
+from omq._core.link.read_ahead cimport Budget, ReadAhead
+from omq._core.lock cimport pthread_mutex_t
+from omq._core.thread cimport pthread_t
+from omq._core.wire.send_buffer cimport SendBuffer
+
+cdef struct Place:
+    unsigned long long ticket  # that of the events; 0: nobody has the place
+    void *read_ahead           # borrowed
+
+
+cdef enum:
+    AHEAD_TICKET = 1         # in a socket's epoll set: bytes of its connections were read ahead
+
+
+cdef enum Mode:
+    QUIET                    # an event is to be reported, once
+    FIRED                    # there was one: the owner has a moment to come
+    RESTING                  # the owner came: no event is reported for a while
+    AWAY                     # the owner did not come: all events are reported
+
+
+cdef class Background
+
+
+cdef class WatchedSet:
+    cdef Background _background      # the thread that watches it
+    cdef int fd                      # the epoll set of a socket, owned; -1 once closed
+    cdef long long _serves           # how often a thread with the GIL has looked at it; atomic
+    cdef long long _ahead            # whether bytes were read ahead that no such thread was told of; atomic
+    cdef int _event                  # eventfd in the set, owned: readable while that is so; -1: none was read yet
+    # Guarded by the thread's mutex.
+    cdef int _slot                   # its number; -1: it is watched no more
+    cdef unsigned int _serial        # a number that is used again has another one
+    cdef Place *_places              # its connections, by the slots of their tickets; owned
+    cdef int _room                   # places that there is memory for
+    # The thread's alone.
+    cdef Mode _mode
+    cdef long long _due              # nanoseconds on the monotonic clock, when to look at it; NEVER: after an event
+    cdef long long _rest             # nanoseconds that the next rest lasts
+    cdef long long _armed            # likewise on the clock, when it last became quiet
+    cdef long long _seen             # `_serves` then, or when it fired
+    cdef void close(self) noexcept
+    cdef bint _open_event(self) noexcept nogil
+    cdef void signal(self) noexcept nogil
+    cdef void clear(self) noexcept
+
+
+cdef class Background:
+    cdef pthread_t _thread
+    cdef bint _running               # the thread exists
+    cdef int _pid                    # the process that it exists in
+    cdef int _epoll                  # epoll set, owned: the sockets' own sets, and _wake
+    cdef int _wake                   # eventfd, owned: the thread is to look at what it has to do
+    cdef Budget _budget
+    cdef public long long grace_ns   # nanoseconds that an event may stand before the owner is taken to be away
+    cdef public long long rest_ns    # nanoseconds of the first rest after the owner came, each further one is twice as long
+    cdef unsigned char *_view        # memory for bytes that are looked at; the thread's
+    cdef pthread_mutex_t _mutex      # guards the following fields; no other lock is taken under it
+    cdef PointerArray _sets          # WatchedSets by slot; NULL where one is free
+    cdef unsigned int _serial        # that of the last one
+    cdef PointerArray _readers       # ReadAheads, for looks from time to time
+    cdef void *_reader               # the ReadAhead that the thread works on after an event
+    cdef PointerArray _gathering     # SendBuffers in which messages gather until their loop's turn ends
+    cdef long long _look_due         # nanoseconds on the monotonic clock, when the next of the ReadAheads is to be looked at
+    cdef long long _gathering_due    # likewise, when the SendBuffers are; NEVER: there are none
+    cdef bint _over                  # stopped for good: asyncio sockets may outlive their context
+    cdef bint _start(self) noexcept
+    cdef int _call(self) noexcept nogil
+    cdef WatchedSet begin(self, int fd)
+    cdef int end(self, WatchedSet watched) noexcept
+    cdef int attach(self, WatchedSet watched, unsigned long long ticket, ReadAhead read_ahead) except -1
+    cdef int detach(self, WatchedSet watched, unsigned long long ticket, ReadAhead read_ahead) except -1
+    cdef int note(self, SendBuffer send_buffer) noexcept
+    cdef int forget(self, SendBuffer send_buffer) except -1
+    cdef void _loop(self) noexcept nogil
+    cdef int _left(self) noexcept nogil
+    cdef bint _ended(self) noexcept nogil
+    cdef void _report(self, unsigned long long number, long long now) noexcept nogil
+    cdef bint _attend_all(self, long long now) noexcept nogil
+    cdef bint _attend(self, void *watched, long long now) noexcept nogil
+    cdef void _set_mode(self, void *watched, Mode mode, long long due) noexcept nogil
+    cdef Py_ssize_t _serve(self, void *watched, long long now) noexcept nogil
+    cdef Py_ssize_t _handle(self, void *watched, const epoll_event *event, long long now) noexcept nogil
+    cdef void _write_gathered(self, long long now) noexcept nogil
+    cdef void _look_after(self, long long now) noexcept nogil

@@ -1,0 +1,17 @@
+class Background:
+    """Reads and writes for owners that are away, without the GIL.
+
+    Attributes:
+        grace_ns: Nanoseconds that an event may stand before the owner is taken to be away. For tests.
+        rest_ns: Nanoseconds of the first rest after the owner came; each further one is twice as long. For tests.
+    """
+
+    grace_ns: int
+    rest_ns: int
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """Bytes that the thread has read and no owner has taken yet."""
+
+    def stop(self) -> None:
+        """Ends the thread; what it has read is still taken by its owners."""

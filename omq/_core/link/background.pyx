@@ -1,0 +1,522 @@
+"""The background thread: one a context that reads and writes while no thread with the GIL does.
+
+An owner that works, in Python or in a C function that keeps the GIL, keeps its event loop or the I/O thread from the
+descriptors. This thread needs neither. It watches the epoll sets of all sockets of its context. Where an event has
+stood in a set for some 10 ms and no thread with the GIL has looked there meanwhile, the owner is taken to be away:
+
+- what the kernel has is read ahead (`read_ahead.pyx`), and PINGs among it are answered;
+- what was accepted beyond the kernel's room is written as soon as there is room, and so is a batch in which messages
+  gather until the loop's turn ends.
+
+When somebody looks at the set again the thread withdraws. While an owner serves its socket in time this thread wakes
+up a few times a second at most, and never where nothing comes.
+"""
+
+cimport cython
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memset
+from posix.time cimport nanosleep, timespec
+from posix.unistd cimport close, getpid, read, write
+
+from omq._core.clock cimport now_ns
+from omq._core.kernel cimport (
+    EFD_CLOEXEC,
+    EFD_NONBLOCK,
+    EPOLL_CLOEXEC,
+    EPOLL_CTL_ADD,
+    EPOLL_CTL_DEL,
+    EPOLL_CTL_MOD,
+    EPOLLERR,
+    EPOLLET,
+    EPOLLHUP,
+    EPOLLIN,
+    EPOLLONESHOT,
+    EPOLLOUT,
+    NO_FD,
+    epoll_create1,
+    epoll_ctl,
+    epoll_event,
+    epoll_wait,
+    eventfd,
+)
+from omq._core.link.pointers cimport PointerArray, enrol, strike, wait_while
+from omq._core.link.read_ahead cimport NEVER, VIEW_BYTES, ReadAhead, Stillness
+from omq._core.lock cimport (
+    hold_mutex,
+    load,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    store,
+)
+from omq._core.thread cimport pthread_join, start_thread
+from omq._core.wire.send_buffer cimport SendBuffer
+
+cdef extern from *:
+    """
+    #include <poll.h>
+    #include <unistd.h>
+
+    static inline int omq_is_readable(int epoll_fd) {
+        struct pollfd one = {epoll_fd, POLLIN, 0};
+        return poll(&one, 1, 0) > 0;
+    }
+
+    static inline long long omq_memory(void) {
+        return (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    }
+    """
+    bint omq_is_readable(int) noexcept nogil
+    long long omq_memory() noexcept nogil
+
+cdef enum:
+    EVENTS = 64               # events taken from the kernel at once
+    ROUNDS = 16               # times that one set is asked for more of them in a row
+    GRACE_NS = 10000000       # see Background.grace_ns
+    REST_NS = 20000000        # see Background.rest_ns
+    LONGEST_REST = 4          # times that long: the longest rest
+    AWAY_NS = 50000000        # nanoseconds between two looks where the owner is away and no event comes
+    CALM_NS = 1000000000      # nanoseconds without an event after which the next rest is the first again
+    MUCH_BYTES = 65536        # bytes in one go after which more are most likely there
+    PAUSE_NS = 200000         # nanoseconds that less than that is waited for: together they cost one wake-up
+    FIRST_LOOK_NS = 50000000  # nanoseconds after which a new connection is looked at for the first time
+    TOGETHER_NS = 2000000     # nanoseconds between two looks at connections that nobody reads...
+    TOGETHER = 32             # ...or so many times as many as the last look took, where there are thousands of them...
+    APART_NS = 10000000       # ...but no more than that
+    SHARE = 4                 # the part of the machine's memory that may be read ahead
+    WAKE = 0                  # the number of _wake's events; the sets' are above
+
+
+cdef void *run(void *background) noexcept nogil:
+    (<Background>background)._loop()
+    return NULL
+
+
+@cython.final
+@cython.no_gc  # nothing that it refers to can refer to it
+cdef class WatchedSet:
+    """One socket's epoll set, as the background thread knows it. Lives as long as a connection that may be in there."""
+
+    def __cinit__(self):
+        self._slot = -1
+        self.fd = self._event = NO_FD
+
+    def __dealloc__(self):
+        self.close()
+        if self._event >= 0:
+            close(self._event)
+        free(self._places)
+
+    cdef void close(self) noexcept:
+        """Closes the epoll set, after the thread has forgotten it."""
+        if self.fd >= 0:
+            self._background.end(self)
+            close(self.fd)
+            self.fd = NO_FD
+
+    cdef bint _open_event(self) noexcept nogil:
+        """Puts the event into the set; False: there is no descriptor for it, and nothing may be read ahead."""
+        cdef epoll_event event
+        if self._event < 0:
+            self._event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+            event.events = EPOLLIN
+            event.data.u64 = AHEAD_TICKET
+            if self._event >= 0 and epoll_ctl(self.fd, EPOLL_CTL_ADD, self._event, &event) < 0:
+                close(self._event)
+                self._event = NO_FD
+        return self._event >= 0
+
+    cdef void signal(self) noexcept nogil:
+        """Makes the set readable: bytes were read ahead."""
+        cdef unsigned long long one = 1
+        store(&self._ahead, 1)
+        write(self._event, &one, sizeof(one))
+
+    cdef void clear(self) noexcept:
+        """Takes the signal back, before its bytes are taken."""
+        cdef unsigned long long count
+        store(&self._ahead, 0)
+        read(self._event, &count, sizeof(count))
+
+
+@cython.final
+cdef class Background:
+    """Reads and writes for owners that are away, without the GIL. The first set starts the thread, `stop` ends it."""
+
+    def __cinit__(self):
+        self._epoll = self._wake = NO_FD
+        pthread_mutex_init(&self._mutex, NULL)
+        self._look_due = self._gathering_due = NEVER
+        self._pid = getpid()
+        self._budget.most = omq_memory() // SHARE
+        self.grace_ns, self.rest_ns = GRACE_NS, REST_NS
+
+    def __dealloc__(self):
+        if self._pid == getpid():
+            self.stop()
+            pthread_mutex_destroy(&self._mutex)
+        if self._epoll >= 0:
+            close(self._epoll)
+        if self._wake >= 0:
+            close(self._wake)
+        free(self._sets.entries)
+        free(self._readers.entries)
+        free(self._gathering.entries)
+        free(self._view)
+
+    @property
+    def read_ahead_bytes(self):
+        """Bytes that the thread has read and no owner has taken yet."""
+        return load(&self._budget.used)
+
+    def stop(self):
+        """Ends the thread for good; what it has read is still taken by its owners."""
+        if self._pid != getpid():
+            return
+        hold_mutex(&self._mutex)
+        self._over = True
+        pthread_mutex_unlock(&self._mutex)
+        if self._running:
+            self._running = False
+            self._call()
+            with nogil:
+                pthread_join(self._thread, NULL)
+
+    cdef bint _start(self) noexcept:
+        cdef epoll_event event
+        if self._over:
+            return False
+        if self._epoll < 0:
+            self._epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self._wake < 0 <= self._epoll:
+            self._wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+            event.events = EPOLLIN
+            event.data.u64 = WAKE
+            if self._wake >= 0 and epoll_ctl(self._epoll, EPOLL_CTL_ADD, self._wake, &event) < 0:
+                close(self._wake)
+                self._wake = NO_FD
+        if self._view == NULL:
+            self._view = <unsigned char *>malloc(VIEW_BYTES)
+        self._running = (self._epoll >= 0 and self._wake >= 0 and self._view != NULL
+                         and start_thread(&self._thread, run, <void *>self))
+        return self._running
+
+    cdef int _call(self) noexcept nogil:
+        """Wakes the thread: there is something that it does not know of."""
+        cdef unsigned long long one = 1
+        write(self._wake, &one, sizeof(one))
+        return 0
+
+    # ------------------------------------------------------------------ what it watches; with the GIL held
+
+    cdef WatchedSet begin(self, int fd):
+        """Watches an epoll set until `end`; None: there is no thread for it, or no memory."""
+        cdef WatchedSet watched
+        cdef epoll_event event
+        cdef int slot
+        if self._pid != getpid() or not (self._running or self._start()):
+            return None
+        watched = WatchedSet()
+        hold_mutex(&self._mutex)
+        for slot in range(self._sets.count):
+            if self._sets.entries[slot] == NULL:
+                break
+        else:
+            slot = self._sets.count
+            if not enrol(&self._sets, NULL):
+                pthread_mutex_unlock(&self._mutex)
+                return None
+        self._serial += 1
+        watched._serial = self._serial or 1
+        watched._due = NEVER
+        watched._rest = self.rest_ns
+        watched._armed = now_ns()
+        event.events = EPOLLIN | EPOLLONESHOT
+        event.data.u64 = <unsigned long long>watched._serial << 32 | <unsigned long long>slot
+        if epoll_ctl(self._epoll, EPOLL_CTL_ADD, fd, &event) == 0:
+            watched.fd = fd
+            watched._background = self
+            watched._slot = slot
+            self._sets.entries[slot] = <void *>watched
+        pthread_mutex_unlock(&self._mutex)
+        return watched if watched._slot >= 0 else None
+
+    cdef int end(self, WatchedSet watched) noexcept:
+        """Forgets an epoll set, which is about to be closed: afterwards the thread does not touch it."""
+        cdef epoll_event event
+        if self._pid != getpid() or watched._slot < 0:
+            return 0
+        memset(&event, 0, sizeof(event))
+        hold_mutex(&self._mutex)
+        wait_while(&self._mutex, &self._sets.current, <void *>watched)
+        self._sets.entries[watched._slot] = NULL
+        watched._slot = -1
+        epoll_ctl(self._epoll, EPOLL_CTL_DEL, watched.fd, &event)
+        pthread_mutex_unlock(&self._mutex)
+        return 0
+
+    cdef int attach(self, WatchedSet watched, unsigned long long ticket, ReadAhead read_ahead) except -1:
+        """Works for a connection in *watched*, whose events carry *ticket*, until `detach`."""
+        cdef int slot = <int><unsigned int>ticket
+        cdef int room
+        cdef void *memory
+        cdef bint done = False
+        cdef bint sooner = False
+        if self._pid != getpid():
+            return 0
+        read_ahead.budget = &self._budget
+        hold_mutex(&self._mutex)
+        if slot >= watched._room:
+            room = max(2 * watched._room, slot + 1)
+            memory = realloc(watched._places, room * sizeof(Place))
+            if memory != NULL:
+                watched._places = <Place *>memory
+                memset(watched._places + watched._room, 0, (room - watched._room) * sizeof(Place))
+                watched._room = room
+        if slot < watched._room and enrol(&self._readers, <void *>read_ahead):
+            done = True
+            watched._places[slot].ticket = ticket
+            watched._places[slot].read_ahead = <void *>read_ahead
+            sooner = read_ahead.read + FIRST_LOOK_NS < self._look_due
+            if sooner:
+                self._look_due = read_ahead.read + FIRST_LOOK_NS
+        pthread_mutex_unlock(&self._mutex)
+        if not done:
+            raise MemoryError()
+        if sooner:
+            self._call()  # the thread may sleep longer than that
+        return 0
+
+    cdef int detach(self, WatchedSet watched, unsigned long long ticket, ReadAhead read_ahead) except -1:
+        """Forgets a connection, which leaves its epoll set: afterwards the thread does not touch it."""
+        cdef int slot = <int><unsigned int>ticket
+        if self._pid != getpid():
+            return 0
+        hold_mutex(&self._mutex)
+        wait_while(&self._mutex, &self._reader, <void *>read_ahead)
+        if slot < watched._room and watched._places[slot].ticket == ticket:
+            watched._places[slot].ticket = 0
+        pthread_mutex_unlock(&self._mutex)
+        strike(&self._mutex, &self._readers, <void *>read_ahead)
+        return 0
+
+    cdef int note(self, SendBuffer send_buffer) noexcept:
+        """Notes that messages gather in *send_buffer*, which the caller holds, until their loop's turn ends."""
+        cdef bint wake
+        if send_buffer.noted or not self._running:
+            return 0
+        hold_mutex(&self._mutex)
+        send_buffer.noted = enrol(&self._gathering, <void *>send_buffer)
+        wake = self._gathering_due == NEVER
+        if wake:
+            self._gathering_due = now_ns() + self.grace_ns
+        pthread_mutex_unlock(&self._mutex)
+        if wake:
+            self._call()
+        return 0
+
+    cdef int forget(self, SendBuffer send_buffer) except -1:
+        """Forgets *send_buffer*, which ends: afterwards the thread does not touch it."""
+        if self._pid == getpid():
+            strike(&self._mutex, &self._gathering, <void *>send_buffer)
+        return 0
+
+    # ------------------------------------------------------------------ the thread
+
+    cdef bint _ended(self) noexcept nogil:
+        cdef bint over
+        pthread_mutex_lock(&self._mutex)
+        over = self._over
+        pthread_mutex_unlock(&self._mutex)
+        return over
+
+    cdef void _loop(self) noexcept nogil:
+        cdef epoll_event events[EVENTS]
+        cdef unsigned long long count
+        cdef long long now
+        cdef timespec pause
+        cdef int i, n
+        pause.tv_sec = 0
+        pause.tv_nsec = PAUSE_NS
+        while not self._ended():
+            n = epoll_wait(self._epoll, events, EVENTS, self._left())
+            now = now_ns()
+            for i in range(n):
+                if events[i].data.u64 == WAKE:
+                    read(self._wake, &count, sizeof(count))
+                else:
+                    self._report(events[i].data.u64, now)
+            if self._attend_all(now):
+                nanosleep(&pause, NULL)
+            if now >= self._gathering_due:
+                self._write_gathered(now)
+            if now >= self._look_due:
+                self._look_after(now)
+
+    cdef int _left(self) noexcept nogil:
+        """Milliseconds until there is something to do; -1: only an event or a call can bring it."""
+        cdef long long due
+        cdef void *watched
+        cdef int i
+        pthread_mutex_lock(&self._mutex)
+        due = min(self._look_due, self._gathering_due)
+        for i in range(self._sets.count):
+            watched = self._sets.entries[i]
+            if watched != NULL:
+                due = min(due, (<WatchedSet>watched)._due)
+        pthread_mutex_unlock(&self._mutex)
+        if due == NEVER:
+            return -1
+        due -= now_ns()
+        return <int>min((due + 999999) // 1000000, 1000000) if due > 0 else 0
+
+    cdef void _report(self, unsigned long long number, long long now) noexcept nogil:
+        """An event stands in an epoll set."""
+        cdef int slot = <int><unsigned int>number
+        cdef void *watched
+        pthread_mutex_lock(&self._mutex)
+        watched = self._sets.entries[slot] if slot < self._sets.count else NULL
+        if watched != NULL and (<WatchedSet>watched)._serial == number >> 32:
+            if (<WatchedSet>watched)._mode == QUIET:
+                if now - (<WatchedSet>watched)._armed > CALM_NS:
+                    (<WatchedSet>watched)._rest = self.rest_ns
+                (<WatchedSet>watched)._mode = FIRED
+                (<WatchedSet>watched)._seen = load(&(<WatchedSet>watched)._serves)
+                (<WatchedSet>watched)._due = now + self.grace_ns
+            elif (<WatchedSet>watched)._mode == AWAY:
+                (<WatchedSet>watched)._due = now
+        pthread_mutex_unlock(&self._mutex)
+
+    cdef bint _attend_all(self, long long now) noexcept nogil:
+        """Looks at the sets whose time has come; whether something moved, and more of it is worth a moment's wait."""
+        cdef bint slow = False
+        cdef void *watched
+        cdef int i
+        pthread_mutex_lock(&self._mutex)
+        for i in range(self._sets.count):
+            if i >= self._sets.count:
+                break
+            watched = self._sets.entries[i]
+            if watched != NULL and (<WatchedSet>watched)._due <= now:
+                self._sets.current = watched
+                pthread_mutex_unlock(&self._mutex)
+                slow |= self._attend(watched, now)
+                pthread_mutex_lock(&self._mutex)
+                self._sets.current = NULL
+        pthread_mutex_unlock(&self._mutex)
+        return slow
+
+    cdef void _set_mode(self, void *watched, Mode mode, long long due) noexcept nogil:
+        cdef epoll_event event
+        (<WatchedSet>watched)._mode = mode
+        (<WatchedSet>watched)._due = due
+        event.events = EPOLLIN | EPOLLONESHOT if mode == QUIET else EPOLLIN | EPOLLET if mode == AWAY else 0
+        event.data.u64 = (<unsigned long long>(<WatchedSet>watched)._serial << 32
+                          | <unsigned long long>(<WatchedSet>watched)._slot)
+        epoll_ctl(self._epoll, EPOLL_CTL_MOD, (<WatchedSet>watched).fd, &event)
+
+    cdef bint _attend(self, void *watched, long long now) noexcept nogil:
+        cdef long long serves = load(&(<WatchedSet>watched)._serves)
+        cdef Py_ssize_t moved
+        if (<WatchedSet>watched)._mode == RESTING:
+            (<WatchedSet>watched)._armed = now
+            self._set_mode(watched, QUIET, NEVER)
+        elif serves != (<WatchedSet>watched)._seen:
+            self._set_mode(watched, RESTING, now + (<WatchedSet>watched)._rest)
+            (<WatchedSet>watched)._rest = min(2 * (<WatchedSet>watched)._rest, LONGEST_REST * self.rest_ns)
+        elif (<WatchedSet>watched)._mode == FIRED and not omq_is_readable((<WatchedSet>watched).fd):
+            (<WatchedSet>watched)._armed = now
+            self._set_mode(watched, QUIET, NEVER)
+        else:
+            if (<WatchedSet>watched)._mode == FIRED:
+                self._set_mode(watched, AWAY, NEVER)
+                (<WatchedSet>watched)._rest = self.rest_ns
+            moved = self._serve(watched, now)
+            # An owner that has read and is away again may have made room that no event shows.
+            (<WatchedSet>watched)._due = now if moved >= MUCH_BYTES else now + AWAY_NS
+            return 0 < moved < MUCH_BYTES
+        return False
+
+    cdef Py_ssize_t _serve(self, void *watched, long long now) noexcept nogil:
+        """Handles the events of a set whose owner is away; returns how many bytes moved."""
+        cdef epoll_event events[EVENTS]
+        cdef Py_ssize_t moved = 0
+        cdef int i, n
+        cdef int turn
+        for turn in range(ROUNDS):
+            n = epoll_wait((<WatchedSet>watched).fd, events, EVENTS, 0)
+            for i in range(n):
+                moved += self._handle(watched, events + i, now)
+            if n < EVENTS:
+                break
+        return moved
+
+    cdef Py_ssize_t _handle(self, void *watched, const epoll_event *event, long long now) noexcept nogil:
+        cdef int slot = <int><unsigned int>event.data.u64
+        cdef Py_ssize_t moved = 0, taken
+        cdef void *reader = NULL
+        pthread_mutex_lock(&self._mutex)
+        if slot < (<WatchedSet>watched)._room and event.data.u64 == (<WatchedSet>watched)._places[slot].ticket != 0:
+            reader = self._reader = (<WatchedSet>watched)._places[slot].read_ahead
+        pthread_mutex_unlock(&self._mutex)
+        if reader != NULL:
+            if event.events & EPOLLOUT:
+                moved += (<ReadAhead>reader).send_buffer.flush_on()
+            if event.events & (EPOLLIN | EPOLLHUP | EPOLLERR) and (<WatchedSet>watched)._open_event():
+                taken = (<ReadAhead>reader).take(now, self._view)
+                if taken and not load(&(<WatchedSet>watched)._ahead):
+                    (<WatchedSet>watched).signal()
+                moved += taken
+            pthread_mutex_lock(&self._mutex)
+            self._reader = NULL
+            pthread_mutex_unlock(&self._mutex)
+        return moved
+
+    cdef void _write_gathered(self, long long now) noexcept nogil:
+        """Writes the batches whose loop's turn does not end."""
+        cdef int i = 0
+        cdef bint keep
+        cdef void *send_buffer
+        pthread_mutex_lock(&self._mutex)
+        while i < self._gathering.count:
+            send_buffer = self._gathering.current = self._gathering.entries[i]
+            pthread_mutex_unlock(&self._mutex)
+            keep = (<SendBuffer>send_buffer).flush_gathered()
+            pthread_mutex_lock(&self._mutex)
+            self._gathering.current = NULL
+            if keep or i >= self._gathering.count or self._gathering.entries[i] != send_buffer:
+                i += 1
+            else:
+                # It may have been noted again meanwhile; then it stands further behind as well.
+                self._gathering.count -= 1
+                self._gathering.entries[i] = self._gathering.entries[self._gathering.count]
+        self._gathering_due = now + self.grace_ns if self._gathering.count else NEVER
+        pthread_mutex_unlock(&self._mutex)
+
+    cdef void _look_after(self, long long now) noexcept nogil:
+        """Looks after the connections that nobody has read for long, for the sake of their PINGs."""
+        cdef long long due = NEVER
+        cdef long long next_look, soonest
+        cdef void *reader
+        cdef Stillness last
+        cdef int i = 0
+        last.poll_fd = -1
+        pthread_mutex_lock(&self._mutex)
+        while i < self._readers.count:
+            reader = self._readers.entries[i]
+            next_look = (<ReadAhead>reader).due
+            if next_look <= now:
+                self._readers.current = reader
+                pthread_mutex_unlock(&self._mutex)
+                next_look = (<ReadAhead>reader).look(now, self._view, &last)
+                pthread_mutex_lock(&self._mutex)
+                self._readers.current = NULL
+            if next_look < due:
+                due = next_look
+            # If an entry was taken out meanwhile, another one has come into its place: look at all of them once more.
+            i = i + 1 if i < self._readers.count and self._readers.entries[i] == reader else 0
+        # Several connections are looked after together.
+        soonest = now + max(<long long>TOGETHER_NS, min(TOGETHER * (now_ns() - now), <long long>APART_NS))
+        self._look_due = max(due, soonest)  # NEVER is later than all
+        pthread_mutex_unlock(&self._mutex)

@@ -1,0 +1,96 @@
+# What a thread without the GIL has read of one connection, and the PINGs that it has answered there.
+
+cimport cython
+
+from omq._core.wire.codec cimport WireFrame
+from omq._core.wire.frame_reader cimport FrameReader
+from omq._core.wire.send_buffer cimport SendBuffer
+from omq._core.lock cimport drop_flag, take_flag
+
+cdef enum:
+    VIEW_BYTES = 262144      # bytes of a connection that are looked at in the kernel at once
+    CARRY_BYTES = 128        # bytes of a frame that are kept between two reads: more than a PING's frame has
+    CONTEXT_BYTES = 16       # bytes that a PING's context has at most (RFC 37, Connection Heartbeating)
+
+cdef extern from *:
+    """
+    #define NEVER 0x7fffffffffffffffLL
+    """
+    const long long NEVER
+
+
+cdef struct Budget:          # memory that all connections of a context share
+    long long used           # bytes that they have read ahead; atomic
+    long long most           # bytes that they may read ahead
+
+
+cdef struct Stillness:
+    int poll_fd              # an epoll set; -1: none
+    bint still               # nothing is unread on the descriptors that it watches
+
+
+cdef struct Chunk:           # bytes in order of arrival, behind this struct in the same mapping
+    Chunk *next
+    Py_ssize_t size          # bytes of the mapping, this struct included
+    Py_ssize_t pos           # offset of the first byte that was not passed on
+    Py_ssize_t end           # offset behind the last byte
+
+
+@cython.final
+cdef class ReadAhead:
+    cdef SendBuffer send_buffer      # answers go there; its descriptor and its codec are the connection's
+    cdef Budget *budget              # that of the background thread; NULL: nothing is read ahead
+    # Guarded by the flag.
+    cdef int _taken                  # atomic flag: a thread reads the descriptor, or looks at its bytes
+    cdef Chunk *_first               # what was read ahead; owned
+    cdef Chunk *_last
+    cdef Py_ssize_t bytes            # bytes in there
+    cdef Py_ssize_t hwm              # messages that may wait in all; 0: no bound
+    cdef Py_ssize_t limit            # bytes that may be read ahead
+    cdef Py_ssize_t waiting          # messages that waited at the connection's last read
+    cdef Py_ssize_t messages         # messages that have begun behind those
+    cdef long long max_size          # bytes of the largest frame that is read ahead
+    # Positions count the bytes of the stream.
+    cdef long long _head             # the first byte that is unread in the kernel
+    cdef long long _parsed           # the first byte that was not looked at
+    cdef long long _known            # frames that begin before this one were searched for PINGs already
+    cdef long long _skip             # bytes at _parsed that belong to a frame which was looked at
+    cdef unsigned char _carry[CARRY_BYTES]  # the beginning of the frame at _parsed
+    cdef Py_ssize_t _carried         # bytes in there
+    cdef bint _halted                # bytes that only the owner can judge: nothing behind them is read ahead
+    cdef bint resets                 # a write to a peer that has closed would destroy what it has sent
+    cdef bint behind                 # our kernel has had no room: the peer's may hold more, and it may have closed
+    cdef Py_ssize_t had              # bytes that the kernel had at the last look
+    cdef long long ahead             # PINGs that have been answered, or will be, and are still to be read
+    cdef unsigned char _context[CONTEXT_BYTES]  # of the PING that is still to be answered
+    cdef Py_ssize_t unanswered       # bytes of that context; -1: there is no such PING
+    cdef long long begun             # nanoseconds on the monotonic clock, when the connection was made
+    cdef long long read              # likewise, when bytes were last read
+    cdef long long pinged            # likewise, when the last PING was read, or found; 0: none
+    cdef long long gap               # nanoseconds between two PINGs, as far as is known; 0: there was none
+    cdef long long due               # likewise, when to look again
+    cdef void begin(self) noexcept
+    cdef void reset(self, FrameReader frame_reader) noexcept
+    cdef void taken_in(self, Py_ssize_t size) noexcept nogil
+    cdef void heard(self, long long now) noexcept nogil
+    cdef Py_ssize_t pass_on(self, FrameReader frame_reader) noexcept nogil
+    cdef void clear(self) noexcept nogil
+    cdef bint is_full(self) noexcept nogil
+    cdef char *_room(self, Py_ssize_t *room) noexcept nogil
+    cdef Py_ssize_t take(self, long long now, unsigned char *view) noexcept nogil
+    cdef Py_ssize_t _peek(self, unsigned char *view, Py_ssize_t size) noexcept nogil
+    cdef long long _patience(self, long long now) noexcept nogil
+    cdef long long _with_others(self, long long due, long long patience) noexcept nogil
+    cdef bint _is_still(self, Stillness *last) noexcept nogil
+    cdef long long look(self, long long now, unsigned char *view, Stillness *last) noexcept nogil
+    cdef void _scan(self, const unsigned char *p, Py_ssize_t size) noexcept nogil
+    cdef int _measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
+    cdef void _meet(self, const unsigned char *p, const WireFrame *frame) noexcept nogil
+    cdef bint _is_open(self) noexcept nogil
+    cdef void _answer(self) noexcept nogil
+
+    cdef inline bint enter(self) noexcept nogil:
+        return take_flag(&self._taken)
+
+    cdef inline void leave(self) noexcept nogil:
+        drop_flag(&self._taken)

@@ -1,0 +1,244 @@
+"""An owner that is busy: asleep, at work in Python, or in a C function that keeps the GIL. The socket goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+BUSY = """
+import asyncio, ctypes, sys, time
+
+def busy(how, seconds):
+    end = time.monotonic() + seconds
+    if how == "asleep":
+        time.sleep(seconds)
+    elif how == "with the GIL":
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # unlike CDLL, PyDLL keeps the GIL
+    else:
+        while time.monotonic() < end:
+            pass
+"""
+
+RECEIVER = (
+    BUSY
+    + """
+twin, kind, endpoint, how, seconds, hwm, count = sys.argv[1:]
+options = dict(connect=endpoint, recv_hwm=int(hwm))
+if kind == "SUB":
+    options["subscribe"] = b""
+
+def work():
+    print("busy", flush=True)
+    busy(how, float(seconds))
+
+def judge(numbers):
+    print(len(numbers), numbers == sorted(set(numbers)), flush=True)
+
+if twin == "blocking":
+    import omq
+    with getattr(omq, kind)(**options) as socket:
+        socket.recv(timeout=20)
+        work()
+        numbers = []
+        try:
+            while len(numbers) < int(count):
+                numbers.append(int(socket.recv(timeout=2)[:8]))
+        except omq.ReceiveTimeout:
+            pass
+        judge(numbers)
+else:
+    import omq.asyncio as omq
+    async def main():
+        async with getattr(omq, kind)(**options) as socket:
+            await socket.recv(timeout=20)
+            work()
+            numbers = []
+            try:
+                while len(numbers) < int(count):
+                    numbers.append(int((await socket.recv(timeout=2))[:8]))
+            except TimeoutError:
+                pass
+            judge(numbers)
+    asyncio.run(main())
+"""
+)
+
+SENDER = (
+    BUSY
+    + """
+twin, endpoints, how, seconds, count, size = sys.argv[1:]
+messages = [b"%08d" % i + bytes(int(size) - 8) for i in range(int(count))]
+
+def work():
+    print(time.monotonic(), flush=True)
+    busy(how, float(seconds))
+
+if twin == "blocking":
+    import omq
+    with omq.PUSH(connect=endpoints.split(",")) as socket:
+        socket.wait_connected(endpoints.count(",") + 1, timeout=20)
+        for message in messages:
+            socket.send(message)
+        work()
+else:
+    import omq.asyncio as omq
+    async def main():
+        async with omq.PUSH(connect=endpoints.split(",")) as socket:
+            await socket.wait_connected(endpoints.count(",") + 1, timeout=20)
+            for message in messages:
+                await socket.send(message)
+            work()
+    asyncio.run(main())
+"""
+)
+
+HOW = ["asleep", "in Python", "with the GIL"]
+TWINS = ["blocking", "asyncio"]
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Any]]:
+    context = zmq.Context()
+    context.linger = 0
+    yield context
+    context.destroy(linger=0)
+
+
+def child(program: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+
+
+def bound(socket: zmq.Socket[Any], transport: str) -> str:
+    socket.bind("tcp://127.0.0.1:*" if transport == "tcp" else "ipc://*")
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize(
+    ("transport", "size", "hwm"),
+    [("tcp", 200, 1000), ("tcp", 20_000, 1000), ("ipc", 20_000, 1000), ("tcp", 1 << 20, 50)],
+)
+def test_what_both_marks_hold_is_not_lost(
+    context: zmq.Context[Any], transport: str, size: int, hwm: int, twin: str, how: str
+) -> None:
+    """A publisher drops what has no room: the subscriber's share of it must not depend on what its owner does."""
+    count = 2 * hwm - hwm // 10
+    with context.socket(zmq.XPUB) as pub:
+        pub.sndhwm = hwm
+        endpoint = bound(pub, transport)
+        receiver = child(RECEIVER, twin, "SUB", endpoint, how, 1.0, hwm, count)
+        assert receiver.stdout is not None
+        try:
+            assert pub.poll(20_000)
+            assert pub.recv() == b"\1"
+            pub.send(b"begin")
+            assert receiver.stdout.readline() == "busy\n"
+            time.sleep(0.02)
+            for i in range(count):
+                pub.send(b"%08d" % i + bytes(size - 8))
+                if i % (hwm // 25) == 0:
+                    time.sleep(0.01)  # all is sent in the first half of the time, and never faster than a thread reads
+            assert receiver.stdout.readline().split() == [str(count), "True"]
+        finally:
+            receiver.kill()
+            receiver.wait()
+            receiver.stdout.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("twin", TWINS)
+def test_the_mark_still_holds(context: zmq.Context[Any], twin: str, how: str) -> None:
+    """What is read ahead is bounded: a sender that is not read any more stops."""
+    with context.socket(zmq.PUSH) as push:
+        push.sndhwm = 1
+        endpoint = bound(push, "ipc")
+        receiver = child(RECEIVER, twin, "PULL", endpoint, how, 1.0, 10, 0)
+        assert receiver.stdout is not None
+        try:
+            push.send(b"begin")
+            assert receiver.stdout.readline() == "busy\n"
+            sent, end = 0, time.monotonic() + 0.6
+            while time.monotonic() < end:
+                if push.poll(10, zmq.POLLOUT):
+                    push.send(b"%08d" % sent + bytes(50_000))
+                    sent += 1
+            assert 10 <= sent < 40
+        finally:
+            receiver.kill()
+            receiver.wait()
+            receiver.stdout.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("twin", TWINS)
+def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> None:
+    """A peer that expects signs of life keeps the connection, and what it sends meanwhile arrives."""
+    with context.socket(zmq.PUSH) as push:
+        push.heartbeat_ivl, push.heartbeat_timeout = 100, 600
+        monitor = push.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        endpoint = bound(push, "tcp")
+        receiver = child(RECEIVER, twin, "PULL", endpoint, how, 2.0, 1000, 1)
+        assert receiver.stdout is not None
+        try:
+            push.send(b"begin")
+            assert receiver.stdout.readline() == "busy\n"
+            push.send(b"%08d" % 1)
+            assert not monitor.poll(1500)
+            assert receiver.stdout.readline() == "1 True\n"
+        finally:
+            receiver.kill()
+            receiver.wait()
+            receiver.stdout.close()
+            push.disable_monitor()
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize(
+    ("count", "size", "peers"), [(5, 100, 1), (900, 50_000, 1), (60, 1 << 20, 1), (400, 50_000, 2)]
+)
+def test_what_was_accepted_leaves(
+    context: zmq.Context[Any], count: int, size: int, peers: int, twin: str, how: str
+) -> None:
+    """Accepted messages wait for the kernel's room alone, and never for their sender."""
+    pulls = [context.socket(zmq.PULL) for _ in range(peers)]
+    endpoints = [bound(pull, "tcp") for pull in pulls]
+    poller = zmq.Poller()
+    for pull in pulls:
+        poller.register(pull, zmq.POLLIN)
+    sender = child(SENDER, twin, ",".join(endpoints), how, 2.0, count, size)
+    assert sender.stdout is not None
+    try:
+        got, last = 0, 0.0
+        while got < count:
+            ready = poller.poll(20_000)
+            assert ready, f"{got} of {count}"
+            for pull, _ in ready:
+                while True:
+                    try:
+                        pull.recv(zmq.DONTWAIT)
+                    except zmq.Again:
+                        break
+                    got += 1
+            last = time.monotonic()
+        sent = float(sender.stdout.readline())
+        assert last - sent < 1.0  # it was more than the two seconds
+    finally:
+        sender.kill()
+        sender.wait()
+        sender.stdout.close()
