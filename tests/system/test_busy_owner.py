@@ -203,6 +203,7 @@ def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> N
             receiver.wait()
             receiver.stdout.close()
             push.disable_monitor()
+            monitor.close()
 
 
 @pytest.mark.alone

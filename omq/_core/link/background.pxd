@@ -42,7 +42,8 @@ cdef class WatchedSet:
     cdef long long _due              # nanoseconds on the monotonic clock, when to look at it; NEVER: after an event
     cdef long long _rest             # nanoseconds that the next rest lasts
     cdef long long _armed            # likewise on the clock, when it last became quiet
-    cdef long long _seen             # `_serves` then, or when it fired
+    cdef long long _seen             # `_serves` when it fired, or a while ago
+    cdef long long _seen_at          # likewise on the clock, when that was
     cdef void close(self) noexcept
     cdef bint _open_event(self) noexcept nogil
     cdef void signal(self) noexcept nogil

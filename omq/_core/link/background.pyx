@@ -1,14 +1,15 @@
 """The background thread: one a context that reads and writes while no thread with the GIL does.
 
 An owner that works, in Python or in a C function that keeps the GIL, keeps its event loop or the I/O thread from the
-descriptors. This thread needs neither. It watches the epoll sets of all sockets of its context. Where an event has
-stood in a set for some 10 ms and no thread with the GIL has looked there meanwhile, the owner is taken to be away:
+descriptors. This thread needs neither. It watches the epoll sets of all sockets of its context. Where events have
+stood in a set for some 10 ms and no thread with the GIL has looked there more than a few times, the owner is taken to
+be away:
 
 - what the kernel has is read ahead (`read_ahead.pyx`), and PINGs among it are answered;
 - what was accepted beyond the kernel's room is written as soon as there is room, and so is a batch in which messages
   gather until the loop's turn ends.
 
-When somebody looks at the set again the thread withdraws. While an owner serves its socket in time this thread wakes
+When the set is looked at often enough again the thread withdraws. While an owner serves its socket in time this thread wakes
 up a few times a second at most, and never where nothing comes.
 """
 
@@ -76,6 +77,7 @@ cdef enum:
     GRACE_NS = 10000000       # see Background.grace_ns
     REST_NS = 20000000        # see Background.rest_ns
     LONGEST_REST = 4          # times that long: the longest rest
+    FEW = 4                   # looks of others at a set in that time below which its events may stand for too long
     AWAY_NS = 50000000        # nanoseconds between two looks where the owner is away and no event comes
     CALM_NS = 1000000000      # nanoseconds without an event after which the next rest is the first again
     MUCH_BYTES = 65536        # bytes in one go after which more are most likely there
@@ -384,6 +386,7 @@ cdef class Background:
                 (<WatchedSet>watched)._mode = FIRED
                 (<WatchedSet>watched)._seen = load(&(<WatchedSet>watched)._serves)
                 (<WatchedSet>watched)._due = now + self.grace_ns
+                (<WatchedSet>watched)._seen_at = now
             elif (<WatchedSet>watched)._mode == AWAY:
                 (<WatchedSet>watched)._due = now
         pthread_mutex_unlock(&self._mutex)
@@ -418,20 +421,20 @@ cdef class Background:
 
     cdef bint _attend(self, void *watched, long long now) noexcept nogil:
         cdef long long serves = load(&(<WatchedSet>watched)._serves)
+        cdef bint served = serves - (<WatchedSet>watched)._seen >= FEW
         cdef Py_ssize_t moved
         if (<WatchedSet>watched)._mode == RESTING:
             (<WatchedSet>watched)._armed = now
             self._set_mode(watched, QUIET, NEVER)
-        elif serves != (<WatchedSet>watched)._seen:
+        elif served or ((<WatchedSet>watched)._mode == FIRED and not omq_is_readable((<WatchedSet>watched).fd)):
             self._set_mode(watched, RESTING, now + (<WatchedSet>watched)._rest)
             (<WatchedSet>watched)._rest = min(2 * (<WatchedSet>watched)._rest, LONGEST_REST * self.rest_ns)
-        elif (<WatchedSet>watched)._mode == FIRED and not omq_is_readable((<WatchedSet>watched).fd):
-            (<WatchedSet>watched)._armed = now
-            self._set_mode(watched, QUIET, NEVER)
         else:
             if (<WatchedSet>watched)._mode == FIRED:
                 self._set_mode(watched, AWAY, NEVER)
                 (<WatchedSet>watched)._rest = self.rest_ns
+            if now - (<WatchedSet>watched)._seen_at > self.grace_ns:
+                (<WatchedSet>watched)._seen, (<WatchedSet>watched)._seen_at = serves, now
             moved = self._serve(watched, now)
             # An owner that has read and is away again may have made room that no event shows.
             (<WatchedSet>watched)._due = now if moved >= MUCH_BYTES else now + AWAY_NS
