@@ -143,6 +143,11 @@ class Handshake:
         return self._state is HandshakeState.DONE
 
     @property
+    def peer_may_send(self) -> bool:
+        """The peer may be through, and send messages, once it has all that we have said. Before that it cannot."""
+        return self.done or self._mechanism.peer_may_send
+
+    @property
     def peer(self) -> PeerMetadata:
         """What is known about the peer, once `done`.
 
