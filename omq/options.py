@@ -93,9 +93,9 @@ def _flag(value: Any) -> bool:
 
 
 def _identity(value: Any) -> bytes:
-    # RFC 23: an identity is 0 to 255 octets; RFC 28: the first octet zero is reserved for ROUTER's own names.
-    if not isinstance(value, bytes) or len(value) > 255 or value[:1] == b"\0":
-        raise ValueError("at most 255 bytes that do not start with a zero byte")
+    # RFC 23: an identity is 0 to 255 octets.
+    if not isinstance(value, bytes) or len(value) > 255:
+        raise ValueError("at most 255 bytes")
     return value
 
 

@@ -35,8 +35,8 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     ),
     "identity": (
         "DEALER",
-        [b"", b"a", b"x" * 255, b"a\0"],
-        ["a", None, b"x" * 256, b"\0a", bytearray(b"a"), 1],
+        [b"", b"a", b"x" * 255, b"a\0", b"\0a"],
+        ["a", None, b"x" * 256, bytearray(b"a"), 1],
     ),
     "reconnect_interval": (
         "PUSH",
