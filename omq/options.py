@@ -93,9 +93,9 @@ def _flag(value: Any) -> bool:
 
 
 def _identity(value: Any) -> bytes:
-    # RFC 23: an identity is 0 to 255 octets; RFC 28: the first octet zero is reserved for ROUTER's own names.
-    if not isinstance(value, bytes) or len(value) > 255 or value[:1] == b"\0":
-        raise ValueError("at most 255 bytes that do not start with a zero byte")
+    # RFC 23: an identity is 0 to 255 octets.
+    if not isinstance(value, bytes) or len(value) > 255:
+        raise ValueError("at most 255 bytes")
     return value
 
 
@@ -234,8 +234,8 @@ class Options:
             `None` for `heartbeat_interval` (`ZMQ_HEARTBEAT_TIMEOUT`).
         heartbeat_ttl: Seconds of silence after which our peers may give us up, told to them with each PING; tenths
             count; `None` and 0 leave it to them (`ZMQ_HEARTBEAT_TTL`).
-        max_handshakes: Connections of one bound endpoint (tcp, ipc) that may be in their handshake; one more ends
-            the oldest of them; `None` for no limit.
+        max_handshakes: Connections of one bound endpoint (tcp, ipc) that may be in their handshake; more wait in its
+            backlog until one of them is finished, or slow enough to be ended; `None` for no limit.
         max_connections: Connections that one bound endpoint (tcp, ipc) keeps; more are closed at once; `None` for no
             limit.
         max_message_size: Bytes that one received message may have, all its parts together; a larger one ends its
@@ -275,7 +275,7 @@ class Options:
         send_buffer: The kernel's send buffer in bytes; `None` leaves the system's, and has 512 KiB over ipc
             (`ZMQ_SNDBUF`).
         recv_buffer: The kernel's receive buffer in bytes; `None` leaves the system's (`ZMQ_RCVBUF`).
-        backlog: Connections that may wait to be accepted (`ZMQ_BACKLOG`).
+        backlog: Connections that may wait to be accepted (`ZMQ_BACKLOG`); net.core.somaxconn is the most.
         ipv6: Names and `*` stand for IPv6 addresses too (`ZMQ_IPV6`).
         tos: The IP type-of-service octet of what is sent (`ZMQ_TOS`).
         bind_device: The network device that traffic is bound to; `None` for any (`ZMQ_BINDTODEVICE`).
@@ -330,7 +330,7 @@ class Options:
     tcp_user_timeout: float | None = _option(None, _seconds(none=True, positive=True, most=2147483.0), endpoint=_EITHER)
     send_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_EITHER)
     recv_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_EITHER)
-    backlog: int = _option(100, _whole(1, 2**31 - 1), endpoint=_BIND)
+    backlog: int = _option(4096, _whole(1, 2**31 - 1), endpoint=_BIND)
     ipv6: bool = _option(False, _flag, endpoint=_EITHER)
     tos: int = _option(0, _whole(0, 255), endpoint=_EITHER)
     bind_device: str | None = _option(None, _device, endpoint=_EITHER)

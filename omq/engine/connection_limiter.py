@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Final
 
 from omq.engine.views import RunningSocket, Stranger
 from omq.errors import HandshakeError
 from omq.options import Options
 
-#: Seconds that a handshake has before it may have to make room for want of descriptors.
-MOMENT = 1.0
+# Seconds that a connection in its handshake has before it may have to make room for another one. Peers greet as soon as
+# they are connected, and get on within a round trip or two.
+UNANSWERED_S: Final = 2.0  # since it was accepted; it cannot have sent a message, so it loses nothing and comes again
+ANSWERED_S: Final = 3.0  # since it was answered: its first message may be on its way
 
 _EARLY = 0.001  # seconds: a loop may count in milliseconds
 
@@ -18,40 +22,74 @@ class ConnectionLimiter:
     """The connections that one listener has accepted.
 
     A connection costs a stranger nothing: until its handshake is done it has no claim to its place. When there are too
-    many such connections, or descriptors are short, the oldest goes. A good client needs a moment only, and gets
-    through. Where descriptors are short each connection has that moment (`MOMENT`): clients that come together would
-    else keep each other out for ever.
+    many such connections, or descriptors are short, the oldest that has had its time goes. A good client needs a moment
+    only, and gets through. While none has had its time, newcomers wait in the kernel's backlog, and lose nothing.
+
+    A peer sends its first message once it has all of our side of the handshake (NULL: our READY). From then on the end
+    of its connection costs it that message. So it is answered only when there is a place for it. It has more time
+    then, and what the kernel holds of it is read before its connection is ended.
 
     All handshakes of a listener may last equally long, so one timer, for the oldest, does for them all.
 
     Args:
         engine: The socket.
         options: What holds for the endpoint; `max_handshakes`, `max_connections` and `handshake_timeout` apply.
+
+    Attributes:
+        on_leave: Called in the loop, once, when a handshake has come to its end, either way.
     """
 
     def __init__(self, engine: RunningSocket, options: Options) -> None:
         self._engine = engine
         self._options = options
-        self._strangers: dict[Stranger, float] = {}  # when each came, in seconds of the loop's clock
+        self.on_leave: Callable[[], None] | None = None
+        # When each was accepted, or answered, in seconds of the loop's clock. A stranger is in the first of them and in
+        # one of the others.
+        self._strangers: dict[Stranger, float] = {}
+        self._unanswered: dict[Stranger, float] = {}
+        self._answered: dict[Stranger, float] = {}
         self._admitted: set[Stranger] = set()
         self._timer: asyncio.TimerHandle | None = None  # there is one while there are strangers, and a timeout
 
     @property
     def refusal(self) -> str | None:
         """Why one more connection cannot be let in, or `None` if it can."""
+        return self._surplus(len(self._admitted))
+
+    def _surplus(self, count: int) -> str | None:
         limit = self._options.max_connections
-        if limit is not None and len(self._admitted) >= limit:
-            return f"there are max_connections={limit} already"
-        return None
+        return None if limit is None or count < limit else f"there are max_connections={limit} already"
+
+    @property
+    def full(self) -> bool:
+        """Whether as many handshakes as may be are under way."""
+        limit = self._options.max_handshakes
+        return limit is not None and len(self._strangers) >= limit
+
+    def has_room(self) -> bool:
+        """Whether one more handshake may begin; ends another one for it, if there is one that has had its time."""
+        if not self.full:
+            return True
+        limit = self._options.max_handshakes
+        reason = f"more than max_handshakes={limit} are in their handshake, and this is the oldest"
+        return self.shed(reason) or not self.full
 
     def enter(self, session: Stranger) -> None:
         """A connection has been accepted; its handshake is to begin."""
-        limit = self._options.max_handshakes
-        if limit is not None and len(self._strangers) >= limit:
-            self.shed(f"more than max_handshakes={limit} are in their handshake, and this is the oldest")
-        self._strangers[session] = self._engine.loop.time()
+        self._strangers[session] = self._unanswered[session] = self._engine.loop.time()
         if self._timer is None:
             self._arm()
+
+    def claim(self, session: Stranger) -> str | None:
+        """The peer is about to be answered. Gives why it cannot be let in, or `None` if it has its place."""
+        if session in self._answered:
+            return None
+        while refusal := self._surplus(len(self._admitted) + len(self._answered)):
+            if not self._shed(self._answered, ANSWERED_S, refusal):
+                return refusal
+        self._unanswered.pop(session, None)
+        self._answered[session] = self._engine.loop.time()
+        return None
 
     def _arm(self) -> None:
         """Sets the timer for the oldest, if there is one."""
@@ -76,21 +114,27 @@ class ConnectionLimiter:
             if self._timer is None:
                 self._arm()
 
-    def shed(self, reason: str, patience: float = 0.0) -> bool:
-        """Ends the connection whose handshake has lasted longest, *patience* seconds at least. Gives whether it did."""
-        oldest = next(iter(self._strangers), None)
-        if oldest is None or self._engine.loop.time() - self._strangers[oldest] < patience:
-            return False
-        oldest.end(HandshakeError(reason))
-        return True
+    def shed(self, reason: str) -> bool:
+        """Ends a handshake that has had its time. Gives whether it did."""
+        return self._shed(self._unanswered, UNANSWERED_S, reason) or self._shed(self._answered, ANSWERED_S, reason)
 
-    def admit(self, session: Stranger) -> str | None:
-        """The handshake is done. Gives why the connection cannot be let in, or `None` if it is."""
-        refusal = self.refusal
-        if refusal is None:
-            self._forget(session)
-            self._admitted.add(session)
-        return refusal
+    def _shed(self, strangers: dict[Stranger, float], time: float, reason: str) -> bool:
+        """Ends the oldest of *strangers* that has been there for *time* and does not go on."""
+        now = self._engine.loop.time() + _EARLY
+        while strangers:
+            oldest, since = next(iter(strangers.items()))
+            if now - since < time:
+                break
+            oldest.catch_up()
+            if oldest in strangers:
+                oldest.end(HandshakeError(reason))
+                return True
+        return False
+
+    def admit(self, session: Stranger) -> None:
+        """The handshake is done."""
+        self._forget(session)
+        self._admitted.add(session)
 
     def leave(self, session: Stranger) -> None:
         """The connection is over."""
@@ -98,7 +142,14 @@ class ConnectionLimiter:
         self._admitted.discard(session)
 
     def _forget(self, session: Stranger) -> None:
-        self._strangers.pop(session, None)
+        if self._strangers.pop(session, None) is None:
+            return
+        self._unanswered.pop(session, None)
+        self._answered.pop(session, None)
+        if self.on_leave is not None:
+            if self._engine.in_loop:
+                self._engine.loop.call_soon(self.on_leave)
+            self.on_leave = None
         if self._timer is not None and not self._strangers:
             if self._engine.in_loop:
                 self._timer.cancel()

@@ -37,7 +37,7 @@ class ListenerState(Kind):
 
     BOUND = "the kernel lets peers connect, but nobody accepts them yet"
     ACCEPTING = "peers are accepted as they come"
-    PAUSED = "descriptors or memory are short: it accepts again in a moment"
+    PAUSED = "descriptors or memory are short, or `max_handshakes` are under way: it accepts again in a moment"
     CLOSED = "the name is free"
 
 
@@ -104,8 +104,13 @@ TABLE: Final = (
     ),
     #
     _row(_L.BOUND, _L.ACCEPTING, "the socket runs"),
-    _row(_L.ACCEPTING, _L.PAUSED, "accepting fails for want of descriptors or memory", _E.ACCEPT_FAILED),
-    _row(_L.PAUSED, _L.ACCEPTING, "a tenth of a second has passed"),
+    _row(
+        _L.ACCEPTING,
+        _L.PAUSED,
+        "accepting fails for want of descriptors or memory; or, without an event, `max_handshakes` are under way",
+        _E.ACCEPT_FAILED,
+    ),
+    _row(_L.PAUSED, _L.ACCEPTING, "a tenth of a second has passed, or a handshake has come to its end"),
     _row(_L.BOUND, _L.CLOSED, "`unbind`, or the end of the socket", _E.CLOSED),
     _row(_L.ACCEPTING, _L.CLOSED, "`unbind`, or the end of the socket", _E.CLOSED),
     _row(_L.PAUSED, _L.CLOSED, "`unbind`, or the end of the socket", _E.CLOSED),

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
 from typing import Any
 
 from omq._core.link.handshake_io import accept
-from omq.engine.connection_limiter import MOMENT, ConnectionLimiter
+from omq.engine.connection_limiter import ConnectionLimiter
 from omq.engine.lifecycle import ListenerState, StateMachine
 from omq.engine.views import AcceptingSocket
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import Endpoint, StreamTransport
 
-#: Seconds without accepting when the process has run out of descriptors or memory.
+#: Seconds without accepting when the process has run out of descriptors or memory, or handshakes have no room.
 _BREATH = 0.1
 _ACCEPTS = 64  # connections a turn: the loop has other things to do
 _ACCEPTING = ListenerState.ACCEPTING
@@ -43,6 +44,7 @@ class Listener(StateMachine[ListenerState]):
         self._options = options
         self._sockets, self.endpoint, self._cleanup = transport.listen(endpoint, options)
         self._limiter = ConnectionLimiter(engine, options)
+        self._timer: asyncio.TimerHandle | None = None  # there is one while it is paused
         self.state = ListenerState.BOUND
 
     def start(self) -> None:
@@ -59,10 +61,15 @@ class Listener(StateMachine[ListenerState]):
         self.move(ListenerState.PAUSED)
         for sock in self._sockets:
             self.engine.loop.remove_reader(sock.fileno())
-        self.engine.loop.call_later(_BREATH, self._resume)
+        self._timer = self.engine.loop.call_later(_BREATH, self._resume)
 
     def _resume(self) -> None:
         """Accepts again; later still where the loop can watch no more descriptors (epoll_ctl(2), ENOSPC)."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.state is not ListenerState.PAUSED:
+            return
         try:
             self.start()
         except OSError as error:
@@ -71,8 +78,16 @@ class Listener(StateMachine[ListenerState]):
 
     def _accept(self, listening: int, kind: tuple[int, int, int]) -> None:
         transport = self._transport
-        for _ in range(_ACCEPTS):
+        limiter = self._limiter
+        for turn in range(_ACCEPTS):
             if self.state is not _ACCEPTING:
+                return
+            if limiter.full and turn:
+                return  # whether anybody else waits, the loop will tell
+            if not limiter.has_room():
+                # The backlog costs those who wait in it nothing.
+                self._pause()
+                limiter.on_leave = self._resume
                 return
             try:
                 accepted = accept(listening)
@@ -80,7 +95,7 @@ class Listener(StateMachine[ListenerState]):
                 continue
             except OSError as error:
                 scarce = error.errno in _SCARCE
-                if scarce and self._limiter.shed(f"the oldest handshake makes room: {error}", MOMENT):
+                if scarce and limiter.shed(f"the oldest handshake makes room: {error}"):
                     continue
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 if scarce:
@@ -89,7 +104,7 @@ class Listener(StateMachine[ListenerState]):
             if accepted is None:
                 return
             fd, address = accepted
-            refusal: str | OSError | None = self._limiter.refusal
+            refusal: str | OSError | None = limiter.refusal
             if refusal is None:
                 sock = socket.socket(*kind, fileno=fd)
                 try:
@@ -102,7 +117,7 @@ class Listener(StateMachine[ListenerState]):
                 os.close(fd)
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=refusal)
                 continue
-            self.engine.adopt(fd, transport, self.endpoint, remote, self._options, None, self._limiter)
+            self.engine.adopt(fd, transport, self.endpoint, remote, self._options, None, limiter)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""

@@ -138,6 +138,9 @@ class ConnectedSession(Session, Protocol):
 class Stranger(Session, Protocol):
     """One peer of a connection that was accepted."""
 
+    def catch_up(self) -> None:
+        """Takes the handshake as far as the bytes go that have arrived."""
+
     def time_out(self) -> None:
         """Its handshake has taken too long."""
 
@@ -484,9 +487,12 @@ class LimiterView(Protocol):
     def enter(self, session: Stranger) -> None:
         """A connection has been accepted; its handshake is to begin."""
 
-    def admit(self, session: Stranger) -> str | None:
-        """The handshake is done. Gives why the connection cannot be let in, or `None` if it is."""
+    def claim(self, session: Stranger) -> str | None:
+        """The peer is about to be answered. Gives why it cannot be let in, or `None` if it has its place."""
         ...
+
+    def admit(self, session: Stranger) -> None:
+        """The handshake is done."""
 
     def leave(self, session: Stranger) -> None:
         """The connection is over."""

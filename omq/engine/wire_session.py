@@ -63,6 +63,7 @@ class WireSession(StateMachine[ConnectionState]):
     _left = False  # out of routing before its end
     _ceased = False  # our user drains: the peer hears nothing more of us
     _unsent = b""
+    _answered = False  # accepted, and the peer may have taken the handshake for done
     _watched = False  # its handshake is read when something comes
     _stuck = False  # the loop tells when more can be written
     _timer: asyncio.TimerHandle | None = None
@@ -161,8 +162,16 @@ class WireSession(StateMachine[ConnectionState]):
             else:
                 self.engine.loop.remove_reader(self._fd)
 
+    def catch_up(self) -> None:
+        """Takes the handshake as far as the bytes go that have arrived."""
+        if self._watched:
+            self._greet()
+
     def time_out(self) -> None:
         """Ends a handshake that takes too long; of an accepted connection the limiter says when."""
+        self.catch_up()  # where we were late, and not the peer, it has gone on: a message may be there already
+        if self.state is not _HANDSHAKING:
+            return
         hint = self._handshake.hint
         timeout = self.options.handshake_timeout
         self.end(HandshakeTimeout(f"no handshake within handshake_timeout={timeout} s" + (hint and f": {hint}")))
@@ -199,6 +208,8 @@ class WireSession(StateMachine[ConnectionState]):
             self._write(handshake.failure())
             self.end(error)
             return
+        if handshake.peer_may_send and not self._may_answer():
+            return
         self._write(answer)
         if self.state is not _HANDSHAKING:
             return
@@ -211,6 +222,17 @@ class WireSession(StateMachine[ConnectionState]):
         elif handshake.question is not None:
             self._unwatch()
             self._deciding = self.engine.spawn(self._decide(handshake.question), "omq admission")
+
+    def _may_answer(self) -> bool:
+        """Whether the peer may take the handshake for done; if not, ends it before the peer can send a message."""
+        if self._limiter is None or self._answered:
+            return True
+        refusal = self._refusal(b"") or self._limiter.claim(self)
+        if refusal is not None:
+            self.end(HandshakeError(refusal))
+            return False
+        self._answered = True
+        return True
 
     async def _decide(self, question: Question) -> None:
         """Answers the mechanism's question; only the handshake's own timeout ends the wait."""
@@ -268,12 +290,14 @@ class WireSession(StateMachine[ConnectionState]):
         info = self._handshake.peer
         if info.identity:
             self.identity = info.identity
+        if not self._may_answer():  # there was nothing to be said (a type that speaks no ZMTP)
+            return
         refusal = self._refusal(info.identity)
-        if refusal is None and self._limiter is not None:
-            refusal = self._limiter.admit(self)
         if refusal is not None:
             self.end(HandshakeError(refusal))
             return
+        if self._limiter is not None:
+            self._limiter.admit(self)
         self._release_descriptor()
         options = engine.options
         driver = engine.driver

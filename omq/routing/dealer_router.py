@@ -61,7 +61,7 @@ class Router(Pattern):
             session.peer.send_parts([b""])
 
     def _free_identity(self) -> bytes:
-        """RFC 28: a peer without identity gets one that no peer can choose (it starts with a zero byte)."""
+        """RFC 28: a peer without identity gets one that starts with a zero byte, and that no other peer has."""
         while True:
             identity = b"\0" + self._serial.to_bytes(4, "big")
             self._serial = (self._serial + 1) & 0xFFFFFFFF
@@ -73,8 +73,9 @@ class Router(Pattern):
             self._waiting.remove(session)
             return
         super().disconnected(session)
+        name = session.peer.identity  # also one that was made up here: a peer may have come that chose the same
         for heir in self._waiting:
-            if heir.identity == session.identity and heir.identity not in self.send_queue.table:
+            if heir.identity == name and heir.identity not in self.send_queue.table:
                 self._waiting.remove(heir)
                 self.connected(heir)
                 assert self.recv_queue is not None

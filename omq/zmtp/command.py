@@ -267,11 +267,11 @@ def parse_leave(body: bytes) -> Leave:
 
 def parse_error(body: bytes) -> Error:
     """Reads an ERROR's data; the reason is not held to the RFC's characters, so `quoted` it before use."""
-    if not body or len(body) != 1 + body[0]:
+    if not body or len(body) <= body[0]:
         raise RemoteProtocolError(
             f"an ERROR whose reason has a wrong length: {quoted(body)} (RFC 23, The NULL Security Mechanism)"
         )
-    return Error(body[1:])
+    return Error(body[1 : 1 + body[0]])
 
 
 def _peers_group(group: bytes) -> bytes:
@@ -344,8 +344,9 @@ def parse_properties(body: bytes, limit: int = PROPERTIES_LIMIT) -> dict[bytes, 
         The values by name, in the peer's order. Names are in lower case, as case SHALL NOT matter.
 
     Raises:
-        RemoteProtocolError: It is malformed, too large, or names a property twice: which of two identities
-            or socket types counts, the RFC does not say, so neither does.
+        RemoteProtocolError: It is malformed, too large, or has two identities or socket types: which one counts,
+            the RFC does not say, so neither does. Of another property that comes twice the first counts, as with
+            libzmq, whose users may give any name to a property, also names that differ by case alone.
     """
     if len(body) > limit:
         raise RemoteProtocolError(f"metadata of {len(body)} bytes, more than the {limit} allowed here")
@@ -362,16 +363,18 @@ def _properties(body: bytes) -> dict[bytes, bytes]:
         value_at = name_end + 4
         if value_at > len(body):
             raise RemoteProtocolError(f"metadata that ends inside the property {quoted(name)} {_METADATA}")
-        if not _PROPERTY_NAME.fullmatch(name):
+        if not name:
             raise RemoteProtocolError(f"{quoted(name)} cannot name a property {_METADATA}")
         at = value_at + int.from_bytes(body[name_end:value_at], "big")
         if at > len(body):
             raise RemoteProtocolError(f"the property {quoted(name)} is longer than its metadata {_METADATA}")
-        if name.lower() in properties:
+        known = name.lower()
+        if known in _DECISIVE and known in properties:
             raise RemoteProtocolError(f"the property {quoted(name)} twice (RFC 23, Connection Metadata)")
-        properties[name.lower()] = body[value_at:at]
+        properties.setdefault(known, body[value_at:at])
     return properties
 
 
 _usual_properties: Final = lru_cache(maxsize=32)(_properties)  # most peers of a socket say the same
+_DECISIVE: Final = frozenset({b"socket-type", b"identity"})
 _METADATA: Final = "(RFC 23, The NULL Security Mechanism: metadata)"

@@ -97,6 +97,7 @@ class CurveClient(Mechanism):
     name = b"CURVE"
     has_roles = True
     agreed = CurvePhase.AGREED
+    answered = frozenset({CurvePhase.INITIATE_SENT, CurvePhase.AGREED})
     # RFC 26, CurveZMQ: "A client peer SHALL NOT send ERROR to the server".
     reports = False
 
@@ -184,6 +185,7 @@ class CurveServer(Mechanism):
     name = b"CURVE"
     has_roles = True
     agreed = CurvePhase.AGREED
+    answered = frozenset({CurvePhase.AGREED})
 
     def __init__(self, public_key: bytes, secret_key: Secret, cookies: CookieKeys) -> None:
         super().__init__(CurvePhase.START, as_server=True)

@@ -130,8 +130,8 @@ def _refuse(octets: bytes, at: int, why: str) -> NoReturn:
 
 
 def _any(octets: bytes, at: int) -> None:
-    # RFC 23, Version Negotiation: the padding MUST NOT be validated. Minor version and filler: whatever
-    # a later version puts there MUST NOT keep us apart.
+    # RFC 23, Version Negotiation: the padding MUST NOT be validated. Minor version, filler and what is not 1 in
+    # as-server: whatever a later version puts there MUST NOT keep us apart.
     pass
 
 
@@ -167,12 +167,6 @@ def _mechanism(octets: bytes, at: int) -> None:
         _refuse(octets, at, "a mechanism's name goes on behind its padding (RFC 23, Formal Grammar)")
 
 
-def _as_server(octets: bytes, at: int) -> None:
-    # RFC 23, Formal Grammar: as-server = %x00 | %x01.
-    if octets[at] > 1:
-        _refuse(octets, at, "as-server is neither 0 nor 1 (RFC 23, Formal Grammar)")
-
-
 #: What holds for each of the 64 octets, given that all before it are good.
 _CHECKS: Final[tuple[Callable[[bytes, int], None], ...]] = (
     _first,
@@ -181,6 +175,5 @@ _CHECKS: Final[tuple[Callable[[bytes, int], None], ...]] = (
     _major,
     _any,
     *(_mechanism,) * MECHANISM_SIZE,
-    _as_server,
-    *(_any,) * (GREETING_SIZE - _AS_SERVER_AT - 1),
+    *(_any,) * (GREETING_SIZE - _AS_SERVER_AT),
 )

@@ -143,6 +143,11 @@ class Handshake:
         return self._state is HandshakeState.DONE
 
     @property
+    def peer_may_send(self) -> bool:
+        """The peer may be through, and send messages, once it has all that we have said. Before that it cannot."""
+        return self.done or self._mechanism.peer_may_send
+
+    @property
     def peer(self) -> PeerMetadata:
         """What is known about the peer, once `done`.
 
@@ -384,6 +389,6 @@ def _wrong_identity(identity: bytes) -> str:
     """Says what is wrong with an identity; nothing when it is good."""
     if len(identity) > IDENTITY_LIMIT:
         return f"has {len(identity)} bytes, {IDENTITY_LIMIT} are allowed (RFC 23, The Identity Property)"
-    if identity[:1] == b"\0":
-        return "starts with a zero byte, which is reserved (RFC 37, The Identity Property)"
+    # RFC 37 reserves names that start with a zero byte for those that a ROUTER makes up. libzmq takes them from peers
+    # all the same: one random name of 256 is such a one. A ROUTER of ours makes up names that no peer has.
     return ""

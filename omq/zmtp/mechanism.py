@@ -59,6 +59,8 @@ class Mechanism(ABC):
     has_roles: ClassVar[bool]
     #: The phase in which both sides have agreed.
     agreed: ClassVar[Enum]
+    #: The phases in which the peer has, or is about to get, our last command. It may send messages from then on.
+    answered: ClassVar[frozenset[Enum]]
     #: For each phase the commands that the peer may send in it. Every phase is a key.
     steps: ClassVar[Mapping[Enum, Mapping[bytes, Step]]]
     #: For a phase: the most likely meaning of its end without an answer.
@@ -94,6 +96,11 @@ class Mechanism(ABC):
     def done(self) -> bool:
         """Both sides have agreed, and both sides' metadata are known."""
         return self.phase is self.agreed
+
+    @property
+    def peer_may_send(self) -> bool:
+        """The peer may be through with the handshake once it has all that we have said."""
+        return self.phase in self.answered
 
     @property
     def hint(self) -> str:

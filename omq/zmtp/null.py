@@ -33,6 +33,7 @@ class Null(Mechanism):
     name = b"NULL"
     has_roles = False
     agreed = NullPhase.AGREED
+    answered = frozenset({NullPhase.READY_SENT, NullPhase.AGREED})
 
     def __init__(self, *, ask: bool = False) -> None:
         super().__init__(NullPhase.START)

@@ -36,6 +36,7 @@ class PlainClient(Mechanism):
     name = b"PLAIN"
     has_roles = True
     agreed = PlainPhase.AGREED
+    answered = frozenset({PlainPhase.INITIATE_SENT, PlainPhase.AGREED})
 
     def __init__(self, username: bytes, password: bytes) -> None:
         super().__init__(PlainPhase.START)
@@ -87,6 +88,7 @@ class PlainServer(Mechanism):
     name = b"PLAIN"
     has_roles = True
     agreed = PlainPhase.AGREED
+    answered = frozenset({PlainPhase.AGREED})
 
     def __init__(self) -> None:
         super().__init__(PlainPhase.START, as_server=True)

@@ -99,6 +99,10 @@ class RehearsedHandshake:
         return PeerMetadata(version, socket_type, identity, mechanism, properties.copy())  # the user is given them
 
     @property
+    def peer_may_send(self) -> bool:
+        return bool(self._line.said)
+
+    @property
     def hint(self) -> str:
         return "" if self._handshake is None else self._handshake.hint
 

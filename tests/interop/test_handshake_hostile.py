@@ -75,8 +75,8 @@ async def until(peer: RawPeer, mechanism: str, step: str) -> None:
 
 def greeted(spoilt: bytes, mechanism: bytes) -> HandshakeFailure | None:
     """How a handshake with this greeting ends (RFC 23, Greeting and Version Negotiation); `None`: well."""
-    # Padding, minor version and filler mean nothing, and a higher major version is taken.
-    good = re.fullmatch(rb"\xff.{8}\x7f[\x03-\xff].([A-Z0-9_.+-]{1,20})(\0*)([\0\1]).{31}", spoilt, re.DOTALL)
+    # Padding, minor version, an unknown role and filler mean nothing, and a higher major version is taken.
+    good = re.fullmatch(rb"\xff.{8}\x7f[\x03-\xff].([A-Z0-9_.+-]{1,20})(\0*)(.).{31}", spoilt, re.DOTALL)
     if good is None or len(good[1] + good[2]) != 20:
         return _Failure.PROTOCOL
     both_serve = mechanism != b"NULL" and good[3] == b"\1"

@@ -89,7 +89,7 @@ GREETINGS: dict[str, tuple[bytes, str]] = {
         greeting(mechanism=b"CURVE", as_server=1) + command(b"HELLO", bytes(194)),
         "the peer's mechanism is CURVE, ours is NULL",
     ),
-    "endless-mechanism": (SIGNATURE + b"\x03\x01" + b"N" * MIB, "as-server is neither 0 nor 1"),
+    "endless-mechanism": (SIGNATURE + b"\x03\x01" + b"N" * MIB, "the peer's mechanism is N{20}, ours is NULL"),
 }
 
 #: Sent after a good greeting, instead of a good READY.

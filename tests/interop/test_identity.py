@@ -21,6 +21,9 @@ IDENTITIES = pytest.mark.parametrize(
         pytest.param(b"a worker", id="text"),
         pytest.param(b"\x80\x00\xff\x01", id="binary"),
         pytest.param(bytes(range(1, 256)), id="255-bytes"),
+        pytest.param(b"\0", id="zero"),
+        pytest.param(b"\0\x12\x34\x56\x78", id="like-ROUTER's-own"),
+        pytest.param(bytes(255), id="255-zeros"),
     ],
 )
 BINDS = pytest.mark.parametrize("binds", [pytest.param(side, id=f"{side}-binds") for side in ("omq", "zmq")])
@@ -141,6 +144,39 @@ async def test_two_libzmq_dealers_with_one_identity(libzmq: Libzmq, fresh: Fresh
                 await router.recv_multipart(timeout=0.2)
         await router.send_multipart([b"twin", b"whose?"])
         assert await (newer if handover else older).recv() == b"whose?"
+
+
+@pytest.mark.parametrize("handover", [False, True], ids=["kept", "handed-over"])
+@on_uvloop
+async def test_a_libzmq_dealer_that_chooses_a_name_that_was_made_up(
+    libzmq: Libzmq, fresh: Fresh, handover: bool
+) -> None:
+    async with omq.ROUTER(bind=fresh("tcp"), router_handover=handover, linger=0.0) as router:
+        nameless = libzmq.open("DEALER", connect=router.endpoints[0])
+        await nameless.send(b"first")
+        name, _ = await router.recv_multipart(timeout=5)
+        chooser = libzmq.open("DEALER", identity=name, connect=router.endpoints[0])
+        await chooser.send(b"second")
+        if not handover:
+            with pytest.raises(Timeout):
+                await router.recv_multipart(timeout=0.2)
+            nameless.close(linger=0)
+        assert await router.recv_multipart(timeout=5) == [name, b"second"]
+        await router.send_multipart([name, b"whose?"])
+        assert await chooser.recv() == b"whose?"
+
+
+@pytest.mark.parametrize("server", ["REP", "PULL", "XPUB"])
+@on_uvloop
+async def test_an_identity_like_those_that_are_made_up_keeps_no_libzmq_peer_out(
+    libzmq: Libzmq, fresh: Fresh, server: str
+) -> None:
+    kind, options = {"REP": ("REQ", {}), "PULL": ("PUSH", {}), "XPUB": ("SUB", {"subscribe": b"a"})}[server]
+    async with getattr(omq, server)(bind=fresh("tcp"), linger=0.0) as ours:
+        theirs = libzmq.open(kind, identity=b"\0abc", connect=ours.endpoints[0], **options)
+        if kind != "SUB":
+            await theirs.send(b"hello")
+        assert await ours.recv(timeout=5) == (b"\1a" if kind == "SUB" else b"hello")
 
 
 @pytest.mark.parametrize("kind", ["DEALER", "ROUTER"])

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+import zmq
 
 import omq.asyncio as omq
 from omq.errors import Timeout
@@ -40,6 +41,20 @@ async def test_omq_greets_with_64_bytes(fresh: Fresh) -> None:
         assert theirs[:1] == b"\xff"
         assert theirs[9:12] == b"\x7f\x03\x01"
         assert theirs[12:] == b"NULL" + bytes(16) + b"\0" + bytes(31)
+
+
+@on_uvloop
+async def test_libzmq_names_its_own_properties_as_it_likes(libzmq: Libzmq, fresh: Fresh) -> None:
+    async with omq.PULL(bind=fresh("tcp"), linger=0.0) as pull:
+        push = libzmq.open("PUSH")
+        for text in ("X-my key:1", "X-Name:2", "X-NAME:3", "X-\u00e4:4"):
+            push.setsockopt(zmq.METADATA, text.encode())
+        push.connect(pull.endpoints[0])
+        await push.send(b"hello")
+        assert await pull.recv(timeout=5) == b"hello"
+        properties = dict(pull.peers[0].properties)
+        assert properties.pop(b"x-name") in (b"2", b"3")
+        assert properties == {b"socket-type": b"PUSH", b"x-my key": b"1", "x-\u00e4".encode(): b"4"}
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     ),
     "identity": (
         "DEALER",
-        [b"", b"a", b"x" * 255, b"a\0"],
-        ["a", None, b"x" * 256, b"\0a", bytearray(b"a"), 1],
+        [b"", b"a", b"x" * 255, b"a\0", b"\0a"],
+        ["a", None, b"x" * 256, bytearray(b"a"), 1],
     ),
     "reconnect_interval": (
         "PUSH",
@@ -237,11 +237,15 @@ def test_every_option_is_documented(name: str) -> None:
 
 def test_the_defaults_are_those_of_libzmq() -> None:
     defaults = Options()
-    assert (defaults.send_hwm, defaults.recv_hwm, defaults.backlog) == (1000, 1000, 100)
+    assert (defaults.send_hwm, defaults.recv_hwm) == (1000, 1000)
     assert (defaults.linger, defaults.send_timeout, defaults.recv_timeout) == (None, None, None)
     assert (defaults.reconnect_interval, defaults.handshake_timeout, defaults.connect_timeout) == (0.1, 30.0, None)
     assert (defaults.heartbeat_interval, defaults.heartbeat_timeout, defaults.max_message_size) == (None, None, None)
     assert (defaults.immediate, defaults.ipv6, defaults.conflate, defaults.identity) == (False, False, False, b"")
+
+
+def test_the_default_backlog_has_room_for_a_crowd_that_waits_for_max_handshakes() -> None:
+    assert Options().backlog == 4096
 
 
 @pytest.mark.parametrize(

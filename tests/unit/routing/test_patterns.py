@@ -424,6 +424,32 @@ def test_no_router_begins_with_the_names_of_another():
     assert all(len(name) == 5 and name[:1] == b"\0" for name in names)
 
 
+def test_a_peer_with_a_name_that_the_router_made_up_gets_it_when_it_is_free():
+    router = make(T.ROUTER)
+    nameless = join(router)
+    name = nameless.peer.identity
+    late = join(router, name)
+    assert list(router.sessions) == [nameless]
+    router.disconnected(nameless)
+    assert list(router.sessions) == [late]
+    assert late.peer.identity == name
+
+
+def test_a_peer_takes_a_name_that_the_router_made_up_over():
+    router = make(T.ROUTER, router_handover=True)
+    nameless = join(router)
+    late = join(router, nameless.peer.identity)
+    assert list(router.sessions) == [late]
+
+
+def test_a_router_makes_up_no_name_that_a_peer_has():
+    router = make(T.ROUTER)
+    router._serial = 7
+    chosen = join(router, b"\0" + (7).to_bytes(4, "big"))
+    assert join(router).peer.identity == b"\0" + (8).to_bytes(4, "big")
+    assert next(iter(router.sessions)) is chosen
+
+
 def test_a_router_names_each_peer_once_also_beyond_the_last_number():
     router = make(T.ROUTER)
     router._serial = 2**32 - 1

@@ -360,8 +360,6 @@ def test_metadata_up_to_the_limit_are_taken():
             b"incompatible-socket-types:DEALER,STREAM",
         ),
         ({b"Socket-Type": b"ROUTER", b"Identity": b"i" * 256}, "has 256 bytes", b"invalid-identity"),
-        ({b"Socket-Type": b"ROUTER", b"Identity": b"\0me"}, "starts with a zero byte", b"invalid-identity"),
-        ({b"Socket-Type": b"ROUTER", b"identity": b"\0"}, "starts with a zero byte", b"invalid-identity"),
     ],
     ids=[
         "no type",
@@ -372,8 +370,6 @@ def test_metadata_up_to_the_limit_are_taken():
         "type of 60000 bytes",
         "STREAM",
         "identity of 256 bytes",
-        "reserved identity",
-        "reserved identity in lower case",
     ],
 )
 def test_metadata_that_do_not_fit_are_answered_with_error(properties, says, reason):
@@ -387,8 +383,10 @@ def test_metadata_that_do_not_fit_are_answered_with_error(properties, says, reas
     assert handshake.state is S.FAILED
 
 
-@pytest.mark.parametrize("identity", [b"", b"i" * 255, b"a\0", b"\xff"], ids=["none", "255", "inner zero", "ff"])
+@pytest.mark.parametrize("identity", [b"", b"i" * 255, b"a\0", b"\xff", b"\0", b"\0me", bytes(255)])
 def test_identities_that_are_allowed(identity):
+    """RFC 37 reserves a zero in front, libzmq does not refuse it: one random name of 256 has it."""
+    Handshake(socket_type=SocketType.DEALER, mechanism=Null(), properties={b"Identity": identity})
     handshake = greeted()
     handshake.receive(ready({b"Socket-Type": b"ROUTER", b"IDENTITY": identity}))
     assert handshake.peer.identity == identity
@@ -407,13 +405,12 @@ def test_the_identity_of_a_type_that_has_none_is_ignored():
     ("properties", "says"),
     [
         ({b"Identity": b"i" * 256}, "our identity .* has 256 bytes"),
-        ({b"identity": b"\0"}, "our identity .* zero byte"),
         ({b"Socket-Type": b"PUB"}, "no property to set"),
         ({b"SOCKET-TYPE": b"DEALER"}, "no property to set"),
         ({b"a b": b""}, "cannot be a property"),
         ({b"X-a": b"x" * (PROPERTIES_LIMIT - 29)}, "our metadata have"),
     ],
-    ids=["long identity", "reserved identity", "type", "type in capitals", "bad name", "too large"],
+    ids=["long identity", "type", "type in capitals", "bad name", "too large"],
 )
 def test_our_own_metadata_are_checked_before_anything_is_sent(properties, says):
     with pytest.raises(LocalProtocolError, match=says):

@@ -37,6 +37,7 @@ class Knock(Mechanism):
     name = b"KNOCK"
     has_roles = True
     agreed = Phase.AGREED
+    answered = frozenset({Phase.READY, Phase.AGREED})
 
     def __init__(self, word: bytes = b"", *, as_server: bool = False) -> None:
         super().__init__(Phase.START, as_server=as_server)
