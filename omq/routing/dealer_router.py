@@ -71,6 +71,7 @@ class Router(Pattern):
     def disconnected(self, session: Session) -> None:
         if session in self._waiting:
             self._waiting.remove(session)
+            session.peer.leave_queue()  # which is its own
             return
         super().disconnected(session)
         for heir in self._waiting:

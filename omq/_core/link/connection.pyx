@@ -142,6 +142,7 @@ cdef class Connection(Receiver):
             close(self.fd)
             self.fd = NO_FD
         self._backlog = None
+        self.send_queue = None
         self._send_buffer.clear()
 
     cdef int _bow_out(self) except -1:
