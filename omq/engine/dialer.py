@@ -138,7 +138,7 @@ class Dialer(DialerBase):
         try:
             raise next((one for one in failures if getattr(one, "errno", 0) not in _REFUSED), failures[-1])
         finally:
-            del failures, error  # which the traceback would keep, and they the traceback
+            del failures, error, attempt, done  # which the traceback would keep, and they the traceback
 
     async def _try(self, route: Route) -> socket.socket:
         with _UNFORKED:

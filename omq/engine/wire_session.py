@@ -216,8 +216,9 @@ class WireSession(StateMachine[ConnectionState]):
 
     async def _decide(self, question: Question) -> None:
         """Answers the mechanism's question; only the handshake's own timeout ends the wait."""
+        engine = self.engine  # kept until there is an answer, though the session may end meanwhile
         try:
-            verdict = await self.engine.authenticator.decide(question, self._remote_ip(), self.options)
+            verdict = await engine.authenticator.decide(question, self._remote_ip(), self.options)
         except Exception as error:
             log.exception("a question about a peer could not be asked")
             self.end(error)
