@@ -31,6 +31,7 @@ from tests.ports import held
 from tests.waits import until
 
 PACKAGE = str(Path(omq.__file__).parent)
+OURS = ("omq.engine", "omq._core.calls", "omq._core.link", "omq._core.queues")  # modules of what ends with sockets
 BOUND = 10.0  # seconds that one wait may take
 HASTE: dict[str, Any] = {"reconnect_interval": 0.01}
 SHOWN = 40  # objects that a failure lists
@@ -129,6 +130,7 @@ def concerns_us(found: object) -> bool:
 def nothing_to_collect() -> Iterator[None]:
     """Collects nothing meanwhile, and fails if the collector then finds anything of omq's."""
     gc.collect()
+    before = living()
     was_on, flags = gc.isenabled(), gc.get_debug()
     gc.disable()
     gc.garbage.clear()
@@ -146,6 +148,13 @@ def nothing_to_collect() -> Iterator[None]:
             gc.enable()
         gc.collect()
     assert not complaint, complaint
+    assert not living() - before
+
+
+def living() -> Counter[str]:
+    """How many objects of omq's there are that an ended socket is not to leave behind, by type."""
+    kinds = (type(one) for one in gc.get_objects())
+    return Counter(kind.__qualname__ for kind in kinds if kind.__module__.startswith(OURS))
 
 
 # ---------------------------------------------------------------------- peers that are no sockets of omq's
@@ -499,6 +508,57 @@ def every_type(context: omq.Context) -> None:
             bound, dialling = pair(context, one, other, endpoint)
             bound.close()
             dialling.close()
+
+
+@blocking
+def peers_of_one_name(context: omq.Context) -> None:
+    """The second one waits, unread, until the name is free, or takes the first one's place; or it ends before."""
+    for handover in (False, True):
+        with omq.ROUTER(context, bind="tcp://127.0.0.1:*", router_handover=handover, linger=0) as router:
+            named: list[omq.DEALER] = []
+            for _ in range(3):
+                named.append(omq.DEALER(context, identity=b"it", linger=0, reconnect_interval=None))
+                named[-1].connect(router.endpoints[0])
+                named[-1].wait_connected(timeout=BOUND)
+                named[-1].send(b"hello")
+            router.recv_multipart(timeout=BOUND)
+            named.pop().close()
+            while named:
+                named.pop(0).close()
+            alone(router)
+
+
+@blocking
+def subscriptions_that_nobody_takes(context: omq.Context) -> None:
+    for manual in (False, True):
+        pub = omq.XPUB(context, bind="tcp://127.0.0.1:*", xpub_manual=manual, recv_hwm=5)
+        sub = omq.XSUB(context, connect=pub.endpoints[0])
+        sub.wait_connected(timeout=BOUND)
+        for number in range(10):
+            sub.send(b"\1%d" % number)
+        sub.send(b"a message")
+        until(lambda pub=pub: pub.poll(0))
+        pub.recv()
+        if manual:
+            pub.subscribe(b"another")
+        sub.close()
+        alone(pub)
+        pub.close()
+
+
+@blocking
+def large_messages(context: omq.Context) -> None:
+    pull, push = pair(context, omq.PULL, omq.PUSH, linger=0, send_hwm=2, recv_hwm=2)
+    for _ in range(3):
+        push.send(bytearray(3_000_000), timeout=BOUND)
+        pull.recv_into(bytearray(3_000_000), timeout=BOUND)
+    push.send(bytes(3_000_000), timeout=BOUND)
+    pull.recv(timeout=BOUND)
+    with contextlib.suppress(omq.SendTimeout):
+        while True:
+            push.send(bytes(3_000_000), timeout=0.02)
+    push.close()
+    pull.close()
 
 
 @blocking
