@@ -26,6 +26,7 @@ from omq.asyncio.proxy import proxy
 from omq.context import Context
 from omq.engine.driver import TASKS, LoopDriver
 from omq.engine.socket import Engine, Parent
+from omq.engine.weak_callback import weak_callback
 from omq.errors import *  # noqa: F403
 from omq.errors import ClosedError, OptionError, ReceiveTimeout, StateError
 from omq.errors import __all__ as _errors
@@ -86,8 +87,7 @@ class Socket(SocketBase, AsyncCore):
             self.socket_type, Options.parse(self.socket_type, options), context, LoopDriver(self), parent
         )
         self._equip()
-        mark_closed = weakref.WeakMethod(self._mark_closed)
-        self._engine.on_stop = lambda: (mark_closed() or _nothing)()
+        self._engine.on_stop = weak_callback(self._mark_closed)
         self._take_options()
         context.welcome(self)
         try:
@@ -459,10 +459,6 @@ class Monitor(MonitorBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _refuse_spinning(options: dict[str, Any]) -> None:

@@ -135,7 +135,10 @@ class Dialer(DialerBase):
                 attempt.cancel()
                 attempt.add_done_callback(_discard)
         # Refusals say the least: another failure tells more.
-        raise next((one for one in failures if getattr(one, "errno", 0) not in _REFUSED), failures[-1])
+        try:
+            raise next((one for one in failures if getattr(one, "errno", 0) not in _REFUSED), failures[-1])
+        finally:
+            del failures, error, attempt, done  # which the traceback would keep, and they the traceback
 
     async def _try(self, route: Route) -> socket.socket:
         with _UNFORKED:
@@ -163,8 +166,9 @@ class Dialer(DialerBase):
             sock.close()
 
     def close(self) -> None:
-        if self._task is not None and self.engine.in_loop:
-            self._task.cancel()
+        task, self._task = self._task, None  # which keeps its exception, and that this dialer
+        if task is not None and self.engine.in_loop:
+            task.cancel()
         super().close()
 
 

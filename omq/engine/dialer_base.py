@@ -52,6 +52,7 @@ class DialerBase(StateMachine[DialerState]):
     Attributes:
         session: The connection, while there is one.
         messages: What was accepted for the endpoint only, once this dialer leaves.
+        origin: Stands for the dialer where its connections are compared, and refers to nothing.
         options: The options for the endpoint. Options of the whole socket, which may change in use, are the engine's.
     """
 
@@ -63,6 +64,7 @@ class DialerBase(StateMachine[DialerState]):
         self.engine = engine
         self.endpoint = endpoint
         self.messages: list[bytes | tuple[bytes, ...]] = []
+        self.origin = object()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -130,6 +132,7 @@ class DialerBase(StateMachine[DialerState]):
         self._end()
         if self.session is not None and not self.session.ended.done():
             self.session.end(None)
+        self.session = None
         self.engine.endpoints.dialer_closed(self)
 
     def close_after_fork(self) -> None:

@@ -317,3 +317,8 @@ class CallerDriver:
         if core is not None:
             core._mark_closed()  # no call is to wait any more, whatever ended the socket
             core._close_descriptors()
+        self._core = _gone  # `hold` may have kept it
+
+
+def _gone() -> None:
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -35,11 +36,18 @@ class Endpoints:
     """
 
     def __init__(self, engine: AddressedSocket) -> None:
-        self._engine = engine
+        self._found = weakref.ref(engine)
         self.listeners: dict[str, Listener | InprocListener] = {}
         self.dialers: dict[str, list[Dialer | InprocDialer]] = {}
         self.leaving: set[DialerBase] = set()
         self._spent = 0  # dialers that have ended by themselves, about
+
+    @property
+    def _engine(self) -> AddressedSocket:
+        """The socket, which lives at least as long; what is bound and connected keeps it, and is let go at its end."""
+        engine = self._found()
+        assert engine is not None
+        return engine
 
     def start(self) -> None:
         """There is a loop to serve them in."""

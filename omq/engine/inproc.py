@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 
-from omq._core.queues.peer import RecvQueue
+from omq._core.queues.peer import RecvQueue, ended_peer
 from omq._core.queues.pipe import Pipe
 from omq._core.queues.wait_queue import WaitQueue
 from omq.engine.dialer_base import Backoff, DialerBase
@@ -43,17 +44,18 @@ class PipeSession(StateMachine[ConnectionState]):
         conflate = engine.options.conflate and recv_queue is not None
         recv_hwm = engine.options.recv_hwm if not engine.options.conflate else 0
         self.peer = Pipe(self, recv_queue, recv_hwm, engine.driver.bell, engine.driver.pipe_lock, conflate)
-        self.peer.origin = dialer
+        if dialer is not None:
+            self.peer.origin = dialer.origin
 
-    def join(self, partner: PipeSession) -> None:
-        """Connects two ends; afterwards each engine is told in its own thread."""
+    def join(self, pipe: Pipe, partner: PipeSession) -> None:
+        """Connects two ends; afterwards each engine is told in its own thread. *pipe*: that of this end."""
         for one, other in ((self, partner), (partner, self)):
             theirs = other.engine
             one._partner = other
             one.identity = theirs.properties().get(b"Identity", b"")
             told = {name.lower(): content for name, content in theirs.options.metadata}
             one.info = PeerMetadata((3, 1), theirs.socket_type, one.identity, b"", told)
-        self.peer.join(partner.peer)
+        pipe.join(partner.peer)
 
     @property
     def is_ready(self) -> bool:
@@ -74,9 +76,7 @@ class PipeSession(StateMachine[ConnectionState]):
         """This end takes part in routing."""
         if self.is_over:
             # This end ended in its own thread while the other thread, which could not know, joined the two.
-            partner, self._partner = self._partner, None
-            if partner is not None:
-                partner.engine.call(partner.end, None)
+            self._leave_partner()
             return
         self.engine.session_met(self, dialled=self._dialer is not None)
         if self._dialer is not None and self._dialer.leaving:
@@ -141,11 +141,11 @@ class PipeSession(StateMachine[ConnectionState]):
 
     def end(self, reason: Exception | None = None) -> None:
         """Tears this end down, once, and tells the other."""
-        if not self.engine.on_loop_thread and self.engine.in_loop:
-            self.engine.post(self.end, reason)
-            return
         before = self.state
         if before is ConnectionState.OVER:
+            return
+        if not self.engine.on_loop_thread and self.engine.in_loop:
+            self.engine.post(self.end, reason)
             return
         self.move(ConnectionState.OVER)
         if before is ConnectionState.CONNECTING or before is ConnectionState.HANDSHAKING:
@@ -153,12 +153,24 @@ class PipeSession(StateMachine[ConnectionState]):
         with self.engine.lock:
             self.engine.pattern.disconnected(self)
             self.peer.close()
-        partner, self._partner = self._partner, None
-        if partner is not None:
-            partner.engine.call(partner.end, None)
+            if before is not ConnectionState.READY:
+                self.peer.leave_queue()  # which is its own
+        self._leave_partner()
         self.engine.session_over(self, before, reason)
         if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)
+        # Messages that nobody has taken yet keep the pipe, and that the session, which describes the sender.
+        self.engine = weakref.proxy(self.engine)
+        self._dialer = None
+        self.peer = ended_peer(self.peer)
+
+    def _leave_partner(self) -> None:
+        """Ends the other end, in its own thread."""
+        partner, self._partner = self._partner, None
+        if partner is not None:
+            engine = partner.engine  # before the look: an end that is over has let go of it
+            if not partner.is_over:
+                engine.call(partner.end, None)
 
     def close_after_fork(self) -> None:
         """In a forked child: there is no descriptor."""
@@ -190,20 +202,22 @@ class InprocListener(StateMachine[ListenerState]):
     def accept(self, client: PipeSession) -> None:
         """Connects to a dialer's end; runs in this engine's thread."""
         engine = self.engine
-        if not engine.wants_peers or client.is_over:
-            client.engine.call(client.end, None)
+        # Before the look: an end that is over, in its own thread, has let go of them.
+        theirs, pipe = client.engine, client.peer
+        if client.is_over:
+            return
+        if not engine.wants_peers:
+            theirs.call(client.end, None)
             return
         server = PipeSession(engine, self.endpoint, None)
-        if client.engine.socket_type not in COMPATIBLE[engine.socket_type]:
-            refusal = RemoteProtocolError(
-                f"{client.engine.socket_type.value} cannot talk to {engine.socket_type.value}"
-            )
+        if theirs.socket_type not in COMPATIBLE[engine.socket_type]:
+            refusal = RemoteProtocolError(f"{theirs.socket_type.value} cannot talk to {engine.socket_type.value}")
             server.refuse(refusal)
-            client.engine.call(client.refuse, refusal)
+            theirs.call(client.refuse, refusal)
             return
-        client.join(server)
+        client.join(pipe, server)
         server.ready()
-        client.engine.call(client.ready)
+        theirs.call(client.ready)
 
     def close_after_fork(self) -> None:
         """In a forked child: there is no descriptor."""
@@ -266,5 +280,7 @@ class InprocDialer(DialerBase):
         self.engine.loop.call_later(pause, self.dial)
 
     def close(self) -> None:
+        if self.session is not None:
+            self.session.ended.remove_done_callback(self._again)
         self.engine.context.inproc.forget(self.endpoint, self)
         super().close()

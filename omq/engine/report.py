@@ -97,6 +97,8 @@ class Reporter:
             details.setdefault("mechanism", session.mechanism)
             details["peer"] = snapshot(session) if session.state not in _UNKNOWN and session.info else None
         error = reason if isinstance(reason, BaseException) else None
+        if error is not None and kind is not EventKind.BIND_FAILED:  # which is raised, too
+            _drop_frames(error)
         event = Event(kind=kind, time=time.time(), endpoint=endpoint, reason=text, error=error, **details)
         for found in tuple(self._monitors):
             monitor = found()
@@ -151,6 +153,18 @@ def failure(error: BaseException | None) -> HandshakeFailure:
         case HandshakeError():
             return HandshakeFailure.REFUSED
     return HandshakeFailure.PROTOCOL
+
+
+def _drop_frames(error: BaseException) -> None:
+    """Takes the frames from an exception and those behind it: with them an event would keep the connection."""
+    found: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while found:
+        one = found.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            found += (one.__cause__, one.__context__)
 
 
 def _text(reason: str | BaseException | None) -> str:

@@ -44,6 +44,7 @@ async def reach(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: A
         await done
     finally:
         loop.remove_writer(fd)
+        del done  # which keeps the exception, and that this frame
 
 
 def _connected(sock: socket.socket, done: asyncio.Future[None]) -> None:
@@ -85,7 +86,10 @@ class Resolver:
             self._asked[question] = answer
             answer.add_done_callback(lambda _: self._asked.pop(question, None))
         # A caller that gives up does not end the look-up for the others.
-        return await asyncio.shield(answer)
+        try:
+            return await asyncio.shield(answer)
+        finally:
+            del answer  # which keeps the exception, and that this frame
 
 
 def _look_up(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[list[AddrInfo]], lookup: Lookup) -> None:
@@ -98,6 +102,7 @@ def _look_up(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[list[AddrIn
         failure = error
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
         loop.call_soon_threadsafe(_settle, answer, found, failure)
+    del answer, failure  # the one keeps the other, which keeps this frame
 
 
 def _settle(answer: asyncio.Future[list[AddrInfo]], found: list[AddrInfo], failure: BaseException | None) -> None:

@@ -7,7 +7,9 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, cast
 
 from omq._core.link.handshake_io import HandshakePoller
@@ -18,6 +20,7 @@ from omq.engine.lifecycle import ConnectionState, SocketState, StateMachine
 from omq.engine.linger import Linger
 from omq.engine.report import Reporter, failure
 from omq.engine.views import LimiterView, Origin, Session, Shared
+from omq.engine.weak_callback import weak_callback
 from omq.engine.wire_session import WireSession
 from omq.engine.zap import Authenticator
 from omq.errors import StateError
@@ -71,18 +74,19 @@ class Engine(StateMachine[SocketState]):
         self.driver = driver
         self.lock = driver.lock
         self._equip()
-        self.reporter = Reporter(self)
-        self.heartbeat = Heartbeat(self)
-        self.on_stop: Callable[[], None] = lambda: None
+        whole = weakref.proxy(self)  # the parts live no longer than the whole, and do not keep it
+        self.reporter = Reporter(whole)
+        self.heartbeat = Heartbeat(whole)
+        self.on_stop: Callable[[], None] = _nothing
         self.state = SocketState.NEW
-        self.authenticator = Authenticator(self)
+        self.authenticator = Authenticator(whole)
         self.has_loop = False
         self._parent = parent
         self._thread = 0
         self.endpoints = Endpoints(self)
         self._sessions: dict[Session, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._linger = Linger(self)
+        self._linger = Linger(whole)
         self._closers = 0  # calls of `close` that wait
         self._watchers: set[asyncio.Future[None]] = set()
 
@@ -94,7 +98,7 @@ class Engine(StateMachine[SocketState]):
         if self.pattern.send_queue is not None:
             self.pattern.send_queue.single_part = self.pattern.traits.single_part
         self.pattern.share(driver.pipe_lock)
-        self.pattern.listen(self.changed, self._subscribed)
+        self.pattern.listen(weak_callback(self.changed), weak_callback(self._subscribed))
 
     @property
     def closing(self) -> bool:
@@ -115,7 +119,9 @@ class Engine(StateMachine[SocketState]):
         self.has_loop = True
         self._thread = threading.get_ident()
         self.driver.start(loop)
-        self.handshakes = HandshakePoller(loop.add_reader, self._forget_descriptor, self._report_handshake)
+        self.handshakes = HandshakePoller(
+            loop.add_reader, partial(_forget_descriptor, loop), partial(_report_handshake, loop)
+        )
         if self._parent is not None:
             self._over: asyncio.Future[None] = loop.create_future()
             supervision = self._supervise()
@@ -392,7 +398,7 @@ class Engine(StateMachine[SocketState]):
         self._closers -= 1
         tasks = tuple(self._tasks)
         self.stop()
-        if tasks:
+        if tasks and self.in_loop:
             # They are cancelled, but an `authorize` or `authenticate` of the user's may ignore that.
             _, left = await asyncio.wait(tasks, timeout=_LAST_STEPS)
             for task in left:
@@ -442,7 +448,8 @@ class Engine(StateMachine[SocketState]):
                 steps.callback(step)
 
     def _last_steps(self) -> list[Callable[[], object]]:
-        steps: list[Callable[[], object]] = [self.on_stop, *self.endpoints.last_steps()]
+        on_stop, self.on_stop = self.on_stop, _nothing
+        steps: list[Callable[[], object]] = [on_stop, *self.endpoints.last_steps()]
         steps += [session.end for session in self._sessions]
         steps += [
             self._close_handshakes,
@@ -450,24 +457,26 @@ class Engine(StateMachine[SocketState]):
             self.authenticator.stop,
             self.heartbeat.stop,
             self.driver.stop,
+            self._close_queues,
         ]
         return [*steps, self._leave_parent, self.changed, self.reporter.stop]
-
-    def _forget_descriptor(self, fd: int) -> None:
-        if self.in_loop:
-            self.loop.remove_reader(fd)
-
-    def _report_handshake(self, error: Exception) -> None:
-        self.loop.call_exception_handler({"message": "a handshake raised", "exception": error})
 
     def _close_handshakes(self) -> None:
         if self.has_loop:
             self.handshakes.close()
 
     def _cancel_tasks(self) -> None:
-        if self.in_loop:  # one that is closed has no more turns to end them in
-            for task in self._tasks:
+        for task in tuple(self._tasks):
+            if self.in_loop:
                 task.cancel()
+            else:
+                # A loop that is closed has no more turns to end it in.
+                with contextlib.suppress(Exception):
+                    task.get_coro().close()
+
+    def _close_queues(self) -> None:
+        with self.lock:
+            self.pattern.close()
 
     def _leave_parent(self) -> None:
         if self.in_loop and self._parent is not None and not self._over.done():
@@ -486,3 +495,16 @@ class Engine(StateMachine[SocketState]):
         if self.socket_type not in types:
             names = ", ".join(one.value for one in types)
             raise StateError(f"a {self.socket_type.value} socket has no such call; it is for {names}")
+
+
+def _nothing() -> None:
+    pass
+
+
+def _forget_descriptor(loop: asyncio.AbstractEventLoop, fd: int) -> None:
+    if not loop.is_closed():
+        loop.remove_reader(fd)
+
+
+def _report_handshake(loop: asyncio.AbstractEventLoop, error: Exception) -> None:
+    loop.call_exception_handler({"message": "a handshake raised", "exception": error})

@@ -150,9 +150,11 @@ class Origin(Protocol):
 
     Attributes:
         messages: What was accepted for its endpoint only.
+        origin: Stands for the dialer where its connections are compared, and refers to nothing.
     """
 
     messages: list[bytes | tuple[bytes, ...]]
+    origin: object
 
     @property
     def leaving(self) -> bool:

@@ -7,12 +7,14 @@ import logging
 import os
 import socket
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from omq._core.link import handshake_io
 from omq._core.link.connection import Connection
+from omq._core.queues.peer import ended_peer
 from omq.engine.lifecycle import ConnectionState, StateMachine
 from omq.engine.views import LimiterView, Origin, WiredSocket
 from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError, TransportError
@@ -236,8 +238,9 @@ class WireSession(StateMachine[ConnectionState]):
 
     async def _decide(self, question: Question) -> None:
         """Answers the mechanism's question; only the handshake's own timeout ends the wait."""
+        engine = self.engine  # kept until there is an answer, though the session may end meanwhile
         try:
-            verdict = await self.engine.authenticator.decide(question, self._remote_ip(), self.options)
+            verdict = await engine.authenticator.decide(question, self._remote_ip(), self.options)
         except Exception as error:
             log.exception("a question about a peer could not be asked")
             self.end(error)
@@ -316,7 +319,7 @@ class WireSession(StateMachine[ConnectionState]):
             background=engine.context.background,
         )
         if self._dialer is not None:
-            self.peer.origin = self._dialer
+            self.peer.origin = self._dialer.origin
         # RFC 37, The Publish-Subscribe Pattern: commands from 3.1 on, messages before.
         self.peer.by_command = info.subscribes_by_command
         unread = self._handshake.unread
@@ -380,10 +383,12 @@ class WireSession(StateMachine[ConnectionState]):
 
     def on_command(self, body: bytes) -> None:
         """A command has arrived that the core does not heed by itself."""
+        if self.state is _OVER:
+            return
         if self.peer.untold and self.engine.driver.has_thread:
             self.peer.untold -= 1
         if not self.is_ready:
-            return  # over, or out of routing already
+            return  # out of routing already
         try:
             match command.parse_traffic_command(body):
                 case command.Ping(ttl, _):
@@ -490,11 +495,11 @@ class WireSession(StateMachine[ConnectionState]):
 
     def end(self, reason: Exception | None = None) -> None:
         """Tears the connection down, once: out of routing, connection closed, event, done."""
-        if not self.engine.on_loop_thread and self.engine.in_loop:
-            self.engine.post(self.end, reason)
-            return
         before = self.state
         if before is _OVER:
+            return
+        if not self.engine.on_loop_thread and self.engine.in_loop:
+            self.engine.post(self.end, reason)
             return
         self.move(_OVER)
         if self._deciding is not None and self.engine.in_loop:
@@ -519,6 +524,17 @@ class WireSession(StateMachine[ConnectionState]):
                 log.exception("a peer could not be taken out of routing")
         self.engine.session_over(self, before, reason)
         self._tell_end()
+        self._let_go(before)
+
+    def _let_go(self, before: ConnectionState) -> None:
+        """Refers to nothing from now on that refers to the session.
+
+        A message that nobody has taken yet keeps the connection, and that the session, which describes the sender.
+        """
+        self.engine = weakref.proxy(self.engine)
+        self._dialer = self._limiter = self._timer = self._deciding = None
+        if before not in _STRANGE:
+            self.peer = ended_peer(self.peer)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptor, which the parent has too."""

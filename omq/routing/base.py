@@ -141,6 +141,13 @@ class Pattern:
     def inherit(self, before: Pattern) -> None:
         """Takes over the subscriptions of the pattern that this one replaces; it has had no peer yet."""
 
+    def close(self) -> None:
+        """The socket is closed, and so are its peers: what had arrived is gone."""
+        if self.recv_queue is not None:
+            self.recv_queue.close()
+        if self.send_queue is not None:
+            self.send_queue.close()
+
     def _tune(self, session: Session) -> None:
         """Gives a peer the marks in force."""
         session.peer.set_hwm_granularity(_hwm_granularity(self.options.send_hwm))

@@ -71,6 +71,7 @@ class Router(Pattern):
     def disconnected(self, session: Session) -> None:
         if session in self._waiting:
             self._waiting.remove(session)
+            session.peer.leave_queue()  # which is its own
             return
         super().disconnected(session)
         name = session.peer.identity  # also one that was made up here: a peer may have come that chose the same

@@ -12,7 +12,10 @@ put = object.__setattr__  # the classes are frozen dataclasses
 
 
 def snapshot(session):
-    cdef Peer peer = session.peer
+    return _portray(session, session.peer)
+
+
+cdef object _portray(session, Peer peer):
     info = session.info
     seen = PeerInfo.__new__(PeerInfo)
     put(seen, "endpoint", session.endpoint)
@@ -34,7 +37,7 @@ cdef object describe(list parts, RecvQueue recv_queue):
     cdef Peer peer = recv_queue.last
     message = Message.__new__(Message)
     put(message, "parts", parts)
-    put(message, "peer", snapshot(peer.session))
+    put(message, "peer", _portray(peer.session, peer))
     put(message, "group", recv_queue.last_group())
     put(message, "routing_id", peer.routing_id)
     return message

@@ -137,6 +137,7 @@ cdef class Connection(Receiver):
             close(self.fd)
             self.fd = NO_FD
         self._backlog = None
+        self.send_queue = None
         self._send_buffer.clear()
 
     cdef int _part_with_threads(self) except -1:

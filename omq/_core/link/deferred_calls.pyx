@@ -46,6 +46,7 @@ cdef class DeferredCalls:
             raise OSError(errno, os.strerror(errno))
 
     def close(self):
+        self._calls = []
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD

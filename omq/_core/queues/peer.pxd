@@ -103,6 +103,7 @@ cdef class RecvQueue:
     cdef Peer _refused               # the peer whose first message a call could not take: the next call gets it
     cdef Peer _viewed                # the peer whose message `view` or `view_run` has shown last
     cdef int _refuse(self, Peer peer) except -1
+    cdef list _known(self)
     cdef bint offer(self, char *into, Py_ssize_t size) except -1
     cdef int withdraw(self) except -1
     cdef int arrived(self, Peer peer) except -1

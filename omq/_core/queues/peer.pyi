@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, TypeVar
 
 from omq._core.queues.wait_queue import WaitQueue
 
@@ -65,6 +65,14 @@ class Peer:
     def hand_to(self, recv_queue: RecvQueue) -> None:
         """Moves the peer and its waiting messages to another receive queue."""
 
+    def leave_queue(self) -> None:
+        """Leaves its receive queue: nobody takes what has arrived any more."""
+
+_PeerT = TypeVar("_PeerT", bound=Peer)
+
+def ended_peer(peer: _PeerT) -> _PeerT:
+    """Returns what stands in for a peer whose connection is over: its counters, and nothing that it refers to."""
+
 class RecvQueue:
     """One fair queue over all peers: each in turn, 256 messages or 512 KiB at most.
 
@@ -75,6 +83,9 @@ class RecvQueue:
     def __init__(self, wait_queue: WaitQueue, *arguments: Any) -> None: ...
     @property
     def wait_queue(self) -> WaitQueue: ...
+    def close(self) -> None:
+        """Forgets all peers, and what has arrived: the socket is closed."""
+
     def hurry(self) -> int:
         """Makes turns short from now on: the owner has worked, or been away, for longer than a turn may last."""
 
@@ -106,6 +117,9 @@ class SendQueue:
     @property
     def idle(self) -> bool:
         """Whether no accepted message waits here."""
+
+    def close(self) -> None:
+        """Arranges nothing any more: the socket is closed."""
 
     def set_schedule(self, schedule: Any) -> None:
         """Sets the function that arranges a call of `flush_turn` at the end of the turn; it takes no arguments."""

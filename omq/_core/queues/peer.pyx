@@ -1,5 +1,6 @@
 """The base classes: a peer, the receive queue that takes from peers in turn, the send queue that gives to them."""
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
@@ -71,6 +72,12 @@ cdef class Peer:
         if self.ready():
             recv_queue.arrived(self)
         self.resume()
+
+    def leave_queue(self):
+        """Leaves its receive queue: nobody takes what has arrived any more."""
+        self.recv_queue = None
+        self.queued = False
+        self.next_ready = self.heir = None
 
     @property
     def bytes_out(self):
@@ -231,6 +238,29 @@ cdef class Peer:
         return self.control(frame)
 
 
+@cython.final
+cdef class EndedPeer(Peer):
+    """The counters of a peer whose connection is over."""
+
+    cdef long long _sent
+
+    cdef long long sent_bytes(self) noexcept:
+        return self._sent
+
+
+def ended_peer(Peer peer not None):
+    cdef EndedPeer ended = EndedPeer()
+    ended.lost = True
+    ended.identity = peer.identity
+    ended.routing_id = peer.routing_id
+    ended.messages_in = peer.messages_in
+    ended.messages_out = peer.messages_out
+    ended.bytes_in = peer.bytes_in
+    ended._sent = peer.sent_bytes()
+    ended.dropped = peer.dropped
+    return ended
+
+
 cdef class RecvQueue:
     """One fair queue over all peers that have messages. Each peer has its turn.
 
@@ -244,6 +274,25 @@ cdef class RecvQueue:
         self._paused = []
         self._quota = self._sight = TURN_MESSAGES
         self._sight_bytes = TURN_BYTES
+
+    def close(self):
+        """The socket is closed: nobody takes what has arrived any more."""
+        cdef list found = self._known()
+        cdef Peer peer
+        self._head = self._tail = None
+        self._count = 0
+        self._paused = []
+        # One after the other: a long line that is freed as one would take much of the stack.
+        while found:
+            peer = found.pop()
+            if peer is not None:
+                found.append(peer.next_ready)
+                found.append(peer.heir)
+                peer.leave_queue()
+
+    cdef list _known(self):
+        """The peers that the queue refers to by itself; None for some."""
+        return [self._head, self._aiming, self._growing, self.last, self._refused, self._viewed]
 
     cdef bint offer(self, char *into, Py_ssize_t size) except -1:
         """Takes the memory of a call that waits for one message: a large frame may be read straight into it.
@@ -597,6 +646,10 @@ cdef class SendQueue:
 
     def report(self):
         """Does nothing: only publishers have something to report."""
+
+    def close(self):
+        """The socket is closed: nothing is to be arranged any more."""
+        self._schedule = None
 
     def set_hwm(self, Py_ssize_t hwm):
         self.hwm = hwm

@@ -205,6 +205,9 @@ cdef class ReplyRecvQueue(ShapedRecvQueue):
                 return parts[i + 1:]
         return None  # RFC 28: a request without delimiter or body is malformed and discarded
 
+    cdef list _known(self):
+        return [*RecvQueue._known(self), self._asker, self.client]
+
     cdef list _next(self):
         if self.client is not None:
             raise StateError("a REP socket replies to a request before it takes the next one")
@@ -245,6 +248,9 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
         if len(parts) < head + 2 or len(<bytes>parts[head]) != 0:
             return None
         return parts[head + 1:]
+
+    cdef list _known(self):
+        return [*RecvQueue._known(self), self.asked]
 
     cdef list _next(self):
         if not self.awaiting:

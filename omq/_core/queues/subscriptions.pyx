@@ -59,6 +59,13 @@ cdef class PublisherSendQueue(Distributor):
     def set_report(self, report):
         self._ask_report = report
 
+    def close(self):
+        Distributor.close(self)
+        self._ask_report = None
+        while self._leaving:
+            (<Peer>self._leaving.popleft()).box = None
+            self._leaving.popleft()
+
     def set_lock(self, SocketLock lock):
         self._lock = lock
 

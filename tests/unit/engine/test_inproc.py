@@ -202,9 +202,9 @@ async def test_an_end_that_closes_in_the_middle_of_joining_leaves_no_ghost(make,
     async def stop():
         far[0].stop()
 
-    def join(self, partner):
+    def join(self, *arguments):
         worker.run(stop())
-        real(self, partner)
+        real(self, *arguments)
 
     async def dial():
         far.append(omq.PULL(connect=inproc, reconnect_interval=None))
