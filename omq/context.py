@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Protocol, Self, SupportsIndex
@@ -21,16 +21,19 @@ from omq._core.queues.names import Names
 from omq._core.release import OnRelease
 from omq._core.wire.pool import Pool
 from omq.engine.iothread import IoThread
+from omq.engine.linger import give_up
 from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ClosedError, ContextTerminated, OmqError, StateError
 from omq.options import Options
 from omq.types import UNSET
 
-log = logging.getLogger("omq")
-
 
 class Closable(Protocol):
     """A socket, as far as its context is concerned."""
+
+    def linger_after(self, error: BaseException) -> float | None: ...
+
+    def report_at_once(self) -> None: ...
 
     def begin_close(self, linger: Any) -> Any: ...
 
@@ -43,6 +46,8 @@ class Closable(Protocol):
 
 class Guest(Protocol):
     """An asyncio socket, as far as its context is concerned."""
+
+    def linger_after(self, error: BaseException) -> float | None: ...
 
     def end_with_context(self, linger: Any) -> None: ...
 
@@ -156,14 +161,18 @@ class Context:
         Raises:
             OptionError: `linger` does not fit; nothing has ended.
         """
+        linger = UNSET if linger is None else Options(linger=linger).linger
+        self._end(lambda _: linger)
+
+    def _end(self, linger_of: Callable[[Closable | Guest], Any]) -> None:
+        """Closes every socket, each with its linger, and ends the threads."""
         if self._ended or self.fork_guard.stale:
             return
-        linger = UNSET if linger is None else Options(linger=linger).linger
         self._terminated = True
         for guest in self._guests:
-            guest.end_with_context(linger)
+            guest.end_with_context(linger_of(guest))
         # All sockets close at once: their times are not to add up.
-        closing = [(socket, socket.begin_close(linger)) for socket in self._sockets]
+        closing = [(socket, socket.begin_close(linger_of(socket))) for socket in self._sockets]
         while closing:
             socket, future = closing.pop()
             try:
@@ -202,7 +211,17 @@ class Context:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.term()
+        try:
+            if error is None:
+                self.term()
+            else:
+                self._end(lambda socket: socket.linger_after(error))
+        except KeyboardInterrupt as interrupt:
+            give_up(error or interrupt)
+            self.term(0.0)
+            if error is None:
+                raise
+            # It has ended the wait. What has left the block goes on, and says more than the interrupt.
 
     def __repr__(self) -> str:
         state = "terminated" if self._terminated else f"{len(self._sockets)} blocking sockets"
@@ -252,13 +271,14 @@ def _at_exit() -> None:
                 guest.end_with_interpreter()
         context._guests = WeakIdentitySet()
         for socket in context._sockets:
-            with contextlib.suppress(Exception):
-                if socket.lingers:
-                    log.warning(
-                        "%r waits for what it has accepted to leave (linger=%s s)", socket, socket.options.linger
-                    )
-        with contextlib.suppress(Exception):
-            context.term()
+            socket.report_at_once()
+        for linger in (None, 0.0):
+            try:
+                with contextlib.suppress(Exception):
+                    context.term(linger)
+                break
+            except KeyboardInterrupt:
+                pass  # it has ended the wait: what was lost is in the log, and what is left ends at once
 
 
 os.register_at_fork(after_in_child=_after_fork)

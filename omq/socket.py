@@ -17,6 +17,7 @@ from omq.context import Context
 from omq.engine.driver import CallerDriver
 from omq.engine.iothread import IoThread
 from omq.engine.job import Job, apart
+from omq.engine.linger import give_up
 from omq.engine.socket import Engine
 from omq.errors import ContextTerminated, StateError
 from omq.monitor import Monitor
@@ -266,6 +267,10 @@ class Socket(SocketBase, SyncCore):
             return False
         return bool(self._engine_call(engine.is_laden))
 
+    def report_at_once(self) -> None:
+        """Has the end of the socket report at once what it waits for."""
+        self._engine.notice = 0.0
+
     def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait, in whatever thread, raise `ClosedError`.
 
@@ -365,7 +370,13 @@ class Socket(SocketBase, SyncCore):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close(UNSET if error is None else self.linger_after(error))
+        except KeyboardInterrupt as interrupt:
+            give_up(error or interrupt)
+            if error is None:
+                raise
+            # It has ended the wait. What has left the block goes on, and says more than the interrupt.
 
 
 class RoutedSocket(RoutedSyncCore, Socket):

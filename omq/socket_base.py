@@ -11,6 +11,7 @@ from omq._core.calls.description import snapshot
 from omq._core.clock import patience as patience
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
 from omq.context import Context
+from omq.engine.linger import bounded
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, EndpointError, SendTimeout, StateError, Timeout
 from omq.message import PeerInfo
@@ -168,6 +169,12 @@ class SocketBase:
         """The linger of one `close`: checked before anything ends."""
         given = {} if linger is UNSET else {"linger": linger}
         return Options.parse(self.socket_type, given, self._engine.options).linger
+
+    def linger_after(self, error: BaseException) -> float | None:
+        """The linger of the end that *error* brings by leaving a `with` block; what waits then is reported at once."""
+        self._engine.notice = 0.0
+        options = self._engine.options
+        return bounded(options.linger, options.error_linger, error)
 
     # ------------------------------------------------------------------ endpoints
 

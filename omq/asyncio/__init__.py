@@ -376,7 +376,7 @@ class Socket(SocketBase, AsyncCore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.close(UNSET if error is None else self.linger_after(error))
 
 
 class RoutedSocket(RoutedAsyncCore, Socket):

@@ -200,6 +200,17 @@ class Endpoints:
         return bool(self.listeners) or any(dialer.state is not DialerState.CLOSED for dialer in self._dialling())
 
     @property
+    def names(self) -> list[str]:
+        """Where what was accepted may go: what is connected, or is being left, and what is bound."""
+        leaving = (dialer.endpoint for dialer in self.leaving)
+        return list(dict.fromkeys((*self.dialers, *leaving, *self.listeners)))
+
+    @property
+    def unsent(self) -> int:
+        """Messages that wait for endpoints that were disconnected."""
+        return sum(len(dialer.messages) for dialer in self.leaving)
+
+    @property
     def drained(self) -> bool:
         """Whether nothing waits for an endpoint that was disconnected."""
         return not any(dialer.messages for dialer in self.leaving)

@@ -15,7 +15,7 @@ from omq.engine.driver import Driver
 from omq.engine.endpoints import Endpoints
 from omq.engine.heartbeat import Heartbeat
 from omq.engine.lifecycle import ConnectionState, SocketState, StateMachine
-from omq.engine.linger import Linger
+from omq.engine.linger import NOTICE, Linger
 from omq.engine.report import Reporter, failure
 from omq.engine.views import LimiterView, Origin, Session, Shared
 from omq.engine.wire_session import WireSession
@@ -54,6 +54,7 @@ class Engine(StateMachine[SocketState]):
 
     Attributes:
         on_stop: Called first when everything ends, for whatever reason.
+        notice: Seconds after which `close` reports that it waits.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Engine(StateMachine[SocketState]):
         self._sessions: dict[Session, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(self)
+        self.notice = NOTICE
         self._closers = 0  # calls of `close` that wait
         self._watchers: set[asyncio.Future[None]] = set()
 
@@ -200,6 +202,12 @@ class Engine(StateMachine[SocketState]):
         """Whether everything that was accepted is with the kernel."""
         leaving = any(session.state is ConnectionState.LEAVING for session in self._sessions)
         return self.pattern.idle and not leaving and self.endpoints.drained
+
+    @property
+    def unsent(self) -> int:
+        """Messages that were accepted and are not with the kernel, as far as they are counted one by one."""
+        leaving = [session for session in self._sessions if session.state is ConnectionState.LEAVING]
+        return self.pattern.unsent + self.endpoints.unsent + sum(session.peer.unsent for session in leaving)
 
     @property
     def may_have_peers(self) -> bool:
@@ -384,9 +392,13 @@ class Engine(StateMachine[SocketState]):
         try:
             if self.has_loop and linger != 0:
                 self.endpoints.revive()
-                await self._linger.wait(linger)
+                await self._linger.wait(linger, self.notice)
+            elif self.has_loop and not self.notice and self.options.linger != 0:
+                self._linger.report_lost("there is no time left")
         except BaseException:
             self._closers -= 1
+            if not self._closers:
+                self._linger.report_lost("the wait was interrupted")
             self.stop_unless_awaited()
             raise
         self._closers -= 1

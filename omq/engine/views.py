@@ -247,6 +247,15 @@ class EndpointsView(Protocol):
         """A dialer was ended."""
 
 
+class NamedEndpoints(Protocol):
+    """The endpoints of a socket, as those see them who name them."""
+
+    @property
+    def names(self) -> list[str]:
+        """What is connected, is being left, or is bound."""
+        ...
+
+
 class DiallingSocket(AcceptingSocket, RoutingSocket, Protocol):
     """What dials."""
 
@@ -385,10 +394,22 @@ class LingeringSocket(LivingSocket, Protocol):
     """What closes, or is flushed.
 
     Attributes:
+        socket_type: Its type.
         driver: Drives its descriptors.
     """
 
+    socket_type: SocketType
     driver: Driver
+
+    @property
+    def endpoints(self) -> NamedEndpoints:
+        """Where what was accepted may go."""
+        ...
+
+    @property
+    def unsent(self) -> int:
+        """Messages that were accepted and are not with the kernel, as far as they are counted one by one."""
+        ...
 
     @property
     def closing(self) -> bool:
