@@ -22,6 +22,8 @@ from omq._core.release import OnRelease
 from omq._core.wire.pool import Pool
 from omq.engine.iothread import IoThread
 from omq.engine.linger import give_up
+from omq.engine.orphan import Orphan, see_off
+from omq.engine.socket import Engine
 from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ClosedError, ContextTerminated, OmqError, StateError
 from omq.options import Options
@@ -49,9 +51,11 @@ class Guest(Protocol):
 
     def linger_after(self, error: BaseException) -> float | None: ...
 
+    def leave_to_context(self, linger: Any) -> None: ...
+
     def end_with_context(self, linger: Any) -> None: ...
 
-    def end_with_interpreter(self) -> None: ...
+    def end_with_interpreter(self) -> Engine | None: ...
 
     def close_after_fork(self) -> None: ...
 
@@ -83,6 +87,7 @@ class Context:
         self._sockets: WeakIdentitySet[Any] = WeakIdentitySet()
         self._guests: WeakIdentitySet[Any] = WeakIdentitySet()
         self._dropped: set[Any] = set()
+        self._orphans: set[Orphan] = set()
         self._on_release = OnRelease(partial(_abandon, self._io, self._pid))
         Context._all.add(self)
 
@@ -149,11 +154,20 @@ class Context:
         """Lets go of a socket that `keep` holds."""
         self._dropped.discard(socket)
 
+    def adopt(self, orphan: Orphan) -> None:
+        """Holds an asyncio socket whose loop has ended until it is closed."""
+        self._orphans.add(orphan)
+
+    def dismiss(self, orphan: Orphan) -> None:
+        """Lets go of a socket that `adopt` holds."""
+        self._orphans.discard(orphan)
+
     def term(self, linger: Any = None) -> None:
         """Closes every socket and ends the threads (`zmq_ctx_term(3)`). Idempotent; goes on if interrupted.
 
-        The call waits for blocking sockets. Calls on asyncio sockets raise `ClosedError` too, but their loop closes
-        them. It may be this thread's, so the call does not wait for it.
+        The call waits for blocking sockets, and for asyncio sockets whose loop has ended. Calls on other asyncio
+        sockets raise `ClosedError` too, but their loop closes them. It may be this thread's, so the call does not wait
+        for it.
 
         Args:
             linger: Seconds that each socket has for what was accepted; `None` for the option of each socket.
@@ -168,11 +182,16 @@ class Context:
         """Closes every socket, each with its linger, and ends the threads."""
         if self._ended or self.fork_guard.stale:
             return
+        for guest in self._guests:
+            guest.leave_to_context(linger_of(guest))
+        for orphan in tuple(self._orphans):
+            orphan.arrive()  # while there may still be an I/O thread
         self._terminated = True
         for guest in self._guests:
             guest.end_with_context(linger_of(guest))
         # All sockets close at once: their times are not to add up.
-        closing = [(socket, socket.begin_close(linger_of(socket))) for socket in self._sockets]
+        ending: list[Closable] = [*self._sockets, *tuple(self._orphans)]
+        closing = [(socket, socket.begin_close(linger_of(socket))) for socket in ending]
         while closing:
             socket, future = closing.pop()
             try:
@@ -195,9 +214,22 @@ class Context:
         self._on_release.cancel()
         self._ended = True
 
+    def _end_guests(self) -> None:
+        """The interpreter ends: closes the asyncio sockets whose loops have ended, and waits for them."""
+        left: list[tuple[Engine, float | None]] = []
+        for guest in self._guests:
+            with contextlib.suppress(Exception):
+                engine = guest.end_with_interpreter()
+                if engine is not None:
+                    left.append((engine, engine.options.linger))
+        self._guests = WeakIdentitySet()
+        left += [orphan.take() for orphan in tuple(self._orphans) if not orphan.arrive()]
+        if left:
+            see_off(left)
+
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited. Nothing may wait, and no lock be taken."""
-        sockets = [*self._sockets, *self._guests]
+        sockets = [*self._sockets, *self._guests, *self._orphans]
         self.fork_guard.expire((self, sockets))
         for socket in sockets:
             socket.close_after_fork()
@@ -266,11 +298,8 @@ def _at_exit() -> None:
     for context in Context._all:
         if context.fork_guard.stale:
             continue
-        for guest in context._guests:
-            with contextlib.suppress(Exception):
-                guest.end_with_interpreter()
-        context._guests = WeakIdentitySet()
-        for socket in context._sockets:
+        context._end_guests()
+        for socket in (*context._sockets, *context._orphans):
             socket.report_at_once()
         for linger in (None, 0.0):
             try:

@@ -76,6 +76,17 @@ class ConnectionLimiter:
             if self._timer is None:
                 self._arm()
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+        if self._timer is not None:
+            if self._engine.in_loop:
+                self._timer.cancel()
+            self._timer = None
+
+    def enter_loop(self) -> None:
+        """The socket goes on in another loop."""
+        self._arm()
+
     def shed(self, reason: str, patience: float = 0.0) -> bool:
         """Ends the connection whose handshake has lasted longest, *patience* seconds at least. Gives whether it did."""
         oldest = next(iter(self._strangers), None)

@@ -51,6 +51,9 @@ class Endpoints:
     def _dialling(self) -> Iterator[Dialer | InprocDialer]:
         return itertools.chain.from_iterable(self.dialers.values())
 
+    def _all(self) -> tuple[Any, ...]:
+        return (*self.listeners.values(), *self._dialling(), *self.leaving)
+
     # ------------------------------------------------------------------ bound
 
     def bind(self, text: str, given: Mapping[str, Any] | None = None) -> str:
@@ -206,6 +209,11 @@ class Endpoints:
         return list(dict.fromkeys((*self.dialers, *leaving, *self.listeners)))
 
     @property
+    def are_inproc(self) -> bool:
+        """Whether they are all in this process."""
+        return all(isinstance(one, InprocDialer | InprocListener) for one in self._all())
+
+    @property
     def unsent(self) -> int:
         """Messages that wait for endpoints that were disconnected."""
         return sum(len(dialer.messages) for dialer in self.leaving)
@@ -222,6 +230,16 @@ class Endpoints:
         for dialer in [*self._dialling(), *self.leaving]:
             dialer.revive()
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+        for one in self._all():
+            one.leave_loop()
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop, behind the sessions."""
+        for one in self._all():
+            one.enter_loop()
+
     def last_steps(self) -> list[Callable[[], object]]:
         """What ends them, in this order."""
         steps: list[Callable[[], object]] = []
@@ -232,7 +250,7 @@ class Endpoints:
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
-        for one in (*self.listeners.values(), *self._dialling(), *self.leaving):
+        for one in self._all():
             one.close_after_fork()
 
 

@@ -56,15 +56,20 @@ class Linger:
         try:
             await self._drain(deadline)
         finally:
-            report.cancel()
+            if not loop.is_closed():
+                report.cancel()
         if self._reported:
             over = deadline is not None and loop.time() >= deadline
             self.report_lost("linger is over" if over else "no peer can come for it")
         await self._say_goodbye(deadline)
 
+    def report_again(self) -> None:
+        """Has the next wait reported although one was before."""
+        self._reported = False
+
     def _report(self, linger: float | None) -> None:
-        """Logs what a call waits for."""
-        if unsent := self._unsent():
+        """Logs what calls wait for, once."""
+        if not self._reported and (unsent := self._unsent()):
             self._reported = True
             log.warning(
                 "%s waits for what it has accepted to leave: %s (linger=%s s)",

@@ -113,6 +113,12 @@ class Session(RoutedSession, Protocol):
     def end(self, reason: Exception | None = None) -> None:
         """Tears it down, once."""
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop."""
+
     def close_after_fork(self) -> None:
         """In a forked child: closes what the parent has, too."""
 

@@ -65,14 +65,6 @@ def source(twin: str, way: str, options: str = "", sockets: int = 1) -> str:
     return text.format(blocks=", ".join([call] * sockets), way=way)
 
 
-def told(running: Program) -> str:
-    """The next line of its standard error."""
-    assert running.process.stderr is not None
-    while (line := running.process.stderr.readline()).startswith("Executing <"):
-        pass
-    return line
-
-
 def interrupt(running: Program) -> None:
     running.asleep()
     running.process.send_signal(signal.SIGINT)
@@ -97,7 +89,7 @@ def test_an_exception_bounds_the_wait_and_what_is_unsent_is_told_at_once(
 ) -> None:
     running = program(source(twin, way, "error_linger=0.5"), free_place)
     assert running.line() == "leaving"
-    line = told(running)
+    line = running.told()
     assert f"waits for what it has accepted to leave: 3 messages for {free_place} (linger=0.5 s)" in line
     status, error = ended(running)
     assert status == WAYS[way]
@@ -107,14 +99,14 @@ def test_an_exception_bounds_the_wait_and_what_is_unsent_is_told_at_once(
 
 def test_the_smaller_of_both_lingers_holds(program: Any, free_place: str) -> None:
     running = program(source("sync", "raise ValueError", "error_linger=None, linger=0.2"), free_place)
-    assert "(linger=0.2 s)" in told(running)
+    assert "(linger=0.2 s)" in running.told()
     assert ended(running)[0] == 1
 
 
 @pytest.mark.parametrize("twin", ["sync", "async", "context"])
 def test_a_peer_that_comes_in_time_gets_everything(program: Any, free_place: str, twin: str) -> None:
     running = program(source(twin, "raise ValueError('on purpose')", "error_linger=60"), free_place)
-    assert "waits for" in told(running)
+    assert "waits for" in running.told()
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
         assert [pull.recv(timeout=BOUND) for _ in range(3)] == [b"x"] * 3
         status, error = ended(running)
@@ -126,7 +118,7 @@ def test_a_peer_that_comes_in_time_gets_everything(program: Any, free_place: str
 @pytest.mark.parametrize("twin", ["sync", "context"])
 def test_ctrl_c_ends_the_wait_and_the_exception_goes_on(program: Any, free_place: str, twin: str, sockets: int) -> None:
     running = program(source(twin, "raise ValueError('on purpose')", "error_linger=None", sockets), free_place)
-    assert "(linger=None s)" in told(running)
+    assert "(linger=None s)" in running.told()
     interrupt(running)
     status, error = ended(running)
     assert status == 1
@@ -143,7 +135,7 @@ def test_a_block_that_waits_without_end_says_so_and_one_ctrl_c_ends_it(
     running = program(source(twin, "before = time.monotonic()", "error_linger=0.5", sockets), free_place)
     assert running.line() == "leaving"
     before = time.monotonic()
-    assert f"leave: 3 messages for {free_place} (linger=None s)" in told(running)
+    assert f"leave: 3 messages for {free_place} (linger=None s)" in running.told()
     assert 0.5 < time.monotonic() - before < 10
     interrupt(running)
     status, error = ended(running)
@@ -157,7 +149,7 @@ def test_ctrl_c_in_the_block_bounds_the_wait(program: Any, free_place: str, twin
     running = program(source(twin, way, "error_linger=0.5"), free_place)
     assert running.line() == "leaving"
     interrupt(running)
-    assert "(linger=0.5 s)" in told(running)
+    assert "(linger=0.5 s)" in running.told()
     status, error = ended(running)
     assert status == -signal.SIGINT
     assert "dropped 3 messages" in error
@@ -172,7 +164,7 @@ def test_a_second_ctrl_c_ends_that_wait(program: Any, free_place: str, twin: str
     running = program(source(twin, way, bounds, sockets), free_place)
     assert running.line() == "leaving"
     interrupt(running)
-    assert "waits for" in told(running)
+    assert "waits for" in running.told()
     interrupt(running)
     status, error = ended(running)
     assert status == -signal.SIGINT

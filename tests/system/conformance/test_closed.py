@@ -66,6 +66,7 @@ INNARDS = {
         "give_up_close",
         "flush_turn",
         "heed_call",
+        "leave_to_context",
         "linger_after",
         "lock",
         "report_at_once",
