@@ -48,15 +48,16 @@ class Linger:
     async def wait(self, linger: float | None, notice: float) -> None:
         """Waits for *linger* seconds at most, `None` for ever; not beyond the socket's end.
 
-        A wait that lasts longer than *notice* seconds is reported, and so is what was lost in the end.
+        A wait that lasts longer than *notice* seconds is reported, and so is what was lost in the end. One that may not
+        last so long is what the caller wanted, and no news.
         """
         loop = self._engine.loop
         deadline = None if linger is None else loop.time() + linger
-        report = loop.call_later(notice, self._report, linger)
+        report = loop.call_later(notice, self._report, linger) if linger is None or linger > notice else None
         try:
             await self._drain(deadline)
         finally:
-            if not loop.is_closed():
+            if report is not None and not loop.is_closed():
                 report.cancel()
         if self._reported:
             over = deadline is not None and loop.time() >= deadline

@@ -158,6 +158,8 @@ class Engine(StateMachine[SocketState]):
 
     def enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Goes on in another loop, which runs in this thread: what was accepted leaves there, and `close` waits."""
+        if self.closed:
+            return
         self.loop = loop
         self._thread = threading.get_ident()
         self._closers = 0
