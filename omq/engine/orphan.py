@@ -130,15 +130,20 @@ class Orphan(IoClosing):
 def see_off(left: list[tuple[Engine, float | None]]) -> None:
     """Closes sockets without a loop in one of this thread: the interpreter may start no other thread any more."""
 
-    async def close() -> None:
-        loop = asyncio.get_running_loop()
-        for engine, _ in left:
-            engine.enter_loop(loop)
-            engine.report_at_once()
-        await asyncio.gather(*(engine.close(linger) for engine, linger in left), return_exceptions=True)
+    async def close(engine: Engine, linger: float | None) -> None:
+        engine.enter_loop(asyncio.get_running_loop())
+        engine.report_at_once()
+        await engine.close(linger)
 
-    # An interrupt has ended the wait, and what was lost is in the log.
-    with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-        runner.run(close())
+    async def close_all() -> None:
+        await asyncio.gather(*(close(engine, linger) for engine, linger in left), return_exceptions=True)
+
+    try:
+        # An interrupt has ended the wait, and what was lost is in the log.
+        with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            runner.run(close_all())
+    except OSError as error:  # no descriptors for a loop
+        for engine, _ in left:
+            engine.report_lost(str(error))
     for engine, _ in left:
         engine.stop()
