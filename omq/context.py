@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Protocol, Self, SupportsIndex
@@ -22,16 +22,21 @@ from omq._core.queues.names import Names
 from omq._core.release import OnRelease
 from omq._core.wire.pool import Pool
 from omq.engine.iothread import IoThread
+from omq.engine.linger import give_up
+from omq.engine.orphan import Orphan, see_off
+from omq.engine.socket import Engine
 from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ClosedError, ContextTerminated, OmqError, StateError
 from omq.options import Options
 from omq.types import UNSET
 
-log = logging.getLogger("omq")
-
 
 class Closable(Protocol):
     """A socket, as far as its context is concerned."""
+
+    def linger_after(self, error: BaseException) -> float | None: ...
+
+    def report_at_once(self) -> None: ...
 
     def begin_close(self, linger: Any) -> Any: ...
 
@@ -45,9 +50,13 @@ class Closable(Protocol):
 class Guest(Protocol):
     """An asyncio socket, as far as its context is concerned."""
 
+    def linger_after(self, error: BaseException) -> float | None: ...
+
+    def leave_to_context(self, linger: Any) -> None: ...
+
     def end_with_context(self, linger: Any) -> None: ...
 
-    def end_with_interpreter(self) -> None: ...
+    def end_with_interpreter(self) -> Engine | None: ...
 
     def close_after_fork(self) -> None: ...
 
@@ -80,6 +89,7 @@ class Context:
         self._sockets: WeakIdentitySet[Any] = WeakIdentitySet()
         self._guests: WeakIdentitySet[Any] = WeakIdentitySet()
         self._dropped: set[Any] = set()
+        self._orphans: set[Orphan] = set()
         self._on_release = OnRelease(partial(_abandon, self._io, self._pid))
         Context._all.add(self)
 
@@ -146,11 +156,20 @@ class Context:
         """Lets go of a socket that `keep` holds."""
         self._dropped.discard(socket)
 
+    def adopt(self, orphan: Orphan) -> None:
+        """Holds an asyncio socket whose loop has ended until it is closed."""
+        self._orphans.add(orphan)
+
+    def dismiss(self, orphan: Orphan) -> None:
+        """Lets go of a socket that `adopt` holds."""
+        self._orphans.discard(orphan)
+
     def term(self, linger: Any = None) -> None:
         """Closes every socket and ends the threads (`zmq_ctx_term(3)`). Idempotent; goes on if interrupted.
 
-        The call waits for blocking sockets. Calls on asyncio sockets raise `ClosedError` too, but their loop closes
-        them. It may be this thread's, so the call does not wait for it.
+        The call waits for blocking sockets, and for asyncio sockets whose loop has ended. Calls on other asyncio
+        sockets raise `ClosedError` too, but their loop closes them. It may be this thread's, so the call does not wait
+        for it.
 
         Args:
             linger: Seconds that each socket has for what was accepted; `None` for the option of each socket.
@@ -158,14 +177,23 @@ class Context:
         Raises:
             OptionError: `linger` does not fit; nothing has ended.
         """
+        linger = UNSET if linger is None else Options(linger=linger).linger
+        self._end(lambda _: linger)
+
+    def _end(self, linger_of: Callable[[Closable | Guest], Any]) -> None:
+        """Closes every socket, each with its linger, and ends the threads."""
         if self._ended or self.fork_guard.stale:
             return
-        linger = UNSET if linger is None else Options(linger=linger).linger
+        for guest in self._guests:
+            guest.leave_to_context(linger_of(guest))
+        for orphan in tuple(self._orphans):
+            orphan.arrive()  # while there may still be an I/O thread
         self._terminated = True
         for guest in self._guests:
-            guest.end_with_context(linger)
+            guest.end_with_context(linger_of(guest))
         # All sockets close at once: their times are not to add up.
-        closing = [(socket, socket.begin_close(linger)) for socket in self._sockets]
+        ending: list[Closable] = [*self._sockets, *tuple(self._orphans)]
+        closing = [(socket, socket.begin_close(linger_of(socket))) for socket in ending]
         while closing:
             socket, future = closing.pop()
             try:
@@ -189,9 +217,22 @@ class Context:
         self._on_release.cancel()
         self._ended = True
 
+    def _end_guests(self) -> None:
+        """The interpreter ends: closes the asyncio sockets whose loops have ended, and waits for them."""
+        left: list[tuple[Engine, float | None]] = []
+        for guest in self._guests:
+            with contextlib.suppress(Exception):
+                engine = guest.end_with_interpreter()
+                if engine is not None:
+                    left.append((engine, engine.options.linger))
+        self._guests = WeakIdentitySet()
+        left += [orphan.take() for orphan in tuple(self._orphans) if not orphan.arrive()]
+        if left:
+            see_off(left)
+
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited. Nothing may wait, and no lock be taken."""
-        sockets = [*self._sockets, *self._guests]
+        sockets = [*self._sockets, *self._guests, *self._orphans]
         self.fork_guard.expire((self, sockets))
         for socket in sockets:
             socket.close_after_fork()
@@ -205,7 +246,17 @@ class Context:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.term()
+        try:
+            if error is None:
+                self.term()
+            else:
+                self._end(lambda socket: socket.linger_after(error))
+        except KeyboardInterrupt as interrupt:
+            give_up(error or interrupt)
+            self.term(0.0)
+            if error is None:
+                raise
+            # It has ended the wait. What has left the block goes on, and says more than the interrupt.
 
     def __repr__(self) -> str:
         state = "terminated" if self._terminated else f"{len(self._sockets)} blocking sockets"
@@ -250,18 +301,16 @@ def _at_exit() -> None:
     for context in Context._all:
         if context.fork_guard.stale:
             continue
-        for guest in context._guests:
-            with contextlib.suppress(Exception):
-                guest.end_with_interpreter()
-        context._guests = WeakIdentitySet()
-        for socket in context._sockets:
-            with contextlib.suppress(Exception):
-                if socket.lingers:
-                    log.warning(
-                        "%r waits for what it has accepted to leave (linger=%s s)", socket, socket.options.linger
-                    )
-        with contextlib.suppress(Exception):
-            context.term()
+        context._end_guests()
+        for socket in (*context._sockets, *context._orphans):
+            socket.report_at_once()
+        for linger in (None, 0.0):
+            try:
+                with contextlib.suppress(Exception):
+                    context.term(linger)
+                break
+            except KeyboardInterrupt:
+                pass  # it has ended the wait: what was lost is in the log, and what is left ends at once
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -216,6 +216,8 @@ class Options:
         recv_timeout: Seconds that `recv` waits; `None` for ever, 0 never (`ZMQ_RCVTIMEO`).
         linger: Seconds that `close`, and `disconnect` in the background, let what was accepted leave; `None` for
             ever (`ZMQ_LINGER`).
+        error_linger: Seconds that the end of a `with` block lets it leave when an exception leaves the block; the
+            smaller of this and `linger` holds. `None`: as `linger` says.
         identity: The name that ROUTER peers know this socket by; empty for one that they choose
             (`ZMQ_ROUTING_ID`).
         metadata: What peers are told about this socket beside what ZMTP itself says, in `PeerInfo.properties`: a
@@ -294,6 +296,7 @@ class Options:
     send_timeout: float | None = _option(None, _seconds(none=True), live=True)
     recv_timeout: float | None = _option(None, _seconds(none=True), live=True)
     linger: float | None = _option(None, _seconds(none=True), live=True)
+    error_linger: float | None = _option(5.0, _seconds(none=True), live=True)
     identity: bytes = _option(b"", _identity)
     metadata: tuple[tuple[bytes, bytes], ...] = _option((), _metadata)
     reconnect_interval: float | tuple[float, float] | None = _option(0.1, _reconnect, endpoint=_CONNECT)

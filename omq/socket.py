@@ -15,8 +15,9 @@ from omq._core.calls.sync import SyncCore
 from omq._core.clock import patience
 from omq.context import Context
 from omq.engine.driver import CallerDriver
-from omq.engine.iothread import IoThread
 from omq.engine.job import Job, apart
+from omq.engine.linger import give_up
+from omq.engine.orphan import IoClosing
 from omq.engine.socket import Engine
 from omq.errors import ContextTerminated, StateError
 from omq.monitor import Monitor
@@ -28,7 +29,7 @@ from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 _LONGEST: Final = 1e6
 
 
-class Socket(SocketBase, SyncCore):
+class Socket(SocketBase, IoClosing, SyncCore):
     """A blocking socket; use one of its types. Threads may share it.
 
     Args:
@@ -56,7 +57,6 @@ class Socket(SocketBase, SyncCore):
         context = self._context_of(context)
         context.check()
         self._context = context
-        self._io: IoThread
         driver = CallerDriver(self, context.flusher, context.deferred_calls, context.bell)
         self._engine = Engine(self.socket_type, Options.parse(self.socket_type, options), context, driver)
         self._equip()
@@ -266,6 +266,10 @@ class Socket(SocketBase, SyncCore):
             return False
         return bool(self._engine_call(engine.is_laden))
 
+    def report_at_once(self) -> None:
+        """Has the end of the socket report at once what it waits for."""
+        self._engine.report_at_once()
+
     def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait, in whatever thread, raise `ClosedError`.
 
@@ -302,27 +306,6 @@ class Socket(SocketBase, SyncCore):
         with contextlib.suppress(ContextTerminated):  # which has closed it, too
             return self._io.begin(self._engine.close, patience)
         return None
-
-    def finish_close(self, future: Job | None) -> None:
-        """The part of `close` that waits."""
-        if future is None:
-            return
-        try:
-            self._io.finish(future)
-        except ContextTerminated:
-            pass
-        except BaseException:
-            self.give_up_close(future)
-            raise
-
-    def give_up_close(self, future: Job | None) -> None:
-        """Ends the socket after an interrupted `close`, unless another thread still waits in its own `close`."""
-        if future is None:
-            return
-        future.give_up(self._io)
-        future.done.wait()
-        with contextlib.suppress(ContextTerminated):
-            self._io.finish(self._io.begin(self._engine.stop_unless_awaited))
 
     def stop(self) -> None:
         """Closes the socket at once; what has not left is dropped."""
@@ -365,7 +348,13 @@ class Socket(SocketBase, SyncCore):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close(UNSET if error is None else self.linger_after(error))
+        except KeyboardInterrupt as interrupt:
+            give_up(error or interrupt)
+            if error is None:
+                raise
+            # It has ended the wait. What has left the block goes on, and says more than the interrupt.
 
 
 class RoutedSocket(RoutedSyncCore, Socket):

@@ -11,6 +11,7 @@ from omq._core.calls.description import snapshot
 from omq._core.clock import patience as patience
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
 from omq.context import Context
+from omq.engine.linger import bounded
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, EndpointError, SendTimeout, StateError, Timeout
 from omq.message import PeerInfo
@@ -95,7 +96,7 @@ class SocketBase:
         complaint = f"unclosed {self!r}" if in_use else ""
         if in_use and engine.in_loop:
             self._end_dropped()
-        else:
+        elif not self._leave_to_thread():
             engine.stop()
         if complaint:
             warnings.warn(complaint, ResourceWarning, stacklevel=2, source=self)
@@ -103,6 +104,10 @@ class SocketBase:
     def _end_dropped(self) -> None:
         """Closes the socket in its loop, with its linger; the socket lives until then."""
         raise NotImplementedError
+
+    def _leave_to_thread(self, linger: Any = UNSET) -> bool:
+        """Has the context's thread close a socket whose loop has ended; false if nothing is left to be sent."""
+        return False
 
     # ------------------------------------------------------------------ options
 
@@ -168,6 +173,12 @@ class SocketBase:
         """The linger of one `close`: checked before anything ends."""
         given = {} if linger is UNSET else {"linger": linger}
         return Options.parse(self.socket_type, given, self._engine.options).linger
+
+    def linger_after(self, error: BaseException) -> float | None:
+        """The linger of the end that *error* brings by leaving a `with` block; what waits then is reported at once."""
+        self._engine.report_at_once()
+        options = self._engine.options
+        return bounded(options.linger, options.error_linger, error)
 
     # ------------------------------------------------------------------ endpoints
 

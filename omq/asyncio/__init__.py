@@ -11,9 +11,10 @@ async def feed(url: str) -> None:
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
+import inspect
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from omq._version import __version__
 from omq.asyncio.proxy import proxy
 from omq.context import Context
 from omq.engine.driver import TASKS, LoopDriver
+from omq.engine.orphan import Orphan
 from omq.engine.socket import Engine, Parent
 from omq.engine.weak_callback import weak_callback
 from omq.errors import *  # noqa: F403
@@ -49,8 +51,6 @@ from omq.security import (
 from omq.socket_base import SocketBase, several
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
-log = logging.getLogger("omq")
-
 _LAST_TURN = 0.2  # seconds that the interpreter's end waits for a turn of a loop in another thread
 
 
@@ -70,6 +70,9 @@ class Socket(SocketBase, AsyncCore):
         BindError: An endpoint cannot be listened on.
     """
 
+    _over_here = False  # it was dropped, and its loop has done all that it could
+    _closing: asyncio.Task[None] | None = None  # of one that was dropped
+
     def __init__(
         self,
         context: Context | None = None,
@@ -83,6 +86,7 @@ class Socket(SocketBase, AsyncCore):
         self._refuse_second()
         context = self._context_of(context)
         context.check()
+        self._context = context
         self._engine = Engine(
             self.socket_type, Options.parse(self.socket_type, options), context, LoopDriver(self), parent
         )
@@ -289,7 +293,7 @@ class Socket(SocketBase, AsyncCore):
         Raises:
             OptionError: `linger` does not fit; the socket stays open.
             StateError: The socket's loop runs in another thread; or this is another loop, and something that was
-                accepted has not left. The socket stays open.
+                accepted has not left, although the socket's own loop is not closed. The socket stays open.
         """
         engine = self._engine
         if engine.fork_guard.stale:
@@ -297,15 +301,16 @@ class Socket(SocketBase, AsyncCore):
         self._refuse_elsewhere()
         patience = self._linger(linger)
         if patience != 0 and engine.has_loop and not engine.closed and engine.loop is not asyncio.get_running_loop():
-            # What was accepted leaves in its own loop, or not at all.
-            if engine.is_laden():
-                if engine.in_loop:
-                    raise StateError(
-                        f"this {self.socket_type.value} socket belongs to another event loop, and what was accepted "
-                        f"leaves there: close it in {engine.loop!r}, or with linger=0"
-                    )
-                log.warning("%s: its event loop is closed: what has not left is dropped", self.socket_type.value)
-            patience = 0
+            if not engine.is_laden():
+                patience = 0
+            elif engine.in_loop:
+                raise StateError(
+                    f"this {self.socket_type.value} socket belongs to another event loop, and what was accepted "
+                    f"leaves there: close it in {engine.loop!r}, or with linger=0"
+                )
+            else:
+                engine.leave_loop()
+                engine.enter_loop(asyncio.get_running_loop())
         self._mark_closed()
         await engine.close(patience)
 
@@ -321,19 +326,70 @@ class Socket(SocketBase, AsyncCore):
         self._engine.stop()
 
     def _end_dropped(self) -> None:
-        self._engine.context.keep(self)
+        self._context.keep(self)
+        self._context.welcome(self)  # the garbage collector may have taken it out
         self._engine.on_stop = self._mark_closed
         self._engine.post(self._close_dropped)
 
     def _close_dropped(self, linger: Any = UNSET) -> None:
         """Runs in the socket's loop."""
-        self._closing = self._engine.loop.create_task(self.close(linger))
-        self._closing.add_done_callback(self._close_ended)
+        patience = self._linger(linger)
+        self._mark_closed()
+        closing = self._closing = self._engine.loop.create_task(self._engine.close(patience, keeps=True))
+        # `asyncio.run` cancels the tasks that are there when its own is done, and ends generators: this one, too.
+        vigil = self._keep_vigil(closing, linger)
+        with contextlib.suppress(StopIteration):
+            vigil.asend(None).send(None)
+        closing.add_done_callback(lambda _: self._close_ended(linger, vigil))
 
-    def _close_ended(self, _: asyncio.Task[None]) -> None:
-        # A loop that ends may have cancelled the task before its first step: then it has closed nothing.
-        self._engine.stop_unless_awaited()
-        self._engine.context.release(self)
+    async def _keep_vigil(self, closing: asyncio.Task[None], linger: Any) -> AsyncGenerator[None]:
+        """Ends with the loop, which may have no more turns for the task."""
+        try:
+            yield
+        finally:
+            if not closing.done():
+                closing.cancel()
+                self._end_in_loop(linger)
+
+    def _close_ended(self, linger: Any, vigil: AsyncGenerator[None]) -> None:
+        with contextlib.suppress(StopIteration, RuntimeError):  # it may be ending this very moment
+            vigil.aclose().send(None)
+        self._end_in_loop(linger)
+
+    def _end_in_loop(self, linger: Any) -> None:
+        """The loop does nothing more for the socket; it may have cancelled the task before its first step."""
+        if not self._over_here:
+            self._over_here = True
+            if not self._engine.closed and not self._leave_to_thread(linger):
+                self._engine.stop()
+            self._context.release(self)
+
+    def _leave_to_thread(self, linger: Any = UNSET) -> bool:
+        engine = self._engine
+        patience = self._linger(linger)
+        if not engine.has_loop or engine.closed or patience == 0 or not engine.is_laden():
+            return False
+        if self._context.closed:
+            engine.report_lost("its context has been terminated")
+            return False
+        self._leave_loop()
+        Orphan(engine, self._context, patience)
+        return True
+
+    def _leave_loop(self) -> None:
+        self._engine.leave_loop()
+        closing = self._closing
+        if closing is not None and not closing.done() and not self._engine.in_loop:
+            # The loop is closed, and never runs it: asyncio and Python would complain of that.
+            closing._log_destroy_pending = False  # type: ignore[attr-defined]
+            work = closing.get_coro()
+            if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
+
+    def leave_to_context(self, linger: Any) -> None:
+        """The context is about to be terminated: it closes the socket if no loop can."""
+        if not (self._engine.has_loop and self._engine.loop.is_running()):
+            self._leave_to_thread(linger)
 
     def end_with_context(self, linger: Any) -> None:
         """The context is terminated, by any thread: the loop of the socket closes it, if it runs."""
@@ -351,19 +407,48 @@ class Socket(SocketBase, AsyncCore):
         else:
             self.stop()
 
-    def end_with_interpreter(self) -> None:
-        """The interpreter ends: a loop of a daemon thread works until then, and its tasks are told nothing.
+    def end_with_interpreter(self) -> Engine | None:
+        """The interpreter ends. Gives the engine if it has left its loop, and is to be closed in another one.
 
-        But the socket stops listening, if the loop has a turn soon: no file is to stay behind.
+        A loop of a daemon thread works until then, and its tasks are told nothing. But if the loop has a turn soon, a
+        socket with something unsent leaves it, and any other one stops listening: no file is to stay behind.
         """
         engine = self._engine
         if not engine.runs_elsewhere:
+            if self._leave_at_exit(and_peers=True):
+                return engine
             self.stop()
-        elif engine.endpoints.bound:
-            done = Latch()
-            engine.post(engine.endpoints.stop_listening)
-            engine.post(done.set)
-            done.wait(_LAST_TURN)
+            return None
+        if not engine.endpoints.bound and not engine.is_laden():
+            return None
+        done = Latch()
+        left: list[Engine] = []
+
+        def leave() -> None:
+            if self._leave_at_exit(and_peers=False):
+                left.append(engine)
+            else:
+                engine.endpoints.stop_listening()
+            engine.loop.call_soon(done.set)  # behind what the loop was about to do for the socket
+
+        engine.post(leave)
+        done.wait(_LAST_TURN)
+        if not left and not engine.closed:
+            engine.report_lost("its event loop is busy")
+        return engine if left else None
+
+    def _leave_at_exit(self, *, and_peers: bool) -> bool:
+        """Leaves the loop if something has not left or, *and_peers*, may be on its way to the kernels of peers."""
+        engine = self._engine
+        if engine.closed or not engine.has_loop or self.options.linger == 0 or engine.pattern.send_queue is None:
+            return False
+        if not engine.is_laden() and not (and_peers and engine.sessions):
+            return False
+        if engine.endpoints.are_inproc:
+            engine.report_lost("nobody can come for it over inproc")
+            return False
+        self._leave_loop()
+        return True
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited, which are the parent's too."""
@@ -376,7 +461,7 @@ class Socket(SocketBase, AsyncCore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.close(UNSET if error is None else self.linger_after(error))
 
 
 class RoutedSocket(RoutedAsyncCore, Socket):

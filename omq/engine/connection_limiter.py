@@ -114,6 +114,17 @@ class ConnectionLimiter:
             if self._timer is None:
                 self._arm()
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+        if self._timer is not None:
+            if self._engine.in_loop:
+                self._timer.cancel()
+            self._timer = None
+
+    def enter_loop(self) -> None:
+        """The socket goes on in another loop."""
+        self._arm()
+
     def shed(self, reason: str) -> bool:
         """Ends a handshake that has had its time. Gives whether it did."""
         return self._shed(self._unanswered, UNANSWERED_S, reason) or self._shed(self._answered, ANSWERED_S, reason)

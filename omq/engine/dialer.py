@@ -13,7 +13,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from omq.engine.dialer_base import Backoff, DialerBase
-from omq.engine.lifecycle import DialerState
+from omq.engine.lifecycle import ConnectionState, DialerState
 from omq.engine.resolver import Resolver, reach
 from omq.engine.views import DiallingSocket, Session
 from omq.errors import ConnectError
@@ -51,10 +51,26 @@ class Dialer(DialerBase):
         self._task = self.engine.spawn(self._run(), f"omq dial {self.endpoint}")
 
     def revive(self) -> None:
-        ended = self.session is None or self.session.ended.done()
-        if self.state is not DialerState.CLOSED and self._task is not None and self._task.cancelled() and ended:
-            if self.state in (DialerState.CONNECTING, DialerState.CONNECTED):
-                self.move(DialerState.WAITING)  # what the task was in the midst of has ended with it
+        if self._task is not None and self._task.cancelled():
+            self._go_on()
+
+    def leave_loop(self) -> None:
+        super().leave_loop()
+        self._task = None
+
+    def enter_loop(self) -> None:
+        self._resolver = Resolver()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Dials on, or waits for the end of the connection: the task that did so has ended."""
+        if self.state is DialerState.CLOSED:
+            return
+        if self.session is not None and self.session.state is ConnectionState.OVER:
+            self.session = None
+        if self.session is None and self.state in (DialerState.CONNECTING, DialerState.CONNECTED):
+            self.move(DialerState.WAITING)  # what the task was in the midst of has ended with it
+        if self.session is None or self.wanted:
             self.start()
 
     async def _run(self) -> None:
@@ -71,19 +87,21 @@ class Dialer(DialerBase):
 
     async def _keep(self) -> str:
         """Connects, and waits until the connection is over; gives what became of it, as `reconnect_stop` names it."""
-        self.go_on(DialerState.CONNECTING)
-        self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
-        try:
-            sock = await self._connect()
-        except Exception as error:
-            # Of any kind (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
-            self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
-            return "refused" if isinstance(error, OSError) and error.errno in _REFUSED else "failed"
-        self.go_on(DialerState.CONNECTED)
-        remote = self._transport.remote_address(sock)
-        session = self.session = self.engine.adopt(
-            sock.detach(), self._transport, self.endpoint, remote, self.options, self
-        )
+        session = self.session  # the one that the task before has made
+        if session is None:
+            self.go_on(DialerState.CONNECTING)
+            self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
+            try:
+                sock = await self._connect()
+            except Exception as error:
+                # Of any kind (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
+                self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
+                return "refused" if isinstance(error, OSError) and error.errno in _REFUSED else "failed"
+            self.go_on(DialerState.CONNECTED)
+            remote = self._transport.remote_address(sock)
+            session = self.session = self.engine.adopt(
+                sock.detach(), self._transport, self.endpoint, remote, self.options, self
+            )
         await asyncio.shield(session.ended)  # it may outlive the dialer
         self.session = None
         return "handshake failed" if session.info is None else "after disconnect"

@@ -80,6 +80,17 @@ class DialerBase(StateMachine[DialerState]):
     def revive(self) -> None:
         """Dials on if the end of the program has cancelled all tasks of the loop, this dialer's, too."""
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended. What this leaves with has as long as `close` waits in the next one."""
+        if self._timer is not None:
+            if self.engine.in_loop:
+                self._timer.cancel()
+            self._timer = None
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop, behind the sessions."""
+        raise NotImplementedError
+
     def go_on(self, target: DialerState) -> None:
         """Goes over to another state, if it is still an endpoint."""
         if not self.leaving:

@@ -77,6 +77,9 @@ class Driver(Protocol):
     def move(self) -> None:
         """The loop runs in this thread from now on."""
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended; `start` gives another one."""
+
     def take_over(self) -> None:
         """The loop does all the work from now on: no calls are to come."""
 
@@ -131,9 +134,19 @@ class LoopDriver:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         loop.add_reader(self.poller.fd, self.poller.dispatch)
+        if self._bell is not None:  # from a loop before
+            self._bell.thread = threading.get_ident()
+            loop.add_reader(self._bell.fd, self._bell.answer)
         if self._send_queue is not None:
             self._send_queue.set_schedule(functools.partial(loop.call_soon, self._send_queue.flush_turn))
             self._send_queue.set_report(functools.partial(loop.call_soon, self._send_queue.report))
+
+    def leave_loop(self) -> None:
+        # A loop that is closed has forgotten its readers.
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self.poller.fd)
+            if self._bell is not None:
+                self._loop.remove_reader(self._bell.fd)
 
     def take_over(self) -> None:
         pass
@@ -145,11 +158,7 @@ class LoopDriver:
         pass  # nothing here needs it
 
     def stop(self) -> None:
-        # A loop that is closed has forgotten its readers.
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self.poller.fd)
-            if self._bell is not None:
-                self._loop.remove_reader(self._bell.fd)
+        self.leave_loop()
         self.poller.close()
         if self._bell is not None:
             self._bell.close()
@@ -213,6 +222,9 @@ class CallerDriver:
 
     def move(self) -> None:
         raise AssertionError("the I/O thread's loop stays there")
+
+    def leave_loop(self) -> None:
+        raise AssertionError("the I/O thread's loop ends with its sockets")
 
     def hold(self, core: SyncCore) -> None:
         self._core = lambda: core

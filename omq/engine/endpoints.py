@@ -59,6 +59,9 @@ class Endpoints:
     def _dialling(self) -> Iterator[Dialer | InprocDialer]:
         return itertools.chain.from_iterable(self.dialers.values())
 
+    def _all(self) -> tuple[Any, ...]:
+        return (*self.listeners.values(), *self._dialling(), *self.leaving)
+
     # ------------------------------------------------------------------ bound
 
     def bind(self, text: str, given: Mapping[str, Any] | None = None) -> str:
@@ -208,6 +211,22 @@ class Endpoints:
         return bool(self.listeners) or any(dialer.state is not DialerState.CLOSED for dialer in self._dialling())
 
     @property
+    def names(self) -> list[str]:
+        """Where what was accepted may go: what is connected, or is being left, and what is bound."""
+        leaving = (dialer.endpoint for dialer in self.leaving)
+        return list(dict.fromkeys((*self.dialers, *leaving, *self.listeners)))
+
+    @property
+    def are_inproc(self) -> bool:
+        """Whether they are all in this process."""
+        return all(isinstance(one, InprocDialer | InprocListener) for one in self._all())
+
+    @property
+    def unsent(self) -> int:
+        """Messages that wait for endpoints that were disconnected."""
+        return sum(len(dialer.messages) for dialer in self.leaving)
+
+    @property
     def drained(self) -> bool:
         """Whether nothing waits for an endpoint that was disconnected."""
         return not any(dialer.messages for dialer in self.leaving)
@@ -219,6 +238,16 @@ class Endpoints:
         for dialer in [*self._dialling(), *self.leaving]:
             dialer.revive()
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+        for one in self._all():
+            one.leave_loop()
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop, behind the sessions."""
+        for one in self._all():
+            one.enter_loop()
+
     def last_steps(self) -> list[Callable[[], object]]:
         """What ends them, in this order."""
         steps: list[Callable[[], object]] = []
@@ -229,7 +258,7 @@ class Endpoints:
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
-        for one in (*self.listeners.values(), *self._dialling(), *self.leaving):
+        for one in self._all():
             one.close_after_fork()
 
 

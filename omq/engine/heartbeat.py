@@ -112,6 +112,17 @@ class Heartbeat:
         if liveness.heard + liveness.ttl < liveness.due:
             self._schedule(liveness)
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+        if self._timer is not None:
+            if self._engine.in_loop:
+                self._timer.cancel()
+            self._timer = None
+
+    def enter_loop(self) -> None:
+        """The socket goes on in another loop."""
+        self._arm()
+
     def stop(self) -> None:
         """The socket is over."""
         if self._timer is not None:

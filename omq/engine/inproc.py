@@ -172,6 +172,14 @@ class PipeSession(StateMachine[ConnectionState]):
             if not partner.is_over:
                 engine.call(partner.end, None)
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop."""
+        if not self.is_over:
+            self.ended = self.engine.loop.create_future()
+
     def close_after_fork(self) -> None:
         """In a forked child: there is no descriptor."""
 
@@ -218,6 +226,12 @@ class InprocListener(StateMachine[ListenerState]):
         client.join(pipe, server)
         server.ready()
         theirs.call(client.ready)
+
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop."""
 
     def close_after_fork(self) -> None:
         """In a forked child: there is no descriptor."""
@@ -278,6 +292,16 @@ class InprocDialer(DialerBase):
         self.go_on(DialerState.WAITING)
         self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
         self.engine.loop.call_later(pause, self.dial)
+
+    def enter_loop(self) -> None:
+        if self.session is not None and not self.session.is_over:
+            self.session.enter_loop()
+            self.session.ended.add_done_callback(self._again)
+        elif self.state is not DialerState.CLOSED:
+            self.session = None
+            if self.state is DialerState.CONNECTED:
+                self.go_on(DialerState.WAITING)
+            self.dial()
 
     def close(self) -> None:
         if self.session is not None:

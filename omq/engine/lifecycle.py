@@ -94,7 +94,11 @@ _S, _L, _D, _C, _E = SocketState, ListenerState, DialerState, ConnectionState, E
 TABLE: Final = (
     _row(_S.NEW, _S.RUNNING, "the first bind, connect or wait in a loop"),
     _row(_S.NEW, _S.CLOSED, "`close` or `stop`: nobody can come for what it accepted", _E.MONITOR_STOPPED),
-    _row(_S.RUNNING, _S.CLOSING, "`close`, or the program has dropped the socket"),
+    _row(
+        _S.RUNNING,
+        _S.CLOSING,
+        "`close`, the program has dropped the socket, or its loop has ended before everything has left",
+    ),
     _row(_S.RUNNING, _S.CLOSED, "`stop`, or the end of its parent, of its loop or of its context", _E.MONITOR_STOPPED),
     _row(
         _S.CLOSING,

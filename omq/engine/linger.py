@@ -6,13 +6,34 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from typing import Final
 
 from omq._core.queues.peer import SendQueue
 from omq.engine.views import LingeringSocket
 
+log = logging.getLogger("omq")
+
+#: Seconds after which a wait is reported.
+NOTICE: Final = 1.0
+
 _GOODBYE = 1.0  # seconds that closing waits for the kernels of peers that say nothing, when linger has no end
 _GLANCE = 0.002  # seconds between two looks at them
+_NAMED = 3  # endpoints that a report names
+_GIVEN_UP = "_omq_given_up"  # of an exception: Ctrl-C has ended the wait of a block that it has left
+
+
+def give_up(error: BaseException) -> None:
+    """Has the further blocks that *error* leaves wait for nothing: one Ctrl-C ends the waits of all of them."""
+    error.__dict__[_GIVEN_UP] = True
+
+
+def bounded(linger: float | None, error_linger: float | None, error: BaseException) -> float | None:
+    """The linger of a block that *error* leaves."""
+    if _GIVEN_UP in error.__dict__:
+        return 0.0
+    return min((one for one in (linger, error_linger) if one is not None), default=None)
 
 
 class Linger:
@@ -22,12 +43,58 @@ class Linger:
         self._engine = engine
         self._waiting: list[asyncio.Future[None]] = []
         self._flushing = 0
+        self._reported = False
 
-    async def wait(self, linger: float | None) -> None:
-        """Waits for *linger* seconds at most, `None` for ever; not beyond the socket's end."""
-        deadline = None if linger is None else self._engine.loop.time() + linger
-        await self._drain(deadline)
+    async def wait(self, linger: float | None, notice: float) -> None:
+        """Waits for *linger* seconds at most, `None` for ever; not beyond the socket's end.
+
+        A wait that lasts longer than *notice* seconds is reported, and so is what was lost in the end. One that may not
+        last so long is what the caller wanted, and no news.
+        """
+        loop = self._engine.loop
+        deadline = None if linger is None else loop.time() + linger
+        report = loop.call_later(notice, self._report, linger) if linger is None or linger > notice else None
+        try:
+            await self._drain(deadline)
+        finally:
+            if report is not None and not loop.is_closed():
+                report.cancel()
+        if self._reported:
+            over = deadline is not None and loop.time() >= deadline
+            self.report_lost("linger is over" if over else "no peer can come for it")
         await self._say_goodbye(deadline)
+
+    def report_again(self) -> None:
+        """Has the next wait reported although one was before."""
+        self._reported = False
+
+    def _report(self, linger: float | None) -> None:
+        """Logs what calls wait for, once."""
+        if not self._reported and (unsent := self._unsent()):
+            self._reported = True
+            log.warning(
+                "%s waits for what it has accepted to leave: %s (linger=%s s)",
+                self._engine.socket_type.value,
+                unsent,
+                linger,
+            )
+
+    def report_lost(self, why: str) -> None:
+        """Logs what has not left, if there is anything."""
+        if unsent := self._unsent():
+            self._reported = False
+            log.warning("%s has dropped %s: %s", self._engine.socket_type.value, unsent, why)
+
+    def _unsent(self) -> str:
+        """What has not left, and where it was to go; empty if all has."""
+        engine = self._engine
+        with engine.lock:
+            if engine.closed or engine.drained:
+                return ""
+            count = max(engine.unsent, 1)
+        names = engine.endpoints.names
+        where = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        return f"{count} message{'s' if count > 1 else ''} for {where or 'any peer'}"
 
     async def flush(self, timeout: float | None) -> bool:
         """Waits until nothing that was accepted waits; false if the time was up, or the socket closed, first."""

@@ -52,9 +52,27 @@ class Listener(StateMachine[ListenerState]):
         if self.state is not ListenerState.CLOSED:
             self.engine.handshakes.open()
             self.move(ListenerState.ACCEPTING)
+            self._watch()
+
+    def _watch(self) -> None:
+        for sock in self._sockets:
+            kind = (int(sock.family), int(sock.type), sock.proto)
+            self.engine.loop.add_reader(sock.fileno(), self._accept, sock.fileno(), kind)
+
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+        self._limiter.leave_loop()
+        if self.engine.in_loop:
             for sock in self._sockets:
-                kind = (int(sock.family), int(sock.type), sock.proto)
-                self.engine.loop.add_reader(sock.fileno(), self._accept, sock.fileno(), kind)
+                self.engine.loop.remove_reader(sock.fileno())
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop."""
+        self._limiter.enter_loop()
+        if self.state is ListenerState.ACCEPTING:
+            self._watch()
+        else:
+            self._resume()
 
     def _pause(self) -> None:
         """A level-triggered loop would spin on what cannot be accepted now."""

@@ -81,7 +81,13 @@ class Resolver:
         if answer is None:
             answer = loop.create_future()
             work = threading.Thread(target=_look_up, args=(loop, answer, lookup), name="omq-resolve", daemon=True)
-            work.start()
+            try:
+                work.start()
+            except RuntimeError as error:
+                if not str(error).endswith("at interpreter shutdown"):
+                    raise
+                # There are no threads any more, and nothing but the last sockets waits for this one.
+                _look_up(loop, answer, lookup, alone=False)
             # Only now: if the system gives no thread, nobody is to wait for its answer.
             self._asked[question] = answer
             answer.add_done_callback(lambda _: self._asked.pop(question, None))
@@ -92,8 +98,12 @@ class Resolver:
             del answer  # which keeps the exception, and that this frame
 
 
-def _look_up(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[list[AddrInfo]], lookup: Lookup) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def _look_up(
+    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[list[AddrInfo]], lookup: Lookup, *, alone: bool = True
+) -> None:
+    """Asks, in a thread of its own or else (not *alone*) in the loop's."""
+    if alone:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     found: list[AddrInfo] = []
     failure: BaseException | None = None
     try:

@@ -9,7 +9,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, Protocol, cast
 
 from omq._core.link.handshake_io import HandshakePoller
@@ -17,7 +16,7 @@ from omq.engine.driver import Driver
 from omq.engine.endpoints import Endpoints
 from omq.engine.heartbeat import Heartbeat
 from omq.engine.lifecycle import ConnectionState, SocketState, StateMachine
-from omq.engine.linger import Linger
+from omq.engine.linger import NOTICE, Linger
 from omq.engine.report import Reporter, failure
 from omq.engine.views import LimiterView, Origin, Session, Shared
 from omq.engine.weak_callback import weak_callback
@@ -57,6 +56,7 @@ class Engine(StateMachine[SocketState]):
 
     Attributes:
         on_stop: Called first when everything ends, for whatever reason.
+        notice: Seconds after which `close` reports that it waits.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Engine(StateMachine[SocketState]):
         self._sessions: dict[Session, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(whole)
+        self.notice = NOTICE
         self._closers = 0  # calls of `close` that wait
         self._watchers: set[asyncio.Future[None]] = set()
 
@@ -120,7 +121,9 @@ class Engine(StateMachine[SocketState]):
         self._thread = threading.get_ident()
         self.driver.start(loop)
         self.handshakes = HandshakePoller(
-            loop.add_reader, partial(_forget_descriptor, loop), partial(_report_handshake, loop)
+            weak_callback(self._watch_descriptor),
+            weak_callback(self._forget_descriptor),
+            weak_callback(self._report_handshake),
         )
         if self._parent is not None:
             self._over: asyncio.Future[None] = loop.create_future()
@@ -132,9 +135,51 @@ class Engine(StateMachine[SocketState]):
                 raise
             # A task that is cancelled before its first step never runs, and neither does what it would do at its end.
             if hasattr(task, "add_done_callback"):
-                task.add_done_callback(lambda _: self.stop())
+                task.add_done_callback(lambda _: self._parent_over())
         self.reporter.start()
         self.endpoints.start()
+
+    def leave_loop(self) -> None:
+        """Serves no call any more, and forgets its loop, which ends, or has ended: `enter_loop` gives another one.
+
+        Runs in the loop's thread or, where no thread runs the loop, in any.
+        """
+        self.on_stop()
+        self.on_stop = lambda: None  # the socket of the user's stays in its own thread
+        self.begin_closing()
+        self.driver.leave_loop()
+        if self.handshakes.fd >= 0:
+            self._forget_descriptor(self.handshakes.fd)
+        for session in tuple(self._sessions):
+            session.leave_loop()
+        self.endpoints.leave_loop()
+        self.heartbeat.leave_loop()
+        self.authenticator.leave_loop()
+        self.reporter.stop()
+        self.changed()
+        self._cancel_tasks()
+        self._tasks = set()
+        parent, self._parent = self._parent, None
+        if parent is not None and self.in_loop and not self._over.done():
+            self._over.set_result(None)
+
+    def enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Goes on in another loop, which runs in this thread: what was accepted leaves there, and `close` waits."""
+        if self.closed:
+            return
+        self.loop = loop
+        self._thread = threading.get_ident()
+        self._closers = 0
+        self._linger = Linger(self)
+        self._watchers = set()
+        self.driver.start(loop)
+        if self.handshakes.fd >= 0:
+            self._watch_descriptor(self.handshakes.fd, self.handshakes.serve)
+        for session in tuple(self._sessions):
+            session.enter_loop()
+        self.endpoints.enter_loop()
+        self.heartbeat.enter_loop()
+        self.authenticator.watch_cookies()
 
     @property
     def in_loop(self) -> bool:
@@ -146,6 +191,13 @@ class Engine(StateMachine[SocketState]):
         try:
             await self._over
         finally:
+            self._parent_over()
+
+    def _parent_over(self) -> None:
+        """Ends with the parent, unless another loop has the socket by now."""
+        if self._parent is not None and not self.closed:
+            if self.options.linger != 0:
+                self._linger.report_lost("its parent has ended")
             self.stop()
 
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
@@ -206,6 +258,12 @@ class Engine(StateMachine[SocketState]):
         """Whether everything that was accepted is with the kernel."""
         leaving = any(session.state is ConnectionState.LEAVING for session in self._sessions)
         return self.pattern.idle and not leaving and self.endpoints.drained
+
+    @property
+    def unsent(self) -> int:
+        """Messages that were accepted and are not with the kernel, as far as they are counted one by one."""
+        leaving = [session for session in self._sessions if session.state is ConnectionState.LEAVING]
+        return self.pattern.unsent + self.endpoints.unsent + sum(session.peer.unsent for session in leaving)
 
     @property
     def may_have_peers(self) -> bool:
@@ -348,6 +406,15 @@ class Engine(StateMachine[SocketState]):
             finally:
                 self._watchers.discard(watcher)
 
+    def report_at_once(self) -> None:
+        """Has `close` report at once what it waits for."""
+        self.notice = 0.0
+        self._linger.report_again()
+
+    def report_lost(self, why: str) -> None:
+        """Logs what was accepted and is about to be dropped, if there is anything."""
+        self._linger.report_lost(why)
+
     def is_laden(self) -> bool:
         """Whether something that was accepted has not left."""
         with self.lock:
@@ -380,20 +447,31 @@ class Engine(StateMachine[SocketState]):
         if self.state is SocketState.RUNNING:
             self.move(SocketState.CLOSING)
 
-    async def close(self, linger: float | None) -> None:
-        """Lets what was accepted leave, for *linger* seconds at most, then ends everything."""
+    async def close(self, linger: float | None, *, keeps: bool = False) -> None:
+        """Lets what was accepted leave, for *linger* seconds at most, then ends everything.
+
+        Args:
+            linger: Seconds; `None` for ever.
+            keeps: A call that is cancelled ends nothing: its caller sees to what is left.
+        """
         if self.closed:
             return
+        home = self.loop if self.has_loop else None
         self.begin_closing()
         self.changed()
         self._closers += 1
         try:
             if self.has_loop and linger != 0:
                 self.endpoints.revive()
-                await self._linger.wait(linger)
+                await self._linger.wait(linger, self.notice)
+            elif self.has_loop and not self.notice and self.options.linger != 0:
+                self._linger.report_lost("there is no time left")
         except BaseException:
-            self._closers -= 1
-            self.stop_unless_awaited()
+            if home is None or self.loop is home:  # else another loop has the socket, and waits for it
+                self._closers -= 1
+                if not self._closers and not keeps:
+                    self._linger.report_lost("the wait was interrupted")
+                    self.stop()
             raise
         self._closers -= 1
         tasks = tuple(self._tasks)
@@ -461,6 +539,16 @@ class Engine(StateMachine[SocketState]):
         ]
         return [*steps, self._leave_parent, self.changed, self.reporter.stop]
 
+    def _watch_descriptor(self, fd: int, reader: Callable[[], object]) -> None:
+        self.loop.add_reader(fd, reader)
+
+    def _forget_descriptor(self, fd: int) -> None:
+        if self.in_loop:
+            self.loop.remove_reader(fd)
+
+    def _report_handshake(self, error: Exception) -> None:
+        self.loop.call_exception_handler({"message": "a handshake raised", "exception": error})
+
     def _close_handshakes(self) -> None:
         if self.has_loop:
             self.handshakes.close()
@@ -470,7 +558,8 @@ class Engine(StateMachine[SocketState]):
             if self.in_loop:
                 task.cancel()
             else:
-                # A loop that is closed has no more turns to end it in.
+                # A loop that is closed has no more turns to end it in, and asyncio would complain of each.
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with contextlib.suppress(Exception):
                     task.get_coro().close()
 
@@ -499,12 +588,3 @@ class Engine(StateMachine[SocketState]):
 
 def _nothing() -> None:
     pass
-
-
-def _forget_descriptor(loop: asyncio.AbstractEventLoop, fd: int) -> None:
-    if not loop.is_closed():
-        loop.remove_reader(fd)
-
-
-def _report_handshake(loop: asyncio.AbstractEventLoop, error: Exception) -> None:
-    loop.call_exception_handler({"message": "a handshake raised", "exception": error})

@@ -116,6 +116,12 @@ class Session(RoutedSession, Protocol):
     def end(self, reason: Exception | None = None) -> None:
         """Tears it down, once."""
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop."""
+
     def close_after_fork(self) -> None:
         """In a forked child: closes what the parent has, too."""
 
@@ -253,6 +259,15 @@ class EndpointsView(Protocol):
 
     def dialer_closed(self, dialer: object) -> None:
         """A dialer was ended."""
+
+
+class NamedEndpoints(Protocol):
+    """The endpoints of a socket, as those see them who name them."""
+
+    @property
+    def names(self) -> list[str]:
+        """What is connected, is being left, or is bound."""
+        ...
 
 
 class DiallingSocket(AcceptingSocket, RoutingSocket, Protocol):
@@ -393,10 +408,22 @@ class LingeringSocket(LivingSocket, Protocol):
     """What closes, or is flushed.
 
     Attributes:
+        socket_type: Its type.
         driver: Drives its descriptors.
     """
 
+    socket_type: SocketType
     driver: Driver
+
+    @property
+    def endpoints(self) -> NamedEndpoints:
+        """Where what was accepted may go."""
+        ...
+
+    @property
+    def unsent(self) -> int:
+        """Messages that were accepted and are not with the kernel, as far as they are counted one by one."""
+        ...
 
     @property
     def closing(self) -> bool:

@@ -536,6 +536,33 @@ class WireSession(StateMachine[ConnectionState]):
         if before not in _STRANGE:
             self.peer = ended_peer(self.peer)
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+        live = self.engine.in_loop
+        if self._timer is not None and live:
+            self._timer.cancel()
+        if self.state is _HANDSHAKING:
+            if self._watched and (live or self._dialer is None):
+                self._unwatch()
+            if self._stuck and live:
+                self.engine.loop.remove_writer(self._fd)
+        self._watched = self._stuck = False
+        self._timer = self._deciding = self._ended = None
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop. What leaves has as long as `close` waits there."""
+        if self.state is _HANDSHAKING:
+            timeout = self.options.handshake_timeout
+            if timeout is not None and self._limiter is None:
+                self._timer = self.engine.loop.call_later(timeout, self.time_out)
+            if self._handshake.question is not None:
+                self._deciding = self.engine.spawn(self._decide(self._handshake.question), "omq admission")
+            elif not self._handshake.done:
+                self._watch()
+            self._write_on()
+        elif self.state is _LEAVING and not self.peer.unsent_bytes:
+            self._part(_GLANCE)
+
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptor, which the parent has too."""
         if self.state in _STRANGE:

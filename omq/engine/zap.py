@@ -82,6 +82,13 @@ class Authenticator:
         self._cookies.rotate()
         self.watch_cookies()
 
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+        if self._timer is not None:
+            if self._engine.in_loop:
+                self._timer.cancel()
+            self._timer = None
+
     def stop(self) -> None:
         """The socket is closed."""
         if self._timer is not None:

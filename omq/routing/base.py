@@ -160,6 +160,12 @@ class Pattern:
             return True
         return self.send_queue.idle and not any(session.peer.unsent for session in self.sessions)
 
+    @property
+    def unsent(self) -> int:
+        """Messages that were accepted for sending and have not left, as far as they are counted one by one."""
+        waiting = len(self.send_queue.queue) if isinstance(self.send_queue, RoundRobin) else 0
+        return waiting + sum(session.peer.unsent for session in self.sessions)
+
 
 def _hwm_granularity(hwm: int) -> int:
     """How exactly unsent messages are counted: to a sixteenth of the mark, and never worse than 64."""

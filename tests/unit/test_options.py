@@ -28,6 +28,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "send_timeout": ("PUSH", [None, 0, 0.5, 3600], NOT_SECONDS),
     "recv_timeout": ("PULL", [None, 0, 0.5, 3600], NOT_SECONDS),
     "linger": ("PUSH", [None, 0, 0.5, 3600], NOT_SECONDS),
+    "error_linger": ("PUSH", [None, 0, 0.5, 3600], NOT_SECONDS),
     "metadata": (
         "PUSH",
         [(), ((b"X-a", b"1"), (b"x-b.c", b""))],
@@ -223,6 +224,7 @@ def test_every_option_says_whether_it_is_live(name: str) -> None:
         "send_timeout",
         "recv_timeout",
         "linger",
+        "error_linger",
         "router_mandatory",
         "router_handover",
         "busy_poll",

@@ -56,7 +56,8 @@ cdef class AsyncWaitQueue(WaitQueue):
 
     def watch(self, loop):
         """A Future that is done at the next notification, by which closing waits for the queues to drain."""
-        if self._watcher is None or self._watcher.done():
+        # The socket may have closed in another loop than the one that it lived in.
+        if self._watcher is None or self._watcher.done() or self._watcher.get_loop() is not loop:
             self._watcher = loop.create_future()
         return self._watcher
 

@@ -191,8 +191,10 @@ class Subscription(_Done):
 class Portal(PortalBase[Subscription]):
     """A client of a Goby bus; see `omq.goby.Portal`, whose arguments these are. Tasks may share it.
 
-    It connects with `async with`, `start`, or the first call that is awaited. `subscribe`, `subscribe_regex` and
-    `unsubscribe` never wait, and need not be awaited; callbacks are called in the loop.
+    It connects with `async with`, `start`, or the first call of any other kind. `subscribe`, `subscribe_regex`,
+    `unsubscribe` and `ready` never wait, and need not be awaited: the portal then connects in the background, and logs
+    why it could not; the next call tries again. Outside of an event loop they are kept for the first call inside one.
+    Callbacks are called in the loop.
     """
 
     # They end the loop, as anywhere in it. A callback is no coroutine: what cancels one means no task.
@@ -206,6 +208,7 @@ class Portal(PortalBase[Subscription]):
         self._answers: omq.Socket | None = None
         self._hearer: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._starters = 0  # calls that wait for it
         self._closing: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -228,14 +231,31 @@ class Portal(PortalBase[Subscription]):
         if self._tasks:
             self._check_loop()
             return
-        if self._starting is None:
-            self._loop = asyncio.get_running_loop()
-            self._starting = self._loop.create_task(self._start())
+        starting = self._starting or self._begin(asyncio.get_running_loop())
+        self._starters += 1
         try:
-            await asyncio.shield(self._starting)
+            await asyncio.shield(starting)
         finally:
-            if self._starting is not None and self._starting.done():
-                self._starting = None
+            self._starters -= 1
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        """Begins to connect, in the background."""
+        self._loop = loop
+        self._starting = loop.create_task(self._start())
+        self._starting.add_done_callback(self._started)
+        return self._starting
+
+    def _begin_unawaited(self) -> None:
+        """The same for a call that does not wait; outside of an event loop the first call inside one does it."""
+        loop = _running()
+        if loop is not None and self._loop is None and not self._ends:
+            self._begin(loop)
+
+    def _started(self, starting: asyncio.Task[None]) -> None:
+        self._starting = None
+        error = None if starting.cancelled() else starting.exception()
+        if error is not None and not self._starters:
+            log.error("%s is not connected; the next call tries again: %s", self.name, error)
 
     async def _start(self) -> None:
         try:
@@ -385,6 +405,7 @@ class Portal(PortalBase[Subscription]):
         if prefix is not None and self._at is not None:
             self._sub.subscribe(prefix)
             self._session.subscribed()
+        self._begin_unawaited()
         return Subscription(self, handler)
 
     def _remove(self, handler: Handler) -> None:
@@ -401,6 +422,7 @@ class Portal(PortalBase[Subscription]):
     def ready(self) -> _Done:
         """Tells the manager that this client is ready; see `omq.goby.Portal.ready`. It need not be awaited."""
         self._session.ready()
+        self._begin_unawaited()
         return _Done()
 
     async def wait_released(self, timeout: float | None = None) -> None:

@@ -51,6 +51,13 @@ class Program:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
+    def told(self) -> str:
+        """The next line of its standard error, without what asyncio's debug mode tells of slow steps."""
+        assert self.process.stderr is not None
+        while (line := self.process.stderr.readline()).startswith("Executing <"):
+            pass
+        return line
+
     def asleep(self) -> None:
         """Waits until its main thread sleeps in the call that follows its last line, or spins there (`busy_poll`)."""
         begun = self.seconds()

@@ -44,6 +44,37 @@ def gobyd(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], 
         process.communicate()
 
 
+def test_an_asyncio_portal_connects_though_its_program_never_awaits_it(tmp_path: Path) -> None:
+    program = f"""
+import asyncio, omq.asyncio.goby as goby
+
+async def main():
+    heard = asyncio.get_running_loop().create_future()
+    portal = goby.Portal("b", socket_name={str(tmp_path / "g")!r})
+    portal.subscribe("g", str, heard.set_result)
+    portal.ready()
+    print(await heard)
+    await portal.close()
+
+asyncio.run(main())
+"""
+    with gobyd(tmp_path, "--socket-name", str(tmp_path / "g"), "--required-client", "b"):
+        listening = subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            with Portal("a", socket_name=tmp_path / "g") as a:
+                a.publish("g", "text")
+                a.wait_released(20)
+                assert listening.communicate(timeout=20)[0] == "text\n"
+        finally:
+            listening.kill()
+            listening.communicate()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
 def test_it_serves_until_a_signal(tmp_path: Path, number: signal.Signals, transport: str) -> None:

@@ -488,3 +488,28 @@ async def test_close_delivers_after_an_attempt_was_cancelled(make, free_place):
     pull = make(omq.PULL, bind=free_place)
     assert await pull.recv(timeout=5) == b"x"
     await asyncio.wait_for(closing, 5)
+
+
+@pytest.mark.parametrize("way", ["timeout", "group"])
+async def test_a_cancellation_bounds_the_wait_at_the_end_of_a_block(make, free_place, caplog, way):
+    async def send():
+        async with omq.PUSH(connect=free_place, error_linger=0.2) as push:
+            await push.send(b"x")
+            await asyncio.Event().wait()
+
+    async def together():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(send())
+            await asyncio.sleep(0.05)
+            raise ValueError
+
+    async with asyncio.timeout(10):
+        if way == "timeout":
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await send()
+        else:
+            with pytest.raises(ExceptionGroup):
+                await together()
+    assert f"leave: 1 message for {free_place} (linger=0.2 s)" in caplog.text
+    assert f"dropped 1 message for {free_place}: linger is over" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,52 @@ def test_the_twin_connects_with_its_first_call(told: dict[str, Any]) -> None:
         await portal.flush(5)
         await portal.close()
         await portal.close()
+
+    asyncio.run(main())
+
+
+#: Calls that a program may make first, and that do not wait.
+FIRST_CALLS: dict[str, Callable[[twin.Portal, list[Any]], object]] = {
+    "subscribe": lambda portal, got: portal.subscribe("g", str, got.append),
+    "subscribe_regex": lambda portal, got: portal.subscribe_regex("g", callback=lambda one: got.append(one.data)),
+    "ready": lambda portal, got: portal.ready(),
+}
+
+
+@pytest.mark.parametrize("first", FIRST_CALLS)
+def test_the_twin_connects_with_its_first_call_that_does_not_wait(bus: Make, first: str) -> None:
+    async def main() -> None:
+        made = await asyncio.to_thread(bus, required_clients=["b"])
+        got: list[Any] = []
+        b = twin.Portal("b", **made.told)
+        FIRST_CALLS[first](b, got)
+        if first != "ready":
+            b.ready()
+        await asyncio.to_thread(until, lambda: made.daemon.missing == [])
+        async with twin.Portal("a", **made.told) as a:
+            await a.wait_released(10)
+            await a.publish("g", "text")
+            if first != "ready":
+                await asyncio.to_thread(until, lambda: got)
+        await b.close()
+
+    asyncio.run(main())
+
+
+def test_a_twin_that_connects_in_the_background_logs_why_it_could_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        portal = twin.Portal("b", socket_name=tmp_path / "g", manager_timeout=0.1)
+        got: list[str] = []
+        portal.subscribe("g", str, got.append)
+        await asyncio.to_thread(until, lambda: "no manager (gobyd) has answered" in caplog.text)
+        with Daemon(socket_name=tmp_path / "g", required_clients=["b"]) as daemon:
+            portal.ready()
+            await asyncio.to_thread(until, lambda: daemon.missing == [])
+            await portal.publish("g", "text")
+            await asyncio.to_thread(until, lambda: got)
+            await portal.close()
 
     asyncio.run(main())
 
