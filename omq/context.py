@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import logging
 import os
-import threading
 import warnings
 from functools import partial
 from types import TracebackType
@@ -25,6 +24,7 @@ from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ClosedError, ContextTerminated, OmqError, StateError
 from omq.options import Options
 from omq.types import UNSET
+from omq.unpatched import threading
 
 log = logging.getLogger("omq")
 

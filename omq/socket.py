@@ -23,6 +23,7 @@ from omq.monitor import Monitor
 from omq.options import Options
 from omq.socket_base import SocketBase, several
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
+from omq.unpatched import selectors
 
 #: Seconds that one look at descriptors may last: epoll_wait(2) counts them in milliseconds of 31 bits.
 _LONGEST: Final = 1e6
@@ -389,8 +390,6 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
         ValueError: The timeout is below 0, or no number; or the events are others.
         TypeError: One of *sockets* is no blocking socket.
     """
-    import selectors
-
     timeout = patience(timeout)
     if not isinstance(events, int) or not events or events & ~(POLL_IN | POLL_OUT):
         raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")

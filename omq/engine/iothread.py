@@ -7,15 +7,12 @@ thread that handlers do not run in.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextlib
 import logging
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -28,6 +25,7 @@ from omq._core.link.deferred_calls import DeferredCalls
 from omq.engine.job import Job, terminated
 from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ContextTerminated, StateError
+from omq.unpatched import _thread, sleep, threading
 
 log = logging.getLogger("omq")
 
@@ -255,7 +253,7 @@ class IoThread:
         self._down.wait()
         # `threading.Thread.join` would wait under a lock that a handler may want.
         while self._native and os.path.exists(f"/proc/self/task/{self._native}"):
-            time.sleep(_GLANCE)
+            sleep(_GLANCE)
 
     def abandon(self) -> None:
         """Has the thread end in its own time, and take along what it was given: nobody else uses that any more."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from typing import Any
 
 from omq._core.link.handshake_io import accept
@@ -14,6 +13,7 @@ from omq.engine.views import AcceptingSocket
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import Endpoint, StreamTransport
+from omq.unpatched import socket
 
 #: Seconds without accepting when the process has run out of descriptors or memory.
 _BREATH = 0.1

@@ -34,9 +34,9 @@ from omq._core.link.poller cimport EVENTS, NO_TICKET, Poller
 from omq._core.calls.readable_event cimport ReadableEvent
 
 import os
-import threading
 
 from omq.errors import ClosedError, StateError
+from omq.unpatched import threading
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
