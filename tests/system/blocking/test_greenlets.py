@@ -87,7 +87,8 @@ PROGRAMS = {
 
         left = omq.PULL(bind="tcp://127.0.0.1:*")  # the interpreter closes them
         last = omq.PUSH(connect=left.endpoints[0])
-        last.send(b"not received")
+        last.send(b"bye")
+        assert left.recv(timeout=20) == b"bye"
     """,
     "asyncio": """
         import asyncio
