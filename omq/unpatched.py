@@ -63,6 +63,19 @@ def is_patched() -> bool:
     return eventlet is not None and bool(eventlet.already_patched)
 
 
+def refuse_subinterpreter() -> None:
+    """Raises `ImportError` in an interpreter that is not the process's first: omq's core belongs to that one."""
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    try:
+        interpreters: Any = importlib.import_module(name)
+    except ImportError:  # a Python without them
+        return
+    if interpreters.get_current() != interpreters.get_main():
+        raise ImportError(
+            "omq does not work in a sub-interpreter: import it in the main one, or use a process (multiprocessing)"
+        )
+
+
 def sleep(seconds: float) -> None:
     """Has the whole thread sleep, as `time.sleep` does without a patch."""
     time.sleep(seconds)

@@ -465,9 +465,12 @@ class Engine(StateMachine[SocketState]):
             self.handshakes.close()
 
     def _cancel_tasks(self) -> None:
-        if self.in_loop:  # one that is closed has no more turns to end them in
-            for task in self._tasks:
+        for task in tuple(self._tasks):
+            if self.in_loop:
                 task.cancel()
+            else:
+                # A closed loop has no more turns to end it in. The socket has a warning of its own for that.
+                cast("Any", task)._log_destroy_pending = False
 
     def _leave_parent(self) -> None:
         if self.in_loop and self._parent is not None and not self._over.done():
