@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +28,7 @@ from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ClosedError, ContextTerminated, OmqError, StateError
 from omq.options import Options
 from omq.types import UNSET
+from omq.unpatched import threading
 
 
 class Closable(Protocol):

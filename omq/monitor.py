@@ -6,6 +6,7 @@ from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self, SupportsIndex
 
+from omq._core.calls.attempt import checked_count
 from omq._core.calls.event_queue import EventQueue, SyncEventQueue
 from omq.engine.socket import Engine
 from omq.event import Event, EventKind, HandshakeFailure
@@ -21,8 +22,7 @@ class MonitorBase(EventQueue):
     """What the monitors of both twins have in common."""
 
     def __init__(self, engine: Engine, limit: int) -> None:
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise ValueError(f"limit={limit!r}: must be a whole number, at least 1")
+        limit = checked_count("limit", limit)
         self._engine = engine
         self._assemble(limit, EventKind.MONITOR_STOPPED, partial(_missed, limit), engine.fork_guard)
         engine.reporter.add(self)

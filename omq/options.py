@@ -6,7 +6,6 @@ socket type raises `OptionError` with the offending value; none is accepted and 
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
 import re
@@ -363,7 +362,7 @@ class Options:
             if socket_type not in spec["types"]:
                 fitting = ", ".join(t.value for t in SocketType if t in spec["types"])
                 raise OptionError(f"option {name!r} does not fit a {socket_type.value} socket; it is for {fitting}")
-        return dataclasses.replace(base, **given) if base is not None else cls(**given)
+        return (_DEFAULTS if base is None else base)._with(given)
 
     def for_endpoint(self, call: str, endpoint: str, given: Mapping[str, Any], heeded: frozenset[str]) -> Options:
         """What holds for one endpoint; gives these very options where nothing is given for it alone.
@@ -386,7 +385,17 @@ class Options:
                 raise OptionError(f"option {name!r} is for {next(iter(calls))}, not for {call}")
             if name not in heeded:
                 raise OptionError(f"option {name!r} means nothing for {endpoint}")
-        return dataclasses.replace(self, **given) if given else self
+        return self._with(given)
+
+    def _with(self, given: Mapping[str, Any]) -> Options:
+        """These options with others in their place, which alone are checked; a socket is made with few of fifty."""
+        if not given:
+            return self
+        found = object.__new__(type(self))
+        for name, spec in _SPECS.items():
+            value = _checked(name, spec, given[name]) if name in given else getattr(self, name)
+            object.__setattr__(found, name, value)
+        return found
 
     @staticmethod
     def is_live(name: str) -> bool:
@@ -425,3 +434,4 @@ def _checked(name: str, spec: Any, value: Any) -> Any:
 
 
 _SPECS: Final[dict[str, Any]] = {f.name: f.metadata for f in fields(Options)}
+_DEFAULTS: Final = Options()

@@ -174,7 +174,7 @@ class CurveClient(Security):
         if public_key is not None and secret_key is None:
             raise UsageError("a public_key needs its secret_key")
         self._server = _public(server_key, "server_key")
-        self._secret = Secret(secret_key)
+        self._secret = Secret() if secret_key is None else _own(secret_key)
         self._public = self._secret.public()
         if public_key is not None and not compare_digest(_public(public_key, "public_key"), self._public):
             raise UsageError("public_key is not the public half of secret_key")
@@ -214,7 +214,9 @@ def z85_encode(data: bytes) -> bytes:
     Raises:
         UsageError: The length is no multiple of 4.
     """
-    return z85.encode(data)
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise UsageError(f"data: Z85 encodes bytes, not {type(data).__name__}")
+    return z85.encode(bytes(data))
 
 
 def z85_decode(text: bytes | str) -> bytes:
@@ -223,6 +225,8 @@ def z85_decode(text: bytes | str) -> bytes:
     Raises:
         UsageError: The text is not Z85.
     """
+    if not isinstance(text, bytes | str):
+        raise UsageError(f"text: Z85 is bytes or str, not {type(text).__name__}")
     return z85.decode(text)
 
 
@@ -324,7 +328,10 @@ def _own(key: bytes | str) -> Secret:
     """A secret key; `None`, such as a variable that is not set, does not stand for a new one."""
     if key is None:
         raise UsageError("a secret key is bytes or str, not None")
-    return Secret(key)
+    try:
+        return Secret(key)
+    except UnicodeError:
+        raise UsageError("a secret key has 32 bytes, or 40 characters of Z85, which are ASCII") from None
 
 
 def _public(key: bytes | str, name: str) -> bytes:
@@ -334,7 +341,10 @@ def _public(key: bytes | str, name: str) -> bytes:
     if not isinstance(key, bytes | str) or len(key) != _KEY_TEXT:
         size = f"{len(key)} of them" if isinstance(key, bytes | str) else f"a {type(key).__name__}"
         raise UsageError(f"{name} has 32 bytes, or 40 characters of Z85, not {size}")
-    return z85.decode(key)
+    try:
+        return z85.decode(key)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
 
 
 def _credential(name: str, value: bytes | str) -> bytes:

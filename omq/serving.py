@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from omq.errors import UsageError
+from omq.unpatched import threading
 
 
 class AsyncServing(Protocol):

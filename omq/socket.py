@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self, cast
 
+from omq._core.calls.attempt import checked_events
 from omq._core.calls.readable_event import ReadableEvent
 from omq._core.calls.routed_calls import RoutedSyncCore
-from omq._core.calls.sync import SyncCore
+from omq._core.calls.sync import SyncCore, wait_for_any
 from omq._core.clock import patience
 from omq.context import Context
 from omq.engine.driver import CallerDriver
@@ -24,9 +24,6 @@ from omq.monitor import Monitor
 from omq.options import Options
 from omq.socket_base import SocketBase, several
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
-
-#: Seconds that one look at descriptors may last: epoll_wait(2) counts them in milliseconds of 31 bits.
-_LONGEST: Final = 1e6
 
 
 class Socket(SocketBase, IoClosing, SyncCore):
@@ -176,7 +173,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
             Timeout: There are fewer.
             ClosedError: The socket was closed.
         """
-        self._wait(lambda: self._engine.peer_count >= n, f"{n} connected peers", timeout)
+        self._wait(self._connected(n), f"{n} connected peers", timeout)
 
     def wait_subscribed(self, prefix: bytes | None = None, n: int = 1, *, timeout: float | None = None) -> None:
         """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix; PUB and XPUB.
@@ -226,12 +223,17 @@ class Socket(SocketBase, IoClosing, SyncCore):
     def _show_room(self, room: ReadableEvent, stack: contextlib.ExitStack[Any]) -> None:
         """Makes *room* readable whenever the socket may have got room for a message, until the stack unwinds."""
         self._refuse_unless_sending()
-        self._begin()
+        if self._engine.has_loop:
+            self._context.check()
+            self._refuse_closed()
+        else:
+            self._begin()
         wait_queue = self.writable
         stack.callback(wait_queue.hide, room)
         wait_queue.show(room)
         # No call is under way: the I/O thread is to see at once that a peer has made room.
-        self._engine_call(self._engine.driver.take_over)
+        if not self.watched:
+            self._engine_call(self._engine.driver.take_over)
 
     def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
         timeout = patience(timeout)
@@ -378,48 +380,23 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
         ValueError: The timeout is below 0, or no number; or the events are others.
         TypeError: One of *sockets* is no blocking socket.
     """
-    import selectors
-
     timeout = patience(timeout)
-    if not isinstance(events, int) or not events or events & ~(POLL_IN | POLL_OUT):
-        raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
-    if not sockets:
-        raise StateError("there is no socket to wait for")
-    deadline = None if timeout is None else time.monotonic() + timeout
+    checked_events(events)
+    if isinstance(sockets, Socket) or not isinstance(sockets, Iterable):
+        raise TypeError(f"sockets: must be a sequence of blocking sockets, not {sockets!r}")
     distinct = list(dict.fromkeys(sockets))
-    # The selector ends before the descriptors that it looks at.
-    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+    if not distinct:
+        raise StateError(f"sockets={sockets!r}: there is no socket to wait for")
+    for one in distinct:
+        if not isinstance(one, Socket):
+            raise TypeError(f"sockets: omq.wait takes blocking sockets, not {one!r}")
+    with contextlib.ExitStack() as stack:
         room = None
-        for one in distinct:
-            if not isinstance(one, Socket):
-                raise TypeError(f"omq.wait takes blocking sockets, not {one!r}")
-            # The core's own calls: a subclass may have overridden them.
-            if events == POLL_IN or (events & POLL_IN and one.recv_queue is not None):
-                # First: a signal handler may raise in between.
-                stack.callback(SyncCore._return_fileno, one, selector)
-                selector.register(SyncCore._borrow_fileno(one, selector), selectors.EVENT_READ, one)
-            if events & POLL_OUT and (one.send_queue is not None or events == POLL_OUT):
-                if room is None:
-                    room = ReadableEvent()
-                    selector.register(room, selectors.EVENT_READ)
+        for one in distinct if events & POLL_OUT else ():
+            if one.send_queue is not None or events == POLL_OUT:
+                room = room or ReadableEvent()
                 one._show_room(room, stack)
-        while True:
-            if room is not None:
-                room.reset()  # before the look: what changes after it shows
-                found = distinct
-            else:
-                found = [key.data for key, _ in selector.select(_left(deadline))]
-            ready = [one for one in found if SyncCore.poll(one, 0, events)]
-            # Another thread may have taken the message, or the room, that was seen.
-            if ready or (deadline is not None and time.monotonic() >= deadline):
-                return ready
-            if room is not None:
-                selector.select(_left(deadline))
-
-
-def _left(deadline: float | None) -> float | None:
-    """Seconds until the deadline, as many as a selector can be told."""
-    return None if deadline is None else min(max(deadline - time.monotonic(), 0), _LONGEST)
+        return cast("list[Socket]", wait_for_any(cast("list[SyncCore]", distinct), events, timeout, room))
 
 
 # The types, one line each; `omq.types.TRAITS` says the rest.

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn, SupportsIndex
 
+from omq._core.calls.attempt import checked_count
 from omq._core.calls.description import snapshot
 from omq._core.clock import patience as patience
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
@@ -291,6 +292,11 @@ class SocketBase:
             return self._closed_error("was closed while a call waited")
         return SendTimeout(f"not everything that was accepted has left within {timeout} s")
 
+    def _connected(self, n: int) -> Callable[[], bool]:
+        """The condition that *n* peers have finished the handshake."""
+        n = checked_count("n", n, 0)
+        return lambda: self._engine.peer_count >= n
+
     def _refuse_unless_sending(self) -> None:
         """Raises if the type does not send."""
         if self._engine.pattern.send_queue is None:
@@ -299,6 +305,9 @@ class SocketBase:
     def _subscribed(self, prefix: bytes | None, n: int) -> Callable[[], bool]:
         """The condition that *n* subscriptions are in force."""
         self._engine.require_type(SocketType.PUB, SocketType.XPUB)
+        n = checked_count("n", n, 0)
+        if prefix is not None:
+            _prefix(prefix)
         pattern: Any = self._engine.pattern
 
         def reached() -> bool:

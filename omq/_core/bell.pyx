@@ -15,6 +15,8 @@ from collections import deque
 import logging
 import os
 
+from omq.errors import TransportError
+
 log = logging.getLogger("omq")
 
 cdef enum:
@@ -38,7 +40,7 @@ cdef class Bell:
         if self.fd < 0:
             self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             if self.fd < 0:
-                raise OSError(errno, os.strerror(errno))
+                raise TransportError(errno, os.strerror(errno))
             self._ring()  # a call may have been requested before
 
     def close(self):

@@ -34,10 +34,14 @@ cdef enum:
 
 
 cdef inline double number_of(object timeout) except? -1:
-    try:
-        return timeout
-    except OverflowError:  # an integer that no float holds
-        return 2.0 * AGES if timeout > 0 else -1.0
+    if type(timeout) is not bool:
+        try:
+            return timeout
+        except OverflowError:  # an integer that no float holds
+            return 2.0 * AGES if timeout > 0 else -1.0
+        except TypeError:
+            pass
+    raise TypeError(f"timeout={timeout!r}: must be seconds, 0 or more, or None, not {type(timeout).__name__}")
 
 
 cdef inline object seconds(object timeout):

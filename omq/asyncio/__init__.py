@@ -172,7 +172,7 @@ class Socket(SocketBase, AsyncCore):
             Timeout: There are fewer.
             ClosedError: The socket was closed.
         """
-        await self._wait(lambda: self._engine.peer_count >= n, f"{n} connected peers", timeout)
+        await self._wait(self._connected(n), f"{n} connected peers", timeout)
 
     async def wait_subscribed(self, prefix: bytes | None = None, n: int = 1, *, timeout: float | None = None) -> None:
         """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix; PUB and XPUB.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import socket
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
@@ -20,6 +18,7 @@ from omq.errors import ConnectError
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import AddrInfo, Endpoint, Lookup, Route, StreamTransport, refusal
+from omq.unpatched import socket, threading
 
 _STAGGER: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
 

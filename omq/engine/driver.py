@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from omq._core.link.poller import Poller
 from omq._core.lock import SocketLock
 from omq._core.queues.peer import SendQueue
 from omq._core.queues.wait_queue import WaitQueue
+from omq.unpatched import threading
 
 #: What the core asks of asyncio: the loop that runs, its current task, and the tasks that have begun within another
 #: one's step (`asyncio.eager_task_factory`, Python 3.12; it has no public name).

@@ -7,15 +7,12 @@ thread that handlers do not run in.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextlib
 import logging
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -27,7 +24,8 @@ from omq._core.link.convoy_breaker import ConvoyBreaker
 from omq._core.link.deferred_calls import DeferredCalls
 from omq.engine.job import Job, terminated
 from omq.engine.weak_set import WeakIdentitySet
-from omq.errors import ContextTerminated, StateError
+from omq.errors import ContextTerminated, StateError, TransportError
+from omq.unpatched import _thread, sleep, threading
 
 log = logging.getLogger("omq")
 
@@ -57,19 +55,21 @@ class Stoppable(Protocol):
 
 
 def _see_to_room() -> list[int]:
-    """Raises the system's error unless there are descriptors for an event loop. Gives the numbers that it will get.
+    """Raises `TransportError` unless there are descriptors for an event loop. Gives the numbers that it will get.
 
     libuv opens some for all loops of a process when the first is made, and where there are none it aborts the process
     (`uv__signal_global_reinit`). It does so, too, when it closes one that has the number of a standard stream
     (`uv__close`): a daemon that has closed its own gets /dev/null there.
     """
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
-        pass
-    os.close(fd)
     found: list[int] = []
     try:
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+            pass
+        os.close(fd)
         while len(found) < _DESCRIPTORS:
             found += os.pipe()
+    except OSError as error:
+        raise TransportError(error.errno, f"the I/O thread needs descriptors: {error.strerror}") from None
     finally:
         for fd in found:
             os.close(fd)
@@ -113,7 +113,7 @@ class IoThread:
         """Starts it, unless it has been. It goes on starting if the caller is interrupted; call again, then.
 
         Raises:
-            OSError: The system gives no descriptors for it; make another one.
+            TransportError: The system gives no descriptors for it; make another one.
             RuntimeError: The system gives no thread; make another one.
             ContextTerminated: It has been stopped.
             StateError: The interpreter ends.
@@ -255,7 +255,7 @@ class IoThread:
         self._down.wait()
         # `threading.Thread.join` would wait under a lock that a handler may want.
         while self._native and os.path.exists(f"/proc/self/task/{self._native}"):
-            time.sleep(_GLANCE)
+            sleep(_GLANCE)
 
     def abandon(self) -> None:
         """Has the thread end in its own time, and take along what it was given: nobody else uses that any more."""

@@ -6,7 +6,6 @@ apart is one step (`omq._core.atomic`).
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextlib
 import sys
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 
 from omq._core.atomic import Latch, Slot
 from omq.errors import ContextTerminated
+from omq.unpatched import _thread
 
 
 class JobThread(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import socket
 from typing import Any
 
 from omq._core.link.handshake_io import accept
@@ -15,6 +14,7 @@ from omq.engine.views import AcceptingSocket
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import Endpoint, StreamTransport
+from omq.unpatched import socket
 
 #: Seconds without accepting when the process has run out of descriptors or memory, or handshakes have no room.
 _BREATH = 0.1

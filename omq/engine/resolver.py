@@ -11,11 +11,10 @@ import contextlib
 import errno
 import os
 import signal
-import socket
-import threading
 from typing import Any
 
 from omq.transport import AddrInfo, Lookup
+from omq.unpatched import socket, threading
 
 _FULL = 0.01  # seconds before a Unix socket whose queue is full is tried again
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
@@ -28,6 +27,7 @@ from omq.options import Options
 from omq.routing import PATTERNS
 from omq.transport import StreamTransport
 from omq.types import SENDS_IDENTITY, SocketType
+from omq.unpatched import threading
 
 log = logging.getLogger("omq")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemotePr
 from omq.options import Options
 from omq.transport import StreamTransport
 from omq.types import TRAITS
+from omq.unpatched import socket
 from omq.zmtp import command
 from omq.zmtp.handshake import Handshake, PeerMetadata
 from omq.zmtp.mechanism import Question

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from omq.goby.portal_base import check_callback
 from omq.goby.protobuf import HealthRequest, InterProcessPortalConfig, TerminateRequest
 from omq.goby.scheme import SchemeId
 from omq.goby.wire import bus_of
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
 

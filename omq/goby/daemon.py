@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -44,6 +43,7 @@ from omq.goby.protobuf import (
 from omq.goby.router import Router, socket_message
 from omq.goby.scheme import parsed
 from omq.goby.wire import REQUESTS, Bus, bracketed, bus_of
+from omq.unpatched import threading
 
 __all__ = ["Daemon"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -14,6 +13,7 @@ from omq.errors import UsageError
 from omq.goby.errors import Malformed
 from omq.goby.identifier import INTERNAL, Identifier, prefix_of, read_identifier, shown
 from omq.goby.scheme import Codec
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
 

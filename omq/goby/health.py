@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -21,6 +20,7 @@ from omq.goby.protobuf import (
     ThreadHealth,
     VehicleHealth,
 )
+from omq.unpatched import threading
 
 HEALTH_REQUEST: Final = "goby::health::request"
 HEALTH_RESPONSE: Final = "goby::health::response"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import Final
 
 from omq.errors import UsageError
 from omq.goby.errors import BufferFull
+from omq.unpatched import threading
 
 LIMIT: Final = 10_000  # publications
 LIMIT_BYTES: Final = 64 << 20

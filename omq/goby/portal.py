@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -36,6 +35,7 @@ from omq.goby.session import (
     Where,
 )
 from omq.monitor import Monitor
+from omq.unpatched import threading
 
 __all__ = ["Portal", "Subscription"]
 

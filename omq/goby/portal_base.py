@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -16,6 +15,7 @@ from omq.goby.identifier import checked_group, prefix_of
 from omq.goby.scheme import Scheme, SchemeId
 from omq.goby.session import Session
 from omq.goby.wire import PLATFORM, PORT, Bus
+from omq.unpatched import threading
 
 BATCH: Final = 1024  # publications that are taken at once
 LINGER: Final = 1.0  # seconds that publications have to leave when the portal closes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -13,6 +12,7 @@ import omq
 from omq.errors import ClosedError, OmqError
 from omq.goby.protobuf import InterProcessPortalConfig, Socket
 from omq.goby.wire import Bus
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
 

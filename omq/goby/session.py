@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
@@ -47,6 +46,7 @@ from omq.goby.wire import (
     read_response,
     read_sockets,
 )
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
 

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from omq.executor import in_thread
 from omq.pzq.cluster.beginnings import NONE, Beginnings
 from omq.pzq.cluster.done import MAX_RANGES, Done, Ranges, Stated, statements_of
 from omq.pzq.queue import Queue
@@ -88,7 +89,7 @@ class Account:
             self._next = now + max(STATED, (time.monotonic() - now) / SHARE)
         if now >= self._next_write and self._writing is None and (told := self._done.told()) != self._kept:
             self._next_write = now + KEPT
-            self._writing = asyncio.get_running_loop().run_in_executor(None, self._write, told)
+            self._writing = in_thread(self._write, told)
             self._writing.add_done_callback(self._written)
 
     async def close(self) -> None:

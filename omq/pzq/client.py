@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -23,6 +22,7 @@ from omq.pzq.wire import (
 )
 from omq.socket_base import patience
 from omq.types import Unset
+from omq.unpatched import threading
 
 #: Messages of `send_many` that wait for their acknowledgements.
 WINDOW: Final = 1000

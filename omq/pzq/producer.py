@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from omq.errors import ReceiveTimeout
 from omq.pzq.client import AGAIN, TIMEOUT, WINDOW, Body, Unanswered
 from omq.socket_base import patience
 from omq.types import UNSET, Unset
+from omq.unpatched import threading
 
 __all__ = ["Producer"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from omq.errors import UsageError
+from omq.unpatched import socket
 
 TIMEOUT_NODES: Final = 10_000_000  # microseconds
 TIMEOUT_REPLICATION: Final = 100_000  # microseconds

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from omq.executor import in_thread
 from omq.store.errors import StagesFull, StoreError, StoreFailed, StoreFull
 from omq.store.interface import Appended, Log, Notify, Settle, Write
+from omq.unpatched import queue, threading
 
 #: Seconds without a refusal after which what is stored shows that there is room again.
 _FULL = 10.0
@@ -54,27 +54,27 @@ class Journal:
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
         self._attends = False  # the loop looks at the news next, without being called
-        self._bell: SimpleQueue[None] = SimpleQueue()  # rung for a loop that lingers
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # rung for a loop that lingers
         self._lingers = False
 
     async def open(self, opened: Callable[[Notify, Appended], Log]) -> None:
         """Opens the store, in a thread: it may have much to verify."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        opening = self._loop.run_in_executor(None, opened, self._notify, self._appended)
+        opening = in_thread(opened, self._notify, self._appended)
         try:
             self.store = await asyncio.shield(opening)
         except asyncio.CancelledError:
             # The thread goes on, and what it opens is locked until it is closed.
             store = await opening
-            await self._loop.run_in_executor(None, store.close)
+            await in_thread(store.close)
             raise
 
     async def close(self) -> None:
         """Waits for the answers to all that was submitted, and closes the store."""
         await self.drained()
         if hasattr(self, "store"):
-            await self._loop.run_in_executor(None, self.store.close)
+            await in_thread(self.store.close)
             self._arrived()  # what failed because of the end
 
     async def drained(self) -> None:
@@ -171,7 +171,7 @@ class Journal:
         self._lingers = self._attends = True
         try:
             if not self._news:
-                with suppress(Empty):
+                with suppress(queue.Empty):
                     self._bell.get(timeout=seconds)
         finally:
             self._lingers = self._attends = False

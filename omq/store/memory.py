@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -48,6 +47,7 @@ from omq.store.interface import (
 from omq.store.internal import Carried, Carry
 from omq.store.joining import OpenBlock, Records, pieces, reaching
 from omq.store.settled import Settled
+from omq.unpatched import threading
 
 PRODUCERS: Final = 65_536  # that are known of a topic
 COMMITS: Final = 65_536  # whose names are known

@@ -6,7 +6,6 @@ transport says how, and neither awaits nor knows the protocol that is spoken ove
 
 from __future__ import annotations
 
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 from omq.errors import TransportError
 from omq.options import Options
+from omq.unpatched import socket
 
 #: One result of getaddrinfo: family, type, protocol, canonical name, socket address.
 AddrInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]

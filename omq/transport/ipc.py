@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import socket
 import stat
 import tempfile
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from typing import Any, ClassVar, Final
 from omq.errors import BindError, ConnectError
 from omq.options import Options
 from omq.transport.base import AddrInfo, Listening, Route, StreamTransport, refusal
+from omq.unpatched import socket
 
 #: Bytes that a path or an abstract name may have: `sun_path` has 108, and one is for the NUL (`unix(7)`).
 MAX_PATH: Final = 107

@@ -9,7 +9,6 @@ import errno
 import fcntl
 import ipaddress
 import math
-import socket
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Any, ClassVar, Final
 from omq.errors import BindError, ConnectError
 from omq.options import Options
 from omq.transport.base import AddrInfo, Listening, Lookup, Route, StreamTransport, refusal, shown
+from omq.unpatched import socket
 
 _SIOCGIFADDR: Final = 0x8915  # netdevice(7): the IPv4 address of an interface
 _IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7): choose the source port on connect, knowing the destination

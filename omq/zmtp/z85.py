@@ -21,7 +21,7 @@ def encode(data: bytes) -> bytes:
         UsageError: The length is no multiple of 4.
     """
     if len(data) % 4:
-        raise UsageError(f"Z85 encodes a multiple of 4 bytes, not {len(data)} (RFC 32, Formal Specification)")
+        raise UsageError(f"data: Z85 encodes a multiple of 4 bytes, not {len(data)} (RFC 32, Formal Specification)")
     text = bytearray()
     for start in range(0, len(data), 4):
         number = int.from_bytes(data[start : start + 4], "big")
@@ -42,7 +42,7 @@ def decode(text: bytes | str) -> bytes:
     characters = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if len(characters) % 5:
         raise UsageError(
-            f"Z85 text has a multiple of 5 characters, not {len(characters)} (RFC 32, Formal Specification)"
+            f"text: Z85 has a multiple of 5 characters, not {len(characters)} (RFC 32, Formal Specification)"
         )
     data = bytearray()
     for start in range(0, len(characters), 5):

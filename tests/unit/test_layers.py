@@ -21,12 +21,13 @@ LAYERS = {
     "system": {"broker", "pzq", "goby"},
     "serving": {"serving"},
     "store": {"store"},
+    "executor": {"executor"},
     "public": {"", "socket", "asyncio", "socket_base", "context", "monitor", "proxy", "security"},
     "engine": {"engine"},
     "middle": {"routing", "transport"},
     "zmtp": {"zmtp"},
     "core": {"_core"},
-    "base": {"errors", "options", "types", "message", "event", "_version"},
+    "base": {"errors", "options", "types", "message", "event", "unpatched", "_version"},
 }
 ORDER = list(LAYERS)
 #: The floors of the core, from top to bottom; what stands beside them serves all.
@@ -44,13 +45,17 @@ MAY_USE = {"omq._core.blocks": {"store", "broker", "pzq"}, "omq._core.columns": 
 TWINS = "asyncio"
 
 ASYNC = {"asyncio", "uvloop"}
-IO = ASYNC | {"socket", "select", "selectors", "ssl", "subprocess", "threading"}
+#: What gevent and eventlet patch: `omq.unpatched` has it as it was. Commands are programs of their own.
+PATCHED = {"_thread", "queue", "select", "selectors", "socket", "subprocess", "threading"}
+UNPATCHED = "omq.unpatched"
+MAY_BE_PATCHED = ("omq.cli", "omq.spark.demo", "omq.goby.protobuf.generate", UNPATCHED)
+IO = ASYNC | PATCHED | {"ssl"}
 CLOCK = {"time", "datetime"}
 #: What a room may not import from outside the package.
 FORBIDDEN = {"routing": IO, "zmtp": IO | CLOCK}
 #: Names without a loop behind them: what a cancellation is.
 HARMLESS = ("asyncio.exceptions.",)
-MAY_AWAIT = {"face", "system", "serving", "store", "engine"}
+MAY_AWAIT = {"face", "system", "serving", "store", "executor", "engine"}
 
 #: Where every scheme has its object; the room itself is all that others see of it.
 TRANSPORT = "transport"
@@ -259,6 +264,13 @@ def room_of(target: str, known: set[str], top: str) -> str | None:
     return ""  # `from omq import PUSH`: the package itself
 
 
+def patch_trouble(name: str, target: str) -> str | None:
+    """Why the module *name* may not import *target*, which gevent or eventlet may have patched; `None` if it may."""
+    if target.split(".")[0] in PATCHED and not name.startswith(MAY_BE_PATCHED):
+        return f"imports {target}, which may be patched, and not from {UNPATCHED}"
+    return None
+
+
 def import_trouble(room: str, target: str, known: set[str], top: str) -> str | None:
     """Why a module in *room* may not import *target*; `None` if it may."""
     layer = LAYER_OF[room]
@@ -274,6 +286,8 @@ def import_trouble(room: str, target: str, known: set[str], top: str) -> str | N
         return None
     if reached == room:
         return None
+    if reached == "unpatched" and room in FORBIDDEN:
+        return f"{room} does no I/O and reads no clock, but imports {target}"
     if reached not in LAYER_OF:
         return f"{reached!r} stands in no layer"
     below = LAYER_OF[reached]
@@ -366,6 +380,7 @@ def violations(root: Path) -> list[str]:
             if path.suffix == ".pyi" and room_of(one.target, known, root.name) is None:
                 continue  # a stub names types; what is used is in the source beside it
             trouble = import_trouble(room, one.target, known, root.name) or floor_trouble(name, one.target)
+            trouble = trouble or patch_trouble(name, one.target)
             if trouble := trouble or seam_trouble(room, one.target, known, root.name):
                 found.append(f"{where}:{one.line}: {trouble}")
         if room != TRANSPORT and LAYER_OF[room] not in PUBLIC_ONLY:
@@ -490,7 +505,9 @@ BAD = [
     ("engine/views.py", "def f():\n    import signal", "inside a function"),
     ("engine/views.py", "async def f():\n    def g():\n        from omq import errors", "inside a function"),
     ("engine/views.py", "def f():\n    return __import__('signal')", "inside a function"),
-    ("transport/base.py", "def f():\n    import socket", "inside a function"),
+    ("transport/base.py", "def f():\n    from omq.unpatched import socket", "inside a function"),
+    ("engine/socket.py", "import threading", "may be patched"),
+    ("zmtp/null.py", "from omq.unpatched import threading", "does no I/O"),
     ("engine/socket.py", "x = 1\n" * 661, "more than 660"),
     ("_core/wire/frame_reader.pyx", "x = 1\n" * 901, "more than 900"),
     ("_core/batch.pyx", "# comment\n" * 661, "more than 660"),
@@ -507,7 +524,8 @@ GOOD = [
     ("_core/calls/call.pyx", "from omq._core.wire.send_buffer cimport Part\nfrom omq._core.clock cimport now_ns"),
     ("zmtp/null.py", "from omq._core import codec\nfrom omq import errors"),
     ("routing/base.py", "from omq.zmtp import greeting\nfrom omq._core.codec import encode_frame"),
-    ("transport/tcp.py", "import socket"),
+    ("transport/tcp.py", "from omq.unpatched import socket"),
+    ("cli/main.py", "import threading"),
     ("transport/tcp.py", "from omq.transport.ipc import IpcEndpoint\nWHERE = 'ipc://x'"),
     ("engine/socket.py", "from omq.transport import Endpoint, parse_endpoint"),
     ("engine/socket.py", '"""Over ipc://x."""\n\nx = 1\n"""As for "ipc"."""\n# ipc:'),
@@ -540,7 +558,7 @@ GOOD = [
 
 #: The least that stands in each synthetic tree, so that every import above has something to reach.
 FLOOR = [
-    "__init__.py errors.py types.py asyncio/__init__.py socket.py context.py message.py engine/socket.py",
+    "__init__.py errors.py types.py unpatched.py asyncio/__init__.py socket.py context.py message.py engine/socket.py",
     "routing/base.py transport/tcp.py zmtp/greeting.py _core/codec.pyx _core/codec.pxd _core/blocks.pyx store/log.py",
     "_core/columns.pyx",
     "broker/__init__.py pzq/__init__.py zmq/__init__.py engine/lone.py engine/views.py transport/base.py",

@@ -42,9 +42,9 @@ class AsyncSocketBase:
         """Gives back the descriptor of `fileno`: it no longer shows whether a message waits.
 
         Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
-        is readable, whether a message waits or not, as it is once the socket is closed. It stays open, so that no file
-        opened next gets its number, and `fileno` returns the same descriptor when it is called again. Does nothing if
-        `fileno` has not been called, or the socket is closed.
+        is readable, whether a message waits or not, as it is once the socket is closed. It stays open until the socket
+        is closed, so that no file opened next gets its number, and `fileno` returns the same descriptor when it is
+        called again. After `close` it closes the descriptor. Does nothing if `fileno` has not been called.
 
         Raises:
             StateError: This is another loop, or the process has forked.

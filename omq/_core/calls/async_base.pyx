@@ -82,9 +82,12 @@ cdef class AsyncSocketBase:
         self._task = None
 
     cdef int _show_end(self) except -1:
-        """Wakes threads that select on the descriptor: they find the socket closed."""
+        """Wakes threads that select on the descriptor: they find the socket closed. It closes one that is released."""
         if self._readable_event is not None:
             self._readable_event.show(True)
+        elif self._kept is not None:
+            self._kept.close()
+            self._kept = None
         return 0
 
     cdef int _tell(self) except -1:
@@ -123,16 +126,20 @@ cdef class AsyncSocketBase:
         """Gives back the descriptor of `fileno`: it no longer shows whether a message waits.
 
         Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
-        is readable, whether a message waits or not, as it is once the socket is closed. It stays open, so that no file
-        opened next gets its number, and `fileno` returns the same descriptor when it is called again. Does nothing if
-        `fileno` has not been called, or the socket is closed.
+        is readable, whether a message waits or not, as it is once the socket is closed. It stays open until the socket
+        is closed, so that no file opened next gets its number, and `fileno` returns the same descriptor when it is
+        called again. After `close` it closes the descriptor. Does nothing if `fileno` has not been called.
 
         Raises:
             StateError: This is another loop, or the process has forked.
         """
         if self._stale:
             self._refuse("")
-        if self._readable_event is not None and not self.closed:
+        if self._readable_event is not None:
+            if self.closed:
+                self._readable_event = None
+                self._show_end()
+                return
             self._enter()
             self._readable_event = None
             self._kept.show(True)

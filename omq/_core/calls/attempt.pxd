@@ -19,6 +19,7 @@ cdef enum:                   # what `poll` asks for, and gives: omq.types.POLL_I
     READY_OUT = 4
     READY_BOTH = 5
 
+cdef object count_of(str name, object value, int least)
 cdef int events_of(object events) except -1
 cdef int ready_of(int wanted, RecvQueue recv_queue, SendQueue send_queue) except -1
 cdef int refuse_large(Py_ssize_t room) except -1

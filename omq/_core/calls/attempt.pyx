@@ -1,16 +1,49 @@
 """One attempt of a call, without waiting: the same in both twins."""
 
+from omq._core.calls.part cimport short
 from omq._core.queues.peer cimport RecvQueue, SendQueue
+
+import operator
 
 from omq.errors import MessageTooLarge
 from omq.types import POLL_IN, POLL_OUT
 
 
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
+
+cdef object count_of(str name, object value, int least):
+    """Checks a number of things."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        try:
+            number = operator.index(value) if not isinstance(value, bool) else None
+        except TypeError:
+            number = None
+        if number is None:
+            raise TypeError(f"{name}={short(value)}: must be a whole number, at least {least}, not {type(value).__name__}")
+    if number < least:
+        raise ValueError(f"{name}={short(value)}: must be a whole number, at least {least}")
+    if number > PY_SSIZE_T_MAX:
+        raise ValueError(f"{name}={short(value)}: must be a whole number, at most {PY_SSIZE_T_MAX}")
+    return number
+
+
+def checked_count(str name, value, int least=1):
+    return count_of(name, value, least)
+
+
 cdef int events_of(object events) except -1:
     """What `poll` is asked for, checked."""
-    if not isinstance(events, int) or not events or events & ~(POLL_IN | POLL_OUT):
-        raise ValueError(f"events={events!r}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
+    if not isinstance(events, int) or isinstance(events, bool) or not events or events & ~(POLL_IN | POLL_OUT):
+        raise ValueError(f"events={short(events)}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
     return events
+
+
+def checked_events(events):
+    return events_of(events)
 
 
 cdef int ready_of(int wanted, RecvQueue recv_queue, SendQueue send_queue) except -1:

@@ -15,9 +15,9 @@ from cpython.ref cimport Py_INCREF
 
 from omq._core.clock cimport seconds
 from omq._core.wire.send_buffer cimport Part
-from omq._core.calls.attempt cimport READY_IN, READY_OUT, TAKE_INTO, TAKE_ONE, Take, events_of, ready_of, take
+from omq._core.calls.attempt cimport READY_IN, READY_OUT, TAKE_INTO, TAKE_ONE, Take, count_of, events_of, ready_of, take
 from omq._core.calls.async_base cimport AsyncSocketBase
-from omq._core.calls.part cimport Parts, close_parts, open_part, open_parts, open_target, refuse_several
+from omq._core.calls.part cimport Parts, close_parts, messages_of, open_part, open_parts, open_target, parts_of, refuse_several
 from omq._core.lock cimport hush, unhush
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.queues.peer cimport TURN_NS
@@ -241,8 +241,7 @@ cdef class AsyncCore(AsyncSocketBase):
         Returns:
             The messages: `bytes`, or a list of them where a message has several parts.
         """
-        if limit < 1:
-            raise ValueError(f"limit={limit!r}: must be at least 1")
+        limit = count_of("limit", limit, 1)
         return new_call(self, OP_RECV_MANY, limit, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_into(self, buffer, *, timeout=UNSET):
@@ -466,8 +465,7 @@ cdef class Call:
 
     cdef int _keep_parts(self) except -1:
         """Takes the parts out of their iterable once: it may be a generator, and sending may be tried again."""
-        if type(self._argument) is not tuple and not isinstance(self._argument, (bytes, bytearray, memoryview, str)):
-            self._argument = tuple(self._argument)
+        self._argument = parts_of(self._argument)
         return 0
 
     cdef object _rest(self):
@@ -584,7 +582,7 @@ cdef class Call:
             return take(self._core.recv_queue, TAKE_ONE, None, NULL)
         if self._operation != OP_RECV_INTO:
             return take(self._core.recv_queue, <Take>(self._operation - OP_RECV), self._argument, NULL)
-        open_target(self._argument, &view)
+        open_target("buffer", self._argument, &view)
         try:
             return take(self._core.recv_queue, TAKE_INTO, None, &view)
         finally:
@@ -628,7 +626,7 @@ cdef class Call:
 
     cdef object _send_many(self):
         if type(self._argument) is not list and type(self._argument) is not tuple:
-            self._argument = list(self._argument)
+            self._argument = messages_of(self._argument)
         self._core.send_queue.begin_many()
         try:
             return self._put_many(self._argument)

@@ -5,4 +5,4 @@ from libc.stdint cimport int32_t
 from omq._core.queues.peer cimport RecvQueue
 
 
-cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, Py_ssize_t start) except -1
+cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, object start) except -1

@@ -8,6 +8,7 @@ from libc.stdint cimport int32_t
 from libc.string cimport memcpy
 
 from omq._core.queues.recv_queue cimport ShapedRecvQueue
+from omq._core.calls.attempt cimport count_of
 from omq._core.calls.part cimport open_target
 from omq._core.queues.peer cimport RecvQueue, Peer
 from omq._core.wire.frame_reader cimport Run
@@ -19,18 +20,18 @@ cdef enum:
     LAST_END = 2147483647    # the largest offset that an Arrow binary column can hold
 
 
-cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, Py_ssize_t start) except -1:
+cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, object start) except -1:
     """Copies the messages that wait and fit, from *start* on; returns their number, 0 if none waits."""
     cdef Py_buffer into, marks
     if isinstance(recv_queue, ShapedRecvQueue):
         raise StateError("recv_columns() is for types that give messages as they came: PULL, SUB, XSUB, PAIR, DEALER")
-    open_target(data, &into)
+    open_target("data", data, &into)
     try:
-        open_target(ends, &marks)
+        open_target("ends", ends, &marks)
         try:
             if marks.len < <Py_ssize_t>sizeof(int32_t):
-                raise ValueError("ends has no room for a single offset of 4 bytes")
-            if not 0 <= start <= into.len:
+                raise ValueError(f"ends: {marks.len} bytes have no room for a single offset of 4 bytes")
+            if not 0 <= count_of("start", start, 0) <= into.len:
                 raise ValueError(f"start={start}: must be within the buffer of {into.len} bytes")
             return _copy(
                 recv_queue,

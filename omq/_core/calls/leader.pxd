@@ -73,10 +73,10 @@ cdef class LeaderCore:
     cdef int _inside                        # threads that may be in a system call on the epoll set
     cdef bint _ending                       # the descriptors are closed once `_inside` is 0
     cdef ReadableEvent _readable_event      # readable while a message waits; None: nobody has asked for a descriptor
-    cdef ReadableEvent _kept                # the same event, kept as long as the socket: its descriptor stays valid
+    cdef ReadableEvent _kept                # the same event, kept until the end of the socket: its descriptor stays valid
     cdef bint _given                        # `fileno` has given the descriptor to the user
     cdef bint _wanted                       # the user has the descriptor and has not released it
-    cdef list _borrowers                    # waits for several sockets, this one among them; None before the first
+    cdef int _borrowers                     # waits for several sockets, this one among them
     cdef Bell _bell                         # hands work to the I/O thread; None before that thread exists
     cdef readonly bint watched              # the I/O thread watches the epoll set
     cdef bint _dismissed                    # the I/O thread has been asked to stop watching
@@ -98,6 +98,7 @@ cdef class LeaderCore:
     cdef int look(self, long long spent) except -1
     cdef int _dismiss(self) except -1
     cdef int _tell(self) except -1
+    cdef int _release_kept(self) except -1
     cdef int _sleep(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _breathe(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _let_go(self) except -1

@@ -34,9 +34,9 @@ from omq._core.link.poller cimport EVENTS, NO_TICKET, Poller
 from omq._core.calls.readable_event cimport ReadableEvent
 
 import os
-import threading
 
-from omq.errors import ClosedError, StateError
+from omq.errors import ClosedError, StateError, TransportError
+from omq.unpatched import threading
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
@@ -281,11 +281,11 @@ cdef class LeaderCore:
         self.poller = Poller()
         self._event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self._event < 0:
-            raise OSError(errno, os.strerror(errno))
+            raise TransportError(errno, os.strerror(errno))
         event.events = EPOLLIN
         event.data.u64 = NO_TICKET
         if epoll_ctl(self.poller.fd, EPOLL_CTL_ADD, self._event, &event) < 0:
-            raise OSError(errno, os.strerror(errno))
+            raise TransportError(errno, os.strerror(errno))
 
     def __dealloc__(self):
         if self.readable is not None:
@@ -389,6 +389,9 @@ cdef class LeaderCore:
             self.closed = True
             self.readable.wake_all()
             self.writable.wake_all()
+            if self._readable_event is not None:
+                # A thread that selects on the descriptor is to wake up and find the socket closed.
+                self._readable_event.show(True)
         finally:
             self.lock.release()
 
@@ -415,9 +418,15 @@ cdef class LeaderCore:
         if self._event >= 0:
             close(self._event)
             self._event = NO_FD
-        if self._readable_event is not None:
-            # A thread that selects on the descriptor is to wake up and find the socket closed.
-            self._readable_event.show(True)
+        self._release_kept()
+
+    cdef int _release_kept(self) except -1:
+        """Closes the user's descriptor at the end of the socket, unless a thread may still select on it."""
+        if self._event == NO_FD and self._kept is not None and not self._wanted and self._borrowers == 0:
+            self._readable_event = None
+            self._kept.close()
+            self._kept = None
+        return 0
 
     # ------------------------------------------------------------------ entering and leaving
 
@@ -621,7 +630,7 @@ cdef class LeaderCore:
             return 1
         if n < 0:
             if failure != EINTR:
-                raise OSError(failure, os.strerror(failure))
+                raise TransportError(failure, os.strerror(failure))
             # Ctrl-C, for example: before a message is taken. During its handler perhaps no caller serves the set.
             self._leave_awake()
             self._look_for_signals(blocked_call)

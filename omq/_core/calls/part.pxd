@@ -20,7 +20,10 @@ cdef struct Parts:
 
 
 cdef int open_part(object data, Part *part, Py_buffer *view) except -1
+cdef tuple parts_of(object data)
 cdef int open_parts(Parts *parts, object data, bint several) except -1
 cdef void close_parts(Parts *parts)
 cdef int refuse_several(str name, Py_ssize_t count) except -1
-cdef int open_target(object buffer, Py_buffer *view) except -1
+cdef int open_target(str name, object buffer, Py_buffer *view) except -1
+cdef list messages_of(object messages)
+cdef str short(object value)

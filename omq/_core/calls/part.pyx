@@ -7,6 +7,8 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport free, malloc
 
+from collections.abc import Iterable
+
 from omq.errors import MultipartError
 
 
@@ -23,10 +25,12 @@ cdef int open_part(object data, Part *part, Py_buffer *view) except -1:
         part.owner = <PyObject *>data
         return 0
     try:
+        if isinstance(data, str):  # NumPy's has a buffer, of UTF-32
+            raise TypeError
         PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
-    except (BufferError, TypeError):
+    except (BufferError, TypeError, ValueError):  # NumPy raises the last
         raise TypeError(
-            f"a part is bytes or another contiguous buffer, not {type(data).__name__}: {short(data)}"
+            f"data: a part is bytes or another contiguous buffer, not {type(data).__name__}: {short(data)}"
         ) from None
     part.data = <const char *>view.buf
     part.size = view.len
@@ -37,6 +41,17 @@ cdef int open_part(object data, Part *part, Py_buffer *view) except -1:
         if type(base) is bytes:
             part.owner = <PyObject *>base
     return 1
+
+
+cdef tuple parts_of(object data):
+    """The parts of a message, as a tuple."""
+    if type(data) is tuple:
+        return data
+    if type(data) is not list and (
+        isinstance(data, (bytes, bytearray, memoryview, str)) or not isinstance(data, Iterable)
+    ):
+        raise TypeError(f"parts: a message is a sequence of parts, not {type(data).__name__}: {short(data)}")
+    return tuple(data)
 
 
 cdef int open_parts(Parts *parts, object data, bint several) except -1:
@@ -52,12 +67,10 @@ cdef int open_parts(Parts *parts, object data, bint several) except -1:
         parts.held[0] = open_part(data, parts.parts, parts.views)
         parts.opened = 1
         return 0
-    if isinstance(data, (bytes, bytearray, memoryview, str)):
-        raise TypeError(f"a message is a sequence of parts, not {type(data).__name__}")
-    sequence = data if type(data) is tuple else tuple(data)
+    sequence = parts_of(data)
     parts.count = len(sequence)
     if parts.count == 0:
-        raise ValueError("a message has at least one part")
+        raise ValueError(f"parts={short(data)}: a message has at least one part")
     if parts.count > FEW_PARTS:
         parts.parts = <Part *>malloc(parts.count * sizeof(Part))
         parts.views = <Py_buffer *>malloc(parts.count * sizeof(Py_buffer))
@@ -74,6 +87,15 @@ cdef int open_parts(Parts *parts, object data, bint several) except -1:
     Py_INCREF(sequence)
     parts.keep = <void *>sequence
     return 0
+
+
+cdef list messages_of(object messages):
+    """The messages that `send_many` is given, as a list."""
+    if type(messages) is list:
+        return messages
+    if isinstance(messages, (bytes, bytearray, memoryview, str)) or not isinstance(messages, Iterable):
+        raise TypeError(f"messages: must be a sequence of messages, not {type(messages).__name__}: {short(messages)}")
+    return list(messages)
 
 
 cdef void close_parts(Parts *parts):
@@ -97,12 +119,12 @@ cdef int refuse_several(str name, Py_ssize_t count) except -1:
     raise MultipartError(f"a {name} socket sends messages of one part, and this one has {count}")
 
 
-cdef int open_target(object buffer, Py_buffer *view) except -1:
-    """Opens the buffer that a message is to be received into; *view* must be released."""
+cdef int open_target(str name, object buffer, Py_buffer *view) except -1:
+    """Opens the buffer that a message is to be received into, the argument *name*; *view* must be released."""
     try:
         PyObject_GetBuffer(buffer, view, PyBUF_WRITABLE)
-    except (BufferError, TypeError):
+    except (BufferError, TypeError, ValueError):
         raise TypeError(
-            f"a message is received into a writable contiguous buffer, not {type(buffer).__name__}: {short(buffer)}"
+            f"{name}: a message is received into a writable contiguous buffer, not {type(buffer).__name__}: {short(buffer)}"
         ) from None
     return 0

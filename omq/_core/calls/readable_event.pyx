@@ -9,6 +9,8 @@ from omq._core.queues.peer cimport RecvQueue
 
 import os
 
+from omq.errors import TransportError
+
 
 @cython.final
 cdef class ReadableEvent:
@@ -18,11 +20,16 @@ cdef class ReadableEvent:
     def __init__(self):
         self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.fd < 0:
-            raise OSError(errno, os.strerror(errno))
+            raise TransportError(errno, os.strerror(errno))
 
     def __dealloc__(self):
+        self.close()
+
+    cdef void close(self) noexcept:
+        """Closes the descriptor: no thread selects on it any more."""
         if self.fd >= 0:
             close(self.fd)
+            self.fd = NO_FD
 
     def fileno(self):
         """The descriptor."""
@@ -35,7 +42,7 @@ cdef class ReadableEvent:
     cdef int show(self, bint readable) except -1:
         """Makes the descriptor readable or unreadable."""
         cdef unsigned long long count = 1
-        if readable != self._told:
+        if readable != self._told and self.fd >= 0:
             self._told = readable
             if readable:
                 write(self.fd, &count, sizeof(count))

@@ -9,6 +9,8 @@ cdef class SyncCore(LeaderCore):
     cdef bint _behind                # the last `_take` left messages in the receive queue: the peer is ahead
     cdef int _publish(self) except -1
     cdef int _conceal(self) except -1
+    cdef int _borrow(self, int *borrowed) except -1
+    cdef int _give_back(self) except -1
     cdef int _refuse_unless_receiving(self) except -1
     cdef object _take(self, int how, object argument, object timeout, Py_buffer *into=*)
     cdef object _try(self, int how, object argument, Py_buffer *into)

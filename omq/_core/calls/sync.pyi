@@ -4,6 +4,7 @@ from typing import Self
 from typing_extensions import Buffer
 
 from omq._core.calls.leader import LeaderCore
+from omq._core.calls.readable_event import ReadableEvent
 from omq.message import Message
 from omq.types import Unset
 
@@ -136,16 +137,14 @@ class SyncCore(LeaderCore):
         """Gives back the descriptor of `fileno`: the threads that call read for themselves again.
 
         Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
-        is readable, whether a message waits or not, as it is once the socket is closed. It stays open, so that no file
-        opened next gets its number, and `fileno` returns the same descriptor when it is called again. Does nothing if
-        `fileno` has not been called, or the socket is closed.
+        is readable, whether a message waits or not, as it is once the socket is closed. It stays open until the socket
+        is closed, so that no file opened next gets its number, and `fileno` returns the same descriptor when it is
+        called again. After `close` it closes the descriptor. Does nothing if `fileno` has not been called.
 
         Raises:
             StateError: The process has forked.
         """
 
-    def _borrow_fileno(self, borrower: object) -> int: ...
-    def _return_fileno(self, borrower: object) -> None: ...
     def poll(self, timeout: float | None = None, events: int = ...) -> int:
         """Waits until a message can be received or sent.
 
@@ -159,3 +158,18 @@ class SyncCore(LeaderCore):
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> bytes: ...
+
+def wait_for_any(
+    cores: list[SyncCore], events: int, timeout: float | None, room: ReadableEvent | None
+) -> list[SyncCore]:
+    """Waits until a message can be received from one of several sockets, or sent.
+
+    Args:
+        cores: The sockets, each once.
+        events: `POLL_IN`, `POLL_OUT` or both; checked.
+        timeout: Seconds; `None` for ever; checked.
+        room: Becomes readable when one of them may have got room; `None` if that does not matter.
+
+    Returns:
+        Those that are ready, in their order; none if the time was up.
+    """

@@ -5,7 +5,12 @@ A call takes the socket's lock, tries, and returns; if it must wait, `LeaderCore
 
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.errno cimport EINTR, errno
+from libc.stdlib cimport free, malloc
+from posix.time cimport timespec
 
 from omq._core.wire.send_buffer cimport Part
 from omq._core.clock cimport now_ns, seconds
@@ -18,6 +23,7 @@ from omq._core.calls.attempt cimport (
     TAKE_ONE,
     TAKE_PARTS,
     Take,
+    count_of,
     events_of,
     ready_of,
     take,
@@ -25,15 +31,28 @@ from omq._core.calls.attempt cimport (
 from omq._core.calls.columns cimport take_columns
 from omq._core.calls.leader cimport FOR_EVER, LeaderCore, BlockedCall, SyncWaitQueue
 from omq._core.calls.readable_event cimport ReadableEvent
-from omq._core.calls.part cimport Parts, close_parts, open_parts, open_target, refuse_several
+from omq._core.calls.part cimport Parts, close_parts, messages_of, open_parts, open_target, refuse_several
 from omq._core.link.convoy_breaker cimport give_way
 from omq._core.queues.peer cimport RecvQueue
 
-from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError
+import os
+
+from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError, TransportError
 from omq.types import POLL_IN, UNSET
+
+cdef extern from "<poll.h>" nogil:
+    ctypedef unsigned long nfds_t
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int ppoll(pollfd *, nfds_t, const timespec *, void *)
+    short POLLIN
 
 cdef enum:
     TAKE_COLUMNS = TAKE_MESSAGE + 1  # of blocking sockets only
+    FIRST_NAP_NS = 10000000          # nanoseconds of the main thread's first sleep in a wait for several sockets
+    LAST_NAP_NS = 1000000000         # nanoseconds of its longest
 
 
 cdef inline int check(object timeout) except -1:
@@ -168,8 +187,7 @@ cdef class SyncCore(LeaderCore):
         Returns:
             The messages: `bytes`, or a list of them where a message has several parts.
         """
-        if limit < 1:
-            raise ValueError(f"limit={limit!r}: must be at least 1")
+        limit = count_of("limit", limit, 1)
         return self._take(TAKE_MANY, limit, timeout)
 
     def recv_into(self, buffer, *, timeout=UNSET):
@@ -187,7 +205,7 @@ cdef class SyncCore(LeaderCore):
             MultipartError: The message has several parts; it stays first in line.
         """
         cdef Py_buffer view
-        open_target(buffer, &view)
+        open_target("buffer", buffer, &view)
         try:
             return self._take(TAKE_INTO, None, timeout, &view)
         finally:
@@ -338,7 +356,7 @@ cdef class SyncCore(LeaderCore):
         timeout = self._send_timeout if timeout is UNSET else seconds(timeout)
         if self.send_queue is None:
             raise StateError(f"a {self._name()} socket does not send")
-        sequence = messages if type(messages) is list else list(messages)
+        sequence = messages_of(messages)
         deadline = deadline_of(timeout)
         # The list is the caller's: other threads may change it while this thread waits, or works without the GIL.
         while sent < len(sequence):
@@ -396,7 +414,7 @@ cdef class SyncCore(LeaderCore):
             self._readable_event = None
             if self._given:
                 self._kept.show(True)
-        return 0
+        return self._release_kept()
 
     def fileno(self):
         """A descriptor that is readable exactly while a message waits; level-triggered.
@@ -421,9 +439,9 @@ cdef class SyncCore(LeaderCore):
         """Gives back the descriptor of `fileno`: the threads that call read for themselves again.
 
         Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
-        is readable, whether a message waits or not, as it is once the socket is closed. It stays open, so that no file
-        opened next gets its number, and `fileno` returns the same descriptor when it is called again. Does nothing if
-        `fileno` has not been called, or the socket is closed.
+        is readable, whether a message waits or not, as it is once the socket is closed. It stays open until the socket
+        is closed, so that no file opened next gets its number, and `fileno` returns the same descriptor when it is
+        called again. After `close` it closes the descriptor. Does nothing if `fileno` has not been called.
 
         Raises:
             StateError: The process has forked.
@@ -437,30 +455,29 @@ cdef class SyncCore(LeaderCore):
         finally:
             self._leave()
 
-    def _borrow_fileno(self, borrower):
-        """A descriptor for *borrower*, a wait for several sockets, until `_return_fileno`; raises as `fileno`."""
+    cdef int _borrow(self, int *borrowed) except -1:
+        """A descriptor for a wait for several sockets, until `_give_back`, once *borrowed* has grown; as `fileno`."""
         self._enter()
         try:
             self._refuse_unless_receiving()
             self._publish()
-            if self._borrowers is None:
-                self._borrowers = []
-            self._borrowers.append(borrower)
+            self._borrowers += 1
+            borrowed[0] += 1
             return self._kept.fd
         finally:
             self._leave()
 
-    def _return_fileno(self, borrower):
-        """Ends the wait of *borrower*, even if it was interrupted before it had a descriptor."""
+    cdef int _give_back(self) except -1:
+        """Ends what `_borrow` began."""
         if self._fork_guard.stale:
-            return
+            return 0
         self.lock.enter()
         try:
-            if self._borrowers is not None and borrower in self._borrowers:
-                self._borrowers.remove(borrower)
+            self._borrowers -= 1
             self._conceal()
         finally:
             self._leave()
+        return 0
 
     cdef int _refuse_unless_receiving(self) except -1:
         if self.recv_queue is None:
@@ -529,3 +546,70 @@ cdef object rest_of(long long deadline):
         return None
     left = deadline - now_ns()
     return left / 1e9 if left > 0 else 0
+
+
+cdef int sleep_until(pollfd *fds, nfds_t count, long long deadline, bint naps, long long *nap) except -1:
+    """Sleeps until a descriptor is readable or the time is up, and runs signal handlers; naps are for their thread."""
+    cdef timespec left
+    cdef timespec *limit = NULL
+    cdef long long now = now_ns()
+    cdef long long until = deadline
+    cdef int ready
+    if naps and now + nap[0] < until:
+        until = now + nap[0]
+        nap[0] = min(2 * nap[0], <long long>LAST_NAP_NS)
+    if until != FOR_EVER:
+        until = max(until - now, <long long>0)
+        left.tv_sec = until // 1000000000
+        left.tv_nsec = until % 1000000000
+        limit = &left
+    with nogil:
+        ready = ppoll(fds, count, limit, NULL)
+    if ready < 0 and errno != EINTR:
+        raise TransportError(errno, os.strerror(errno))
+    PyErr_CheckSignals()
+    return ready
+
+
+def wait_for_any(list cores not None, int events, object timeout, ReadableEvent room):
+    cdef long long deadline = deadline_of(timeout)
+    cdef long long nap = FIRST_NAP_NS
+    cdef bint naps = False
+    cdef Py_ssize_t i
+    cdef int borrowed = 0
+    cdef nfds_t count = 0
+    cdef list watched = []
+    cdef SyncCore core
+    cdef pollfd *fds = <pollfd *>malloc((len(cores) + 1) * sizeof(pollfd))
+    if fds == NULL:
+        raise MemoryError()
+    try:
+        for core in cores:
+            naps = core._fork_guard._main == PyThread_get_thread_ident()
+            if events == READY_IN or (events & READY_IN and core.recv_queue is not None):
+                watched.append(core)
+                fds[count].fd = core._borrow(&borrowed)
+                fds[count].events = POLLIN
+                count += 1
+        if room is not None:
+            fds[count].fd = room.fd
+            fds[count].events = POLLIN
+            count += 1
+        while True:
+            if room is not None:
+                room.show(False)  # before the look: what changes after it shows
+                found = cores
+            else:
+                found = []
+                if sleep_until(fds, count, deadline, naps, &nap) > 0:
+                    found = [watched[i] for i in range(len(watched)) if fds[i].revents]
+            ready = [core for core in found if SyncCore.poll(core, 0, events)]
+            # Another thread may have taken the message, or the room, that was seen.
+            if ready or deadline <= now_ns():
+                return ready
+            if room is not None:
+                sleep_until(fds, count, deadline, naps, &nap)
+    finally:
+        free(fds)
+        for i in range(borrowed):
+            (<SyncCore>watched[i])._give_back()

@@ -17,7 +17,7 @@ from omq._core.queues.peer cimport TURN_MESSAGES
 
 import os
 
-from omq.errors import ClosedError, StateError
+from omq.errors import ClosedError, StateError, TransportError
 
 cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
@@ -322,7 +322,7 @@ cdef class SyncProxy(ProxyCore):
         finally:
             self._wake_up()
         if failure and failure != EINTR:
-            raise OSError(failure, os.strerror(failure))
+            raise TransportError(failure, os.strerror(failure))
         if found > 0:
             self._nap = FIRST_NAP_NS
         # A signal interrupts nothing while messages are forwarded, nor while this thread waits for the GIL.

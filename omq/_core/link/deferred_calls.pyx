@@ -15,6 +15,8 @@ from omq._core.kernel cimport NO_FD
 import logging
 import os
 
+from omq.errors import TransportError
+
 log = logging.getLogger("omq")
 
 cdef extern from "<sys/timerfd.h>" nogil:
@@ -43,7 +45,7 @@ cdef class DeferredCalls:
             return
         self.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
         if self.fd < 0:
-            raise OSError(errno, os.strerror(errno))
+            raise TransportError(errno, os.strerror(errno))
 
     def close(self):
         self._calls = []

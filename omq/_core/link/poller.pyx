@@ -25,6 +25,8 @@ from omq._core.queues.peer cimport Peer
 import logging
 import os
 
+from omq.errors import TransportError
+
 log = logging.getLogger("omq")
 
 
@@ -48,7 +50,7 @@ cdef class Poller:
         self._free = []
         self.fd = epoll_create1(EPOLL_CLOEXEC)
         if self.fd < 0:
-            raise OSError(errno, os.strerror(errno))
+            raise TransportError(errno, os.strerror(errno))
 
     def __dealloc__(self):
         self._close()
@@ -93,7 +95,7 @@ cdef class Poller:
         event.data.u64 = (<unsigned long long>(self._serial or 1) << 32) | <unsigned long long>slot
         ticket = event.data.u64
         if epoll_ctl(self.fd, EPOLL_CTL_ADD, fd, &event) < 0:
-            raise OSError(errno, os.strerror(errno))
+            raise TransportError(errno, os.strerror(errno))
         self._free.pop()
         self._peers[slot] = peer
         self._tickets[slot] = ticket
@@ -163,7 +165,7 @@ cdef class Poller:
         if n < 0:
             if errno == EINTR:
                 return 0
-            raise OSError(errno, os.strerror(errno))
+            raise TransportError(errno, os.strerror(errno))
         return self._handle(events, n, skims)
 
     cdef int handle(self, epoll_event *events, int count) except -1:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from omq.executor import in_thread
 from omq.goby.daemon import Daemon as BlockingDaemon
 
 __all__ = ["Daemon"]
@@ -21,7 +23,7 @@ class Daemon:
     def __init__(self, **options: Any) -> None:
         self._daemon = BlockingDaemon(**options)
         self.endpoints = self._daemon.endpoints
-        self._starting: asyncio.Task[None] | None = None
+        self._starting: asyncio.Future[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -32,8 +34,7 @@ class Daemon:
     async def start(self, *, ready: bool = True) -> None:
         """Serves; `async with` does it; see `omq.goby.Daemon.start`."""
         if self._starting is None or self._starting.done():
-            starting = asyncio.to_thread(self._daemon.start, ready=ready)
-            self._starting = asyncio.get_running_loop().create_task(starting)
+            self._starting = in_thread(partial(self._daemon.start, ready=ready))
         await asyncio.shield(self._starting)
 
     def ready(self) -> None:
@@ -49,7 +50,7 @@ class Daemon:
     async def _close(self) -> None:
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
-        await asyncio.to_thread(self._daemon.close)
+        await in_thread(self._daemon.close)
 
     async def __aenter__(self) -> Self:
         try:

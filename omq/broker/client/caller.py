@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import logging
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from omq.broker.client.connection import SESSION_OPTIONS, Pause, Watch
 from omq.broker.client.feeds import Feed, ShareFeed
 from omq.broker.errors import BrokerTimeout, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
+from omq.unpatched import sleep, threading
 
 log = logging.getLogger("omq")
 
@@ -324,7 +324,7 @@ class Caller:
         """Says what was acknowledged where no call follows; a thread of its own, for as long as there is any."""
         idle = 0
         while idle < _IDLE:
-            time.sleep(_LATE)
+            sleep(_LATE)
             self.settle_dropped()
             with self.lock:
                 idle = 0 if self.core.gathering else idle + 1
@@ -487,7 +487,7 @@ class Caller:
         """Dials again, if it is time. Gives whether there is a socket."""
         pause = self._pause.left(time.monotonic())
         if pause > 0:
-            time.sleep(min(pause, nap))
+            sleep(min(pause, nap))
             if pause > nap:
                 return False
         with self.lock:

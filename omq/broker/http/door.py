@@ -21,6 +21,7 @@ from omq.broker.http.metrics import registry
 from omq.broker.http.rates import Rates
 from omq.broker.http.view import view
 from omq.errors import BindError
+from omq.executor import in_thread
 
 __all__ = ["HttpDoor"]
 
@@ -146,7 +147,7 @@ async def _aside(stats: BrokerStats, encode: Callable[[], bytes]) -> bytes:
     """Encodes statistics; those of many topics in a thread, as messages shall not wait for it."""
     if len(stats["topics"]) <= MANY:
         return encode()
-    return await asyncio.get_running_loop().run_in_executor(None, encode)
+    return await in_thread(encode)
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):

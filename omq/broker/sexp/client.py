@@ -6,7 +6,6 @@ It has a loop in a thread of its own, so that its connection stays alive while t
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,6 +18,7 @@ from omq.broker.sexp.async_client import AsyncClient
 from omq.broker.sexp.link import Link, Queue
 from omq.broker.sexp.protocol import Delivery, Persistence, Replay
 from omq.errors import ClosedError, ReceiveTimeout
+from omq.unpatched import threading
 
 T = TypeVar("T")
 

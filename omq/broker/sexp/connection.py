@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +34,7 @@ from omq.broker.sexp.protocol import (
 from omq.broker.sexp.reading import Handing, Reading
 from omq.broker.sexp.syntax import shown
 from omq.broker.sexp.wire import Wire
+from omq.unpatched import socket
 
 if TYPE_CHECKING:
     from omq.broker.sexp.door import Door

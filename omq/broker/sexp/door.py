@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +12,7 @@ from omq.broker.sexp.endpoint import parse_endpoint
 from omq.broker.sexp.protocol import write_block
 from omq.broker.sexp.wire import set_up
 from omq.errors import BindError
+from omq.unpatched import socket
 
 __all__ = ["Door", "Limits"]
 

@@ -8,11 +8,12 @@ call, from where it stands: nothing is copied.
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections import deque
 from itertools import islice
 from typing import Final, Protocol
+
+from omq.unpatched import socket
 
 __all__ = ["Owner", "Wire"]
 

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import pickle
-import subprocess
 import time
 from array import array
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from omq.spark.live.columns import Columns, Marks, Messages, Taken
 from omq.spark.live.settings import Settings
 from omq.spark.live.shared_memory import mapped
 from omq.spark.live.trusted import SILENCE, Channel, Place, Unreachable, reach
+from omq.unpatched import sleep, subprocess
 
 log = logging.getLogger("omq.spark")
 
@@ -88,7 +88,7 @@ def read(settings: Settings, share: Share) -> Iterator[pa.RecordBatch]:
                 yield taken.batch(shape)
             return
         except _OwnerAway:
-            time.sleep(AGAIN)
+            sleep(AGAIN)
         except (_Broken, Unreachable) as error:
             if _ask(share, {"lives": share.name, "place": place.name})["lives"]:
                 # It keeps what it has given: the rest of it is there.
@@ -99,7 +99,7 @@ def read(settings: Settings, share: Share) -> Iterator[pa.RecordBatch]:
                         f"{share.endpoint}: the process that has the connection (on {where}, port {place.port}) cannot"
                         f" be reached from this executor: {error}"
                     ) from None
-                time.sleep(AGAIN)
+                sleep(AGAIN)
 
 
 def _find(settings: Settings, share: Share) -> Place:
@@ -143,7 +143,7 @@ def _ask(share: Share, asked: dict[str, Any]) -> dict[str, Any]:
                     "the stream's coordinator, beside the driver, cannot be reached from this executor (SPARK_LOCAL_IP"
                     f" on the driver names the address that it listens on): {error}"
                 ) from None
-            time.sleep(AGAIN)
+            sleep(AGAIN)
 
 
 def _taken(settings: Settings, share: Share, place: Place, given: int) -> Iterator[Taken]:

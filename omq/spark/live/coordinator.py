@@ -12,9 +12,7 @@ import itertools
 import json
 import os
 import secrets
-import socket
 import sys
-import threading
 import time
 from typing import Any, Final
 
@@ -22,6 +20,7 @@ import omq
 from omq.spark.live.note import Note
 from omq.spark.live.process import detach, speak_nowhere
 from omq.spark.live.trusted import FROZEN, Channel, Place, Server, accepted, in_a_thread, is_ours
+from omq.unpatched import socket, threading
 
 STARTING: Final = 30.0  # seconds that an owner may take to begin, after which another task may start one
 RETURNING: Final = 3.0  # seconds that owners of another coordinator have to come back

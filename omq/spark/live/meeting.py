@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from typing import Final
 
 import omq
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.spark")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import omq
 from omq.spark.live.columns import Taken
+from omq.unpatched import threading
 
 
 class Microbatch:

@@ -15,9 +15,7 @@ import logging
 import math
 import os
 import pickle
-import queue
 import sys
-import threading
 import time
 from array import array
 from collections import Counter
@@ -37,6 +35,7 @@ from omq.spark.live.shared_memory import SharedBlock, SharedMemory
 from omq.spark.live.standing import StandingConnection
 from omq.spark.live.trusted import VANISHED, Channel, Place, Server, Unreachable, reach
 from omq.spark.memory import available
+from omq.unpatched import queue, threading
 
 log = logging.getLogger("omq.spark")
 

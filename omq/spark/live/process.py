@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 from typing import Final
+
+from omq.unpatched import subprocess
 
 STARTING: Final = 60.0  # seconds that one may take to read what it is told
 

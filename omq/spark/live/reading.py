@@ -14,6 +14,7 @@ from omq.spark.live.columns import Shape
 from omq.spark.live.meeting import Meeting
 from omq.spark.live.receive import Connection, Limits
 from omq.spark.live.settings import Settings
+from omq.unpatched import sleep
 
 BINDING: Final = 5.0  # seconds that an endpoint of another process may take to become free
 GATHERING: Final = 1.0  # seconds that a microbatch gathers where there is no triggerSeconds
@@ -44,7 +45,7 @@ def socket(settings: Settings, endpoint: str) -> tuple[omq.Socket, Meeting]:
         except omq.BindError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
+            sleep(0.05)
     # Who listens may wait for peers as long as it likes.
     fails = settings.meeting_fails and endpoint in settings.connect
     return found, Meeting(found, endpoint, settings.meeting_seconds, fails)

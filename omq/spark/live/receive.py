@@ -6,7 +6,6 @@ import logging
 import math
 import mmap
 import sys
-import threading
 import time
 from array import array
 from collections import deque
@@ -20,6 +19,7 @@ import omq
 from omq.spark.live.columns import Columns, Marks, Messages, Shape, Taken
 from omq.spark.live.meeting import LOOK, Meeting
 from omq.spark.memory import Memory
+from omq.unpatched import sleep, threading
 
 log = logging.getLogger("omq.spark")
 
@@ -219,7 +219,7 @@ class Connection:
             if not large and used - before < ENOUGH and got < left:
                 # One that waits for each piece wakes for a few hundred rows at a time, and so does its peer: small rows
                 # cost four times as much.
-                time.sleep(GATHER)
+                sleep(GATHER)
         return used
 
     def _messages(self, shape: Shape, read: _Read) -> Taken | None:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final
@@ -21,6 +19,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 
 import omq
+from omq.unpatched import sleep, socket, threading
 
 PATIENCE: Final = 5.0  # seconds that one who has come may take to say what he wants
 LOOK: Final = 0.5  # seconds between two looks at how long a connection has not been used
@@ -78,7 +77,7 @@ class Claim:
             except OSError:
                 if self._listener.fileno() < 0:
                     return
-                time.sleep(LOOK)  # no descriptor is left: processes that connect wait until one is
+                sleep(LOOK)  # no descriptor is left: processes that connect wait until one is
                 continue
             with peer:
                 if _is_ours(peer):

@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import socket
-import subprocess
-import threading
 import time
 from typing import Any, Final
 
@@ -15,6 +12,7 @@ import omq
 from omq.spark.live.coordinator import name_of
 from omq.spark.live.process import launch
 from omq.spark.live.trusted import Channel, Place, is_ours
+from omq.unpatched import sleep, socket, subprocess, threading
 
 log = logging.getLogger("omq.spark")
 
@@ -75,7 +73,7 @@ class Run:
                         raise omq.StateError(f"the stream's coordinator cannot be started: {error}") from None
                 else:
                     started = time.monotonic()
-            time.sleep(0.02)
+            sleep(0.02)
 
     def _reach(self) -> Channel | None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

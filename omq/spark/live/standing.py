@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Final
 
 import omq
@@ -10,6 +9,7 @@ from omq.spark.live import reading
 from omq.spark.live.receive import Connection
 from omq.spark.live.settings import Settings
 from omq.spark.memory import Memory
+from omq.unpatched import threading
 
 EVENTS: Final = 1000  # that may wait until somebody asks how it is
 

@@ -12,15 +12,14 @@ import hmac
 import json
 import os
 import secrets
-import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import omq
+from omq.unpatched import socket, threading
 
 NONCE: Final = 32  # bytes
 PATIENCE: Final = 5.0  # seconds that a stranger has to prove himself, and that reaching a place may take

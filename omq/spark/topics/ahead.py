@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Generator, Iterator
 from typing import Final, Generic, TypeVar
+
+from omq.unpatched import queue, threading
 
 _T = TypeVar("_T")
 

@@ -8,7 +8,6 @@ import functools
 import gc
 import os
 import resource
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -19,6 +18,7 @@ import lmdb
 from omq.store.errors import StoreClosed, StoreError
 from omq.store.lmdb.data_file import Meta, complete, look, metas_of
 from omq.store.lmdb.session import check_place, sync_directory
+from omq.unpatched import threading
 
 LARGEST_MAP: Final = 1 << 40  # bytes of address space
 SMALLEST_MAP: Final = 1 << 24

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.session import sync_directory
 from omq.store.lmdb.verify import UNSYNCED, check_structure
 from omq.store.lmdb.writer import Latency
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.store")
 

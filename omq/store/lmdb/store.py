@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import struct
-import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -50,6 +49,7 @@ from omq.store.lmdb.verify import check_tails
 from omq.store.lmdb.writer import Writer
 from omq.store.memory import MemoryTopic, MemoryTopics
 from omq.store.settled import Settled
+from omq.unpatched import threading
 
 log = logging.getLogger("omq.store")
 

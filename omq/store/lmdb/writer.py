@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import threading
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Final
 
 import lmdb
@@ -20,6 +18,7 @@ from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.ledger import Ledger
 from omq.store.lmdb.notes import LARGEST, Notes
 from omq.store.lmdb.patience import Patience
+from omq.unpatched import queue, threading
 
 log = logging.getLogger("omq.store")
 
@@ -153,7 +152,7 @@ class Writer:
         self._failed = failed
         self._sync = sync
         self._sync_next = 0.0  # when one may make room again
-        self._queue: SimpleQueue[Write | None] = SimpleQueue()
+        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._ended = False  # nothing more is taken
         self._group_bytes = GROUP_BYTES
         self._patience = Patience()
@@ -230,7 +229,7 @@ class Writer:
         while True:
             try:
                 write = self._queue.get_nowait()
-            except Empty:
+            except queue.Empty:
                 break
             if write is not None:
                 left.append(write)
@@ -277,7 +276,7 @@ class Writer:
         try:
             while goes_on:
                 goes_on = group.takes(self._queue.get(block=False))
-        except Empty:
+        except queue.Empty:
             if self.strong:
                 self._await_more(group, 0 if idle else group.records)
         self._ended = group.last
@@ -295,7 +294,7 @@ class Writer:
         try:
             while goes_on and group.records < wanted and group.size < WORTH_A_SYNC:
                 goes_on = group.takes(self._queue.get(timeout=max(0.0, now + seconds - time.perf_counter())))
-        except Empty:
+        except queue.Empty:
             self._patience.waited(paid=False)
         else:
             self._patience.waited(paid=True)

@@ -129,3 +129,19 @@ def test_a_socket_is_made_once(tmp_path):
         pull.__init__(bind="tcp://127.0.0.1:*")
     assert len(pull.endpoints) == 1
     pull.stop()
+
+
+@pytest.mark.parametrize("new_loop", LOOPS.values(), ids=LOOPS)
+def test_a_loop_that_is_closed_first_says_nothing_of_tasks(new_loop, caplog):
+    loop = new_loop()
+
+    async def dial():
+        return omq.PUSH(connect="tcp://127.0.0.1:1", linger=0)
+
+    push = loop.run_until_complete(dial())
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    with dropping:
+        del push
+    gc.collect()
+    assert caplog.messages == []
