@@ -487,6 +487,7 @@ class WireSession(StateMachine[ConnectionState]):
             try:
                 with self.engine.lock:
                     try:
+                        self._reclaim()
                         if not self._left:
                             self.engine.pattern.disconnected(self)
                     finally:
@@ -495,6 +496,15 @@ class WireSession(StateMachine[ConnectionState]):
                 log.exception("a peer could not be taken out of routing")
         self.engine.session_over(self, before, reason)
         self._tell_end()
+
+    def _reclaim(self) -> None:
+        """What has not begun to leave stays: for the next peer or, if its dialer leaves, for the endpoint."""
+        if self.engine.closed:
+            return
+        if self._dialer is not None and self._dialer.leaving:
+            self._dialer.messages[:0] = self.peer.take_back()
+        else:
+            self.engine.pattern.reclaim(self)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptor, which the parent has too."""

@@ -18,6 +18,7 @@ from omq._core.wire.send_buffer cimport (
     BATCH_MESSAGES,
     FLUSH_BLOCKED,
     FLUSH_DONE,
+    FLUSH_ENDED,
     FLUSH_ERROR,
     FLUSH_NOTHING,
     SPARSE_NS,
@@ -31,7 +32,7 @@ from omq._core.lock cimport drop_flag
 from omq._core.kernel cimport NO_FD, EPOLLOUT
 from omq._core.wire.codec cimport Codec
 from omq._core.link.flusher cimport Flusher
-from omq._core.queues.peer cimport RecvQueue
+from omq._core.queues.peer cimport RecvQueue, SendQueue
 from omq._core.wire.pool cimport Pool
 from omq._core.link.poller cimport Poller
 from omq._core.link.receiver cimport Receiver
@@ -217,6 +218,10 @@ cdef class Connection(Receiver):
         """Leaves routing: accepted messages still leave, and then the session hears of it (`on_drained`)."""
         self.send_queue = None
         self._retired = True
+        # What was accepted is for this peer, which may have ended its side and read on.
+        self._send_buffer.hold()
+        self._send_buffer.looks = False
+        self._send_buffer.let_go()
         self.flush()
         self._look_empty()  # the flusher may have written everything already, and tells nobody
 
@@ -241,13 +246,44 @@ cdef class Connection(Receiver):
             ioctl(self.fd, SIOCOUTQ, &waiting)
         return self._send_buffer.bytes + waiting
 
+    # ------------------------------------------------------------------ taking back
+
+    def send_parts(self, list parts not None):
+        self._greeted = self._greeted or self._send_buffer.total == 0
+        Receiver.send_parts(self, parts)
+
+    cdef int settle_at(self, SendQueue home) except -1:
+        self.home = home
+        # Over ipc the first write to a peer that has closed fails, and nothing is lost.
+        self._send_buffer.hold()
+        self._send_buffer.looks = self._resets
+        self._send_buffer.let_go()
+        return 0
+
+    cdef list reclaim(self):
+        cdef list messages
+        cdef bint greeting = self._greeted and self.sent_bytes() == 0
+        self.writable = False
+        self._recalled = True
+        messages = self._send_buffer.reclaim()
+        self.messages_out -= len(messages)
+        if greeting and messages:
+            del messages[0]
+        return messages
+
+    cdef int _recall(self) except -1:
+        """Nothing new is for this peer: its queue takes back what has not left, for another one."""
+        if self.home is not None:
+            self.home.recall(self)
+        return 0
+
     # ------------------------------------------------------------------ sending
 
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
         cdef SendBuffer send_buffer = self._send_buffer
         cdef bint first, torn
         cdef int status
-        if self._broken:
+        if self._broken or self._recalled:
             return 0
         send_buffer.hold()
         if count == 1 and send_buffer.bytes and send_buffer.append(parts):
@@ -256,7 +292,7 @@ cdef class Connection(Receiver):
                     and not (send_buffer.stuck or send_buffer.failed or send_buffer._ndone)):
                 send_buffer.let_go()
                 self.messages_out += 1
-                return 0
+                return 1
             count = 0
         try:
             first = send_buffer.bytes == 0
@@ -275,7 +311,8 @@ cdef class Connection(Receiver):
             send_buffer.let_go()
             if torn:
                 self._after(FLUSH_ERROR)
-        return self._after(status)
+        self._after(status)
+        return 1
 
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
         cdef SendBuffer send_buffer = self._send_buffer
@@ -328,7 +365,7 @@ cdef class Connection(Receiver):
         cdef int status
         if send_buffer.codec is not None:
             return self.send(parts, count)  # the codec's output is for this peer alone
-        if self._broken:
+        if self._broken or self._recalled:
             return 0
         send_buffer.hold()
         try:
@@ -339,7 +376,8 @@ cdef class Connection(Receiver):
             status = self._decide(first)
         finally:
             send_buffer.let_go()
-        return self._after(status)
+        self._after(status)
+        return 1
 
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
         cdef SendBuffer send_buffer = self._send_buffer
@@ -347,7 +385,7 @@ cdef class Connection(Receiver):
         cdef bint first
         cdef int status
         cdef Py_ssize_t at = start
-        if self._broken or self._blocked:
+        if self._broken or self._blocked or self._recalled:
             return 0
         send_buffer.hold()
         try:
@@ -394,7 +432,7 @@ cdef class Connection(Receiver):
         if self._blocked:
             pass
         elif send_buffer.stuck or send_buffer.failed:
-            status = FLUSH_ERROR if send_buffer.failed else FLUSH_BLOCKED
+            status = FLUSH_ERROR if send_buffer.failed else FLUSH_ENDED if send_buffer.ended else FLUSH_BLOCKED
         elif (send_buffer.bytes >= BATCH_BYTES or send_buffer._foreign or send_buffer.next_overflows()
                 or send_buffer.messages >= (BATCH_MESSAGES if self.send_queue is None else self.send_queue.most)):
             self._dense = True
@@ -409,6 +447,10 @@ cdef class Connection(Receiver):
             if self.send_queue is None or not (self._dense or self.send_queue.gathers or self.send_queue.more):
                 now = now_ns()
                 if self.send_queue is None or now - send_buffer.last_write > SPARSE_NS:
+                    if self.bytes_in != self._heard:
+                        # The peer has answered since the last write: the next look at its end can wait.
+                        self._heard = self.bytes_in
+                        send_buffer.looked = max(send_buffer.looked, send_buffer.last_write)
                     self._short_burst = SHORT_BURST
                     send_buffer.last_write = now
                     status = self._push()
@@ -453,7 +495,7 @@ cdef class Connection(Receiver):
         if status == FLUSH_DONE:
             if self._blocked:
                 self._blocked = False
-                if not self._owing:
+                if not (self._owing or self._recalled):
                     self.writable = True
                     if self.send_queue is not None:
                         self.send_queue.opened(self)
@@ -462,12 +504,16 @@ cdef class Connection(Receiver):
             self.writable = False
             if self.send_queue is not None:
                 self.send_queue.blocked(self)
+        elif status == FLUSH_ENDED:
+            self._recall()  # the reading side finds the end
         else:
             # The peer is gone for writing. What it sent before is still to be read, so the reading side reports
-            # the end; the batch in flight is lost.
+            # the end; a message that has begun to leave is lost.
             self._broken = True
             self.writable = False
-            self._send_buffer.clear()
+            self._recall()
+            if self.home is not None or self.send_queue is not None:
+                self._send_buffer.clear()  # else its session takes it back
             self._send_buffer.hold()
             self._send_buffer.want(self._send_buffer.interest & ~EPOLLOUT)
             self._send_buffer.let_go()
