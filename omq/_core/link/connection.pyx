@@ -254,9 +254,8 @@ cdef class Connection(Receiver):
 
     cdef int settle_at(self, SendQueue home) except -1:
         self.home = home
-        # Over ipc the first write to a peer that has closed fails, and nothing is lost.
         self._send_buffer.hold()
-        self._send_buffer.looks = self._resets
+        self._send_buffer.looks = True
         self._send_buffer.let_go()
         return 0
 

@@ -454,6 +454,8 @@ cdef class SendBuffer:
         cdef Py_ssize_t left = 0
         cdef int i
         cdef int keep = at
+        for i in range(self._first, at):
+            self._segments[i].messages = 0  # they have left: what stays is the rest of one
         if end > last.sent:
             last.size = end - last.sent
             last.messages = is_message
