@@ -22,7 +22,6 @@ cdef class Connection(Receiver):
     cdef int _look_empty(self) except -1
     cdef int _push(self) noexcept
     cdef int _after(self, int status) except -1
-    cdef int _recall(self) except -1
     cdef Outlook _outlook(self) noexcept
     cdef int _hold_back(self, bytes frames) except -1
     cdef int _release(self) except -1

@@ -32,7 +32,7 @@ from omq._core.lock cimport drop_flag
 from omq._core.kernel cimport NO_FD, EPOLLOUT
 from omq._core.wire.codec cimport Codec
 from omq._core.link.flusher cimport Flusher
-from omq._core.queues.peer cimport RecvQueue, SendQueue
+from omq._core.queues.peer cimport RecvQueue
 from omq._core.wire.pool cimport Pool
 from omq._core.link.poller cimport Poller
 from omq._core.link.receiver cimport Receiver
@@ -218,10 +218,6 @@ cdef class Connection(Receiver):
         """Leaves routing: accepted messages still leave, and then the session hears of it (`on_drained`)."""
         self.send_queue = None
         self._retired = True
-        # What was accepted is for this peer, which may have ended its side and read on.
-        self._send_buffer.hold()
-        self._send_buffer.looks = False
-        self._send_buffer.let_go()
         self.flush()
         self._look_empty()  # the flusher may have written everything already, and tells nobody
 
@@ -252,13 +248,6 @@ cdef class Connection(Receiver):
         self._greeted = self._greeted or self._send_buffer.total == 0
         Receiver.send_parts(self, parts)
 
-    cdef int settle_at(self, SendQueue home) except -1:
-        self.home = home
-        self._send_buffer.hold()
-        self._send_buffer.looks = True
-        self._send_buffer.let_go()
-        return 0
-
     cdef list reclaim(self):
         cdef list messages
         cdef bint greeting = self._greeted and self.sent_bytes() == 0
@@ -269,12 +258,6 @@ cdef class Connection(Receiver):
         if greeting and messages:
             del messages[0]
         return messages
-
-    cdef int _recall(self) except -1:
-        """Nothing new is for this peer: its queue takes back what has not left, for another one."""
-        if self.home is not None:
-            self.home.recall(self)
-        return 0
 
     # ------------------------------------------------------------------ sending
 
@@ -473,6 +456,8 @@ cdef class Connection(Receiver):
         """Hands the held batch to the kernel. FLUSH_*."""
         cdef SendBuffer send_buffer = self._send_buffer
         cdef int status
+        # Once it has left routing, what was accepted is for this peer, which may have ended its side and read on.
+        send_buffer.looks = self.home is not None and self.send_queue is not None and not self._recalled
         if self._flusher is not None and send_buffer.bytes > 2 * BATCH_BYTES:
             with nogil:
                 status = send_buffer.flush(self.fd)
@@ -504,13 +489,14 @@ cdef class Connection(Receiver):
             if self.send_queue is not None:
                 self.send_queue.blocked(self)
         elif status == FLUSH_ENDED:
-            self._recall()  # the reading side finds the end
+            self.home.recall(self)  # the reading side finds the end
         else:
             # The peer is gone for writing. What it sent before is still to be read, so the reading side reports
             # the end; a message that has begun to leave is lost.
             self._broken = True
             self.writable = False
-            self._recall()
+            if self.home is not None:
+                self.home.recall(self)
             if self.home is not None or self.send_queue is not None:
                 self._send_buffer.clear()  # else its session takes it back
             self._send_buffer.hold()
