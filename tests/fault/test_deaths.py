@@ -120,9 +120,9 @@ def collect(kind: str, peer: zmq.Socket[bytes], count: int) -> list[str]:
     return got
 
 
-def play(kind: str, twin: str, scheme: str, way: str, pause: float, count: int, folder: Path) -> None:
+def play(kind: str, twin: str, scheme: str, way: str, pause: float, count: int, folder: Path, **more: Any) -> None:
     """One death: *count* messages are sent *pause* seconds after it."""
-    options: dict[str, Any] = {"linger": 0, "reconnect_interval": 0.01}
+    options: dict[str, Any] = {"linger": 0, "reconnect_interval": 0.01, **more}
     secret = ""
     if scheme == "curve":
         public, private = omq.curve_keypair()
@@ -212,6 +212,12 @@ def test_what_is_sent_after_a_death_is_the_next_peers(scheme, twin, way, tmp_pat
 @pytest.mark.parametrize("twin", TWINS)
 def test_so_are_messages_that_were_sealed_for_the_dead_peer(twin, kind, tmp_path):
     play(kind, twin, "curve", "kill", 0.001, 20, tmp_path)
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_request_that_names_its_reply_is_the_next_peers_too(twin, scheme, tmp_path):
+    play("REQ", twin, scheme, "kill", 0.001, 1, tmp_path, req_relaxed=True, req_correlate=True)
 
 
 @pytest.mark.fault
