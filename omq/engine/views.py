@@ -335,6 +335,11 @@ class WiredSocket(MeetingSocket, Protocol):
     """What has peers behind connections."""
 
     @property
+    def closed(self) -> bool:
+        """Whether nothing of it lives any more."""
+        ...
+
+    @property
     def authenticator(self) -> AuthenticatorView:
         """Decides whether a peer may come in."""
         ...

@@ -516,6 +516,7 @@ class WireSession(StateMachine[ConnectionState]):
             try:
                 with self.engine.lock:
                     try:
+                        self._reclaim()
                         if not self._left:
                             self.engine.pattern.disconnected(self)
                     finally:
@@ -562,6 +563,15 @@ class WireSession(StateMachine[ConnectionState]):
             self._write_on()
         elif self.state is _LEAVING and not self.peer.unsent_bytes:
             self._part(_GLANCE)
+
+    def _reclaim(self) -> None:
+        """What has not begun to leave stays: for the next peer or, if its dialer leaves, for the endpoint."""
+        if self.engine.closed:
+            return
+        if self._dialer is not None and self._dialer.leaving:
+            self._dialer.messages[:0] = self.peer.take_back()
+        else:
+            self.engine.pattern.reclaim(self)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptor, which the parent has too."""

@@ -111,6 +111,11 @@ class Pattern:
         if isinstance(self.send_queue, RoundRobin):
             self.send_queue.surrender(messages)
 
+    def reclaim(self, session: Session) -> None:
+        """Takes back what a peer that ends has accepted and nothing of has left, where another one may get it."""
+        if self.send_queue is not None:
+            self.send_queue.reclaim(session.peer)
+
     def deliver(self, session: Session, messages: list[Any]) -> None:
         """Gives surrendered messages to a peer that takes no part in routing; what it cannot take stays in the list."""
         if isinstance(self.send_queue, RoundRobin):

@@ -18,6 +18,7 @@ from omq._core.wire.send_buffer cimport (
     BATCH_MESSAGES,
     FLUSH_BLOCKED,
     FLUSH_DONE,
+    FLUSH_ENDED,
     FLUSH_ERROR,
     FLUSH_NOTHING,
     SPARSE_NS,
@@ -249,13 +250,30 @@ cdef class Connection(Receiver):
             ioctl(self.fd, SIOCOUTQ, &waiting)
         return self._send_buffer.bytes + waiting
 
+    # ------------------------------------------------------------------ taking back
+
+    def send_parts(self, list parts not None):
+        self._greeted = self._greeted or self._send_buffer.total == 0
+        Receiver.send_parts(self, parts)
+
+    cdef list reclaim(self):
+        cdef list messages
+        cdef bint greeting = self._greeted and self.sent_bytes() == 0
+        self.writable = False
+        self._recalled = True
+        messages = self._send_buffer.reclaim()
+        self.messages_out -= len(messages)
+        if greeting and messages:
+            del messages[0]
+        return messages
+
     # ------------------------------------------------------------------ sending
 
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
         cdef SendBuffer send_buffer = self._send_buffer
         cdef bint first, torn
         cdef int status
-        if self._broken:
+        if self._broken or self._recalled:
             return 0
         send_buffer.hold()
         if count == 1 and send_buffer.bytes and send_buffer.append(parts):
@@ -264,7 +282,7 @@ cdef class Connection(Receiver):
                     and not (send_buffer.stuck or send_buffer.failed or send_buffer._ndone)):
                 send_buffer.let_go()
                 self.messages_out += 1
-                return 0
+                return 1
             count = 0
         try:
             first = send_buffer.bytes == 0
@@ -283,7 +301,8 @@ cdef class Connection(Receiver):
             send_buffer.let_go()
             if torn:
                 self._after(FLUSH_ERROR)
-        return self._after(status)
+        self._after(status)
+        return 1
 
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
         cdef SendBuffer send_buffer = self._send_buffer
@@ -336,7 +355,7 @@ cdef class Connection(Receiver):
         cdef int status
         if send_buffer.codec is not None:
             return self.send(parts, count)  # the codec's output is for this peer alone
-        if self._broken:
+        if self._broken or self._recalled:
             return 0
         send_buffer.hold()
         try:
@@ -347,7 +366,8 @@ cdef class Connection(Receiver):
             status = self._decide(first)
         finally:
             send_buffer.let_go()
-        return self._after(status)
+        self._after(status)
+        return 1
 
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
         cdef SendBuffer send_buffer = self._send_buffer
@@ -355,7 +375,7 @@ cdef class Connection(Receiver):
         cdef bint first
         cdef int status
         cdef Py_ssize_t at = start
-        if self._broken or self._blocked:
+        if self._broken or self._blocked or self._recalled:
             return 0
         send_buffer.hold()
         try:
@@ -403,7 +423,7 @@ cdef class Connection(Receiver):
             if first and self._background is not None:
                 self._background.note(send_buffer)  # what was there before has left, and no event is to come
         elif send_buffer.stuck or send_buffer.failed:
-            status = FLUSH_ERROR if send_buffer.failed else FLUSH_BLOCKED
+            status = FLUSH_ERROR if send_buffer.failed else FLUSH_ENDED if send_buffer.ended else FLUSH_BLOCKED
         elif (send_buffer.bytes >= BATCH_BYTES or send_buffer._foreign or send_buffer.next_overflows()
                 or send_buffer.messages >= (BATCH_MESSAGES if self.send_queue is None else self.send_queue.most)):
             self._dense = True
@@ -418,6 +438,10 @@ cdef class Connection(Receiver):
             if self.send_queue is None or not (self._dense or self.send_queue.gathers or self.send_queue.more):
                 now = now_ns()
                 if self.send_queue is None or now - send_buffer.last_write > SPARSE_NS:
+                    if self.bytes_in != self._heard:
+                        # The peer has answered since the last write: the next look at its end can wait.
+                        self._heard = self.bytes_in
+                        send_buffer.looked = max(send_buffer.looked, send_buffer.last_write)
                     self._short_burst = SHORT_BURST
                     send_buffer.last_write = now
                     status = self._push()
@@ -443,6 +467,8 @@ cdef class Connection(Receiver):
         """Hands the held batch to the kernel. FLUSH_*."""
         cdef SendBuffer send_buffer = self._send_buffer
         cdef int status
+        # Once it has left routing, what was accepted is for this peer, which may have ended its side and read on.
+        send_buffer.looks = self.home is not None and self.send_queue is not None and not self._recalled
         if self._flusher is not None and send_buffer.bytes > 2 * BATCH_BYTES:
             with nogil:
                 status = send_buffer.flush(self.fd)
@@ -464,7 +490,7 @@ cdef class Connection(Receiver):
         if status == FLUSH_DONE:
             if self._blocked:
                 self._blocked = False
-                if not self._owing:
+                if not (self._owing or self._recalled):
                     self.writable = True
                     if self.send_queue is not None:
                         self.send_queue.opened(self)
@@ -473,12 +499,17 @@ cdef class Connection(Receiver):
             self.writable = False
             if self.send_queue is not None:
                 self.send_queue.blocked(self)
+        elif status == FLUSH_ENDED:
+            self.home.recall(self)  # the reading side finds the end
         else:
             # The peer is gone for writing. What it sent before is still to be read, so the reading side reports
-            # the end; the batch in flight is lost.
+            # the end; a message that has begun to leave is lost.
             self._broken = True
             self.writable = False
-            self._send_buffer.clear()
+            if self.home is not None:
+                self.home.recall(self)
+            if self.home is not None or self.send_queue is not None:
+                self._send_buffer.clear()  # else its session takes it back
             self._send_buffer.hold()
             self._send_buffer.want(self._send_buffer.interest & ~EPOLLOUT)
             self._send_buffer.let_go()

@@ -397,7 +397,9 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _settle(self) except -1:
-        """The peer has ended its side of the stream, and may read on: it gets what was accepted for it."""
+        """The peer has ended its side of the stream, and may read on: it gets what nobody else can get."""
+        if self.home is not None and self.send_queue is not None:  # else it has left routing
+            self.home.recall(self)  # but for the rest of a message that has begun to leave
         if self._send_buffer.bytes and not self._owing:
             self.flush()
         if self._send_buffer.bytes == 0:
@@ -420,7 +422,9 @@ cdef class Receiver(Peer):
             self.recv_queue._growing = None
         # The end stays readable for ever, and must not wake anybody again.
         self._leave()
-        if self.send_queue is not None:
+        if self.home is not None:
+            self.home.recall(self)
+        elif self.send_queue is not None:
             self.send_queue.lost(self)
         return 0
 

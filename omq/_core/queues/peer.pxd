@@ -27,6 +27,7 @@ cdef class Peer:
     cdef public bint by_command      # it takes subscriptions as commands, and not as messages
     cdef RecvQueue recv_queue        # where its messages are taken; None: the send queue hears them
     cdef SendQueue send_queue        # the queue that writes to it
+    cdef SendQueue home              # takes back what does not leave, also after the peer has left routing; None: nobody does
     cdef readonly bint lost          # the connection is over; what has arrived can be taken
     cdef bint queued                 # it stands in the receive queue's ring
     cdef Peer next_ready             # the next one in that ring
@@ -70,6 +71,8 @@ cdef class Peer:
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1
     cdef bint takes_frames(self) noexcept
     cdef int send_frames(self, const Run *run) except -1
+    cdef int settle_at(self, SendQueue home) except -1
+    cdef list reclaim(self)
     cdef Py_ssize_t pending(self) noexcept
     cdef long long sent_bytes(self) noexcept
     cdef int end_turn(self) except -1
@@ -173,6 +176,7 @@ cdef class SendQueue:
     cdef int opened(self, Peer peer) except -1
     cdef int blocked(self, Peer peer) except -1
     cdef int lost(self, Peer peer) except -1
+    cdef int recall(self, Peer peer) except -1
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1
     cdef int heard(self, Peer peer, object message) except -1
     cdef int note(self, Peer peer) except -1

@@ -44,6 +44,9 @@ class Peer:
     def send_parts(self, parts: list[bytes]) -> None:
         """Sends a message of the library's own, of one part, whatever the high-water mark says."""
 
+    def take_back(self) -> list[bytes | tuple[bytes, ...]]:
+        """Takes back the messages that it has accepted and of which nothing has left; it gets nothing new."""
+
     def control(self, frames: bytes) -> int:
         """Sends frames that are encoded already, whatever the high-water mark says."""
 
@@ -138,6 +141,9 @@ class SendQueue:
 
     def add(self, peer: Peer) -> None:
         """Adds a peer."""
+
+    def reclaim(self, peer: Peer) -> None:
+        """Takes back what *peer* has accepted and nothing of has left, where another peer may get it as well."""
 
     def remove(self, peer: Peer) -> None:
         """Removes a peer; ignores one that is not here."""

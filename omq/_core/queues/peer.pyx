@@ -169,7 +169,11 @@ cdef class Peer:
     # sending
 
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1:
-        """Takes one whole message; only while `writable`, or where the caller has checked `pending`."""
+        """Takes one whole message; only while `writable`, or where the caller has checked `pending`.
+
+        Returns:
+            1, also where `home` has got the message back since; 0: the peer is gone, and takes nothing.
+        """
         raise AssertionError("not a peer that can be written")
 
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
@@ -195,6 +199,19 @@ cdef class Peer:
     cdef int send_frames(self, const Run *run) except -1:
         """As `send`, for whole messages that stand behind one another as plain frames."""
         raise AssertionError("not a peer that takes frames")
+
+    cdef int settle_at(self, SendQueue home) except -1:
+        """Sets the queue that takes back what does not leave."""
+        self.home = home
+        return 0
+
+    cdef list reclaim(self):
+        """Takes back the messages that the peer has accepted and of which nothing has left; it gets nothing new."""
+        return []
+
+    def take_back(self):
+        """As `reclaim`, where no queue takes them back."""
+        return self.reclaim()
 
     cdef int end_turn(self) except -1:
         """Ends the turn in which messages gathered."""
@@ -683,6 +700,10 @@ cdef class SendQueue:
             peer.parked = 0
             self.detach(peer)
 
+    def reclaim(self, Peer peer not None):
+        """As `recall`."""
+        self.recall(peer)
+
     def entrust(self, Peer peer not None):
         """Gives *peer*, which is about to leave, the messages that wait here for any peer: there is no other peer."""
 
@@ -742,6 +763,10 @@ cdef class SendQueue:
 
     cdef int lost(self, Peer peer) except -1:
         """Notes that *peer* is over: it is removed in a moment, and gets nothing until then."""
+        return 0
+
+    cdef int recall(self, Peer peer) except -1:
+        """Takes back what *peer* has accepted and nothing of has left, if another one may get it as well."""
         return 0
 
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:

@@ -134,7 +134,7 @@ cdef class Pipe(ObjectPeer):
             if self.send_queue is not None:
                 self.send_queue.blocked(self)
         partner._reach(True)
-        return 0
+        return 1
 
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
         cdef Pipe partner = self.partner

@@ -34,14 +34,17 @@ cdef class RoundRobin(SendQueue):
     cdef Py_ssize_t _next            # index in _open of the peer whose turn is next
     cdef readonly object queue       # deque of bytes, or tuples of bytes: accepted, given to no peer yet
     cdef Py_ssize_t _attached        # number of peers, writable or not
+    cdef Py_ssize_t _returns         # how often a peer has given messages back
     cdef bint _conflate
     cdef bint _immediate
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _pump(self) except -1
     cdef Peer _choose(self)
+    cdef bint _give(self, Peer peer) except -1
     cdef bint _has_open(self) except -1
     cdef bint _has_room(self) noexcept
     cdef int given(self, Peer peer) except -1
+    cdef int _put_back(self, Peer peer, list messages) except -1
 
 
 cdef class RequestSendQueue(RoundRobin):

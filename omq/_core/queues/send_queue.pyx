@@ -54,11 +54,10 @@ cdef int send_held(Peer peer, object message) except -1:
     try:
         for i in range(count):
             fill_part(parts + i, <bytes>(<tuple>message)[i])
-        peer.send(parts, count)
+        return peer.send(parts, count)
     finally:
         if parts != few:
             free(parts)
-    return 0
 
 
 cdef class RoundRobin(SendQueue):
@@ -77,23 +76,28 @@ cdef class RoundRobin(SendQueue):
         return not self.queue and self.parked == 0
 
     cdef int given(self, Peer peer) except -1:
-        """Counts a message that *peer* has got."""
+        """Notes that *peer* gets a message; None: it has not got it."""
         return 0
 
     def entrust(self, Peer peer not None):
-        cdef long long before
         cdef bint taken = True
         while taken and self.queue and not peer.lost:
-            before = peer.messages_out
-            message = self.queue.popleft()
-            try:
-                send_held(peer, message)
-            finally:
-                taken = peer.messages_out > before
-                if not taken:
-                    self.queue.appendleft(message)  # no memory; or the peer is gone, and the news is on its way
-            if taken:
-                self.given(peer)
+            taken = self._give(peer)
+
+    cdef bint _give(self, Peer peer) except -1:
+        """Gives the first waiting message to *peer*; False: the peer is gone, and the message stays."""
+        cdef long long before = peer.messages_out
+        cdef Py_ssize_t returns = self._returns
+        cdef bint taken = False
+        message = self.queue.popleft()
+        self.given(peer)  # before it gets it: it may give it back
+        try:
+            taken = send_held(peer, message)
+        finally:
+            if not taken and peer.messages_out == before and self._returns == returns:
+                self.given(None)
+                self.queue.appendleft(message)  # no memory; or the peer is gone, and the news is on its way
+        return taken
 
     def surrender(self, list messages not None):
         # Two steps without bytecode: no signal handler comes between.
@@ -103,14 +107,11 @@ cdef class RoundRobin(SendQueue):
 
     def deliver(self, Peer peer not None, list messages not None):
         cdef Py_ssize_t done = 0, run
-        cdef long long before
         try:
             while done < len(messages) and not peer.lost:
                 run = peer.send_run(messages, done, TURN_MESSAGES)
                 if run == 0:
-                    before = peer.messages_out
-                    send_held(peer, messages[done])
-                    if peer.messages_out == before:
+                    if not send_held(peer, messages[done]):
                         break  # the peer is gone, and the news is on its way
                     run = 1
                 done += run
@@ -122,8 +123,8 @@ cdef class RoundRobin(SendQueue):
         if peer is None:
             return self._enqueue(parts, count)
         self._next += 1
+        self.given(peer)  # before it gets the message: it may give it back
         peer.send(parts, count)
-        self.given(peer)
         return 1
 
     @cython.final
@@ -200,8 +201,30 @@ cdef class RoundRobin(SendQueue):
             self._pump()  # a signal handler has raised where the pumping was to be arranged
         return 1
 
+    cdef int recall(self, Peer peer) except -1:
+        cdef list messages = peer.reclaim()
+        if peer in self._open:
+            self._open.remove(peer)
+        self.parked -= peer.parked
+        peer.parked = 0
+        if messages:
+            self._returns += 1
+            self._put_back(peer, messages)
+            self._pump()
+        self.wait_queue.notify()
+        return 0
+
+    cdef int _put_back(self, Peer peer, list messages) except -1:
+        """Puts messages that *peer* has given back in front of newer ones."""
+        if not self._conflate:
+            self.queue.extendleft(reversed(messages))
+        elif not self.queue:
+            self.queue.append(messages[len(messages) - 1])
+        return 0
+
     cdef int attach(self, Peer peer) except -1:
         self._attached += 1
+        peer.settle_at(self)
         if peer.writable:
             self._open.append(peer)
             self._pump()
@@ -216,9 +239,7 @@ cdef class RoundRobin(SendQueue):
         return 0
 
     cdef int lost(self, Peer peer) except -1:
-        if peer in self._open:
-            self._open.remove(peer)
-        return 0
+        return self.recall(peer)
 
     cdef int opened(self, Peer peer) except -1:
         SendQueue.opened(self, peer)
@@ -253,13 +274,8 @@ cdef class RoundRobin(SendQueue):
                 self._open.remove(peer)
                 continue
             self._next += 1
-            message = self.queue.popleft()
-            try:
-                send_held(peer, message)
-            except MemoryError:
-                self.queue.appendleft(message)  # the message was accepted, and nothing of it was sent
-                raise
-            self.given(peer)
+            if not self._give(peer) and peer in self._open:
+                self._open.remove(peer)
         if self.queue and self._has_open() and not self._scheduled:
             self._schedule()
             self._scheduled = True
@@ -310,8 +326,11 @@ cdef class RequestSendQueue(RoundRobin):
             older = self.queue
             self.queue = deque()
             if not RoundRobin.can_put(self):
-                self.queue = older
+                self.queue = older or self.queue  # a peer that is asked for room may give it back
                 return 0
+            older = older or self.queue
+            self.queue = deque()
+            asked = recv_queue.asked
         if recv_queue._head is not None or recv_queue._stash is not None:
             recv_queue.clear()
         if count + 2 > FEW_PARTS:
@@ -351,6 +370,13 @@ cdef class RequestSendQueue(RoundRobin):
 
     cdef int given(self, Peer peer) except -1:
         self._recv_queue.asked = peer
+        return 0
+
+    cdef int _put_back(self, Peer peer, list messages) except -1:
+        if self._recv_queue.asked is not peer:
+            return 0  # it was given up: there is a newer one, or the reply has come
+        self._recv_queue.asked = None
+        self.queue.append(messages[len(messages) - 1])  # those in front were given up (ZMQ_REQ_RELAXED)
         return 0
 
 

@@ -6,6 +6,7 @@ codec's frame on its way into the batch, and an arriving frame becomes a plain o
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
 from omq._core.wire.framing cimport FLAG_COMMAND, LONG_HEADER, write_header
@@ -48,6 +49,16 @@ cdef class Codec:
     cdef object exhausted(self):
         """The reason why nothing can be sent any more; None as long as something can."""
         return None
+
+    cdef bytes reopen(self, const unsigned char *p, const WireFrame *frame, int *flags):
+        """The payload of a frame of our own, which stands whole at *p* and has not left; None: it cannot be had again.
+
+        Args:
+            frame: As `measure` has filled it.
+            flags: Become the frame's flags.
+        """
+        flags[0] = frame.flags
+        return PyBytes_FromStringAndSize(<const char *>p + frame.length, <Py_ssize_t>frame.payload)
 
     # ------------------------------------------------------------------ in
 

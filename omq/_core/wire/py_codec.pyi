@@ -19,6 +19,9 @@ class PyCodec(Codec):
     def encode_head(self, flags: int, size: int) -> bytes:
         """The octets in front of a large payload of *size* octets."""
 
+    def reopen_frame(self, frame: bytes) -> tuple[int, bytes] | None:
+        """The flags and the payload of a frame of `encode_frame` that has not left; `None`: it cannot be had again."""
+
     def measure_frame(self, arrived: bytes) -> tuple[int, int, int, int | None, bool] | int | None:
         """Measures the frame that begins here.
 

@@ -63,6 +63,13 @@ cdef class PyCodec(Codec):
     cdef object exhausted(self):
         return self._raised
 
+    cdef bytes reopen(self, const unsigned char *p, const WireFrame *frame, int *flags):
+        found = self.reopen_frame(PyBytes_FromStringAndSize(<const char *>p, frame.length + <Py_ssize_t>frame.size))
+        if found is None:
+            return None
+        flags[0], payload = found
+        return payload
+
     cdef int measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
         with gil:
             return self._measure(p, available, frame)
@@ -118,6 +125,9 @@ cdef class PyCodec(Codec):
 
     def encode_head(self, int flags, Py_ssize_t size):
         raise NotImplementedError
+
+    def reopen_frame(self, bytes frame):
+        return None
 
     def measure_frame(self, bytes arrived):
         raise NotImplementedError

@@ -24,6 +24,7 @@ cdef enum:
     FLUSH_BLOCKED = 1        # the kernel has taken a part of it
     FLUSH_ERROR = -1         # SendBuffer.error holds the errno
     FLUSH_NOTHING = 2        # nothing was tried
+    FLUSH_ENDED = 3          # the peer's end has arrived: nothing was written, see `reclaim`
 
 cdef struct Part:            # one part of a message on its way in; valid during the call only
     const char *data
@@ -36,6 +37,9 @@ cdef struct Segment:
     Py_ssize_t size          # bytes left
     PyObject *owner          # strong reference, or NULL
     int messages             # messages that end in this segment
+    Py_ssize_t sent          # bytes in front of those that have left
+    bint inside              # it begins inside a message
+    bint payload             # it is the payload of the frame whose header is the end of the segment before
 
 
 @cython.final
@@ -53,6 +57,7 @@ cdef class SendBuffer:
     cdef PyObject **_done            # references to drop, as many as _room; owned
     cdef int _ndone
     cdef bint _foreign               # a segment stands in the caller's memory
+    cdef bint _inside                # what is put next continues a message
     cdef Py_ssize_t bytes            # not sent
     cdef long long total             # bytes ever put in, except for those that were dropped
     cdef Py_ssize_t messages         # not wholly sent: those of a segment count until its last byte has left
@@ -63,8 +68,11 @@ cdef class SendBuffer:
     cdef int _append_flag            # atomic flag: free while the Flusher is in a system call; who takes it may append
     cdef bint shared                 # a Flusher, or the background thread, may write the batch too
     cdef bint queued                 # the Flusher knows that something was left in the batch
-    cdef bint stuck                  # the Flusher found the kernel full; the epoll set reports when it has room
+    cdef bint stuck                  # the Flusher found the kernel full, or the end; the epoll set reports what comes next
     cdef bint failed                 # the Flusher got an error
+    cdef bint looks                  # a write looks first whether the peer's end has arrived
+    cdef bint ended                  # it has
+    cdef long long looked            # nanoseconds on the monotonic clock, when there was no end last
     cdef int fd                      # the connection's descriptor; -1 none, or closed
     cdef int poll_fd                 # the epoll set of its socket; -1 before it has joined
     cdef unsigned int interest       # EPOLL* watched for
@@ -99,6 +107,9 @@ cdef class SendBuffer:
     cdef int copy_run(self, const char *data, Py_ssize_t size, int messages) except -1
     cdef void end_message(self) noexcept
     cdef int flush(self, int fd, bint lets_append=*) noexcept nogil
+    cdef bint _finds_end(self, int fd) noexcept nogil
+    cdef list reclaim(self)
+    cdef void _cut(self, int at, Py_ssize_t end, bint is_message) noexcept
     cdef int adopt(self) except -1
     cdef void reap(self)
     cdef void clear(self)

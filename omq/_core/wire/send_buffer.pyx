@@ -16,6 +16,8 @@ from posix.time cimport nanosleep, timespec
 from omq._core.wire.pool cimport BLOCK_SIZE, Pool
 from omq._core.wire.framing cimport FLAG_LONG, FLAG_MORE, LONG_HEADER, Header, parse_header, write_header
 from omq._core.wire.codec cimport Codec
+from omq._core.wire.recall cimport recall
+from omq._core.clock cimport now_ns
 from omq._core.kernel cimport (
     EPOLL_CTL_MOD,
     EPOLLOUT,
@@ -28,13 +30,26 @@ from omq._core.kernel cimport (
     send,
     sendmsg,
 )
-from omq._core.lock cimport drop_flag, take_flag
+from omq._core.lock cimport drop_flag, hush, take_flag, unhush
 
 cdef extern from "<sys/socket.h>" nogil:
     int shutdown(int, int)
     int SHUT_RDWR
 
+cdef extern from *:
+    """
+    #include <poll.h>
+
+    /* recv(2) finds the end only behind the last unread byte, and takes no less time. */
+    static inline int omq_has_ended(int fd) {
+        struct pollfd one = {fd, POLLRDHUP, 0};
+        return poll(&one, 1, 0) > 0;
+    }
+    """
+    bint omq_has_ended(int fd) noexcept nogil
+
 cdef enum:
+    LOOK_NS = 100000         # nanoseconds after a look during which no other is made: it takes half a microsecond
     VECTOR = 64              # segments that one system call takes
     FIRST_SEGMENTS = 16
     IDLE_LOOKS = 10          # looks without messages after which the background thread looks no more
@@ -135,7 +150,7 @@ cdef class SendBuffer:
         dead = self._used
         for i in range(self._first, self._count):
             if self._segments[i].base == NULL:
-                dead = self._segments[i].offset
+                dead = self._segments[i].offset - self._segments[i].sent
                 break
         if dead > 0 and dead >= self._capacity // 2 and self._used - dead + size <= self._capacity:
             memmove(self._arena, self._arena + dead, self._used - dead)
@@ -184,6 +199,7 @@ cdef class SendBuffer:
             self._room = room
         segment = self._segments + self._count
         memset(segment, 0, sizeof(Segment))
+        segment.inside = self._inside
         self._count += 1
         return segment
 
@@ -218,9 +234,11 @@ cdef class SendBuffer:
         cdef Py_ssize_t i
         try:
             for i in range(count):
+                self._inside = i > 0
                 self._put(parts + i, FLAG_MORE if i < count - 1 else 0)
             whole = True
         finally:
+            self._inside = False
             if not whole:
                 self._take_back(segments, size, unsent)
         return 0
@@ -272,6 +290,7 @@ cdef class SendBuffer:
     cdef int _borrow(self, const Part *part) except -1:
         """Appends a payload by reference."""
         cdef Segment *segment = self._append()
+        segment.inside = segment.payload = True
         segment.base = <char *>part.data
         segment.size = part.size
         segment.owner = part.owner
@@ -404,10 +423,67 @@ cdef class SendBuffer:
         self._foreign = False
         return 0
 
+    # ------------------------------------------------------------------ back
+
+    cdef list reclaim(self):
+        """Takes back the messages of which nothing has left, in order: each is bytes, or a tuple of its parts.
+
+        What stays is the rest of a message or command that has begun to leave. It may still be written. Commands behind
+        it are dropped, and so is what a codec does not give back.
+        """
+        cdef list messages = []
+        cdef int at
+        cdef Py_ssize_t end
+        cdef bint is_message
+        self.hold()
+        hush()  # the collector would run any code under the flag
+        try:
+            if self._first < self._count:
+                is_message = recall(self._segments + self._first, self._count - self._first, self._arena, self.codec,
+                                    messages, &at, &end)
+                self._cut(self._first + at, end, is_message)
+            self.looks = False
+        finally:
+            unhush()
+            self.let_go()
+        self.reap()
+        return messages
+
+    cdef void _cut(self, int at, Py_ssize_t end, bint is_message) noexcept:
+        """Drops what stands behind *end*, counted from the beginning of segment *at*, where a message ends or a command."""
+        cdef Segment *last = self._segments + at
+        cdef Py_ssize_t left = 0
+        cdef int i
+        cdef int keep = at
+        for i in range(self._first, at):
+            self._segments[i].messages = 0  # they have left: what stays is the rest of one
+        if end > last.sent:
+            last.size = end - last.sent
+            last.messages = is_message
+            keep += 1
+        for i in range(keep, self._count):
+            if self._segments[i].owner != NULL:
+                self._done[self._ndone] = self._segments[i].owner
+                self._ndone += 1
+        self._count = keep
+        self.messages = 0
+        for i in range(self._first, self._count):
+            left += self._segments[i].size
+            self.messages += self._segments[i].messages
+        self.total -= self.bytes - left
+        self.bytes = left
+        self._foreign = False
+        if left == 0:
+            self._first = self._count = 0
+            self._used = 0
+
     # ------------------------------------------------------------------ out
 
     cdef int flush(self, int fd, bint lets_append=False) noexcept nogil:
         """Writes the batch, as far as the kernel takes it: FLUSH_*.
+
+        FLUSH_ENDED is found only where the batch `looks`. It leaves the batch to its owner, who is to `reclaim` it: the
+        epoll set reports the peer's end, too.
 
         Args:
             fd: The descriptor.
@@ -421,6 +497,8 @@ cdef class SendBuffer:
         cdef Py_ssize_t total, got
         cdef Py_ssize_t left = self.bytes
         cdef int i, n, error
+        if self.looks and self._first < self._count and self._finds_end(fd):
+            return FLUSH_ENDED
         memset(&message, 0, sizeof(message))
         while self._first < self._count:
             n = 0
@@ -463,6 +541,19 @@ cdef class SendBuffer:
                 break
         return FLUSH_DONE
 
+    cdef bint _finds_end(self, int fd) noexcept nogil:
+        """Looks whether the peer's end has arrived: what is written after it is lost, and the write succeeds (tcp)."""
+        cdef long long now
+        if not self.ended:
+            now = now_ns()
+            if now - self.looked < LOOK_NS:
+                return False
+            self.looked = now
+            self.ended = omq_has_ended(fd)
+        if self.ended:
+            self.stuck = True  # so that whoever sends next finds it
+        return self.ended
+
     cdef void _stop_appending(self) noexcept nogil:
         """Waits until the thread that appends is through with its message, which takes some nanoseconds."""
         cdef timespec moment
@@ -482,6 +573,7 @@ cdef class SendBuffer:
                 else:
                     segment.offset += size
                 segment.size -= size
+                segment.sent += size
                 return
             size -= segment.size
             self.messages -= segment.messages

@@ -1,0 +1,106 @@
+"""Messages out of a batch that is not to leave: its frames are parsed back, and large payloads are found by reference."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+
+from omq._core.wire.codec cimport FLAGS_UNKNOWN, Codec, WireFrame, measure_plain
+from omq._core.wire.framing cimport FLAG_COMMAND, FLAG_MORE
+from omq._core.wire.send_buffer cimport Segment
+
+
+cdef bint recall(const Segment *segments, int count, const char *arena, Codec codec, list messages,
+                 int *at, Py_ssize_t *end) except -1:
+    """Appends the messages of a batch to *messages* of which nothing has left: bytes, or tuples of their parts.
+
+    Args:
+        segments: The batch, *count* segments; at least one. Frames that have left from the first one are still there.
+        arena: The memory of segments without a base.
+        codec: Has made the frames; None: they are plain.
+        messages: Gets the messages. A frame that the codec does not give back ends them.
+        at: Becomes the index of the segment where the rest of the message or command ends that has begun to leave.
+        end: Becomes the offset of that end, counted from the segment's beginning, which may have left.
+
+    Returns:
+        Whether a message ends there, and not a command.
+    """
+    cdef const Segment *segment
+    cdef const unsigned char *p
+    cdef WireFrame frame
+    cdef Py_ssize_t whole, step
+    cdef Py_ssize_t offset = 0
+    cdef int i = 0
+    cdef int flags, state
+    cdef bint midst = segments.inside  # the frame continues a message
+    cdef bint begun = midst            # a part of the message has left
+    cdef bint is_message = False
+    cdef list parts = None
+    at[0] = 0
+    end[0] = segments.sent
+    if segments.payload:
+        # Its header has left with an earlier segment.
+        end[0] = segments.sent + segments.size
+        is_message = True
+        i = 1
+        midst = begun = count > 1 and segments[1].inside
+    while i < count:
+        segment = segments + i
+        p = <const unsigned char *>(segment.base if segment.base != NULL else arena + segment.offset) - segment.sent
+        whole = segment.sent + segment.size
+        if offset >= whole:
+            i += 1
+            offset = 0
+            continue
+        if not midst:
+            begun = i == 0 and offset < segment.sent
+            parts = None
+        if codec is None:
+            state = measure_plain(p + offset, whole - offset, &frame)
+        else:
+            state = codec.measure(p + offset, whole - offset, &frame)
+        if state != 1:
+            break
+        step = frame.length + <Py_ssize_t>frame.size
+        if offset + step <= whole:
+            body = reopened(p + offset, &frame, codec, &flags)
+            offset += step
+        elif offset + frame.length == whole and i + 1 < count and segments[i + 1].payload and frame.as_is:
+            flags = frame.flags
+            i += 1
+            segment = segments + i
+            body = borrowed(segment) if flags != FLAGS_UNKNOWN else None
+            offset = segment.sent + segment.size
+        else:
+            break
+        if body is None:
+            break
+        midst = flags & FLAG_MORE
+        if begun:
+            at[0] = i
+            end[0] = offset
+            is_message = not flags & FLAG_COMMAND
+        elif flags & FLAG_COMMAND:
+            pass
+        elif parts is None and not midst:
+            messages.append(body)
+        else:
+            if parts is None:
+                parts = []
+            parts.append(body)
+            if not midst:
+                messages.append(tuple(parts))
+    return is_message
+
+
+cdef bytes reopened(const unsigned char *p, const WireFrame *frame, Codec codec, int *flags):
+    """The payload of a frame that stands in one segment; None: the codec does not give it back."""
+    if codec is not None:
+        return codec.reopen(p, frame, flags)
+    flags[0] = frame.flags
+    return PyBytes_FromStringAndSize(<const char *>p + frame.length, <Py_ssize_t>frame.payload)
+
+
+cdef bytes borrowed(const Segment *segment):
+    """A payload that was put by reference."""
+    cdef bytes owner = <bytes>segment.owner if segment.owner != NULL else None
+    if owner is not None and segment.sent == 0 and PyBytes_GET_SIZE(owner) == segment.size:
+        return owner
+    return PyBytes_FromStringAndSize(segment.base - segment.sent, segment.sent + segment.size)
